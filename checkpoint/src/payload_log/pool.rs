@@ -1,0 +1,240 @@
+//! Where segments come from and go to: budget, spill, free list, preparing ahead.
+//!
+//! Fresh pages are the enemy of speed (each is a fault and a page of zeroes), so a segment that
+//! is done with is kept, the last one on top, and the driver is told which size to prepare.
+
+use super::config::{LogLimits, Place, SegmentMemory};
+use std::collections::BTreeMap;
+
+/// A segment with what was accounted for it.
+#[derive(Clone)]
+pub struct Owned<S> {
+    pub memory: S,
+    /// Accounted and usable bytes (the memory may be longer).
+    pub bytes: usize,
+    pub place: Place,
+}
+
+/// Segments to use again, by size.
+#[derive(Clone)]
+struct FreeList<S> {
+    by_bytes: BTreeMap<usize, Vec<Owned<S>>>,
+    bytes: u64,
+}
+
+impl<S> FreeList<S> {
+    fn push(&mut self, owned: Owned<S>) {
+        self.bytes += owned.bytes as u64;
+        self.by_bytes.entry(owned.bytes).or_default().push(owned);
+    }
+
+    /// The youngest of exactly this size.
+    fn pop(&mut self, bytes: usize) -> Option<Owned<S>> {
+        let list = self.by_bytes.get_mut(&bytes)?;
+        let owned = list.pop()?;
+        if list.is_empty() {
+            self.by_bytes.remove(&bytes);
+        }
+        self.bytes -= owned.bytes as u64;
+        Some(owned)
+    }
+
+    /// One near `want`, else a smaller one that holds `need`.
+    fn take(&mut self, need: usize, want: usize) -> Option<Owned<S>> {
+        let near = self.by_bytes.range(want..want.saturating_mul(2)).next();
+        let found = near.or_else(|| self.by_bytes.range(need..want).next_back());
+        let bytes = *found?.0;
+        self.pop(bytes)
+    }
+
+    fn pop_smaller(&mut self, than: usize) -> Option<Owned<S>> {
+        let bytes = *self.by_bytes.range(..than).next()?.0;
+        self.pop(bytes)
+    }
+
+    fn pop_largest(&mut self) -> Option<Owned<S>> {
+        let bytes = *self.by_bytes.keys().next_back()?;
+        self.pop(bytes)
+    }
+}
+
+/// All memory of a log that no record lies in, and the account of the rest.
+#[derive(Clone)]
+pub struct Pool<M: SegmentMemory> {
+    pub memory: M,
+    pub limits: LogLimits,
+    free: FreeList<M::Segment>,
+    free_spill: FreeList<M::Segment>,
+    pub reserved_bytes: u64,
+    pub reserved_bytes_peak: u64,
+    pub spilled_bytes: u64,
+    /// What was reserved when the budget was last changed; it may have been more than the budget.
+    pub overdraft_bytes: u64,
+    /// Size that the busiest set will open next; 0: none.
+    wanted: usize,
+}
+
+impl<M: SegmentMemory> Pool<M> {
+    pub fn new(memory: M, limits: LogLimits) -> Self {
+        Self {
+            memory,
+            limits: limits.made_valid(),
+            free: FreeList { by_bytes: BTreeMap::new(), bytes: 0 },
+            free_spill: FreeList { by_bytes: BTreeMap::new(), bytes: 0 },
+            reserved_bytes: 0,
+            reserved_bytes_peak: 0,
+            spilled_bytes: 0,
+            overdraft_bytes: 0,
+            wanted: 0,
+        }
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        self.free.bytes + self.free_spill.bytes
+    }
+
+    /// A segment of `want` bytes, or fewer but at least `need` where there is not more. Both are
+    /// multiples of the smallest segment.
+    pub fn acquire(&mut self, need: usize, want: usize) -> Option<Owned<M::Segment>> {
+        if let Some(owned) = self.free.take(need, want) {
+            return Some(owned);
+        }
+        let mut bytes = want;
+        while bytes >= need {
+            if let Some(owned) = self.allocate(bytes, Place::Memory) {
+                return Some(owned);
+            }
+            bytes /= 2;
+        }
+        if self.make_room(need)
+            && let Some(owned) = self.allocate(need, Place::Memory)
+        {
+            return Some(owned);
+        }
+        if let Some(owned) = self.free_spill.take(need, want) {
+            return Some(owned);
+        }
+        self.allocate(want, Place::Spill).or_else(|| self.allocate(need, Place::Spill))
+    }
+
+    /// Give free memory back to the system until `bytes` fit the budget; not if that is in vain.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        let budget = self.limits.budget_bytes;
+        if self.reserved_bytes - self.free.bytes + bytes as u64 > budget {
+            return false;
+        }
+        while self.reserved_bytes + bytes as u64 > budget {
+            let Some(owned) = self.free.pop_largest() else { return false };
+            self.give_back(owned);
+        }
+        true
+    }
+
+    fn allocate(&mut self, bytes: usize, place: Place) -> Option<Owned<M::Segment>> {
+        if place == Place::Memory && self.reserved_bytes + bytes as u64 > self.limits.budget_bytes {
+            return None;
+        }
+        let memory = self.memory.allocate(bytes, place).ok()?;
+        if memory.as_ref().len() < bytes {
+            return None;
+        }
+        self.account(bytes, place);
+        Some(Owned { memory, bytes, place })
+    }
+
+    fn account(&mut self, bytes: usize, place: Place) {
+        match place {
+            Place::Memory => {
+                self.reserved_bytes += bytes as u64;
+                self.reserved_bytes_peak = self.reserved_bytes_peak.max(self.reserved_bytes);
+            }
+            Place::Spill => self.spilled_bytes += bytes as u64,
+        }
+    }
+
+    fn give_back(&mut self, owned: Owned<M::Segment>) {
+        match owned.place {
+            Place::Memory => self.reserved_bytes -= owned.bytes as u64,
+            Place::Spill => self.spilled_bytes -= owned.bytes as u64,
+        }
+    }
+
+    /// A segment that no live record lies in any more: kept within the limit, in place of spilled
+    /// and smaller ones if need be.
+    pub fn release(&mut self, owned: Owned<M::Segment>) {
+        let most = self.limits.free_bytes_max;
+        let bytes = owned.bytes as u64;
+        while bytes <= most && self.free_bytes() + bytes > most {
+            let other = match owned.place {
+                Place::Memory => {
+                    self.free_spill.pop_largest().or_else(|| self.free.pop_smaller(owned.bytes))
+                }
+                Place::Spill => self.free_spill.pop_smaller(owned.bytes),
+            };
+            let Some(other) = other else { break };
+            self.give_back(other);
+        }
+        if self.free_bytes() + bytes > most {
+            self.give_back(owned);
+            return;
+        }
+        match owned.place {
+            Place::Memory => self.free.push(owned),
+            Place::Spill => self.free_spill.push(owned),
+        }
+    }
+
+    /// Other limits; free segments beyond them are given back.
+    pub fn set_limits(&mut self, limits: LogLimits) {
+        self.limits = limits.made_valid();
+        while self.free_bytes() > self.limits.free_bytes_max {
+            let largest = self.free_spill.pop_largest().or_else(|| self.free.pop_largest());
+            let Some(owned) = largest else { break };
+            self.give_back(owned);
+        }
+        self.overdraft_bytes = self.reserved_bytes;
+    }
+
+    /// A set has gone on to its second or a later segment, and will next want `bytes`.
+    pub fn expect(&mut self, bytes: usize) {
+        self.wanted = bytes;
+    }
+
+    #[inline]
+    pub fn wants(&self) -> Option<usize> {
+        let wanted = self.wanted as u64;
+        let fits = wanted != 0
+            && self.free.bytes + wanted <= self.limits.ahead_bytes
+            && self.reserved_bytes + wanted <= self.limits.budget_bytes
+            && self.free_bytes() + wanted <= self.limits.free_bytes_max;
+        fits.then_some(self.wanted)
+    }
+
+    /// Take in a segment that the driver has prepared.
+    pub fn give(&mut self, memory: M::Segment) -> Result<(), M::Segment> {
+        let unit = self.limits.segment_bytes_min;
+        let bytes = memory.as_ref().len() / unit * unit;
+        let held = bytes as u64;
+        if bytes == 0
+            || self.reserved_bytes + held > self.limits.budget_bytes
+            || self.free_bytes() + held > self.limits.free_bytes_max
+        {
+            return Err(memory);
+        }
+        self.account(bytes, Place::Memory);
+        self.free.push(Owned { memory, bytes, place: Place::Memory });
+        Ok(())
+    }
+
+    /// Sums for `check`: (memory, spill) bytes in the free lists, counted afresh.
+    pub fn count_free(&self) -> (u64, u64) {
+        let sum = |list: &FreeList<M::Segment>| {
+            let all = list.by_bytes.values().flatten();
+            let bytes = all.inspect(|owned| assert!(owned.memory.as_ref().len() >= owned.bytes));
+            let bytes: u64 = bytes.map(|owned| owned.bytes as u64).sum();
+            assert_eq!(bytes, list.bytes, "invariant 6: free bytes");
+            bytes
+        };
+        (sum(&self.free), sum(&self.free_spill))
+    }
+}

@@ -1,0 +1,81 @@
+//! Dropping what a line covers. One walk over the set's index segments decides each record,
+//! makes the chains of its members anew and frees every segment that is left without records.
+
+use super::config::{SegmentMemory, Trimmed};
+use super::record::{self, Position};
+use super::{PayloadLog, Role};
+use rustbtl_fragments::host::LogEntry;
+use rustbtl_fragments::ids::SetId;
+
+impl<M: SegmentMemory> PayloadLog<M> {
+    /// A line of `set` is complete: drop the records towards it that `covered` says the line
+    /// holds. It is asked once for each live record, in the order of appending.
+    ///
+    /// `covered` must be false for a record that a transport or an exposed send still refers to.
+    pub fn trim(&mut self, set: SetId, mut covered: impl FnMut(&LogEntry) -> bool) -> Trimmed {
+        let mut trimmed = Trimmed::default();
+        let Some(&index) = self.set_indexes.get(&set) else { return trimmed };
+        for &peer in &self.sets[index as usize].peers {
+            let chain = self.peers.entry(peer);
+            (chain.head, chain.tail) = (0, 0);
+        }
+        let mut segments = core::mem::take(&mut self.sets[index as usize].segments);
+        segments.retain(|&slot| {
+            self.trim_segment(slot, set, &mut covered, &mut trimmed);
+            let kept = self.segment(slot).live > 0;
+            if !kept {
+                self.close(slot);
+            }
+            kept
+        });
+        let log = &mut self.sets[index as usize];
+        log.segments = segments;
+        log.messages -= trimmed.messages;
+        log.bytes -= trimmed.bytes;
+        self.counters.messages -= trimmed.messages;
+        self.counters.bytes -= trimmed.bytes;
+        trimmed
+    }
+
+    fn trim_segment(
+        &mut self,
+        slot: u32,
+        set: SetId,
+        covered: &mut impl FnMut(&LogEntry) -> bool,
+        trimmed: &mut Trimmed,
+    ) {
+        let segment = self.segment(slot);
+        debug_assert_eq!(segment.role, Role::Index);
+        let (serial, used) = (segment.serial, segment.used);
+        let mut offset = 0;
+        while offset < used {
+            let memory = self.segment(slot).memory.as_ref();
+            let head = record::read(memory, offset);
+            let entry = record::read_entry(memory, offset, set);
+            if head.live && covered(&entry) {
+                self.drop_record(slot, offset, head.bulk);
+                trimmed.messages += 1;
+                trimmed.bytes += entry.bytes;
+            } else if head.live {
+                let tail = self.peers.get(entry.to).tail;
+                record::link(self.segment_mut(slot).memory.as_mut(), offset, 0);
+                self.enchain(entry.to, tail, Position { serial, slot, offset }.id());
+            }
+            offset += record::stride(head.bytes);
+        }
+    }
+
+    fn drop_record(&mut self, slot: u32, offset: usize, bulk: bool) {
+        let segment = self.segment_mut(slot);
+        record::kill(segment.memory.as_mut(), offset);
+        segment.live -= 1;
+        if bulk {
+            let place = record::read_place(segment.memory.as_ref(), offset);
+            let payloads = self.segment_mut(place.slot);
+            payloads.live -= 1;
+            if payloads.live == 0 {
+                self.close(place.slot);
+            }
+        }
+    }
+}

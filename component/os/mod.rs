@@ -1,0 +1,92 @@
+//! The operating system, each call wrapped once: safe signatures, errors that say what failed on
+//! what. Nothing in here knows of MPI, frames or ranks.
+
+pub mod interfaces;
+pub mod locks;
+pub mod mapping;
+pub mod process;
+pub mod random;
+pub mod socket;
+
+use core::fmt;
+
+/// A system call that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OsError {
+    /// What was tried: the name of the call.
+    pub what: &'static str,
+    /// On what: a path, an address, a process.
+    pub on: String,
+    /// The errno.
+    pub code: i32,
+}
+
+impl OsError {
+    /// The errno of the call that has just failed.
+    pub fn last(what: &'static str, on: impl Into<String>) -> Self {
+        Self { what, on: on.into(), code: errno() }
+    }
+
+    /// An error with a known code (calls that return it instead of setting errno).
+    pub fn with_code(what: &'static str, on: impl Into<String>, code: i32) -> Self {
+        Self { what, on: on.into(), code }
+    }
+
+    /// The text for the errno.
+    pub fn text(&self) -> String {
+        errno_text(self.code)
+    }
+}
+
+impl fmt::Display for OsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {} failed: {}", self.what, self.on, self.text())
+    }
+}
+
+impl std::error::Error for OsError {}
+
+/// errno of the calling thread.
+#[inline]
+pub fn errno() -> i32 {
+    // SAFETY: no arguments.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the location is this thread's own errno.
+    unsafe { *location }
+}
+
+/// Text for an errno, without the "(os error …)" that the standard library appends.
+pub fn errno_text(code: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(code).to_string();
+    match text.rfind(" (os error") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+/// Let others run on this core.
+#[inline]
+pub fn yield_now() {
+    // SAFETY: no arguments, no failure.
+    unsafe { libc::sched_yield() };
+}
+
+/// Nanoseconds on the monotonic clock.
+#[inline]
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable; CLOCK_MONOTONIC always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_failed_on_what() {
+        let error = OsError::with_code("open", "/dev/shm/x", libc::EACCES);
+        assert_eq!(error.to_string(), "open on /dev/shm/x failed: Permission denied");
+    }
+}

@@ -1,0 +1,194 @@
+//! A process' card: what it tells the others before they can send it messages. It is published
+//! through Open MPI's modex and read by peers that may run another version: everything is checked.
+//!
+//! ```text
+//! "RBTLCARD", version of the component, u8 wire format, node      <- the same in all versions
+//! u32 rank, u32 size, u32 pid, u16 incarnation, u64 policy fingerprint, u32 set,
+//! policy, name of the node's segment, TCP card
+//! ```
+//! Strings and blobs: u16 length, then the bytes. Integers are little endian.
+
+use core::fmt;
+use rustbtl_fragments::ids::{Incarnation, SetId};
+use rustbtl_fragments::wire;
+
+const MAGIC: &[u8; 8] = b"RBTLCARD";
+
+/// Version of this component.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Card {
+    /// Name of the node.
+    pub node: String,
+    /// Rank in the world of its job.
+    pub rank: u32,
+    /// Processes of its job.
+    pub size: u32,
+    /// Process id.
+    pub pid: u32,
+    /// Incarnation.
+    pub incarnation: Incarnation,
+    /// `coordination::fingerprint` of its set policy.
+    pub policy: u64,
+    /// Its set policy, for messages.
+    pub policy_text: String,
+    /// Its correlated set.
+    pub set: SetId,
+    /// Name of the node's shared-memory segment; empty but for the process that made it.
+    pub segment: String,
+    /// `TcpPeer`'s own encoding; empty: no TCP.
+    pub tcp: Vec<u8>,
+}
+
+/// Why a card is of no use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CardError {
+    /// Not a card at all.
+    Damaged,
+    /// Another version of the component.
+    Version {
+        /// Its version.
+        version: String,
+        /// Its wire format.
+        wire: u8,
+        /// Where it runs.
+        node: String,
+    },
+}
+
+impl fmt::Display for CardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged => write!(f, "what it published cannot be read"),
+            Self::Version { version, wire, node } => {
+                write!(f, "version {version} (wire format {wire:#x}) on node {node}")
+            }
+        }
+    }
+}
+
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    let length = bytes.len().min(usize::from(u16::MAX));
+    out.extend_from_slice(&(length as u16).to_le_bytes());
+    out.extend_from_slice(&bytes[..length]);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], CardError> {
+        let (head, tail) = self.0.split_at_checked(bytes).ok_or(CardError::Damaged)?;
+        self.0 = tail;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CardError> {
+        self.take(N)?.try_into().map_err(|_| CardError::Damaged)
+    }
+    fn u32(&mut self) -> Result<u32, CardError> {
+        self.array().map(u32::from_le_bytes)
+    }
+    fn blob(&mut self) -> Result<&'a [u8], CardError> {
+        let length = u16::from_le_bytes(self.array()?);
+        self.take(usize::from(length))
+    }
+    fn text(&mut self) -> Result<String, CardError> {
+        String::from_utf8(self.blob()?.to_vec()).map_err(|_| CardError::Damaged)
+    }
+}
+
+impl Card {
+    /// As it is published.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        put(&mut out, VERSION.as_bytes());
+        out.push(wire::VERSION);
+        put(&mut out, self.node.as_bytes());
+        for number in [self.rank, self.size, self.pid] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&self.incarnation.0.to_le_bytes());
+        out.extend_from_slice(&self.policy.to_le_bytes());
+        out.extend_from_slice(&self.set.0.to_le_bytes());
+        put(&mut out, self.policy_text.as_bytes());
+        put(&mut out, self.segment.as_bytes());
+        put(&mut out, &self.tcp);
+        out
+    }
+
+    /// Read a card of this version; name the version of another.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CardError> {
+        let mut reader = Reader(bytes);
+        if reader.take(MAGIC.len())? != MAGIC {
+            return Err(CardError::Damaged);
+        }
+        let version = reader.text()?;
+        let [wire] = reader.array()?;
+        let node = reader.text()?;
+        if version != VERSION || wire != wire::VERSION {
+            return Err(CardError::Version { version, wire, node });
+        }
+        let card = Self {
+            node,
+            rank: reader.u32()?,
+            size: reader.u32()?,
+            pid: reader.u32()?,
+            incarnation: Incarnation(u16::from_le_bytes(reader.array()?)),
+            policy: u64::from_le_bytes(reader.array()?),
+            set: SetId(reader.u32()?),
+            policy_text: reader.text()?,
+            segment: reader.text()?,
+            tcp: reader.blob()?.to_vec(),
+        };
+        if reader.0.is_empty() { Ok(card) } else { Err(CardError::Damaged) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Card {
+        Card {
+            node: "n1".into(),
+            rank: 3,
+            size: 8,
+            pid: 4711,
+            incarnation: Incarnation(2),
+            policy: 0x0123_4567_89AB_CDEF,
+            policy_text: "node".into(),
+            set: SetId(2),
+            segment: "rustbtl-0-aa".into(),
+            tcp: vec![1, 2, 3],
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_decodes() {
+        assert_eq!(Card::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn every_cut_and_every_addition_is_refused() {
+        let good = sample().encode();
+        for length in 0..good.len() {
+            assert_eq!(Card::decode(&good[..length]), Err(CardError::Damaged), "{length}");
+        }
+        let mut longer = good;
+        longer.push(0);
+        assert_eq!(Card::decode(&longer), Err(CardError::Damaged));
+    }
+
+    #[test]
+    fn another_version_is_named_whatever_follows() {
+        let mut other = MAGIC.to_vec();
+        put(&mut other, b"9.9.9");
+        other.push(0xB7);
+        put(&mut other, b"n7");
+        other.extend_from_slice(b"something else");
+        let expected =
+            CardError::Version { version: "9.9.9".into(), wire: 0xB7, node: "n7".into() };
+        assert_eq!(Card::decode(&other), Err(expected));
+    }
+}

@@ -1,0 +1,285 @@
+//! The functions that C calls: null checks, a typed call, a code (see `glue-c/glue.h`).
+
+use crate::glue::*;
+use crate::idle;
+use crate::operation::Op;
+use crate::process::{is_installed, shared};
+use crate::start::{self, Started};
+use crate::{finish, report, summary};
+use core::ffi::c_void;
+use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
+use rustbtl_fragments::ids::*;
+use std::sync::Mutex;
+
+/// What start-up leaves for later; never touched on the way of a message.
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
+fn with_started<T>(call: impl FnOnce(&mut Started) -> T) -> Option<T> {
+    STARTED.lock().ok()?.as_mut().map(call)
+}
+
+/// Choose the set, open the transports.
+///
+/// # Safety
+/// The arguments are as glue.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_start(
+    glue: *const Glue,
+    config: *const Config,
+    job: *const Job,
+) -> i32 {
+    // SAFETY: null or valid for the call.
+    let Some(glue) = (unsafe { glue.as_ref() }) else { return FAILED };
+    // SAFETY: null or valid for the call.
+    let Some(config) = (unsafe { config.as_ref() }) else { return FAILED };
+    // SAFETY: null or valid for the call.
+    let Some(job) = (unsafe { job.as_ref() }) else { return FAILED };
+    // SAFETY: the caller's promise.
+    let started = unsafe { start::start(*glue, config, job) };
+    match STARTED.lock() {
+        Ok(mut slot) => *slot = Some(started),
+        Err(_) => return FAILED,
+    }
+    DONE
+}
+
+/// The own card; lives as long as the process.
+///
+/// # Safety
+/// `bytes` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_card(bytes: *mut usize) -> *const u8 {
+    let card = with_started(|started| started.card.clone()).unwrap_or_default().leak();
+    // SAFETY: null or writable.
+    if let Some(bytes) = unsafe { bytes.as_mut() } {
+        *bytes = card.len();
+    }
+    card.as_ptr()
+}
+
+/// Attach to the node's segment.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_connect() -> i32 {
+    with_started(Started::connect).map_or(FAILED, |()| DONE)
+}
+
+/// Push out what was accepted, write the report, say goodbye.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_finish() {
+    if is_installed() {
+        let directory = with_started(|started| started.report.clone()).flatten();
+        finish::finish(shared(), directory.as_deref());
+    }
+}
+
+/// Print the sums over all ranks at rank 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_summary(comm: u32) {
+    // The report must not count the summary's own messages.
+    if let Some(directory) = with_started(|started| started.report.clone()).flatten() {
+        report::write(&mut shared().enter(), &directory);
+    }
+    summary::summary(shared(), comm);
+}
+
+/// A communicator; `handle` is given to `Glue::resolve`.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_comm_add(context: u32, rank: u32, size: u32, handle: *mut c_void) -> u32 {
+    let mut process = shared().enter();
+    let id = process.engine.add_comm(ContextId(context), CommRank(rank), size, handle as u64);
+    shared().deliver(process);
+    id.0
+}
+
+/// It is freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_comm_del(comm: u32) {
+    shared().enter().engine.del_comm(CommId(comm));
+}
+
+#[inline]
+fn source(rank: i32) -> Source {
+    if rank == ANY { Source::Any } else { Source::Rank(CommRank(rank as u32)) }
+}
+
+#[inline]
+fn tag_match(tag: i32) -> TagMatch {
+    if tag == ANY { TagMatch::Any } else { TagMatch::Is(tag) }
+}
+
+/// Send. See glue.h for the codes.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_send(
+    operation: *mut Operation,
+    comm: u32,
+    to: i32,
+    tag: i32,
+    synchronous: i32,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let shared = shared();
+    let mut process = shared.enter();
+    let mode = if synchronous != 0 { Mode::Synchronous } else { Mode::Standard };
+    let (comm, to) = (CommId(comm), CommRank(to as u32));
+    let sent =
+        process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, op.bytes(), op));
+    process.host.push();
+    let code = match sent {
+        Ok(Sent::Complete) => DONE,
+        Ok(Sent::Pending(id)) => {
+            op.set_id(id.0);
+            PENDING
+        }
+        Err(SendError::Log(full)) => {
+            process.host.tell_log_full(full.bytes);
+            LOG_FULL
+        }
+    };
+    shared.deliver(process);
+    code
+}
+
+#[inline]
+fn received(outcome: Received, op: &mut Op) -> i32 {
+    match outcome {
+        Received::Complete(status) => {
+            op.fill(&status);
+            DONE
+        }
+        Received::Pending(id) => {
+            op.set_id(id.0);
+            PENDING
+        }
+    }
+}
+
+/// Post a receive.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_receive(
+    operation: *mut Operation,
+    comm: u32,
+    from: i32,
+    tag: i32,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let shared = shared();
+    let mut process = shared.enter();
+    let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
+    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
+    process.host.push();
+    let code = received(outcome, &mut op);
+    shared.deliver(process);
+    code
+}
+
+/// Receive a message that a probe has claimed.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_receive_claimed(operation: *mut Operation, message: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let shared = shared();
+    let mut process = shared.enter();
+    let message = MessageId(message);
+    let outcome = process.timed(|engine, host| engine.receive_claimed(host, message, op, op));
+    process.host.push();
+    let code = outcome.map_or(FAILED, |outcome| received(outcome, &mut op));
+    shared.deliver(process);
+    code
+}
+
+/// 1: the receive is gone and will not complete.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_cancel(operation: *mut Operation) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
+    let mut process = shared().enter();
+    i32::from(process.engine.cancel_receive(ReceiveId(op.id())))
+}
+
+/// Wait for an operation on the stack.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_wait(operation: *mut Operation) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    idle::wait(shared(), op)
+}
+
+/// 1: there is a message that a receive would match.
+///
+/// # Safety
+/// `found` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_probe(
+    comm: u32,
+    from: i32,
+    tag: i32,
+    claim: i32,
+    found: *mut Envelope,
+) -> i32 {
+    let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
+    let mut process = shared().enter();
+    let envelope = if claim != 0 {
+        process.engine.claim(comm, from, tag)
+    } else {
+        process.engine.probe(comm, from, tag).map(|status| (MessageId(0), status))
+    };
+    drop(process);
+    let Some((message, status)) = envelope else { return 0 };
+    // SAFETY: null or writable.
+    if let Some(found) = unsafe { found.as_mut() } {
+        *found = Envelope {
+            message: message.0,
+            bytes: status.bytes,
+            source: status.source.0 as i32,
+            tag: status.tag,
+        };
+    }
+    1
+}
+
+/// Move things on; how many things happened.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_progress() -> i32 {
+    if !is_installed() {
+        return 0;
+    }
+    let shared = shared();
+    // With threads: whoever has the lock moves things on.
+    let Some(mut process) = shared.try_enter() else { return 0 };
+    let happened = process.poll();
+    shared.deliver(process);
+    happened as i32
+}
+
+/// A fruitless round of a waiting loop.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_idle() {
+    idle::idle(shared());
+}
+
+/// Value of a performance variable.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
+    if !is_installed() {
+        return 0;
+    }
+    let process = shared().enter();
+    report::counters(&process)[..PVARS].get(which as usize).map_or(0, |(_, value)| *value)
+}

@@ -1,0 +1,196 @@
+//! Mirror of `glue-c/glue.h`: the whole interface with C. Sizes and offsets are asserted there and
+//! here.
+
+use core::ffi::{c_char, c_void};
+use memoffset::offset_of;
+use static_assertions::const_assert_eq;
+
+/// Complete; the operation will not be completed again.
+pub const DONE: i32 = 0;
+/// The operation completes later.
+pub const PENDING: i32 = 1;
+/// The user was told why.
+pub const FAILED: i32 = -1;
+/// The payload log has no room.
+pub const LOG_FULL: i32 = -2;
+
+/// `Operation::kind`: a blocking call waits for `state`.
+pub const ON_STACK: u32 = 0;
+/// `Operation::kind`: part of an MPI request.
+pub const IN_REQUEST: u32 = 1;
+
+/// `Operation::outcome`: the message was longer than the buffer.
+pub const TRUNCATED: u32 = 1;
+/// `Operation::outcome`: the receive was cancelled.
+pub const CANCELLED: u32 = 2;
+
+/// `Operation::state`: not complete. Anything but this and [`STATE_COMPLETE`]: a waiting thread.
+pub const STATE_PENDING: usize = 0;
+/// `Operation::state`: complete.
+pub const STATE_COMPLETE: usize = 1;
+
+/// MPI_ANY_SOURCE and MPI_ANY_TAG.
+pub const ANY: i32 = -1;
+
+/// A send or receive. It stays where it is from post to completion.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Operation {
+    /// As `ompi_request_t.req_complete`.
+    pub state: usize,
+    /// Contiguous memory; ignored with a convertor.
+    pub start: *mut u8,
+    /// Send: packed bytes of the message; receive: packed bytes of the buffer.
+    pub bytes: u64,
+    /// Null: the memory is contiguous.
+    pub convertor: *mut c_void,
+    /// The engine's name for it while it is pending.
+    pub id: u64,
+    /// Receive: bytes of the message.
+    pub received: u64,
+    /// Receive: sender's rank in the communicator.
+    pub source: i32,
+    /// Receive: the message's tag.
+    pub tag: i32,
+    /// [`TRUNCATED`], [`CANCELLED`].
+    pub outcome: u32,
+    /// [`ON_STACK`] or [`IN_REQUEST`].
+    pub kind: u32,
+}
+
+const_assert_eq!(size_of::<Operation>(), 64);
+const_assert_eq!(offset_of!(Operation, convertor), 24);
+const_assert_eq!(offset_of!(Operation, source), 48);
+const_assert_eq!(offset_of!(Operation, kind), 60);
+
+/// Envelope of a message, as a probe finds it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Envelope {
+    /// Claimed messages: its name.
+    pub message: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Sender's rank in the communicator.
+    pub source: i32,
+    /// Tag.
+    pub tag: i32,
+}
+
+const_assert_eq!(size_of::<Envelope>(), 24);
+
+/// Name of a process in the whole universe of jobs.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Name {
+    /// Open MPI's job id.
+    pub job: u32,
+    /// Rank in that job's world.
+    pub rank: u32,
+}
+
+const_assert_eq!(size_of::<Name>(), 8);
+
+/// MCA parameters (see `glue-c/vprotocol_correlated_params.c` for their meaning).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Config {
+    pub sets: *const c_char,
+    pub log_spill_dir: *const c_char,
+    pub single_copy: *const c_char,
+    pub shm_directory: *const c_char,
+    pub tcp_if_include: *const c_char,
+    pub tcp_if_exclude: *const c_char,
+    pub report: *const c_char,
+    pub log_budget: u64,
+    pub log_segment_max: u64,
+    pub shm_ring: u64,
+    pub tcp_socket_buffer: u64,
+    pub tcp_receive_buffer: u64,
+    pub shm_eager_limit: u32,
+    pub tcp_eager_limit: u32,
+    pub tcp_chunk: u32,
+    pub tcp_connect_timeout: u32,
+    pub spin: u32,
+    pub spin_oversubscribed: u32,
+    pub tcp_poll_interval: u32,
+    pub dead_peer_grace: u32,
+    pub shm: u8,
+    pub tcp_ipv4: u8,
+    pub tcp_ipv6: u8,
+    pub summary: u8,
+    pub reserved: [u8; 4],
+}
+
+const_assert_eq!(size_of::<Config>(), 136);
+const_assert_eq!(offset_of!(Config, shm_eager_limit), 96);
+const_assert_eq!(offset_of!(Config, shm), 128);
+
+/// Where this process is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// Name of the node.
+    pub node: *const c_char,
+    /// Session directory of the process, or null.
+    pub session_dir: *const c_char,
+    /// World ranks on this node, ascending, own one included.
+    pub local_ranks: *const u32,
+    /// Locality string of each, null where unknown.
+    pub local_places: *const *const c_char,
+    /// This process.
+    pub me: Name,
+    /// Processes of the job.
+    pub size: u32,
+    /// Processes of the job on this node.
+    pub local_size: u32,
+    /// Processors that they may use.
+    pub processors: u32,
+    /// MPI_THREAD_MULTIPLE was given.
+    pub threads: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
+}
+
+const_assert_eq!(size_of::<Job>(), 56);
+const_assert_eq!(offset_of!(Job, threads), 52);
+
+/// What C does for Rust.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Glue {
+    /// An operation is complete. No lock may be held; calls back.
+    pub complete: unsafe extern "C" fn(*mut Operation),
+    /// Packed bytes of a send's memory: convertor, offset, into, bytes.
+    pub pack: unsafe extern "C" fn(*mut c_void, u64, *mut u8, u64),
+    /// The reverse: convertor, offset, from, bytes.
+    pub unpack: unsafe extern "C" fn(*mut c_void, u64, *const u8, u64),
+    /// Which process is this rank of the communicator?
+    pub resolve: unsafe extern "C" fn(*mut c_void, u32, *mut Name),
+    /// A copy of that process' card, or null.
+    pub card_of: unsafe extern "C" fn(*const Name, *mut usize) -> *mut u8,
+    /// Give such a copy back.
+    pub release: unsafe extern "C" fn(*mut c_void),
+    /// Open MPI's progress.
+    pub progress: unsafe extern "C" fn(),
+    /// Does Open MPI want waiting processes to yield?
+    pub yields: unsafe extern "C" fn() -> i32,
+    /// Show a help text.
+    pub help: unsafe extern "C" fn(
+        *const c_char,
+        *const c_char,
+        *const c_char,
+        *const c_char,
+        *const c_char,
+    ),
+    /// End the job with an error. Does not return.
+    pub abort: unsafe extern "C" fn(),
+    /// Have the node's daemon remove this file when the process has ended.
+    pub cleanup: unsafe extern "C" fn(*const c_char),
+}
+
+const_assert_eq!(size_of::<Glue>(), 88);
+
+/// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
+pub const PVARS: usize = 15;

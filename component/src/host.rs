@@ -1,0 +1,443 @@
+//! The engine's surroundings: transports, the program's memory, the payload log, completions.
+
+use crate::card::CardError;
+use crate::glue::{Glue, Name};
+use crate::memory::LogMemory;
+use crate::operation::Op;
+use crate::peers::{Peers, Route, card_of};
+use crate::transports::shm::Shm;
+use crate::transports::tcp::{Tcp, TcpPeer};
+use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
+use core::ops::Range;
+use rustbtl_checkpoint::PayloadLog;
+use rustbtl_fragments::host::*;
+use rustbtl_fragments::ids::*;
+use std::collections::VecDeque;
+
+/// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
+const COPY_BYTES: u64 = 64 << 10;
+
+/// See the module's documentation.
+pub struct Surroundings {
+    /// What C does for us.
+    pub glue: Glue,
+    /// MPI_THREAD_MULTIPLE.
+    pub threads: bool,
+    /// Who is who.
+    pub peers: Peers,
+    /// By peer, as far as they are known.
+    routes: Vec<Route>,
+    /// This process' own set, and its fingerprint and name for comparison.
+    pub set: SetId,
+    /// Fingerprint of the set policy.
+    pub policy: u64,
+    /// The set policy, for messages.
+    pub policy_text: String,
+    /// Name of this node.
+    pub node: String,
+    /// The node's segment.
+    pub shm: Option<Shm>,
+    /// Sockets to other nodes.
+    pub tcp: Option<Tcp>,
+    /// Payloads that left the set.
+    pub log: PayloadLog<LogMemory>,
+    /// Complete operations that C has not been told of.
+    pub done: VecDeque<Op>,
+    /// Something was handed to TCP since it was flushed.
+    pub tcp_holds: bool,
+    told_log_full: bool,
+    scratch: Vec<u8>,
+}
+
+impl Surroundings {
+    /// Without transports; `Process::connect` adds them.
+    pub fn new(glue: Glue, threads: bool, peers: Peers, log: PayloadLog<LogMemory>) -> Self {
+        let mut routes = vec![Route::Unknown; peers.me().0 as usize + 1];
+        routes[peers.me().0 as usize] = Route::Myself;
+        Self {
+            glue,
+            threads,
+            peers,
+            routes,
+            set: SetId(0),
+            policy: 0,
+            policy_text: String::new(),
+            node: String::new(),
+            shm: None,
+            tcp: None,
+            log,
+            done: VecDeque::with_capacity(256),
+            tcp_holds: false,
+            told_log_full: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// How a peer is reached.
+    #[inline]
+    pub fn route(&self, peer: PeerId) -> Route {
+        self.routes.get(peer.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Read a peer's card and choose the way to it. Ends the job if it cannot be talked to.
+    #[cold]
+    fn meet(&mut self, peer: PeerId) -> PeerInfo {
+        let card = self.checked_card(peer);
+        let shm = self.shm.as_ref().filter(|shm| shm.reaches(peer)).map(Transport::limits);
+        let (route, limits) = match (&mut self.tcp, shm) {
+            (_, Some(limits)) => (Route::Shm, limits),
+            (Some(tcp), None) => {
+                match TcpPeer::decode(&card.tcp) {
+                    Ok(address) => tcp.add_peer(peer, address),
+                    Err(error) => {
+                        let who = self.describe(peer);
+                        self.glue.fatal("no-way", &[&who, &card.node, &error.to_string()]);
+                    }
+                }
+                (Route::Tcp, tcp.limits())
+            }
+            (None, None) => {
+                let who = self.describe(peer);
+                self.glue.fatal("no-way", &[&who, &card.node, "there is no transport to it"]);
+            }
+        };
+        if self.routes.len() <= peer.0 as usize {
+            self.routes.resize(peer.0 as usize + 1, Route::Unknown);
+        }
+        self.routes[peer.0 as usize] = route;
+        PeerInfo {
+            set: card.set,
+            incarnation: card.incarnation,
+            eager_bytes_max: limits.eager_bytes_max,
+            chunk_bytes_max: limits.chunk_bytes_max,
+        }
+    }
+
+    /// The card of a peer that fits this process. Ends the job otherwise.
+    #[cold]
+    pub fn checked_card(&self, peer: PeerId) -> crate::card::Card {
+        let who = self.describe(peer);
+        let card = match card_of(&self.glue, self.peers.name(peer)) {
+            None => self.glue.fatal("no-card", &[&who]),
+            Some(Err(CardError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
+            Some(Err(error @ CardError::Version { .. })) => {
+                let own = format!("version {}", crate::card::VERSION);
+                self.glue.fatal("version", &[&own, &who, &error.to_string()])
+            }
+            Some(Ok(card)) => card,
+        };
+        if self.peers.is_own(peer) && card.policy != self.policy {
+            let theirs = format!("{:?} on node {}", card.policy_text, card.node);
+            self.glue.fatal("policy", &[&format!("{:?}", self.policy_text), &who, &theirs]);
+        }
+        card
+    }
+
+    /// A process, for messages.
+    pub fn describe(&self, peer: PeerId) -> String {
+        let name = self.peers.name(peer);
+        if self.peers.is_own(peer) {
+            format!("rank {}", name.rank)
+        } else {
+            format!("rank {} of job {}", name.rank, name.job & 0xFFFF)
+        }
+    }
+
+    /// Why a send failed, the first time; the program hears of each by its error code.
+    #[cold]
+    pub fn tell_log_full(&mut self, wanted: u64) {
+        if core::mem::replace(&mut self.told_log_full, true) {
+            return;
+        }
+        let spill_error = self.log.memory().spill_error.as_deref();
+        let why = spill_error.unwrap_or("its budget is used up");
+        let held = self.log.counters().bytes;
+        self.glue.tell("log-full", &[&wanted.to_string(), &held.to_string(), why]);
+    }
+
+    /// Push out what TCP still holds.
+    #[inline]
+    pub fn push(&mut self) {
+        if self.tcp_holds {
+            self.push_tcp();
+        }
+    }
+
+    #[inline(never)]
+    fn push_tcp(&mut self) {
+        if let Some(tcp) = &mut self.tcp
+            && tcp.flush()
+        {
+            self.tcp_holds = false;
+        }
+    }
+
+    /// A frame from anywhere to anybody.
+    #[inline(never)]
+    fn transmit_any(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        payload: Payload<'_, Op>,
+        taken: usize,
+    ) -> Transmit {
+        let route = self.route(to);
+        self.tcp_holds |= route == Route::Tcp;
+        let glue = self.glue;
+        let ways = (&mut self.shm, &mut self.tcp);
+        match payload {
+            Payload::Empty => hand(ways, route, to, header, Outgoing::Bytes(&[]), taken),
+            Payload::Bytes(bytes) => hand(ways, route, to, header, Outgoing::Bytes(bytes), taken),
+            Payload::Program(op, range) => match op.convertor() {
+                None => {
+                    // SAFETY: inside the program's buffer, which stays unchanged until the send
+                    // is complete.
+                    let bytes = unsafe { op.slice(range.start, range.end - range.start) };
+                    hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
+                }
+                Some(convertor) => {
+                    let mut pack = |into: *mut u8, bytes: usize| {
+                        // SAFETY: the transport gives room for exactly these bytes.
+                        unsafe { (glue.pack)(convertor, range.start, into, bytes as u64) }
+                    };
+                    let bytes = (range.end - range.start) as usize;
+                    hand(ways, route, to, header, Outgoing::Pack(bytes, &mut pack), taken)
+                }
+            },
+            Payload::Log(record, range) => {
+                let bytes = &self.log.payload(record)[range.start as usize..range.end as usize];
+                hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
+            }
+        }
+    }
+
+    fn pack_at(&self, op: Op, offset: u64, into: *mut u8, bytes: u64) {
+        match op.convertor() {
+            // SAFETY: `into` is writable for `bytes`, which lie inside the message.
+            Some(convertor) => unsafe { (self.glue.pack)(convertor, offset, into, bytes) },
+            None => {
+                // SAFETY: inside the program's send buffer, which nobody writes to before the
+                // send is complete.
+                let from = unsafe { op.slice(offset, bytes) };
+                // SAFETY: `into` is writable for `bytes` and not part of the program's buffer.
+                unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+            }
+        }
+    }
+}
+
+#[inline]
+fn outcome(sent: Sent) -> Transmit {
+    match sent {
+        Sent::Accepted => Transmit::Accepted,
+        Sent::Full(taken) => Transmit::Full(taken),
+        Sent::Down => Transmit::Down,
+    }
+}
+
+/// Hand a frame to the transport that leads to the peer.
+#[inline]
+fn hand(
+    (shm, tcp): (&mut Option<Shm>, &mut Option<Tcp>),
+    route: Route,
+    to: PeerId,
+    header: &[u8],
+    payload: Outgoing<'_>,
+    taken: usize,
+) -> Transmit {
+    match route {
+        Route::Shm => match shm {
+            Some(shm) => outcome(shm.send(to, header, payload, taken)),
+            None => Transmit::Down,
+        },
+        Route::Tcp => match tcp {
+            Some(tcp) => outcome(tcp.send(to, header, payload, taken)),
+            None => Transmit::Down,
+        },
+        Route::Unknown | Route::Myself => Transmit::Down,
+    }
+}
+
+impl Host for Surroundings {
+    type SendBuffer = Op;
+    type ReceiveBuffer = Op;
+    type Token = Op;
+
+    fn resolve(&mut self, handle: u64, rank: CommRank) -> PeerId {
+        let mut name = Name::default();
+        // SAFETY: the handle is the communicator that C gave us with it and has not deleted yet.
+        unsafe { (self.glue.resolve)(handle as *mut _, rank.0, &mut name) };
+        self.peers.number(name).unwrap_or_else(|| {
+            let who = format!("rank {} of job {:#x}", name.rank, name.job);
+            self.glue.fatal("no-way", &[&who, "?", "it was started by another mpirun"])
+        })
+    }
+
+    fn peer_info(&mut self, peer: PeerId) -> PeerInfo {
+        if peer == self.peers.me() {
+            // Such messages stay in the engine: no limit to think of.
+            let bytes = 64 << 10;
+            return PeerInfo {
+                set: self.set,
+                incarnation: Incarnation(0),
+                eager_bytes_max: bytes,
+                chunk_bytes_max: bytes,
+            };
+        }
+        self.meet(peer)
+    }
+
+    #[inline(always)]
+    fn transmit(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        payload: Payload<'_, Op>,
+        taken: usize,
+    ) -> Transmit {
+        // The short way: contiguous memory of the program to a neighbour.
+        if let (Payload::Program(op, range), Some(shm), Route::Shm) =
+            (&payload, &mut self.shm, self.routes.get(to.0 as usize).copied().unwrap_or_default())
+            && op.convertor().is_none()
+        {
+            // SAFETY: inside the program's buffer, which stays unchanged until the send is
+            // complete.
+            let bytes = unsafe { op.slice(range.start, range.end - range.start) };
+            return outcome(shm.send(to, header, Outgoing::Bytes(bytes), taken));
+        }
+        self.transmit_any(to, header, payload, taken)
+    }
+
+    fn log_append(&mut self, entry: &LogEntry, buffer: &mut Op) -> Result<LogRecord, LogFull> {
+        let glue = self.glue;
+        let op = *buffer;
+        self.log.append(entry, |into| match op.convertor() {
+            // SAFETY: `into` is writable for all of the message.
+            Some(convertor) => unsafe {
+                (glue.pack)(convertor, 0, into.as_mut_ptr(), into.len() as u64)
+            },
+            None => {
+                // SAFETY: the program's buffer, unchanged until the send is complete.
+                into.copy_from_slice(unsafe { op.slice(0, into.len() as u64) });
+            }
+        })
+    }
+
+    fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {
+        self.log.next(to, after)
+    }
+
+    #[inline]
+    fn capacity(&self, buffer: &Op) -> u64 {
+        buffer.bytes()
+    }
+
+    fn pack(&mut self, buffer: &mut Op, range: Range<u64>, out: &mut Vec<u8>) {
+        let bytes = range.end - range.start;
+        let old = out.len();
+        out.resize(old + bytes as usize, 0);
+        self.pack_at(*buffer, range.start, out[old..].as_mut_ptr(), bytes);
+    }
+
+    #[inline]
+    fn unpack(&mut self, buffer: &mut Op, offset: u64, bytes: &[u8]) {
+        match buffer.convertor() {
+            None => {
+                if bytes.is_empty() {
+                    return;
+                }
+                let into = buffer.start().wrapping_add(offset as usize);
+                // SAFETY: the engine keeps within the buffer's capacity; the program does not
+                // touch it before the receive is complete, and frames do not lie in it.
+                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+            }
+            Some(convertor) => {
+                let length = bytes.len() as u64;
+                // SAFETY: as above; the convertor is the receive's own.
+                unsafe { (self.glue.unpack)(convertor, offset, bytes.as_ptr(), length) };
+            }
+        }
+    }
+
+    fn copy(&mut self, from: &mut Op, into: &mut Op, bytes: u64) {
+        if from.convertor().is_none() {
+            // SAFETY: the program's send buffer, unchanged until the send is complete.
+            let bytes = unsafe { from.slice(0, bytes) };
+            self.unpack(into, 0, bytes);
+            return;
+        }
+        if into.convertor().is_none() {
+            if bytes > 0 {
+                self.pack_at(*from, 0, into.start(), bytes);
+            }
+            return;
+        }
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let mut offset = 0;
+        while offset < bytes {
+            let next = (offset + COPY_BYTES).min(bytes);
+            scratch.clear();
+            self.pack(from, offset..next, &mut scratch);
+            self.unpack(into, offset, &scratch);
+            offset = next;
+        }
+        self.scratch = scratch;
+    }
+
+    fn expose(&mut self, to: PeerId, id: SendId, buffer: Payload<'_, Op>) -> bool {
+        if self.route(to) != Route::Shm {
+            return false;
+        }
+        let Some(shm) = &mut self.shm else { return false };
+        let bytes: &[u8] = match buffer {
+            Payload::Program(op, range) if op.convertor().is_none() => {
+                // SAFETY: the program's buffer, unchanged until the send is complete.
+                unsafe { op.slice(range.start, range.end - range.start) }
+            }
+            Payload::Log(record, range) => {
+                &self.log.payload(record)[range.start as usize..range.end as usize]
+            }
+            _ => return false,
+        };
+        // SAFETY: stays readable and unchanged until the send is over: program memory by MPI's
+        // rules, log memory because records in use are not trimmed.
+        unsafe { shm.expose(to, id.0, bytes.as_ptr(), bytes.len()) }
+    }
+
+    fn withdraw(&mut self, to: PeerId, id: SendId) {
+        if let Some(shm) = &mut self.shm {
+            shm.withdraw(to, id.0);
+        }
+    }
+
+    fn pull(
+        &mut self,
+        from: PeerId,
+        id: SendId,
+        _receive: ReceiveId,
+        into: &mut Op,
+        bytes: u64,
+    ) -> Pull {
+        if self.route(from) != Route::Shm || into.convertor().is_some() {
+            return Pull::Refused;
+        }
+        let Some(shm) = &mut self.shm else { return Pull::Refused };
+        // SAFETY: the receive buffer takes these bytes; the program does not touch it before the
+        // receive is complete.
+        match unsafe { shm.pull(from, id.0, 0, into.start(), bytes as usize) } {
+            Pulled::Done => Pull::Done,
+            Pulled::Refused => Pull::Refused,
+            Pulled::Started => Pull::Started,
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, mut token: Op, status: Status) {
+        token.fill(&status);
+        if token.on_stack() && !self.threads {
+            token.set_complete();
+        } else {
+            self.done.push_back(token);
+        }
+    }
+}

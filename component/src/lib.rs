@@ -1,0 +1,26 @@
+//! What is loaded into Open MPI: the driver of the message engine.
+//!
+//! C (`glue-c/`) owns Open MPI's structs and calls in through the functions of [`exports`]; this
+//! crate owns the engine, the transports and the payload log, and calls back through the table of
+//! functions in [`glue`]. `DESIGN.md` in this folder names the parts and their rules.
+
+#[path = "../os/mod.rs"]
+pub mod os;
+#[path = "../transports/mod.rs"]
+pub mod transports;
+
+pub mod card;
+pub mod exports;
+pub mod finish;
+pub mod glue;
+pub mod host;
+pub mod idle;
+pub mod lock;
+pub mod memory;
+pub mod operation;
+pub mod peers;
+pub mod process;
+pub mod report;
+pub mod start;
+pub mod summary;
+pub mod tell;

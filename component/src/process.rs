@@ -1,0 +1,410 @@
+//! The state of this process, who may touch it, and its clockwork: look for frames, hand them to
+//! the engine, tell C what is complete.
+//!
+//! Rules: C is never called with the state borrowed, except for leaf functions (pack, unpack,
+//! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
+
+use crate::glue::Glue;
+use crate::host::Surroundings;
+use crate::idle::Idle;
+use crate::lock::Lock;
+use crate::operation::Op;
+use crate::os::now_ns;
+use crate::transports::{Event, Incoming, Transport};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use rustbtl_fragments::engine::{Engine, FrameError};
+use rustbtl_fragments::ids::PeerId;
+
+/// Frames taken from a transport in one call of Open MPI's progress.
+const FRAMES_MAX: usize = 64;
+/// Rounds between two looks at the clock.
+const SLOW_ROUNDS: u32 = 1024;
+/// Looks at shared memory for each look at anything else.
+const BURST: u32 = 16;
+const SECOND: u64 = 1_000_000_000;
+
+/// A peer that was lost.
+#[derive(Debug)]
+struct Lost {
+    peer: PeerId,
+    reason: String,
+    deadline_ns: u64,
+}
+
+/// Time spent in the engine, if anybody wants to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Count at all.
+    pub on: bool,
+    /// Ticks in the engine.
+    pub ticks: u64,
+    start_ticks: u64,
+    start_ns: u64,
+}
+
+#[inline]
+fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has the time-stamp counter.
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    now_ns()
+}
+
+impl Clock {
+    /// Start to count.
+    pub fn start(&mut self) {
+        *self = Self { on: true, ticks: 0, start_ticks: ticks(), start_ns: now_ns() };
+    }
+
+    /// Nanoseconds spent in the engine.
+    pub fn ns(&self) -> u64 {
+        let (ticks_all, ns_all) = (ticks() - self.start_ticks, now_ns() - self.start_ns);
+        let ratio = ns_all as f64 / ticks_all.max(1) as f64;
+        (self.ticks as f64 * ratio) as u64
+    }
+
+    #[inline]
+    fn begin(&self) -> u64 {
+        if self.on { ticks() } else { 0 }
+    }
+
+    #[inline]
+    fn end(&mut self, begin: u64) {
+        if self.on {
+            self.ticks += ticks() - begin;
+        }
+    }
+}
+
+/// See the module's documentation.
+pub struct Process {
+    /// The engine.
+    pub engine: Engine<Surroundings>,
+    /// Its surroundings.
+    pub host: Surroundings,
+    /// Time in the engine.
+    pub clock: Clock,
+    /// How long to look before yielding.
+    pub idle: Idle,
+    /// Sockets are looked at once in so many rounds while only shared memory is busy.
+    pub tcp_interval: u32,
+    /// How long mpirun may take to end the job after a process was lost.
+    pub grace_ns: u64,
+    /// MPI_Finalize has begun: peers may go.
+    pub finishing: bool,
+    /// Rounds of waiting loops in which nothing happened.
+    pub fruitless: u32,
+    /// The report is written.
+    pub reported: bool,
+    tcp_wait: u32,
+    tcp_hot: u32,
+    rounds: u32,
+    checked_ns: u64,
+    lost: Option<Lost>,
+}
+
+impl Process {
+    /// A process with this engine and these surroundings.
+    pub fn new(engine: Engine<Surroundings>, host: Surroundings, idle: Idle) -> Self {
+        Self {
+            engine,
+            host,
+            clock: Clock::default(),
+            idle,
+            tcp_interval: 64,
+            grace_ns: 5 * SECOND,
+            finishing: false,
+            fruitless: 0,
+            reported: false,
+            tcp_wait: 0,
+            tcp_hot: 0,
+            rounds: 0,
+            checked_ns: 0,
+            lost: None,
+        }
+    }
+
+    /// One call into the engine, timed if wanted.
+    #[inline]
+    pub fn timed<T>(
+        &mut self,
+        call: impl FnOnce(&mut Engine<Surroundings>, &mut Surroundings) -> T,
+    ) -> T {
+        let begin = self.clock.begin();
+        let result = call(&mut self.engine, &mut self.host);
+        self.clock.end(begin);
+        result
+    }
+
+    /// The next frame from shared memory, if there is one.
+    #[inline]
+    fn take_shm(&mut self) -> bool {
+        let Some(shm) = &mut self.host.shm else { return false };
+        let Some(incoming) = shm.peek() else { return false };
+        self.accept(incoming);
+        if let Some(shm) = &mut self.host.shm {
+            shm.consume(incoming);
+        }
+        true
+    }
+
+    /// Look for the frame that completes `op`, for a short time. Returns as soon as something
+    /// is complete, that or another operation.
+    #[inline]
+    pub fn look_for(&mut self, op: Op) {
+        for _ in 0..BURST {
+            if self.take_shm() && (op.is_complete() || !self.host.done.is_empty()) {
+                return;
+            }
+        }
+        self.look_around(1);
+    }
+
+    /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
+    #[inline]
+    fn look_around(&mut self, frames_max: usize) -> usize {
+        let mut happened = 0;
+        if self.host.tcp.is_some() {
+            happened = self.poll_tcp(frames_max);
+        }
+        if !self.engine.is_flushed() {
+            self.timed(|engine, host| engine.flush(host));
+        }
+        self.rounds += 1;
+        if self.rounds >= SLOW_ROUNDS {
+            self.rounds = 0;
+            self.slow();
+        }
+        happened
+    }
+
+    /// One call of Open MPI's progress: how many things happened.
+    pub fn poll(&mut self) -> usize {
+        let mut happened = 0;
+        while happened < FRAMES_MAX && self.take_shm() {
+            happened += 1;
+        }
+        happened += self.look_around(FRAMES_MAX);
+        if happened > 0 {
+            self.fruitless = 0;
+        }
+        happened
+    }
+
+    #[inline]
+    fn accept(&mut self, incoming: Incoming) {
+        // SAFETY: the transport keeps the frame where it is until it is consumed.
+        let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
+        let result = self.timed(|engine, host| engine.on_frame(host, incoming.from, frame));
+        if let Err(error) = result {
+            self.refuse(incoming.from, error);
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, from: PeerId, error: FrameError) {
+        let who = self.host.describe(from);
+        self.host.glue.fatal("protocol", &[&who, &format!("{error:?}")]);
+    }
+
+    /// Sockets cost system calls: not every time, while nothing comes from them.
+    #[inline]
+    fn poll_tcp(&mut self, frames_max: usize) -> usize {
+        if self.host.tcp_holds {
+            self.tcp_hot = self.tcp_interval;
+            self.tcp_wait = 0;
+        }
+        if self.tcp_wait > 0 {
+            self.tcp_wait -= 1;
+            return 0;
+        }
+        self.poll_tcp_now(frames_max)
+    }
+
+    #[inline(never)]
+    fn poll_tcp_now(&mut self, frames_max: usize) -> usize {
+        let mut happened = 0;
+        while happened < frames_max {
+            let Some(incoming) = self.host.tcp.as_mut().and_then(Transport::peek) else { break };
+            self.accept(incoming);
+            if let Some(tcp) = &mut self.host.tcp {
+                tcp.consume(incoming);
+            }
+            happened += 1;
+        }
+        self.host.push();
+        while let Some(event) = self.host.tcp.as_mut().and_then(Transport::event) {
+            happened += 1;
+            self.event(event);
+        }
+        if happened > 0 {
+            self.tcp_hot = self.tcp_interval;
+        }
+        let busy_elsewhere = self.host.shm.is_some();
+        if self.tcp_hot > 0 {
+            self.tcp_hot -= 1;
+        } else if busy_elsewhere {
+            self.tcp_wait = self.tcp_interval;
+        }
+        happened
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Up(peer, incarnation) => self.up(peer, incarnation),
+            Event::Down { peer, said_goodbye, reason } => {
+                self.timed(|engine, host| engine.peer_down(host, peer));
+                if !said_goodbye && !self.finishing && self.lost.is_none() {
+                    let deadline_ns = now_ns() + self.grace_ns;
+                    self.lost = Some(Lost { peer, reason, deadline_ns });
+                }
+            }
+            Event::Notice(text) => self.host.glue.tell("notice", &[&text]),
+        }
+    }
+
+    fn up(&mut self, _peer: PeerId, _incarnation: u16) {
+        // The first opening of a channel is no news; later ones come with recovery.
+    }
+
+    /// Once in a while: dead neighbours, and peers that were lost too long ago.
+    #[cold]
+    fn slow(&mut self) {
+        let now = now_ns();
+        if now - self.checked_ns > SECOND {
+            self.checked_ns = now;
+            if let Some(shm) = &mut self.host.shm
+                && !self.finishing
+            {
+                shm.check_peers();
+            }
+        }
+        while let Some(event) = self.host.shm.as_mut().and_then(Transport::event) {
+            self.event(event);
+        }
+        let Some(lost) = self.lost.take_if(|lost| now >= lost.deadline_ns) else { return };
+        if self.finishing {
+            return;
+        }
+        let who = self.host.describe(lost.peer);
+        let node = crate::peers::card_of(&self.host.glue, self.host.peers.name(lost.peer))
+            .and_then(Result::ok)
+            .map_or_else(|| "?".to_owned(), |card| card.node);
+        self.host.glue.fatal("peer-lost", &[&who, &node, &lost.reason]);
+    }
+}
+
+/// The process and its lock.
+pub struct Shared {
+    /// MPI_THREAD_MULTIPLE: the lock is in use.
+    pub threads: bool,
+    /// What C does for us.
+    pub glue: Glue,
+    lock: Lock,
+    process: UnsafeCell<Process>,
+}
+
+// SAFETY: `process` is only reached through `Entered`: under the lock with threads; without, MPI
+// forbids calls from two threads at a time.
+unsafe impl Sync for Shared {}
+
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Make the process known. It lives as long as the program.
+pub fn install(process: Process) {
+    let threads = process.host.threads;
+    let glue = process.host.glue;
+    let lock = Lock::new();
+    let shared = Box::new(Shared { threads, glue, lock, process: UnsafeCell::new(process) });
+    SHARED.store(Box::into_raw(shared), Ordering::Release);
+}
+
+/// The process. Only after [`install`].
+#[inline]
+pub fn shared() -> &'static Shared {
+    let shared = SHARED.load(Ordering::Acquire);
+    debug_assert!(!shared.is_null());
+    // SAFETY: C calls nothing else before rustbtl_start has succeeded; never freed.
+    unsafe { &*shared }
+}
+
+/// Has [`install`] been called?
+pub fn is_installed() -> bool {
+    !SHARED.load(Ordering::Acquire).is_null()
+}
+
+/// The right to touch the process, while it lives.
+pub struct Entered(&'static Shared);
+
+impl Shared {
+    /// Wait for the right to touch the process.
+    #[inline]
+    pub fn enter(&'static self) -> Entered {
+        if self.threads {
+            self.lock.lock();
+        }
+        Entered(self)
+    }
+
+    /// The same, if nobody else has it.
+    #[inline]
+    pub fn try_enter(&'static self) -> Option<Entered> {
+        if self.threads && !self.lock.try_lock() {
+            return None;
+        }
+        Some(Entered(self))
+    }
+
+    /// Tell C of complete operations, without the right to touch the process.
+    #[inline]
+    pub fn deliver(&'static self, entered: Entered) {
+        if entered.host.done.is_empty() {
+            return;
+        }
+        self.deliver_all(entered);
+    }
+
+    #[inline(never)]
+    fn deliver_all(&'static self, entered: Entered) {
+        let mut entered = entered;
+        loop {
+            let next: Option<Op> = entered.host.done.pop_front();
+            drop(entered);
+            let Some(op) = next else { return };
+            // SAFETY: the operation is complete and its fields are filled; C may call back.
+            unsafe { (self.glue.complete)(op.as_ptr()) };
+            entered = self.enter();
+        }
+    }
+}
+
+impl Deref for Entered {
+    type Target = Process;
+    #[inline]
+    fn deref(&self) -> &Process {
+        // SAFETY: see `Shared`: this is the only `Entered`.
+        unsafe { &*self.0.process.get() }
+    }
+}
+
+impl DerefMut for Entered {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Process {
+        // SAFETY: see `Shared`: this is the only `Entered`.
+        unsafe { &mut *self.0.process.get() }
+    }
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.threads {
+            self.0.lock.unlock();
+        }
+    }
+}

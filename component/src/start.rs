@@ -1,0 +1,304 @@
+//! From parameters to a process that others can talk to.
+
+use crate::card::Card;
+use crate::glue::{Config, Glue, Job};
+use crate::host::Surroundings;
+use crate::idle::Idle;
+use crate::memory::LogMemory;
+use crate::peers::Peers;
+use crate::process::{self, Process};
+use crate::report;
+use crate::transports::shm::{Segment, SegmentOptions, Shm};
+use crate::transports::tcp::{Tcp, TcpConfig};
+use core::ffi::{CStr, c_char};
+use rustbtl_checkpoint::{LogLimits, PayloadLog};
+use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
+use rustbtl_fragments::engine::Engine;
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use std::path::PathBuf;
+
+/// Looks at sockets while no process of another node was ever talked to: once in so many rounds.
+pub const TCP_UNUSED_INTERVAL: u32 = 4096;
+
+/// What is left to do once the other processes' cards can be had, and for later.
+pub struct Started {
+    /// Own card, encoded.
+    pub card: Vec<u8>,
+    /// The node's segment, at the rank that made it.
+    segment: Option<Segment>,
+    options: SegmentOptions,
+    /// Processes of this node.
+    local: Vec<PeerId>,
+    /// Directory of the report.
+    pub report: Option<PathBuf>,
+    use_shm: bool,
+}
+
+/// A string of C's, "" for null.
+///
+/// # Safety
+/// Null or a C string.
+unsafe fn text(from: *const c_char) -> String {
+    if from.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
+}
+
+/// The parameters that are strings.
+struct Texts {
+    sets: String,
+    report: String,
+    spill: String,
+    single_copy: String,
+    shm_directory: String,
+    if_include: String,
+    if_exclude: String,
+}
+
+impl Texts {
+    /// # Safety
+    /// `config` is as glue.h says.
+    unsafe fn read(config: &Config) -> Self {
+        // SAFETY: the caller's promise: null or C strings.
+        let read = |from| unsafe { text(from) };
+        Self {
+            sets: read(config.sets),
+            report: read(config.report),
+            spill: read(config.log_spill_dir),
+            single_copy: read(config.single_copy),
+            shm_directory: read(config.shm_directory),
+            if_include: read(config.tcp_if_include),
+            if_exclude: read(config.tcp_if_exclude),
+        }
+    }
+}
+
+/// What C says about this process, in Rust's types.
+struct Place {
+    node: String,
+    session: Option<PathBuf>,
+    ranks: Vec<PeerId>,
+    localities: Vec<Option<String>>,
+}
+
+impl Place {
+    /// # Safety
+    /// `job` is as glue.h says.
+    unsafe fn read(job: &Job) -> Self {
+        let count = job.local_size as usize;
+        // SAFETY: glue.h: `local_size` ranks and as many places.
+        let ranks = unsafe { core::slice::from_raw_parts(job.local_ranks, count) };
+        // SAFETY: as above.
+        let places = unsafe { core::slice::from_raw_parts(job.local_places, count) };
+        let place = |&from: &*const c_char| {
+            // SAFETY: null or a C string.
+            (!from.is_null()).then(|| unsafe { text(from) })
+        };
+        // SAFETY: null or a C string.
+        let session = unsafe { text(job.session_dir) };
+        Self {
+            // SAFETY: null or a C string.
+            node: unsafe { text(job.node) },
+            session: (!session.is_empty()).then(|| PathBuf::from(session)),
+            ranks: ranks.iter().map(|&rank| PeerId(rank)).collect(),
+            localities: places.iter().map(place).collect(),
+        }
+    }
+}
+
+/// The policy's names and this process' set.
+struct Sets {
+    set: SetId,
+    fingerprint: u64,
+    text: String,
+}
+
+fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &Place) -> Sets {
+    let policy = SetPolicy::parse(sets)
+        .unwrap_or_else(|error| glue.fatal("bad-sets", &[sets, &error.to_string()]));
+    let file = policy.path().map(|path| {
+        let read = std::fs::read_to_string(path)
+            .unwrap_or_else(|error| glue.fatal("set-file", &[path, &error.to_string()]));
+        parse_set_file(&read, size)
+            .unwrap_or_else(|error| glue.fatal("set-file", &[path, &error.to_string()]))
+    });
+    let local: Vec<LocalPeer<'_>> = place
+        .ranks
+        .iter()
+        .zip(&place.localities)
+        .map(|(&rank, locality)| LocalPeer { rank, locality: locality.as_deref() })
+        .collect();
+    let placed = set_of(&policy, me, &local, file.as_deref())
+        .unwrap_or_else(|error| glue.fatal("bad-sets", &[sets, &error.to_string()]));
+    let fingerprint = fingerprint(&policy, size, file.as_deref());
+    Sets { set: placed.set, fingerprint, text: policy.to_string() }
+}
+
+/// The log, with a place to spill to that was tried.
+fn make_log(
+    glue: &Glue,
+    config: &Config,
+    spill: &str,
+    rank: u32,
+    place: &Place,
+) -> PayloadLog<LogMemory> {
+    let directory = match spill {
+        "none" => None,
+        "" => Some(place.session.clone().unwrap_or_else(std::env::temp_dir)),
+        path => Some(PathBuf::from(path)),
+    };
+    let mut memory = LogMemory::new(directory.clone(), rank);
+    if let Some(directory) = directory
+        && let Err(error) = memory.open_spill()
+    {
+        glue.fatal("spill-dir", &[&directory.display().to_string(), &error.to_string()]);
+    }
+    let limits = LogLimits {
+        budget_bytes: config.log_budget,
+        segment_bytes_max: config.log_segment_max as usize,
+        ..LogLimits::default()
+    };
+    PayloadLog::new(memory, limits)
+}
+
+fn segment_options(glue: &Glue, config: &Config, texts: &Texts) -> SegmentOptions {
+    let single_copy = match texts.single_copy.as_str() {
+        "auto" | "cma" | "" => true,
+        "none" => false,
+        other => glue.fatal("bad-value", &["single_copy", other, "auto, cma, none"]),
+    };
+    SegmentOptions {
+        directory: PathBuf::from(&texts.shm_directory),
+        ring_bytes: config.shm_ring as usize,
+        eager_bytes_max: config.shm_eager_limit,
+        single_copy,
+    }
+}
+
+fn make_tcp(glue: &Glue, config: &Config, texts: &Texts, me: PeerId, needed: bool) -> Option<Tcp> {
+    let defaults = TcpConfig::default();
+    let or = |value: u32, default: u32| if value == 0 { default } else { value };
+    let wanted = TcpConfig {
+        me,
+        incarnation: 0,
+        if_include: texts.if_include.clone(),
+        if_exclude: texts.if_exclude.clone(),
+        ipv4: config.tcp_ipv4 != 0,
+        ipv6: config.tcp_ipv6 != 0,
+        socket_buffer_bytes: config.tcp_socket_buffer as usize,
+        receive_buffer_bytes: config.tcp_receive_buffer as usize,
+        eager_bytes_max: or(config.tcp_eager_limit, defaults.eager_bytes_max),
+        chunk_bytes_max: or(config.tcp_chunk, defaults.chunk_bytes_max),
+        connect_ms_max: or(config.tcp_connect_timeout, defaults.connect_ms_max),
+        ..defaults
+    };
+    match Tcp::new(wanted) {
+        Ok(tcp) => Some(tcp),
+        Err(error) if needed => glue.fatal("tcp", &[&error.to_string()]),
+        Err(_) => None,
+    }
+}
+
+/// A panic must not unwind into C: say what happened and where, then abort.
+fn abort_on_panic(rank: u32) {
+    std::panic::set_hook(Box::new(move |info| {
+        eprintln!("vprotocol correlated: internal error in rank {rank}: {info}");
+        std::process::abort();
+    }));
+}
+
+/// Everything up to the own card.
+///
+/// # Safety
+/// `config` and `job` are as glue.h says.
+pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
+    let peers = Peers::new(job.me, job.size);
+    let (me, rank) = (peers.me(), PeerId(job.me.rank));
+    abort_on_panic(rank.0);
+    // SAFETY: the caller's promise.
+    let place = unsafe { Place::read(job) };
+    // SAFETY: the caller's promise.
+    let texts = unsafe { Texts::read(config) };
+    let chosen = choose_set(&glue, &texts.sets, rank, job.size, &place);
+    let report = report::directory(&glue, &texts.report);
+    let log = make_log(&glue, config, &texts.spill, rank.0, &place);
+
+    let options = segment_options(&glue, config, &texts);
+    let use_shm = config.shm != 0 && place.ranks.len() > 1;
+    let index = place.ranks.iter().position(|&other| other == rank).unwrap_or(0);
+    let segment = (use_shm && index == 0).then(|| {
+        let segment = Segment::create(place.ranks.len(), index, &options)
+            .unwrap_or_else(|error| glue.fatal("shm", &[&error.to_string()]));
+        // The last rank to attach removes it; this is for jobs that die before.
+        glue.remove_at_end(&options.directory.join(segment.name()));
+        segment
+    });
+    let reached = if use_shm || job.size == 1 { job.local_size } else { 1 };
+    let tcp = make_tcp(&glue, config, &texts, me, job.size > reached);
+
+    let card = Card {
+        node: place.node.clone(),
+        rank: rank.0,
+        size: job.size,
+        pid: std::process::id(),
+        incarnation: Incarnation(0),
+        policy: chosen.fingerprint,
+        policy_text: chosen.text.clone(),
+        // Sets of spawned jobs are others than those of the first one.
+        set: SetId(peers.of_rank(chosen.set.0).0),
+        segment: segment.as_ref().map(|s| s.name().to_owned()).unwrap_or_default(),
+        tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
+    };
+
+    let mut host = Surroundings::new(glue, job.threads != 0, peers, log);
+    host.set = card.set;
+    host.policy = chosen.fingerprint;
+    host.policy_text = chosen.text;
+    host.node = place.node;
+    host.tcp = tcp;
+    let idle = Idle {
+        oversubscribed: job.local_size > job.processors,
+        spin: config.spin,
+        spin_oversubscribed: config.spin_oversubscribed,
+    };
+    let engine = Engine::new(me, host.set, Incarnation(0));
+    let mut process = Process::new(engine, host, idle);
+    process.grace_ns = u64::from(config.dead_peer_grace) * 1_000_000;
+    process.tcp_interval = if job.size > reached {
+        config.tcp_poll_interval
+    } else {
+        config.tcp_poll_interval.max(TCP_UNUSED_INTERVAL)
+    };
+    if report.is_some() || config.summary != 0 {
+        process.clock.start();
+    }
+    process::install(process);
+    let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
+    Started { card: card.encode(), segment, options, local, report, use_shm }
+}
+
+impl Started {
+    /// The others' cards can be had: check those of this node and of rank 0, attach the segment.
+    pub fn connect(&mut self) {
+        let mut process = process::shared().enter();
+        let host = &mut process.host;
+        let me = host.peers.me();
+        // Rank 0 stands for the nodes that this process may never talk to.
+        let others = self.local.iter().copied().chain([host.peers.of_rank(0)]);
+        let cards: Vec<(PeerId, Card)> =
+            others.filter(|&peer| peer != me).map(|peer| (peer, host.checked_card(peer))).collect();
+        if !self.use_shm {
+            return;
+        }
+        let index = self.local.iter().position(|&rank| rank == me).unwrap_or(0);
+        let segment = self.segment.take().unwrap_or_else(|| {
+            let leader = cards.iter().find(|(peer, _)| *peer == self.local[0]);
+            let name = leader.map_or("", |(_, card)| card.segment.as_str());
+            Segment::attach(name, self.local.len(), index, &self.options)
+                .unwrap_or_else(|error| host.glue.fatal("shm", &[&error.to_string()]))
+        });
+        host.shm = Some(Shm::new(segment, &self.local));
+    }
+}

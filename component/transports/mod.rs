@@ -1,0 +1,160 @@
+//! Transports: how frames get from one process to another.
+//!
+//! A transport moves whole frames, in order for each pair of processes, exactly once, while its
+//! channel is up. It knows nothing of matching. One conformance suite (tests/conformance) runs
+//! for each.
+
+pub mod inproc;
+pub mod shm;
+pub mod tcp;
+
+use rustbtl_fragments::ids::PeerId;
+
+/// Sizes that a transport asks the engine to keep to, in payload bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest payload of an eager fragment.
+    pub eager_bytes_max: u32,
+    /// Largest payload of a rendezvous data frame.
+    pub chunk_bytes_max: u32,
+}
+
+/// Payload of an outgoing frame.
+pub enum Payload<'a> {
+    /// Contiguous bytes; they stay where they are until the frame is accepted.
+    Bytes(&'a [u8]),
+    /// This many bytes, written by the closure straight into the transport's memory. The closure
+    /// is called at most once per offer, with room for exactly these bytes.
+    Pack(usize, &'a mut dyn FnMut(*mut u8, usize)),
+}
+
+impl Payload<'_> {
+    /// Bytes of payload.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Pack(len, _) => *len,
+        }
+    }
+
+    /// No payload at all?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What became of an offered frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// All of it is accepted.
+    Accepted,
+    /// `0`: no room, nothing was taken. `n > 0`: the first n bytes (header + payload) are taken
+    /// for good; the same frame must be offered again with `taken = n` before any other to that
+    /// peer. A transport that cannot remember a half-packed payload takes all or nothing of
+    /// `Payload::Pack`.
+    Full(usize),
+    /// No channel (see [`Event::Down`]).
+    Down,
+}
+
+/// A frame that has arrived. It stays where it is until [`Transport::consume`].
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    /// Who sent it.
+    pub from: PeerId,
+    /// Its first byte (of no particular alignment).
+    pub start: *const u8,
+    /// Bytes of the whole frame.
+    pub len: usize,
+}
+
+/// Something happened to a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The channel to this peer is open (again), the peer runs in this incarnation.
+    Up(PeerId, u16),
+    /// The channel is lost. `said_goodbye`: the peer closed it in MPI_Finalize.
+    Down {
+        /// To whom.
+        peer: PeerId,
+        /// It had finished; nothing is wrong.
+        said_goodbye: bool,
+        /// What was seen, for the message to the user (address, errno text).
+        reason: String,
+    },
+    /// Something that the user should know and that needs no action (a stranger was refused).
+    Notice(String),
+}
+
+/// Outcome of a pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulled {
+    /// The bytes are there.
+    Done,
+    /// This transport, or this peer, or the kernel does not permit it.
+    Refused,
+    /// Started; `Transport::poll_pull` tells the end (RMA networks).
+    Started,
+}
+
+/// A way for frames between this process and others.
+pub trait Transport {
+    /// Short name for reports: "shm", "tcp".
+    fn name(&self) -> &'static str;
+
+    /// Its limits.
+    fn limits(&self) -> Limits;
+
+    /// Offer a frame: `header` and payload (see [`Sent`]). `taken`: bytes of this frame that were
+    /// accepted by earlier offers.
+    fn send(&mut self, to: PeerId, header: &[u8], payload: Payload<'_>, taken: usize) -> Sent;
+
+    /// The next frame, if one has arrived; peers are served in turn. The same frame is returned
+    /// until it is consumed. Must be cheap when nothing is there.
+    fn peek(&mut self) -> Option<Incoming>;
+
+    /// The frame that `peek` returned last is done with; its memory may be reused.
+    fn consume(&mut self, incoming: Incoming);
+
+    /// The next change of a channel, if any.
+    fn event(&mut self) -> Option<Event>;
+
+    /// Push out what was accepted and is still held here. True: nothing is held.
+    fn flush(&mut self) -> bool;
+
+    /// Offer memory for [`Transport::pull`] under an id of the sender's choice (the low 32 bits
+    /// are small and dense: they index a table). False: not possible, the engine pushes.
+    ///
+    /// # Safety
+    /// The memory stays readable and unchanged until `withdraw`.
+    unsafe fn expose(&mut self, to: PeerId, id: u64, start: *const u8, len: usize) -> bool {
+        let _ = (to, id, start, len);
+        false
+    }
+
+    /// The memory under this id is no longer on offer.
+    fn withdraw(&mut self, to: PeerId, id: u64) {
+        let _ = (to, id);
+    }
+
+    /// Fetch `len` bytes from `offset` of what `from` exposed under `id`.
+    ///
+    /// # Safety
+    /// `into` is writable for `len` bytes until the pull is over.
+    unsafe fn pull(
+        &mut self,
+        from: PeerId,
+        id: u64,
+        offset: usize,
+        into: *mut u8,
+        len: usize,
+    ) -> Pulled {
+        let _ = (from, id, offset, into, len);
+        Pulled::Refused
+    }
+
+    /// Say goodbye to every peer and close (MPI_Finalize). Call until it returns true.
+    fn close(&mut self) -> bool;
+}

@@ -1,0 +1,13 @@
+//! Who fails together, and what the processes of a job do about it; today the correlated sets.
+//!
+//! Pure functions and machines: places of processes and texts of files come from the driver, and
+//! neither time nor threads exist here. `DESIGN.md` in this folder names the parts.
+#![forbid(unsafe_code)]
+
+mod policy;
+mod set_file;
+mod sets;
+
+pub use policy::{PolicyError, SetPolicy, fingerprint};
+pub use set_file::{SetFileError, TEXT_BYTES_MAX, WORLD_RANKS_MAX, parse_set_file};
+pub use sets::{LocalPeer, Placement, ProcessMap, RankPlace, SetsError, set_of};

@@ -1,0 +1,145 @@
+//! A host without transport: the last frame lies in a buffer.
+
+use rustbtl_fragments::host::*;
+use rustbtl_fragments::ids::*;
+use std::ops::Range;
+
+/// One end of a job of two processes in one set.
+pub struct Null {
+    /// The frame that was sent last.
+    pub frame: Vec<u8>,
+    /// Completions.
+    pub completed: u64,
+    memory: [u8; 4096],
+}
+
+impl Null {
+    pub fn new() -> Self {
+        Self { frame: Vec::with_capacity(8192), completed: 0, memory: [7; 4096] }
+    }
+}
+
+/// Buffers are lengths: what counts is the engine, not the copy.
+impl Host for Null {
+    type SendBuffer = u64;
+    type ReceiveBuffer = u64;
+    type Token = u64;
+
+    fn resolve(&mut self, _: u64, rank: CommRank) -> PeerId {
+        PeerId(rank.0)
+    }
+
+    fn peer_info(&mut self, _: PeerId) -> PeerInfo {
+        PeerInfo {
+            set: SetId(0),
+            incarnation: Incarnation(0),
+            eager_bytes_max: 4096,
+            chunk_bytes_max: 4096,
+        }
+    }
+
+    #[inline]
+    fn transmit(
+        &mut self,
+        _: PeerId,
+        header: &[u8],
+        payload: Payload<'_, u64>,
+        _: usize,
+    ) -> Transmit {
+        self.frame.clear();
+        self.frame.extend_from_slice(header);
+        if let Payload::Program(_, range) = payload {
+            self.frame.extend_from_slice(&self.memory[range.start as usize..range.end as usize]);
+        }
+        Transmit::Accepted
+    }
+
+    fn log_append(&mut self, _: &LogEntry, _: &mut u64) -> Result<LogRecord, LogFull> {
+        Ok(LogRecord(0))
+    }
+
+    fn log_next(&self, _: PeerId, _: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {
+        None
+    }
+
+    #[inline]
+    fn capacity(&self, buffer: &u64) -> u64 {
+        *buffer
+    }
+
+    fn pack(&mut self, _: &mut u64, range: Range<u64>, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.memory[range.start as usize..range.end as usize]);
+    }
+
+    #[inline]
+    fn unpack(&mut self, _: &mut u64, offset: u64, bytes: &[u8]) {
+        self.memory[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn copy(&mut self, _: &mut u64, _: &mut u64, _: u64) {}
+
+    fn expose(&mut self, _: PeerId, _: SendId, _: Payload<'_, u64>) -> bool {
+        false
+    }
+
+    fn withdraw(&mut self, _: PeerId, _: SendId) {}
+
+    fn pull(&mut self, _: PeerId, _: SendId, _: ReceiveId, _: &mut u64, _: u64) -> Pull {
+        Pull::Refused
+    }
+
+    #[inline]
+    fn complete(&mut self, _: u64, _: Status) {
+        self.completed += 1;
+    }
+}
+
+/// Two engines, and what hands frames over.
+pub struct Pair {
+    pub engines: [rustbtl_fragments::engine::Engine<Null>; 2],
+    pub hosts: [Null; 2],
+    pub comm: CommId,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let engine =
+            |me| rustbtl_fragments::engine::Engine::new(PeerId(me), SetId(0), Incarnation(0));
+        let mut engines = [engine(0), engine(1)];
+        let mut comm = CommId(0);
+        for (rank, engine) in engines.iter_mut().enumerate() {
+            comm = engine.add_comm(ContextId(0), CommRank(rank as u32), 2, 0);
+        }
+        Self { engines, hosts: [Null::new(), Null::new()], comm }
+    }
+
+    /// `from` sends.
+    #[inline]
+    pub fn send(&mut self, from: usize, tag: i32, bytes: u64) {
+        let (comm, to) = (self.comm, CommRank(1 - from as u32));
+        let mode = rustbtl_fragments::engine::Mode::Standard;
+        let sent =
+            self.engines[from].send(&mut self.hosts[from], comm, to, tag, mode, bytes, bytes, 0);
+        debug_assert!(sent.is_ok());
+    }
+
+    /// `at` posts a receive.
+    #[inline]
+    pub fn receive(&mut self, at: usize, tag: i32, bytes: u64) {
+        use rustbtl_fragments::engine::{Source, TagMatch};
+        let (source, tag) = (Source::Rank(CommRank(1 - at as u32)), TagMatch::Is(tag));
+        let received =
+            self.engines[at].receive(&mut self.hosts[at], self.comm, source, tag, bytes, 0);
+        std::hint::black_box(&received);
+    }
+
+    /// What the other one sent last reaches `at`.
+    #[inline]
+    pub fn deliver(&mut self, at: usize) {
+        let (a, b) = self.hosts.split_at_mut(1);
+        let (mine, theirs) = if at == 0 { (&mut a[0], &b[0]) } else { (&mut b[0], &a[0]) };
+        let from = PeerId(1 - at as u32);
+        let accepted = self.engines[at].on_frame(mine, from, &theirs.frame);
+        assert!(accepted.is_ok());
+    }
+}

@@ -1,0 +1,66 @@
+//! A queue of frames in shared memory: one producer, one consumer, one cache line for a small
+//! frame.
+//!
+//! Everything about one direction between two processes lives in a ring of bytes and one line of
+//! control. A frame is a *record*: it starts on a cache line and never splits. Its first 8 bytes
+//! are the *publish word*, which is at the same time the start of the frame's own header (frame
+//! length in the low half), so that publishing costs no line of its own.
+//!
+//! Invariants (tests name the numbers):
+//!
+//! 1. The word at the producer's position is zero until the record there is complete; zero means
+//!    "nothing yet". Therefore the word *behind* a record is zeroed before the record is
+//!    published: stale payload bytes are never taken for a header.
+//! 2. A record never splits. What does not fit before the end of the ring starts at its beginning,
+//!    and a [`WRAP`] word is left in its place.
+//! 3. The producer never writes into bytes that the consumer has not given back: the records from
+//!    the consumed position on, and the zero word behind them, fit into the ring.
+//! 4. The consumer writes nothing into the ring. It gives back at least each quarter of a ring;
+//!    since no record is longer than a quarter, a producer that waits for room gets it.
+//! 5. The consumer trusts nothing that it reads: a word that no producer can have written is
+//!    [`Damage`], and no byte outside of the ring is ever read.
+//!
+//! Orderings: each Release has its Acquire under the same name, see [`order`].
+
+mod consumer;
+mod copy;
+mod heap;
+mod memory;
+mod producer;
+
+pub use consumer::{Consumer, Damage};
+pub use heap::{Heap, heap};
+pub use memory::{Control, Memory, Raw, order};
+pub use producer::Producer;
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+/// Bytes of a cache line: records start on a multiple of it.
+pub const LINE: usize = 64;
+/// Length in a publish word that stands for "go on at the beginning of the ring".
+pub const WRAP: u32 = u32::MAX;
+/// A frame has at least its publish word.
+pub const FRAME_BYTES_MIN: usize = 8;
+/// Smallest ring.
+pub const RING_BYTES_MIN: usize = 8 * LINE;
+
+/// Bytes that a frame takes in a ring.
+#[inline]
+pub const fn record_bytes(frame: usize) -> usize {
+    (frame + (LINE - 1)) & !(LINE - 1)
+}
+
+/// The longest frame that a ring of this size takes (invariant 4).
+#[inline]
+pub const fn frame_bytes_max(ring_bytes: usize) -> usize {
+    ring_bytes / 4
+}
+
+/// May a ring have this size? A power of two, so that positions need no division.
+#[inline]
+pub const fn valid_ring_bytes(bytes: usize) -> bool {
+    bytes.is_power_of_two() && bytes >= RING_BYTES_MIN && bytes <= 1 << 30
+}

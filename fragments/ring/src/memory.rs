@@ -1,0 +1,149 @@
+//! What a ring is made of: words that two processes look at, and plain bytes between them.
+
+use crate::LINE;
+use crate::copy::copy_bytes;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+
+/// The orderings, by name. The real memory and the loom model take them from here, so that what
+/// loom checks is what runs.
+pub mod order {
+    use core::sync::atomic::Ordering;
+
+    /// `[frame]` producer: a record is complete.
+    pub const FRAME_PUBLISH: Ordering = Ordering::Release;
+    /// `[frame]` consumer: its bytes may be read.
+    pub const FRAME_POLL: Ordering = Ordering::Acquire;
+    /// `[room]` consumer: everything before this position has been read.
+    pub const ROOM_GIVE: Ordering = Ordering::Release;
+    /// `[room]` producer: it may be written again.
+    pub const ROOM_TAKE: Ordering = Ordering::Acquire;
+    /// Zeroing the next word: ordered by the `[frame]` publish that follows.
+    pub const CLEAR: Ordering = Ordering::Relaxed;
+}
+
+/// The consumer's line: how far it has read. Positions only grow; they never wrap in practice
+/// (2^64 bytes).
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Control {
+    /// Bytes given back to the producer.
+    pub consumed: AtomicU64,
+}
+
+/// Ring memory. `at` is an offset into the ring; offsets of words are multiples of [`LINE`].
+///
+/// # Safety
+/// `bytes` is a valid ring size that never changes, and `pointer(at)` is valid for reads of
+/// `bytes - at` bytes as long as the value (or a clone of it in the same handle) lives.
+pub unsafe trait Memory {
+    /// Size of the ring.
+    fn bytes(&self) -> usize;
+    /// `[frame]` poll the publish word at `at`.
+    fn poll(&self, at: usize) -> u64;
+    /// `[frame]` write the publish word at `at`.
+    fn publish(&self, at: usize, word: u64);
+    /// Zero the publish word at `at`.
+    fn clear(&self, at: usize);
+    /// `[room]` how far the consumer has read.
+    fn consumed(&self) -> u64;
+    /// `[room]` the consumer has read up to `position`.
+    fn give_back(&self, position: u64);
+    /// Where the byte at `at` is.
+    fn pointer(&self, at: usize) -> *mut u8;
+    /// Copy bytes into the ring.
+    ///
+    /// # Safety
+    /// `at + from.len() <= bytes()`, and these bytes are the producer's (invariant 3).
+    unsafe fn write(&self, at: usize, from: &[u8]);
+}
+
+/// Ring memory by address: mapped or on the heap.
+#[derive(Debug)]
+pub struct Raw {
+    base: NonNull<u8>,
+    bytes: usize,
+    control: NonNull<Control>,
+}
+
+// SAFETY: the memory is shared between threads and processes by design; the protocol of the
+// producer and the consumer (invariants 1 to 4) orders all accesses.
+unsafe impl Send for Raw {}
+
+impl Raw {
+    /// A ring at `base`, zeroed when it was made.
+    ///
+    /// # Safety
+    /// `base` is aligned to [`LINE`] and valid for reads and writes of `bytes` bytes, `control`
+    /// likewise for its own type, both for as long as the `Raw` lives; `bytes` is a valid ring
+    /// size ([`crate::valid_ring_bytes`]). There is at most one producer and one consumer on it.
+    /// Whoever else writes there can damage frames but must not unmap them.
+    pub const unsafe fn new(base: NonNull<u8>, bytes: usize, control: NonNull<Control>) -> Self {
+        debug_assert!(crate::valid_ring_bytes(bytes));
+        Self { base, bytes, control }
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at < self.bytes && at.is_multiple_of(LINE));
+        // SAFETY: `at` is inside the ring (checked by producer and consumer: they mask it).
+        let start = unsafe { self.base.add(at) };
+        // SAFETY: in bounds, aligned to LINE, valid for the life of self; other accesses to these
+        // 8 bytes are atomic, or ordered by [frame] and [room].
+        unsafe { AtomicU64::from_ptr(start.as_ptr().cast()) }
+    }
+
+    #[inline]
+    fn control(&self) -> &Control {
+        // SAFETY: valid for the life of self (contract of `new`).
+        unsafe { self.control.as_ref() }
+    }
+}
+
+// SAFETY: the contract of `Raw::new` is the contract of the trait.
+unsafe impl Memory for Raw {
+    #[inline]
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[inline]
+    fn poll(&self, at: usize) -> u64 {
+        u64::from_le(self.word(at).load(order::FRAME_POLL))
+    }
+
+    #[inline]
+    fn publish(&self, at: usize, word: u64) {
+        self.word(at).store(word.to_le(), order::FRAME_PUBLISH);
+    }
+
+    #[inline]
+    fn clear(&self, at: usize) {
+        self.word(at).store(0, order::CLEAR);
+    }
+
+    #[inline]
+    fn consumed(&self) -> u64 {
+        self.control().consumed.load(order::ROOM_TAKE)
+    }
+
+    #[inline]
+    fn give_back(&self, position: u64) {
+        self.control().consumed.store(position, order::ROOM_GIVE);
+    }
+
+    #[inline]
+    fn pointer(&self, at: usize) -> *mut u8 {
+        debug_assert!(at <= self.bytes);
+        // SAFETY: at most one past the end of the ring.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    #[inline]
+    unsafe fn write(&self, at: usize, from: &[u8]) {
+        debug_assert!(at + from.len() <= self.bytes);
+        // SAFETY: in bounds by the caller's promise; the source cannot overlap, since nobody
+        // makes a reference to bytes that belong to the producer.
+        unsafe { copy_bytes(from.as_ptr(), self.pointer(at), from.len()) }
+    }
+}

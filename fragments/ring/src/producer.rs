@@ -1,0 +1,145 @@
+//! The sending end.
+
+use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes};
+
+/// The sending end of a ring.
+#[derive(Debug)]
+pub struct Producer<M> {
+    memory: M,
+    mask: u64,
+    /// Where the next record starts.
+    position: u64,
+    /// The words of all lines from `position` up to here are zero (at least one: invariant 1).
+    clean: u64,
+    /// Positions below this may be written (invariant 3); a cached view of the consumer's line.
+    limit: u64,
+}
+
+impl<M: Memory> Producer<M> {
+    /// The sending end of a fresh (zeroed, never used) ring.
+    pub fn new(memory: M) -> Self {
+        let bytes = memory.bytes() as u64;
+        Self { memory, mask: bytes - 1, position: 0, clean: LINE as u64, limit: bytes }
+    }
+
+    /// The longest frame that fits at all.
+    #[inline]
+    pub fn frame_bytes_max(&self) -> usize {
+        frame_bytes_max(self.memory.bytes())
+    }
+
+    /// Send a frame of `header` and `payload`. False: no room now, nothing has happened.
+    ///
+    /// `header` has at least 8 bytes, its first four are the length of the whole frame (little
+    /// endian), which is at most [`Self::frame_bytes_max`].
+    #[inline]
+    pub fn try_push(&mut self, header: &[u8], payload: &[u8]) -> bool {
+        let len = header.len() + payload.len();
+        let Some(at) = self.reserve(len) else { return false };
+        // SAFETY: `reserve` gave `len` bytes at `at`.
+        unsafe { self.memory.write(at + 8, &header[8..]) };
+        // SAFETY: likewise; header and payload together have `len` bytes.
+        unsafe { self.memory.write(at + header.len(), payload) };
+        self.commit(at, header, len);
+        true
+    }
+
+    /// Send a frame of `header` and `payload_bytes` bytes that `fill` writes in place; it is
+    /// called only when there is room.
+    #[inline]
+    pub fn try_push_with(
+        &mut self,
+        header: &[u8],
+        payload_bytes: usize,
+        fill: impl FnOnce(*mut u8, usize),
+    ) -> bool {
+        let len = header.len() + payload_bytes;
+        let Some(at) = self.reserve(len) else { return false };
+        // SAFETY: `reserve` gave `len` bytes at `at`.
+        unsafe { self.memory.write(at + 8, &header[8..]) };
+        fill(self.memory.pointer(at + header.len()), payload_bytes);
+        self.commit(at, header, len);
+        true
+    }
+
+    /// Room for a record with a frame of `len` bytes and the zero word behind it; its offset.
+    #[inline]
+    fn reserve(&mut self, len: usize) -> Option<usize> {
+        let need = record_bytes(len) as u64;
+        let at = self.position & self.mask;
+        let end = self.position + need;
+        if at + need > self.mask + 1 || end + LINE as u64 > self.limit {
+            return self.reserve_slowly(len);
+        }
+        Some(at as usize)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reserve_slowly(&mut self, len: usize) -> Option<usize> {
+        let line = LINE as u64;
+        let need = record_bytes(len) as u64;
+        assert!(
+            (FRAME_BYTES_MIN..=self.frame_bytes_max()).contains(&len),
+            "a frame of {len} bytes does not fit a ring that takes {}",
+            self.frame_bytes_max()
+        );
+        let bytes = self.mask + 1;
+        // [room] what the consumer has read before it gave this back is not read again.
+        self.limit = self.memory.consumed().wrapping_add(bytes);
+        let at = self.position & self.mask;
+        if at + need > bytes {
+            let start = self.position + (bytes - at);
+            if start + line > self.limit {
+                return None;
+            }
+            self.clean_through(start);
+            // [frame] the marker; the word that the consumer polls next is zero (invariant 1).
+            self.memory.publish(at as usize, WRAP as u64);
+            self.position = start;
+        }
+        if self.position + need + line > self.limit {
+            return None;
+        }
+        Some((self.position & self.mask) as usize)
+    }
+
+    /// Make the word at `position` zero, which is about to become the end of the records.
+    #[inline]
+    fn clean_through(&mut self, position: u64) {
+        if self.clean <= position {
+            self.memory.clear((position & self.mask) as usize);
+            self.clean = position + LINE as u64;
+        }
+    }
+
+    /// Publish the record at `at`, whose bytes behind the publish word are written.
+    #[inline]
+    fn commit(&mut self, at: usize, header: &[u8], len: usize) {
+        let mut first = [0; 8];
+        first.copy_from_slice(&header[..8]);
+        let word = u64::from_le_bytes(first);
+        debug_assert_eq!(word as u32 as usize, len, "the header's length field is wrong");
+        let word = (word & !0xFFFF_FFFF) | len as u64;
+        let end = self.position + record_bytes(len) as u64;
+        self.clean_through(end);
+        // [frame] everything above is visible to whoever sees this word.
+        self.memory.publish(at, word);
+        self.position = end;
+        // The next record is likely to take one line: zero the word behind it now, while nobody
+        // waits, so that the next publish has no other line to fetch first.
+        let ahead = end + LINE as u64;
+        if self.clean == ahead && ahead + LINE as u64 <= self.limit {
+            self.memory.clear((ahead & self.mask) as usize);
+            self.clean = ahead + LINE as u64;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl<M: Memory> Producer<M> {
+    /// Damage: publish any word where the next record would start.
+    pub(crate) fn overwrite(&mut self, word: u64) {
+        self.memory.publish((self.position & self.mask) as usize, word);
+    }
+}

@@ -1,0 +1,47 @@
+//! What the engine counts, per process and per peer. Bytes are MPI payload bytes.
+
+/// Traffic with one peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Messages sent to it.
+    pub sent_messages: u64,
+    /// Payload bytes sent to it.
+    pub sent_bytes: u64,
+    /// Messages accepted from it.
+    pub received_messages: u64,
+    /// Payload bytes of the messages accepted from it.
+    pub received_bytes: u64,
+}
+
+/// Totals of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Messages to processes of the own set (messages to oneself included).
+    pub sent_internal_messages: u64,
+    /// Their payload bytes.
+    pub sent_internal_bytes: u64,
+    /// Messages that left the set.
+    pub sent_outgoing_messages: u64,
+    /// Their payload bytes: what the payload log was given.
+    pub sent_outgoing_bytes: u64,
+    /// Messages accepted from processes of the own set.
+    pub received_internal_messages: u64,
+    /// Their payload bytes.
+    pub received_internal_bytes: u64,
+    /// Messages accepted from other sets.
+    pub received_ingoing_messages: u64,
+    /// Their payload bytes.
+    pub received_ingoing_bytes: u64,
+    /// Messages that were sent whole in one fragment.
+    pub eager_messages: u64,
+    /// Messages that were sent by rendezvous.
+    pub rendezvous_messages: u64,
+    /// Messages that arrived before a receive for them was posted.
+    pub unexpected_messages: u64,
+    /// Frames that were dropped because they came from or went to an older incarnation.
+    pub stale_frames: u64,
+    /// Sends that a restarted process repeated and its peer already had.
+    pub suppressed_messages: u64,
+    /// Messages that were sent again from the log.
+    pub resent_messages: u64,
+}

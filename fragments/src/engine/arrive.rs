@@ -1,0 +1,217 @@
+//! Frames that arrive.
+
+use super::state::{Announced, Comm, Link, Message, NONE, Progress};
+use super::{Engine, FrameError, Host};
+use crate::host::Status;
+use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
+use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
+use crate::wire::{
+    self, ANNOUNCE_BYTES, FLAG_AGAIN, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
+};
+
+impl<H: Host> Engine<H> {
+    /// A complete frame from the transport of `from`.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the channel is no longer usable.
+    #[inline]
+    pub fn on_frame(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> Result<(), FrameError> {
+        let header = Header::decode(frame).map_err(FrameError::Wire)?;
+        self.ensure_peer(host, from);
+        let mine = self.incarnation;
+        let peer = self.peer(from);
+        if header.from != peer.info.incarnation || header.to != mine || peer.link == Link::Down {
+            self.counters.stale_frames += 1;
+            return Ok(());
+        }
+        if peer.link == Link::Resync && header.kind != Kind::Resync {
+            return Err(FrameError::Unexpected("a frame before the end of resync"));
+        }
+        if header.kind == Kind::Eager {
+            return self.on_eager(host, from, &header, &frame[HEADER_BYTES..]);
+        }
+        self.on_other(host, from, &header, frame)
+    }
+
+    #[inline]
+    fn on_eager(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), FrameError> {
+        self.accept(host, from, header, payload.len() as u64)?;
+        let key = Key { context: header.context, source: header.source, tag: header.tag };
+        if let Some(slot) = self.posted.take(key) {
+            let mut receive = self.receives.take(slot);
+            let status = self.deliver(host, &mut receive.buffer, key, payload);
+            host.complete(receive.token, status);
+        } else {
+            self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
+        }
+        Ok(())
+    }
+
+    fn on_other(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        header: &Header,
+        frame: &[u8],
+    ) -> Result<(), FrameError> {
+        match header.kind {
+            Kind::Eager => unreachable!("taken care of by on_frame"),
+            Kind::Announce => self.on_announce(host, from, header, frame),
+            Kind::Grant => self.on_grant(host, from, SendId(header.a()), header.b()),
+            Kind::Data => {
+                let payload = &frame[HEADER_BYTES..];
+                self.on_data(host, from, header.a(), header.b(), payload)
+            }
+            Kind::Done => self.on_done(host, from, SendId(header.a())),
+            Kind::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
+        }
+    }
+
+    fn on_announce(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        header: &Header,
+        frame: &[u8],
+    ) -> Result<(), FrameError> {
+        let Some((total, send)) = wire::announced(frame) else {
+            return Err(FrameError::Unexpected("announcement without its fields"));
+        };
+        let inline = &frame[ANNOUNCE_BYTES..];
+        if inline.len() as u64 > total || total > MESSAGE_BYTES_MAX {
+            return Err(FrameError::Overrun);
+        }
+        let announced = Announced { send, flags: header.flags & !FLAG_AGAIN, stale: false };
+        if header.flags & FLAG_AGAIN != 0 {
+            return self.on_announced_again(host, from, header, announced, total, inline);
+        }
+        self.accept(host, from, header, total)?;
+        let key = Key { context: header.context, source: header.source, tag: header.tag };
+        self.arrive_announced(host, from, key, header.sequence, total, announced, inline);
+        Ok(())
+    }
+
+    /// An announced message, from a peer or from this process itself.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn arrive_announced(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        key: Key,
+        sequence: u64,
+        total: u64,
+        announced: Announced,
+        inline: &[u8],
+    ) {
+        let Some(slot) = self.posted.take(key) else {
+            self.keep(key, from, sequence, total, inline, Some(announced));
+            return;
+        };
+        let receive = self.receives.at_mut(slot);
+        receive.key = key;
+        receive.peer = from;
+        receive.sequence = sequence;
+        receive.send = announced.send;
+        receive.total = total;
+        receive.progress = Progress::Stale;
+        if let Some((token, status)) = self.begin(host, slot, announced, inline) {
+            host.complete(token, status);
+        }
+    }
+
+    /// A whole message of this process to itself.
+    pub(super) fn arrive_own(&mut self, host: &mut H, key: Key, sequence: u64, payload: &[u8]) {
+        let me = self.me;
+        if let Some(slot) = self.posted.take(key) {
+            let mut receive = self.receives.take(slot);
+            let status: Status = self.deliver(host, &mut receive.buffer, key, payload);
+            host.complete(receive.token, status);
+        } else {
+            self.keep(key, me, sequence, payload.len() as u64, payload, None);
+        }
+    }
+
+    /// Keep a message for a receive that comes later.
+    fn keep(
+        &mut self,
+        key: Key,
+        peer: PeerId,
+        sequence: u64,
+        total: u64,
+        payload: &[u8],
+        announced: Option<Announced>,
+    ) {
+        self.counters.unexpected_messages += 1;
+        let mut bytes = self.pool.take(payload.len());
+        bytes.extend_from_slice(payload);
+        let message = Message { key, peer, sequence, total, bytes, announced };
+        let (slot, _) = self.messages.insert(message);
+        self.unexpected.insert(slot, key);
+    }
+
+    /// E1: the next number of its stream, or an error. Counts the message.
+    #[inline]
+    pub(super) fn accept(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        header: &Header,
+        bytes: u64,
+    ) -> Result<(), FrameError> {
+        if header.source == ANY_SOURCE || header.tag == ANY_TAG {
+            return Err(FrameError::Unexpected("a message with a wildcard for a name"));
+        }
+        let comm = self.comm_of(header.context) as usize;
+        let at = match self.comms[comm].channels.get(header.source as usize) {
+            Some(&at) if at != NONE && self.channels[at as usize].peer == from => at as usize,
+            _ => self.channel_of(host, comm, from, CommRank(header.source))?,
+        };
+        let arrived = &mut self.channels[at].arrived;
+        let expected = arrived.get(header.tag);
+        if header.sequence != expected {
+            let (expected, got) = (MessageSeq(expected), MessageSeq(header.sequence));
+            return Err(FrameError::Sequence { expected, got });
+        }
+        arrived.advance(header.tag);
+        let peer = self.peer(from);
+        peer.traffic.received_messages += 1;
+        peer.traffic.received_bytes += bytes;
+        if peer.outgoing {
+            self.counters.received_ingoing_messages += 1;
+            self.counters.received_ingoing_bytes += bytes;
+        } else {
+            self.counters.received_internal_messages += 1;
+            self.counters.received_internal_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// The channel of a sender that was not heard of in this communicator yet.
+    #[cold]
+    fn channel_of(
+        &mut self,
+        host: &mut H,
+        comm: usize,
+        from: PeerId,
+        source: CommRank,
+    ) -> Result<usize, FrameError> {
+        let Comm { context, attached, handle, .. } = self.comms[comm];
+        if attached && source.0 as usize >= self.comms[comm].channels.len() {
+            return Err(FrameError::Unexpected("source rank outside of the communicator"));
+        }
+        if attached && host.resolve(handle, source) != from {
+            return Err(FrameError::Unexpected("source rank of another process"));
+        }
+        let channel = self.channel_with(host, ContextId(context).number(), from);
+        if let Some(slot) = self.comms[comm].channels.get_mut(source.0 as usize) {
+            *slot = channel;
+        }
+        Ok(channel as usize)
+    }
+}

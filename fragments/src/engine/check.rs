@@ -1,0 +1,30 @@
+//! The engine's invariants, asserted.
+
+use super::state::{Link, Progress};
+use super::{Engine, Host};
+
+impl<H: Host> Engine<H> {
+    /// Assert the numbered invariants (simulation and tests call it after every step).
+    pub fn check(&self) {
+        self.posted.check();
+        self.unexpected.check();
+        let posted = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::Posted);
+        assert_eq!(posted.count(), self.posted.len(), "E2: posted receives are in the table");
+        assert!(self.unexpected.len() <= self.messages.len(), "E2: messages have records");
+        for (_, _, receive) in self.receives.iter() {
+            let taken = receive.progress != Progress::Posted;
+            let missed = self.unexpected.envelopes().find(|key| receive.key.takes(key));
+            assert!(taken || missed.is_none(), "E3: {:?} and {missed:?}", receive.key);
+        }
+        for (at, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer else { continue };
+            let waits = !peer.queue.is_empty() || !peer.streams.is_empty();
+            let direct = peer.link == Link::Open && !waits && !peer.listed;
+            assert_eq!(peer.direct, direct, "E6: peer {at}");
+            let listed = self.backlog.iter().filter(|id| id.0 as usize == at).count();
+            assert_eq!(listed, usize::from(peer.listed), "E7: peer {at}");
+            assert!(!waits || peer.listed, "E7: peer {at} waits");
+            assert!(peer.taken == 0 || waits, "a half-taken frame is still here");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The message engine of one process.
+//!
+//! Sources: MPI-3.1 §3 (point-to-point), DESIGN §4, §5 and §7.
+//!
+//! Invariants (asserted by [`Engine::check`]):
+//! * E1 The numbers of a stream are accepted in order, without gaps.
+//! * E2 A message is matched once: its record is in `messages` or its receive in `receives`, never
+//!   both, never twice.
+//! * E3 No posted receive matches a waiting unexpected message.
+//! * E4 An outgoing message is in the log before any part of it is offered to a transport.
+//! * E5 Internal payloads never enter the log.
+//! * E6 `direct` ⇔ the link is open and nothing waits for this peer.
+//! * E7 A peer with waiting frames on an open link is listed in `backlog`, once.
+//!
+//! The engine never calls itself through the host: `Host` methods only touch transports, memory
+//! and queues (docs/adr/0001).
+
+mod arrive;
+mod check;
+mod comms;
+mod pool;
+mod queue;
+mod receive;
+mod rendezvous;
+mod resync;
+mod send;
+mod slots;
+mod state;
+
+use crate::counters::{Counters, Traffic};
+use crate::host::*;
+use crate::ids::*;
+use crate::matching::{Posted, Unexpected};
+use crate::wire::{Header, WireError};
+use pool::Pool;
+pub use resync::Held;
+use slots::Slots;
+use state::{Channel, Comm, Message, Peer, Receive, Send};
+use std::collections::BTreeMap;
+
+/// MPI-3.1 §3.4. Ready mode is standard mode here; buffered mode is a standard send from a buffer
+/// that the driver owns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Complete when the buffer may be reused.
+    Standard,
+    /// Complete when the message is matched, too.
+    Synchronous,
+}
+
+/// Which sender a receive or probe takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// MPI_ANY_SOURCE.
+    Any,
+    /// This rank of the communicator.
+    Rank(CommRank),
+}
+
+/// Which tags a receive or probe takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TagMatch {
+    /// MPI_ANY_TAG: every tag but the library's own (negative) ones.
+    Any,
+    /// This tag.
+    Is(i32),
+}
+
+/// Outcome of a send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// Complete: the buffer may be reused; the token will not be handed to `Host::complete`.
+    Complete,
+    /// `Host::complete` will be called with the token.
+    Pending(SendId),
+}
+
+/// Outcome of a receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// Complete; the token will not be handed to `Host::complete`.
+    Complete(Status),
+    /// `Host::complete` will be called with the token.
+    Pending(ReceiveId),
+}
+
+/// Why a send was not accepted. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendError {
+    /// The payload log has no room: its budget is used up and spilling failed.
+    Log(LogFull),
+}
+
+/// Why a frame was not accepted: the peer broke the protocol or the frame was damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameError {
+    /// Not a frame.
+    Wire(WireError),
+    /// An eager fragment out of order.
+    Sequence {
+        /// The number that had to come.
+        expected: MessageSeq,
+        /// The number that came.
+        got: MessageSeq,
+    },
+    /// More payload than was announced, or outside it.
+    Overrun,
+    /// A frame that makes no sense in the state the channel is in.
+    Unexpected(&'static str),
+}
+
+/// The message engine of one process. See the crate's documentation.
+pub struct Engine<H: Host> {
+    me: PeerId,
+    set: SetId,
+    incarnation: Incarnation,
+    comms: Vec<Comm>,
+    /// MPI context id → record of the communicator that has it, or had it last.
+    contexts: Vec<u32>,
+    /// Other instances with the same context id, of which messages wait.
+    parked: BTreeMap<u32, u32>,
+    /// Records of communicators that are not in use.
+    spare: Vec<u32>,
+    channels: Vec<Channel>,
+    /// (MPI context id, peer) → channel: channels outlive their communicators.
+    by_peer: BTreeMap<(u32, PeerId), u32>,
+    /// 8 bytes for a process that was never talked to.
+    peers: Vec<Option<Box<Peer>>>,
+    backlog: Vec<PeerId>,
+    posted: Posted,
+    unexpected: Unexpected,
+    sends: Slots<Send<H::SendBuffer, H::Token>>,
+    receives: Slots<Receive<H::ReceiveBuffer, H::Token>>,
+    messages: Slots<Message>,
+    pool: Pool,
+    counters: Counters,
+}
+
+/// A copy is a line: it holds everything that the process's messages depend on but the log.
+impl<H: Host> Clone for Engine<H>
+where
+    H::SendBuffer: Clone,
+    H::ReceiveBuffer: Clone,
+{
+    fn clone(&self) -> Self {
+        Self {
+            me: self.me,
+            set: self.set,
+            incarnation: self.incarnation,
+            comms: self.comms.clone(),
+            contexts: self.contexts.clone(),
+            parked: self.parked.clone(),
+            spare: self.spare.clone(),
+            channels: self.channels.clone(),
+            by_peer: self.by_peer.clone(),
+            peers: self.peers.clone(),
+            backlog: self.backlog.clone(),
+            posted: self.posted.clone(),
+            unexpected: self.unexpected.clone(),
+            sends: self.sends.clone(),
+            receives: self.receives.clone(),
+            messages: self.messages.clone(),
+            pool: Pool::default(),
+            counters: self.counters,
+        }
+    }
+}
+
+impl<H: Host> Engine<H> {
+    /// An engine for process `me` of set `set`.
+    pub fn new(me: PeerId, set: SetId, incarnation: Incarnation) -> Self {
+        Self {
+            me,
+            set,
+            incarnation,
+            comms: Vec::new(),
+            contexts: Vec::new(),
+            parked: BTreeMap::new(),
+            spare: Vec::new(),
+            channels: Vec::new(),
+            by_peer: BTreeMap::new(),
+            peers: Vec::new(),
+            backlog: Vec::new(),
+            posted: Posted::default(),
+            unexpected: Unexpected::default(),
+            sends: Slots::default(),
+            receives: Slots::default(),
+            messages: Slots::default(),
+            pool: Pool::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The process runs in a new incarnation: the engine was restored from a line. The driver
+    /// then reports every channel to another set as down, and as up when it is open again; the
+    /// channels inside the set go on from the line.
+    pub fn restarted(&mut self, incarnation: Incarnation) {
+        self.incarnation = incarnation;
+        for peer in self.peers.iter_mut().flatten() {
+            if !peer.outgoing {
+                peer.info.incarnation = incarnation;
+                // Frames that waited for room at the line are sent by the new incarnation.
+                for frame in &mut peer.queue {
+                    Header::readdress(&mut frame.header, incarnation, incarnation);
+                }
+            }
+        }
+    }
+
+    /// Totals.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Receives that are not finished, messages without a receive, sends that are not finished.
+    pub fn open(&self) -> (usize, usize, usize) {
+        (self.receives.len(), self.messages.len(), self.sends.len())
+    }
+
+    /// Traffic with each peer that was talked to, ascending.
+    pub fn traffic(&self) -> impl Iterator<Item = (PeerId, SetId, Traffic)> + '_ {
+        self.peers.iter().zip(0u32..).filter_map(|(peer, id)| {
+            peer.as_ref().map(|peer| (PeerId(id), peer.info.set, peer.traffic))
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! Frames that wait for room at a transport, and frames that need not.
+
+use super::state::{Body, Link, Origin, Queued, Stream};
+use super::{Engine, Host, PeerId, SendId};
+use crate::host::{Payload, Status, Transmit};
+use crate::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
+
+/// Payload frames that one call of `flush` offers to one peer: others get their turn.
+const BURST: usize = 32;
+
+/// A frame for the queue. `header` is one of 32 or 48 bytes.
+pub(super) fn queued(header: &[u8], body: Body) -> Queued {
+    let mut copy = [0; ANNOUNCE_BYTES];
+    copy[..header.len()].copy_from_slice(header);
+    Queued { header: copy, header_bytes: header.len() as u8, body }
+}
+
+impl<H: Host> Engine<H> {
+    /// Put a frame at the end of a peer's queue. `taken`: bytes of it that the transport has.
+    pub(super) fn enqueue(&mut self, to: PeerId, frame: Queued, taken: usize) {
+        let peer = self.peer(to);
+        if taken > 0 {
+            debug_assert!(peer.queue.is_empty(), "only the first frame is offered");
+            peer.taken = taken;
+            peer.taken_of_stream = false;
+        }
+        peer.queue.push_back(frame);
+        self.list(to);
+    }
+
+    /// Push a granted payload.
+    pub(super) fn enqueue_stream(&mut self, to: PeerId, stream: Stream) {
+        self.peer(to).streams.push_back(stream);
+        self.list(to);
+    }
+
+    fn list(&mut self, to: PeerId) {
+        let peer = self.peer(to);
+        peer.direct = false;
+        if !peer.listed {
+            peer.listed = true;
+            self.backlog.push(to);
+        }
+    }
+
+    /// Send a control frame, or nothing where there is no channel: resync makes up for it.
+    pub(super) fn control(&mut self, host: &mut H, to: PeerId, kind: Kind, a: u64, b: u64) {
+        let mine = self.incarnation;
+        let peer = self.peer(to);
+        if peer.link != Link::Open {
+            return;
+        }
+        let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
+        let mut taken = 0;
+        if peer.direct {
+            match host.transmit(to, &header, Payload::Empty, 0) {
+                Transmit::Accepted => return,
+                Transmit::Full(n) => taken = n,
+                Transmit::Down => {}
+            }
+        }
+        self.enqueue(to, queued(&header, Body::Empty), taken);
+    }
+
+    /// Offer waiting frames to the transports again. Cheap when nothing waits.
+    #[inline]
+    pub fn flush(&mut self, host: &mut H) {
+        if !self.backlog.is_empty() {
+            self.flush_backlog(host);
+        }
+    }
+
+    /// Is every frame handed to the transports (nothing waits for room)?
+    pub fn is_flushed(&self) -> bool {
+        self.backlog.is_empty()
+    }
+
+    fn flush_backlog(&mut self, host: &mut H) {
+        let mut at = 0;
+        while at < self.backlog.len() {
+            let id = self.backlog[at];
+            self.flush_peer(host, id);
+            let peer = self.peer(id);
+            let idle = peer.queue.is_empty() && peer.streams.is_empty();
+            if idle {
+                peer.listed = false;
+                peer.direct = peer.link == Link::Open;
+                self.backlog.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn flush_peer(&mut self, host: &mut H, id: PeerId) {
+        let mut burst = BURST;
+        loop {
+            let peer = self.peer(id);
+            if peer.link == Link::Down {
+                return;
+            }
+            let of_stream = peer.taken > 0 && peer.taken_of_stream;
+            let accepted = if !of_stream && !peer.queue.is_empty() {
+                self.offer_first(host, id)
+            } else if peer.streams.is_empty() || burst == 0 {
+                return;
+            } else {
+                burst -= 1;
+                self.offer_chunk(host, id)
+            };
+            if !accepted {
+                return;
+            }
+        }
+    }
+
+    /// Offer the first frame of the queue; true: it is gone.
+    fn offer_first(&mut self, host: &mut H, id: PeerId) -> bool {
+        let Self { peers, sends, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
+        let Some(frame) = peer.queue.front() else { return false };
+        let mut finish = None;
+        let payload = match &frame.body {
+            Body::Empty => Payload::Empty,
+            Body::Owned(bytes) => Payload::Bytes(bytes),
+            Body::Log(record, bytes) => Payload::Log(*record, 0..*bytes),
+            Body::Send { id, bytes, finish: end } => {
+                finish = end.then_some(*id);
+                match sends.get_mut(id.index(), id.generation()) {
+                    Some(send) => origin(&mut send.origin, 0..*bytes),
+                    // Withdrawn since: nobody waits for this frame.
+                    None => {
+                        peer.queue.pop_front();
+                        return true;
+                    }
+                }
+            }
+        };
+        let header = &frame.header[..usize::from(frame.header_bytes)];
+        match host.transmit(id, header, payload, peer.taken) {
+            Transmit::Accepted => {
+                peer.taken = 0;
+                peer.queue.pop_front();
+                if let Some(send) = finish {
+                    self.finish_send(host, send);
+                }
+                true
+            }
+            Transmit::Full(taken) => {
+                peer.taken = taken;
+                peer.taken_of_stream = false;
+                false
+            }
+            Transmit::Down => false,
+        }
+    }
+
+    /// Offer the next chunk of the first stream; true: it is gone.
+    fn offer_chunk(&mut self, host: &mut H, id: PeerId) -> bool {
+        let Self { peers, sends, incarnation, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
+        let Some(stream) = peer.streams.front().copied() else { return false };
+        let Some(send) = sends.get_mut(stream.send.index(), stream.send.generation()) else {
+            peer.streams.pop_front();
+            return true;
+        };
+        let end = send.bytes.min(stream.offset + u64::from(peer.info.chunk_bytes_max));
+        let (from, to) = (*incarnation, peer.info.incarnation);
+        let mut header = Header::control(Kind::Data, from, to, stream.receive, stream.offset);
+        header.length = (HEADER_BYTES as u64 + end - stream.offset) as u32;
+        let done = end == send.bytes;
+        let payload = origin(&mut send.origin, stream.offset..end);
+        match host.transmit(id, &header.encode(), payload, peer.taken) {
+            Transmit::Accepted => {
+                peer.taken = 0;
+                peer.streams.pop_front();
+                if done {
+                    self.finish_send(host, stream.send);
+                } else {
+                    peer.streams.push_back(Stream { offset: end, ..stream });
+                }
+                true
+            }
+            Transmit::Full(taken) => {
+                peer.taken = taken;
+                peer.taken_of_stream = true;
+                false
+            }
+            Transmit::Down => false,
+        }
+    }
+
+    /// Nothing more is to be done for a send: forget it and tell the program.
+    pub(super) fn finish_send(&mut self, host: &mut H, id: SendId) {
+        if let Some(send) = self.sends.remove(id.index(), id.generation()) {
+            if send.exposed {
+                host.withdraw(send.peer, id);
+            }
+            if let Some(token) = send.token {
+                host.complete(token, Status::default());
+            }
+        }
+    }
+}
+
+/// Part of a send's payload, wherever it lies.
+pub(super) fn origin<B>(origin: &mut Origin<B>, range: core::ops::Range<u64>) -> Payload<'_, B> {
+    match origin {
+        Origin::Program(buffer) => Payload::Program(buffer, range),
+        Origin::Log(record) => Payload::Log(*record, range),
+    }
+}

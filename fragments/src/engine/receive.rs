@@ -1,0 +1,166 @@
+//! Receiving: posting, probing, claiming, cancelling.
+
+use super::state::{Message, Progress, Receive};
+use super::{CommId, Engine, Host, Received, Source, TagMatch};
+use crate::host::Status;
+use crate::ids::{CommRank, MessageId, PeerId, ReceiveId, SendId};
+use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
+
+impl<H: Host> Engine<H> {
+    #[inline]
+    fn pattern(&self, comm: CommId, source: Source, tag: TagMatch) -> Key {
+        Key {
+            context: self.comms[comm.0 as usize].context,
+            source: match source {
+                Source::Any => ANY_SOURCE,
+                Source::Rank(rank) => rank.0,
+            },
+            tag: match tag {
+                TagMatch::Any => ANY_TAG,
+                TagMatch::Is(tag) => tag,
+            },
+        }
+    }
+
+    /// Post a receive.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        host: &mut H,
+        comm: CommId,
+        source: Source,
+        tag: TagMatch,
+        buffer: H::ReceiveBuffer,
+        token: H::Token,
+    ) -> Received {
+        let key = self.pattern(comm, source, tag);
+        if !self.unexpected.is_empty()
+            && let Some(slot) = self.unexpected.find(key)
+        {
+            self.unexpected.remove(slot);
+            let message = self.messages.take(slot);
+            return self.take_message(host, message, buffer, token);
+        }
+        let (index, generation) = self.receives.insert(Receive {
+            buffer,
+            token,
+            key,
+            progress: Progress::Posted,
+            peer: PeerId(0),
+            sequence: 0,
+            send: SendId(0),
+            total: 0,
+        });
+        self.posted.insert(index, key);
+        Received::Pending(ReceiveId::new(index, generation))
+    }
+
+    /// A receive takes a message that is here already.
+    fn take_message(
+        &mut self,
+        host: &mut H,
+        message: Message,
+        mut buffer: H::ReceiveBuffer,
+        token: H::Token,
+    ) -> Received {
+        let Some(announced) = message.announced else {
+            let status = self.deliver(host, &mut buffer, message.key, &message.bytes);
+            self.pool.give(message.bytes);
+            return Received::Complete(status);
+        };
+        let (index, generation) = self.receives.insert(Receive {
+            buffer,
+            token,
+            key: message.key,
+            progress: Progress::Stale,
+            peer: message.peer,
+            sequence: message.sequence,
+            send: announced.send,
+            total: message.total,
+        });
+        let outcome = self.begin(host, index, announced, &message.bytes);
+        self.pool.give(message.bytes);
+        match outcome {
+            Some((_, status)) => Received::Complete(status),
+            None => Received::Pending(ReceiveId::new(index, generation)),
+        }
+    }
+
+    /// Put a whole payload into a receive's buffer, as far as it fits.
+    #[inline]
+    pub(super) fn deliver(
+        &mut self,
+        host: &mut H,
+        buffer: &mut H::ReceiveBuffer,
+        key: Key,
+        payload: &[u8],
+    ) -> Status {
+        let bytes = payload.len() as u64;
+        let capacity = host.capacity(buffer);
+        let fits = bytes.min(capacity) as usize;
+        if fits > 0 {
+            host.unpack(buffer, 0, &payload[..fits]);
+        }
+        let source = CommRank(key.source);
+        Status { source, tag: key.tag, bytes, truncated: bytes > capacity, cancelled: false }
+    }
+
+    fn status_of(&self, slot: u32) -> Status {
+        let message = self.messages.at(slot);
+        Status {
+            source: CommRank(message.key.source),
+            tag: message.key.tag,
+            bytes: message.total,
+            truncated: false,
+            cancelled: false,
+        }
+    }
+
+    /// The message that a receive posted now would match, left where it is (MPI_Iprobe).
+    pub fn probe(&mut self, comm: CommId, source: Source, tag: TagMatch) -> Option<Status> {
+        let key = self.pattern(comm, source, tag);
+        let slot = self.unexpected.find(key)?;
+        Some(self.status_of(slot))
+    }
+
+    /// Take that message out of matching (MPI_Improbe).
+    pub fn claim(
+        &mut self,
+        comm: CommId,
+        source: Source,
+        tag: TagMatch,
+    ) -> Option<(MessageId, Status)> {
+        let key = self.pattern(comm, source, tag);
+        let slot = self.unexpected.find(key)?;
+        self.unexpected.remove(slot);
+        let id = MessageId::new(slot, self.messages.generation(slot));
+        Some((id, self.status_of(slot)))
+    }
+
+    /// Receive a claimed message (MPI_Mrecv). None: there is no such message (it was received).
+    pub fn receive_claimed(
+        &mut self,
+        host: &mut H,
+        message: MessageId,
+        buffer: H::ReceiveBuffer,
+        token: H::Token,
+    ) -> Option<Received> {
+        let message = self.messages.remove(message.index(), message.generation())?;
+        Some(self.take_message(host, message, buffer, token))
+    }
+
+    /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to
+    /// `Host::complete` (the driver completes it as cancelled). False: it will complete.
+    pub fn cancel_receive(&mut self, receive: ReceiveId) -> bool {
+        match self.receives.get(receive.index(), receive.generation()) {
+            Some(posted) if posted.progress == Progress::Posted => {
+                let key = posted.key;
+                let was = self.posted.remove(receive.index(), &key);
+                debug_assert!(was, "E2: a receive in state Posted is in the table");
+                self.receives.take(receive.index());
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Repair of a channel to another set that was lost: by a reset connection, or because one of the
+//! two processes went back to its line.
+//!
+//! Source: DESIGN §7.3; paper §3 (recovery). Each side tells how many messages of each stream it
+//! has accepted, and which of them are open: their payload or the news of their match is still
+//! missing. The other side sends what was not accepted again from its log, in order, and
+//! announces the open ones again, which finds the receive or the unexpected message that waits.
+//! A process that went back repeats its sends: those that the peer has are complete at once.
+//!
+//! Only channels between sets are repaired: messages inside a set are in no log, its processes go
+//! back together and their channels are as they were at the line.
+
+use super::queue::queued;
+use super::send::Outbound;
+use super::state::{Ahead, Announced, Body, Counted, Link, Origin, Progress};
+use super::{Engine, FrameError, Host, PeerId, Sent};
+use crate::host::{LogEntry, PeerInfo, Status};
+use crate::ids::{ContextId, Incarnation, LogRecord, SendId};
+use crate::matching::Key;
+use crate::streams::{LaneRun, Lanes};
+use crate::wire::{FLAG_AGAIN, FLAG_LAST, HEADER_BYTES, Header, Kind, StreamKey};
+use std::collections::BTreeMap;
+
+/// Bytes of one entry of a resync frame: u32 what, u32 context, i32 lane, u32 lanes, u64 number.
+const ENTRY_BYTES: usize = 24;
+const ARRIVED: u32 = 1;
+const OPEN: u32 = 2;
+/// Entries in one frame at most.
+const ENTRIES_MAX: usize = 100;
+
+fn entry(what: u32, context: u32, lane: i32, lanes: u32, number: u64) -> [u8; ENTRY_BYTES] {
+    let mut out = [0; ENTRY_BYTES];
+    out[0..4].copy_from_slice(&what.to_le_bytes());
+    out[4..8].copy_from_slice(&context.to_le_bytes());
+    out[8..12].copy_from_slice(&lane.to_le_bytes());
+    out[12..16].copy_from_slice(&lanes.to_le_bytes());
+    out[16..24].copy_from_slice(&number.to_le_bytes());
+    out
+}
+
+/// What names a message of a channel for ever: context id, lane, number.
+type Name = (u32, i32, u64);
+
+fn name_of(context: u32, tag: i32, sequence: u64) -> Name {
+    let stream = StreamKey::of(ContextId(context), tag);
+    (stream.context.number(), stream.lane, sequence)
+}
+
+fn open((context, lane, sequence): Name) -> [u8; ENTRY_BYTES] {
+    entry(OPEN, context, lane, 1, sequence)
+}
+
+impl Counted {
+    fn accepted(&self, (context, lane, sequence): Name) -> bool {
+        self.lanes.get(&context).is_some_and(|lanes| sequence < lanes.get(lane))
+    }
+
+    /// Read one frame's entries.
+    fn read(&mut self, body: &[u8]) -> Result<(), FrameError> {
+        if !body.len().is_multiple_of(ENTRY_BYTES) {
+            return Err(FrameError::Unexpected("resync frame with half an entry"));
+        }
+        for raw in body.chunks_exact(ENTRY_BYTES) {
+            let word =
+                |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+            let (what, context, lane, lanes) = (word(0), word(4), word(8) as i32, word(12));
+            let number = u64::from(word(16)) | (u64::from(word(20)) << 32);
+            let span = i64::from(lane) - i64::from(lanes) + 1;
+            if lane > 0 || lanes == 0 || span < i64::from(i32::MIN) || (lane == 0 && lanes > 1) {
+                return Err(FrameError::Unexpected("resync entry outside of the tags"));
+            }
+            match what {
+                ARRIVED => {
+                    let run = LaneRun { lane, lanes, count: number };
+                    self.lanes.entry(context).or_default().set_run(run);
+                }
+                OPEN => {
+                    self.open.insert((context, lane, number));
+                }
+                _ => return Err(FrameError::Unexpected("resync entry of an unknown kind")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a process holds of the messages of a peer (of a line: the messages that it covers).
+#[derive(Clone, Debug)]
+pub struct Held(Counted);
+
+impl Held {
+    /// Is this message of the peer's log accepted and complete? Then the log may drop it once
+    /// the line is stored: a restart from the line does not ask for it again.
+    pub fn covers(&self, entry: &LogEntry) -> bool {
+        let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
+        self.0.accepted(name) && !self.0.open.contains(&name)
+    }
+}
+
+impl<H: Host> Engine<H> {
+    /// What this process holds of the messages of `peer`.
+    pub fn held_from(&self, peer: PeerId) -> Held {
+        let mut counted = Counted::default();
+        for entry in self.counted_from(peer) {
+            let read = counted.read(&entry);
+            debug_assert!(read.is_ok(), "own entries can be read");
+        }
+        Held(counted)
+    }
+
+    /// The channel to `peer` is lost (connection reset, process gone); what was in flight is lost.
+    /// Pulls from it that `Host::pull` had started must be over: they write no more, and
+    /// `pull_finished` is not called for them.
+    pub fn peer_down(&mut self, host: &mut H, id: PeerId) {
+        self.ensure_peer(host, id);
+        let peer = self.peer(id);
+        peer.link = Link::Down;
+        peer.direct = false;
+        peer.queue.clear();
+        peer.streams.clear();
+        peer.taken = 0;
+        peer.ahead = None;
+        *peer.resync = Counted::default();
+        let mut over = Vec::new();
+        for (index, generation, send) in self.sends.iter_mut() {
+            if send.peer == id && matches!(send.origin, Origin::Log(_)) {
+                send.granted = false;
+                send.inline = 0;
+                if core::mem::take(&mut send.exposed) {
+                    host.withdraw(id, SendId::new(index, generation));
+                }
+                if send.token.is_none() {
+                    over.push((index, generation));
+                }
+            }
+        }
+        for (index, generation) in over {
+            // Complete for the program; the log has it if the peer asks again.
+            self.sends.remove(index, generation);
+        }
+        for (_, _, receive) in self.receives.iter_mut() {
+            if receive.progress != Progress::Posted && receive.peer == id {
+                receive.progress = Progress::Stale;
+            }
+        }
+        for (_, _, message) in self.messages.iter_mut() {
+            if let Some(announced) = &mut message.announced
+                && message.peer == id
+            {
+                announced.stale = true;
+            }
+        }
+    }
+
+    /// There is a channel to `peer` again, in its `incarnation`: exchange stream counters, then
+    /// repair (DESIGN §7.3). Call it before any frame that came over the new channel is handed in.
+    ///
+    /// Both ends must agree on which channels have been: where one end reports `peer_down` and
+    /// `peer_up`, the other does so too, even if it saw nothing of the channel between. The first
+    /// channel of a pair needs neither call. The size limits of the peer are asked for again.
+    pub fn peer_up(&mut self, host: &mut H, id: PeerId, incarnation: Incarnation) {
+        self.ensure_peer(host, id);
+        let mine = self.incarnation;
+        let peer = self.peer(id);
+        if peer.link == Link::Open && peer.info.incarnation == incarnation {
+            return;
+        }
+        if peer.link != Link::Down {
+            self.peer_down(host, id);
+        }
+        let info = host.peer_info(id);
+        let peer = self.peer(id);
+        peer.info = PeerInfo { incarnation, ..info };
+        peer.link = Link::Resync;
+        let entries = self.counted_from(id);
+        let frames = entries.len().div_ceil(ENTRIES_MAX).max(1);
+        for (number, part) in (1..=frames)
+            .zip(entries.chunks(ENTRIES_MAX).map(<[_]>::to_vec).chain(core::iter::once(Vec::new())))
+        {
+            let body: Vec<u8> = part.into_iter().flatten().collect();
+            let mut header = Header::control(Kind::Resync, mine, incarnation, 0, 0);
+            header.length = (HEADER_BYTES + body.len()) as u32;
+            header.flags = if number == frames { FLAG_LAST } else { 0 };
+            self.enqueue(id, queued(&header.encode(), Body::Owned(body)), 0);
+        }
+        self.flush(host);
+    }
+
+    /// What has been accepted from a peer, and what of it is open.
+    fn counted_from(&self, id: PeerId) -> Vec<[u8; ENTRY_BYTES]> {
+        let mut entries = Vec::new();
+        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
+            for run in channel.arrived.runs() {
+                entries.push(entry(ARRIVED, channel.context, run.lane, run.lanes, run.count));
+            }
+        }
+        for (_, _, receive) in self.receives.iter() {
+            if receive.progress != Progress::Posted && receive.peer == id {
+                entries.push(open(name_of(receive.key.context, receive.key.tag, receive.sequence)));
+            }
+        }
+        for (_, _, message) in self.messages.iter() {
+            if message.announced.is_some() && message.peer == id {
+                entries.push(open(name_of(message.key.context, message.key.tag, message.sequence)));
+            }
+        }
+        entries
+    }
+
+    /// Part of what the peer has accepted; with the last part the repair begins.
+    pub(super) fn on_resync(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        flags: u8,
+        body: &[u8],
+    ) -> Result<(), FrameError> {
+        let peer = self.peer(from);
+        if peer.link != Link::Resync {
+            return Err(FrameError::Unexpected("resync on an open channel"));
+        }
+        peer.resync.read(body)?;
+        if flags & FLAG_LAST != 0 {
+            let counted = core::mem::take(&mut *peer.resync);
+            peer.link = Link::Open;
+            peer.direct = !peer.listed;
+            self.repair(host, from, counted);
+        }
+        Ok(())
+    }
+
+    fn repair(&mut self, host: &mut H, id: PeerId, mut counted: Counted) {
+        // Synchronous sends that wait for news of their match keep their identity.
+        let mut waiting: BTreeMap<Name, SendId> = BTreeMap::new();
+        for (index, generation, send) in self.sends.iter() {
+            if send.peer == id && matches!(send.origin, Origin::Log(_)) {
+                let name = name_of(send.context, send.tag, send.sequence);
+                waiting.insert(name, SendId::new(index, generation));
+            }
+        }
+        let mut after = None;
+        while let Some((record, entry)) = host.log_next(id, after) {
+            after = Some(record);
+            let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
+            let send = waiting.remove(&name);
+            if !counted.accepted(name) {
+                self.counters.resent_messages += 1;
+                self.send_again(host, record, &entry, send, 0);
+            } else if counted.open.remove(&name) {
+                self.send_again(host, record, &entry, send, FLAG_AGAIN);
+            } else if let Some(send) = send {
+                // Accepted and not open: it was matched.
+                self.finish_send(host, send);
+            }
+        }
+        for send in waiting.into_values() {
+            // Trimmed from the log: a line of the peer's set covers it, so it was matched.
+            self.finish_send(host, send);
+        }
+        counted.lanes.retain(|&context, lanes| match self.by_peer.get(&(context, id)) {
+            Some(&at) => lanes.any_above(&self.channels[at as usize].sent),
+            None => lanes.any_above(&Lanes::default()),
+        });
+        let ahead = !counted.lanes.is_empty();
+        self.peer(id).ahead = ahead.then(|| Box::new(Ahead { counted }));
+        self.flush(host);
+    }
+
+    /// Send a logged message (again).
+    fn send_again(
+        &mut self,
+        host: &mut H,
+        record: LogRecord,
+        entry: &LogEntry,
+        send: Option<SendId>,
+        flags: u8,
+    ) {
+        let old = send.and_then(|id| self.sends.remove(id.index(), id.generation()));
+        let message = Outbound {
+            peer: entry.to,
+            context: entry.stream.context.0,
+            rank: entry.source.0,
+            tag: entry.tag,
+            sequence: entry.sequence.0,
+            bytes: entry.bytes,
+            origin: Origin::Log(record),
+            synchronous: old.is_some(),
+            token: old.and_then(|send| send.token),
+        };
+        let eager_max = u64::from(self.peer(entry.to).info.eager_bytes_max);
+        if flags == 0 && entry.bytes <= eager_max && !message.synchronous {
+            self.send_eager(host, message);
+        } else {
+            self.send_announced(host, message, flags);
+        }
+    }
+
+    /// A send while there is no channel: it is in the log, resync will find it.
+    pub(super) fn send_while_down(&mut self, message: Outbound<H::SendBuffer, H::Token>) -> Sent {
+        if message.token.is_some() {
+            Sent::Pending(self.remember(message, 0))
+        } else {
+            Sent::Complete
+        }
+    }
+
+    /// Has the peer accepted this message before we went back to our line?
+    pub(super) fn already_there(&mut self, message: &Outbound<H::SendBuffer, H::Token>) -> bool {
+        let Some(ahead) = &self.peer(message.peer).ahead else { return false };
+        ahead.counted.accepted(name_of(message.context, message.tag, message.sequence))
+    }
+
+    /// The peer has it: complete, or announce it again if the peer waits for its payload.
+    pub(super) fn repeat_open(
+        &mut self,
+        host: &mut H,
+        mut message: Outbound<H::SendBuffer, H::Token>,
+    ) -> Sent {
+        self.counters.suppressed_messages += 1;
+        let name = name_of(message.context, message.tag, message.sequence);
+        let Self { peers, by_peer, channels, .. } = self;
+        let mut open = false;
+        if let Some(Some(peer)) = peers.get_mut(message.peer.0 as usize)
+            && let Some(ahead) = &mut peer.ahead
+        {
+            open = ahead.counted.open.remove(&name);
+            if let Some(&at) = by_peer.get(&(name.0, message.peer))
+                && let Some(lanes) = ahead.counted.lanes.get(&name.0)
+                && !lanes.any_above(&channels[at as usize].sent)
+            {
+                // Caught up in this context.
+                ahead.counted.lanes.remove(&name.0);
+            }
+            if ahead.counted.lanes.is_empty() {
+                peer.ahead = None;
+            }
+        }
+        if open {
+            return self.send_announced(host, message, FLAG_AGAIN);
+        }
+        message.token = None;
+        Sent::Complete
+    }
+
+    /// The sender of an open message announces it again: find who waits for it.
+    pub(super) fn on_announced_again(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        header: &Header,
+        announced: Announced,
+        total: u64,
+        inline: &[u8],
+    ) -> Result<(), FrameError> {
+        let name = name_of(header.context, header.tag, header.sequence);
+        let same = |key: &Key, sequence: u64| name_of(key.context, key.tag, sequence) == name;
+        let receive = self.receives.iter().find(|(_, _, receive)| {
+            receive.progress == Progress::Stale
+                && receive.peer == from
+                && same(&receive.key, receive.sequence)
+        });
+        if let Some((slot, _, receive)) = receive {
+            if receive.total != total {
+                return Err(FrameError::Unexpected("announced again with another length"));
+            }
+            if let Some((token, status)) = self.begin(host, slot, announced, inline) {
+                host.complete(token, status);
+            }
+            return Ok(());
+        }
+        let message = self.messages.iter_mut().find(|(_, _, message)| {
+            message.announced.is_some_and(|announced| announced.stale)
+                && message.peer == from
+                && same(&message.key, message.sequence)
+        });
+        let Some((_, _, message)) = message else {
+            return Err(FrameError::Unexpected("announced again, but not open here"));
+        };
+        if message.total != total {
+            return Err(FrameError::Unexpected("announced again with another length"));
+        }
+        message.announced = Some(announced);
+        message.bytes.clear();
+        message.bytes.extend_from_slice(inline);
+        Ok(())
+    }
+
+    /// The program's status of a cancelled operation.
+    pub fn cancelled() -> Status {
+        Status { cancelled: true, ..Status::default() }
+    }
+}

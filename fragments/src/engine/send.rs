@@ -1,0 +1,317 @@
+//! Sending: number, log, and the eager or the rendezvous protocol.
+
+use super::queue::{origin, queued};
+use super::state::{Body, Comm, Link, Origin, Send};
+use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, Sent};
+use crate::host::{LogEntry, Payload, Transmit};
+use crate::ids::{ContextId, LogRecord, MessageSeq};
+use crate::wire::{
+    ANNOUNCE_BYTES, FLAG_AGAIN, FLAG_PULL, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
+};
+
+/// A message on its way out.
+pub(super) struct Outbound<B, T> {
+    pub peer: PeerId,
+    pub context: u32,
+    pub rank: u32,
+    pub tag: i32,
+    pub sequence: u64,
+    pub bytes: u64,
+    pub origin: Origin<B>,
+    pub token: Option<T>,
+    pub synchronous: bool,
+}
+
+impl<H: Host> Engine<H> {
+    /// Send `bytes` packed bytes of `buffer`. A standard-mode message that leaves the set is
+    /// complete as soon as it is in the log (DESIGN §5).
+    ///
+    /// `Host::complete` may be called for the token before this returns `Sent::Pending`.
+    ///
+    /// # Errors
+    /// The log has no room; nothing has changed.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    pub fn send(
+        &mut self,
+        host: &mut H,
+        comm: CommId,
+        to: CommRank,
+        tag: i32,
+        mode: Mode,
+        mut buffer: H::SendBuffer,
+        bytes: u64,
+        token: H::Token,
+    ) -> Result<Sent, SendError> {
+        let at = self.channel_to(host, comm, to);
+        let Comm { rank, context, .. } = self.comms[comm.0 as usize];
+        let channel = &mut self.channels[at];
+        let id = channel.peer;
+        let incarnation = self.incarnation;
+        let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {
+            unreachable!("a channel's peer has a record")
+        };
+        let eager = bytes <= u64::from(peer.info.eager_bytes_max) && mode == Mode::Standard;
+        if !peer.outgoing && eager && peer.direct && id != self.me {
+            // The short way: inside the set, room at the transport, nothing to remember.
+            let sequence = channel.sent.advance(tag);
+            peer.traffic.sent_messages += 1;
+            peer.traffic.sent_bytes += bytes;
+            self.counters.sent_internal_messages += 1;
+            self.counters.sent_internal_bytes += bytes;
+            self.counters.eager_messages += 1;
+            let header = Header {
+                length: HEADER_BYTES as u32 + bytes as u32,
+                kind: Kind::Eager,
+                flags: 0,
+                context,
+                source: rank,
+                tag,
+                from: incarnation,
+                to: peer.info.incarnation,
+                sequence,
+            }
+            .encode();
+            let taken = match host.transmit(id, &header, Payload::Program(&mut buffer, 0..bytes), 0)
+            {
+                Transmit::Accepted => return Ok(Sent::Complete),
+                Transmit::Full(taken) => taken,
+                Transmit::Down => 0,
+            };
+            let send = Outbound {
+                peer: id,
+                context,
+                rank,
+                tag,
+                sequence,
+                bytes,
+                origin: Origin::Program(buffer),
+                token: Some(token),
+                synchronous: false,
+            };
+            return Ok(Sent::Pending(self.wait_for_room(send, &header, taken)));
+        }
+        self.send_long_way(host, at, context, rank, tag, mode, buffer, bytes, token)
+    }
+
+    /// An eager message inside the set that found no room keeps its buffer until it is gone.
+    #[cold]
+    fn wait_for_room(
+        &mut self,
+        message: Outbound<H::SendBuffer, H::Token>,
+        header: &[u8],
+        taken: usize,
+    ) -> SendId {
+        let (to, bytes) = (message.peer, message.bytes);
+        let id = self.remember(message, 0);
+        self.enqueue(to, queued(header, Body::Send { id, bytes, finish: true }), taken);
+        id
+    }
+
+    /// Messages to oneself, messages that leave the set, synchronous and long ones.
+    #[allow(clippy::too_many_arguments)]
+    fn send_long_way(
+        &mut self,
+        host: &mut H,
+        at: usize,
+        context: u32,
+        rank: u32,
+        tag: i32,
+        mode: Mode,
+        mut buffer: H::SendBuffer,
+        bytes: u64,
+        token: H::Token,
+    ) -> Result<Sent, SendError> {
+        let channel = &mut self.channels[at];
+        let id = channel.peer;
+        let synchronous = mode == Mode::Synchronous;
+        let mut message = Outbound {
+            peer: id,
+            context,
+            rank,
+            tag,
+            sequence: channel.sent.get(tag),
+            bytes,
+            origin: Origin::Log(LogRecord(0)),
+            token: Some(token),
+            synchronous,
+        };
+        let outgoing = self.peer(id).outgoing;
+        if outgoing {
+            // E4: into the log first; what follows is sent from there.
+            let set = self.peer(id).info.set;
+            let entry = LogEntry {
+                to: id,
+                set,
+                stream: StreamKey::of(ContextId(context), tag),
+                sequence: MessageSeq(message.sequence),
+                source: CommRank(rank),
+                tag,
+                bytes,
+            };
+            let record = host.log_append(&entry, &mut buffer).map_err(SendError::Log)?;
+            message.origin = Origin::Log(record);
+            if !synchronous {
+                message.token = None;
+            }
+            self.counters.sent_outgoing_messages += 1;
+            self.counters.sent_outgoing_bytes += bytes;
+        } else {
+            message.origin = Origin::Program(buffer);
+            self.counters.sent_internal_messages += 1;
+            self.counters.sent_internal_bytes += bytes;
+        }
+        self.channels[at].sent.advance(tag);
+        let me = self.me;
+        let peer = self.peer(id);
+        peer.traffic.sent_messages += 1;
+        peer.traffic.sent_bytes += bytes;
+        if id == me {
+            return Ok(self.send_to_self(host, message));
+        }
+        let (eager_max, link) = (peer.info.eager_bytes_max, peer.link);
+        if outgoing && link != Link::Open {
+            return Ok(self.send_while_down(message));
+        }
+        if peer.ahead.is_some() && self.already_there(&message) {
+            // A restarted process repeats a send: complete, unless the match is still awaited.
+            return Ok(self.repeat_open(host, message));
+        }
+        if bytes <= u64::from(eager_max) && !synchronous {
+            Ok(self.send_eager(host, message))
+        } else {
+            Ok(self.send_announced(host, message, 0))
+        }
+    }
+
+    /// One frame with everything in it.
+    pub(super) fn send_eager(
+        &mut self,
+        host: &mut H,
+        mut message: Outbound<H::SendBuffer, H::Token>,
+    ) -> Sent {
+        self.counters.eager_messages += 1;
+        let (to, bytes) = (message.peer, message.bytes);
+        let header = self.header(&message, Kind::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
+        let mut taken = 0;
+        if self.peer(to).direct {
+            let payload = origin(&mut message.origin, 0..bytes);
+            match host.transmit(to, &header, payload, 0) {
+                Transmit::Accepted => return Sent::Complete,
+                Transmit::Full(n) => taken = n,
+                Transmit::Down => {}
+            }
+        }
+        match message.origin {
+            Origin::Log(record) => {
+                self.enqueue(to, queued(&header, Body::Log(record, bytes)), taken);
+                Sent::Complete
+            }
+            Origin::Program(_) => Sent::Pending(self.wait_for_room(message, &header, taken)),
+        }
+    }
+
+    /// The envelope now, the payload when it is asked for. `flags`: [`FLAG_AGAIN`] or 0.
+    pub(super) fn send_announced(
+        &mut self,
+        host: &mut H,
+        message: Outbound<H::SendBuffer, H::Token>,
+        flags: u8,
+    ) -> Sent {
+        if flags & FLAG_AGAIN == 0 {
+            self.counters.rendezvous_messages += 1;
+        }
+        let (complete, to) = (message.token.is_none(), message.peer);
+        let (bytes, synchronous) = (message.bytes, message.synchronous);
+        let id = self.remember(message, 0);
+        let mut flags = flags | if synchronous { FLAG_SYNC } else { 0 };
+        let eager_max = u64::from(self.peer(to).info.eager_bytes_max);
+        let send = self.sends.at_mut(id.index());
+        if bytes > eager_max && host.expose(to, id, origin(&mut send.origin, 0..bytes)) {
+            send.exposed = true;
+            flags |= FLAG_PULL;
+        } else {
+            send.inline = bytes.min(eager_max);
+        }
+        let inline = send.inline;
+        let header = self.header_of(id, flags, ANNOUNCE_BYTES as u64 + inline);
+        let header = header.encode_announce(bytes, id);
+        let mut taken = 0;
+        if self.peer(to).direct {
+            let payload = origin(&mut self.sends.at_mut(id.index()).origin, 0..inline);
+            match host.transmit(to, &header, payload, 0) {
+                Transmit::Accepted => return sent(complete, id),
+                Transmit::Full(n) => taken = n,
+                Transmit::Down => {}
+            }
+        }
+        let body = Body::Send { id, bytes: inline, finish: false };
+        self.enqueue(to, queued(&header, body), taken);
+        sent(complete, id)
+    }
+
+    /// Keep a send in the table.
+    pub(super) fn remember(
+        &mut self,
+        message: Outbound<H::SendBuffer, H::Token>,
+        inline: u64,
+    ) -> SendId {
+        let (index, generation) = self.sends.insert(Send {
+            peer: message.peer,
+            context: message.context,
+            rank: message.rank,
+            tag: message.tag,
+            sequence: message.sequence,
+            bytes: message.bytes,
+            inline,
+            origin: message.origin,
+            token: message.token,
+            exposed: false,
+            granted: false,
+        });
+        SendId::new(index, generation)
+    }
+
+    /// The header of a message.
+    fn header(
+        &mut self,
+        message: &Outbound<H::SendBuffer, H::Token>,
+        kind: Kind,
+        flags: u8,
+        length: u64,
+    ) -> Header {
+        Header {
+            length: length as u32,
+            kind,
+            flags,
+            context: message.context,
+            source: message.rank,
+            tag: message.tag,
+            from: self.incarnation,
+            to: self.peer(message.peer).info.incarnation,
+            sequence: message.sequence,
+        }
+    }
+
+    /// The header of an announcement of a remembered send.
+    fn header_of(&mut self, id: SendId, flags: u8, length: u64) -> Header {
+        let send = self.sends.at(id.index());
+        let (peer, context, source) = (send.peer, send.context, send.rank);
+        let (tag, sequence) = (send.tag, send.sequence);
+        Header {
+            length: length as u32,
+            kind: Kind::Announce,
+            flags,
+            context,
+            source,
+            tag,
+            from: self.incarnation,
+            to: self.peer(peer).info.incarnation,
+            sequence,
+        }
+    }
+}
+
+fn sent(complete: bool, id: SendId) -> Sent {
+    if complete { Sent::Complete } else { Sent::Pending(id) }
+}

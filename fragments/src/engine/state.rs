@@ -1,0 +1,195 @@
+//! What the engine remembers, as plain data: communicators, channels, peers, sends, receives and
+//! messages. Together with the payload log this is everything that a line must hold.
+
+use crate::counters::Traffic;
+use crate::host::PeerInfo;
+use crate::ids::*;
+use crate::matching::Key;
+use crate::streams::Lanes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// No channel yet.
+pub const NONE: u32 = u32::MAX;
+
+/// A communicator: made here, or heard of before it is made here.
+#[derive(Clone, Debug, Default)]
+pub struct Comm {
+    /// Context id with instance.
+    pub context: u32,
+    /// False: not made here yet, or freed.
+    pub attached: bool,
+    /// Own rank, as outgoing frames say it.
+    pub rank: u32,
+    /// The driver's name for it.
+    pub handle: u64,
+    /// Channel of each rank of the (remote) group, or [`NONE`]. 4 bytes a rank.
+    pub channels: Vec<u32>,
+}
+
+/// The streams of one context id between this process and one other. They go on when another
+/// communicator gets the id.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    pub peer: PeerId,
+    /// MPI's context id, without instance.
+    pub context: u32,
+    /// Next number to send, per stream.
+    pub sent: Lanes,
+    /// Next number to accept, per stream.
+    pub arrived: Lanes,
+}
+
+/// State of the way to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// Frames may be sent.
+    Open,
+    /// Nothing can be sent; outgoing messages only go to the log.
+    Down,
+    /// Opened again: our counters are on their way, the peer's are awaited.
+    Resync,
+}
+
+/// A process that was talked to.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub info: PeerInfo,
+    pub outgoing: bool,
+    pub link: Link,
+    /// Open, and nothing waits: a frame may be offered to the transport at once.
+    pub direct: bool,
+    /// Listed in `Engine::backlog`.
+    pub listed: bool,
+    /// Frames that keep their order.
+    pub queue: VecDeque<Queued>,
+    /// Rendezvous payloads under way; frames of `queue` overtake them between two chunks.
+    pub streams: VecDeque<Stream>,
+    /// Bytes already taken of the first frame of `queue` or of the first stream's next frame.
+    pub taken: usize,
+    /// `taken` belongs to a stream's frame.
+    pub taken_of_stream: bool,
+    pub traffic: Traffic,
+    /// What a peer that is ahead of us already has (after our own restart).
+    pub ahead: Option<Box<Ahead>>,
+    /// The peer's counters, while they come in.
+    pub resync: Box<Counted>,
+}
+
+/// Stream counters and open messages, as a resync tells them.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    pub lanes: BTreeMap<u32, Lanes>,
+    pub open: BTreeSet<(u32, i32, u64)>,
+}
+
+/// What a peer has of the messages that we send again after a restart.
+#[derive(Clone, Debug, Default)]
+pub struct Ahead {
+    pub counted: Counted,
+}
+
+/// A frame that waits for room.
+#[derive(Clone, Debug)]
+pub struct Queued {
+    pub header: [u8; crate::wire::ANNOUNCE_BYTES],
+    pub header_bytes: u8,
+    pub body: Body,
+}
+
+/// Where the payload of a waiting frame lies.
+#[derive(Clone, Debug)]
+pub enum Body {
+    Empty,
+    /// The first bytes of a log record's payload.
+    Log(LogRecord, u64),
+    /// The first bytes of the buffer of a send; the send completes when the frame is accepted
+    /// if `finish`.
+    Send {
+        id: SendId,
+        bytes: u64,
+        finish: bool,
+    },
+    Owned(Vec<u8>),
+}
+
+/// A granted rendezvous payload that is being pushed.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    pub send: SendId,
+    pub receive: u64,
+    pub offset: u64,
+}
+
+/// Where the payload of a send lies.
+#[derive(Clone, Debug)]
+pub enum Origin<B> {
+    Program(B),
+    Log(LogRecord),
+}
+
+/// A send that is not finished.
+#[derive(Clone, Debug)]
+pub struct Send<B, T> {
+    pub peer: PeerId,
+    pub context: u32,
+    /// Own rank in the communicator.
+    pub rank: u32,
+    pub tag: i32,
+    pub sequence: u64,
+    pub bytes: u64,
+    /// Bytes that travelled inside the announcement.
+    pub inline: u64,
+    pub origin: Origin<B>,
+    /// None: complete for the program already.
+    pub token: Option<T>,
+    pub exposed: bool,
+    pub granted: bool,
+}
+
+/// How far a receive is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Posted, not matched.
+    Posted,
+    /// The sender was asked to push: this many bytes are still to come.
+    Pushed { left: u64 },
+    /// The host pulls.
+    Pulled,
+    /// Matched, but the channel was lost: the sender announces it again.
+    Stale,
+}
+
+/// A receive that is not finished.
+#[derive(Clone, Debug)]
+pub struct Receive<R, T> {
+    pub buffer: R,
+    pub token: T,
+    /// What it takes; once matched: the envelope of the message.
+    pub key: Key,
+    pub progress: Progress,
+    pub peer: PeerId,
+    pub sequence: u64,
+    pub send: SendId,
+    pub total: u64,
+}
+
+/// A message without a receive.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub key: Key,
+    pub peer: PeerId,
+    pub sequence: u64,
+    pub total: u64,
+    /// The whole payload, or what came with the announcement.
+    pub bytes: Vec<u8>,
+    pub announced: Option<Announced>,
+}
+
+/// The sender's half of a message that is not complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announced {
+    pub send: SendId,
+    pub flags: u8,
+    /// The channel was lost since; the sender announces it again.
+    pub stale: bool,
+}

@@ -1,0 +1,160 @@
+//! What the engine asks of its surroundings. The component implements it over real transports and
+//! memory, the simulator over made-up ones; the engine is compiled once for each, without
+//! indirect calls (docs/adr/0001).
+
+use crate::ids::*;
+use crate::wire::StreamKey;
+use core::ops::Range;
+
+/// What the engine must know of a process before it talks to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerInfo {
+    /// The correlated set it belongs to.
+    pub set: SetId,
+    /// The incarnation it runs in.
+    pub incarnation: Incarnation,
+    /// Largest payload, in bytes, that travels inside an eager fragment to it.
+    pub eager_bytes_max: u32,
+    /// Largest payload, in bytes, of one rendezvous data frame to it.
+    pub chunk_bytes_max: u32,
+}
+
+/// Payload of a frame, by reference to where it lies.
+pub enum Payload<'a, B> {
+    /// No payload.
+    Empty,
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// Bytes `range` of the packed form of the program's buffer.
+    Program(&'a mut B, Range<u64>),
+    /// Bytes `range` of the payload of a record in the log.
+    Log(LogRecord, Range<u64>),
+}
+
+/// What a transport did with a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transmit {
+    /// All of it is on its way; header and payload may be reused.
+    Accepted,
+    /// No room. So far the first `n` bytes of the frame (header + payload) were taken, now or by
+    /// earlier calls: 0 means that the frame may still be dropped, anything else that the very
+    /// same frame must be offered again, with `taken = n`, before any other frame to that peer.
+    Full(usize),
+    /// There is no channel to the peer now; the engine hears of it by `peer_down`.
+    Down,
+}
+
+/// Outcome of [`Host::pull`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pull {
+    /// The bytes are in the receive buffer.
+    Done,
+    /// Not possible for this message (not exposed, not permitted, buffer not suited): the engine
+    /// asks the sender to push.
+    Refused,
+    /// Under way; the driver calls `Engine::pull_finished` later.
+    Started,
+}
+
+/// How a receive ended. `bytes` is the length of the message, which may exceed the buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// Sender's rank in the communicator.
+    pub source: CommRank,
+    /// The message's tag.
+    pub tag: i32,
+    /// Length of the message in bytes.
+    pub bytes: u64,
+    /// The message was longer than the buffer (MPI_ERR_TRUNCATE).
+    pub truncated: bool,
+    /// The receive was cancelled; nothing else in here means anything.
+    pub cancelled: bool,
+}
+
+/// One message in the payload log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogEntry {
+    /// To whom it went.
+    pub to: PeerId,
+    /// That process's correlated set (the unit of trimming).
+    pub set: SetId,
+    /// Stream of the message.
+    pub stream: StreamKey,
+    /// Its number in the stream.
+    pub sequence: MessageSeq,
+    /// Sender's rank in the communicator, as the eager fragment says it.
+    pub source: CommRank,
+    /// The message's tag.
+    pub tag: i32,
+    /// Payload bytes.
+    pub bytes: u64,
+}
+
+/// Why the log did not take a message: budget exhausted and no room to spill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogFull {
+    /// Bytes that were wanted.
+    pub bytes: u64,
+}
+
+/// The engine's surroundings.
+pub trait Host {
+    /// The program's memory to send from.
+    type SendBuffer;
+    /// The program's memory to receive into.
+    type ReceiveBuffer;
+    /// What the driver gets back when an operation completes (for MPI: the request).
+    type Token: Copy;
+
+    /// Which process is `rank` of the communicator that was added with this handle?
+    fn resolve(&mut self, handle: u64, rank: CommRank) -> PeerId;
+    /// Everything the engine must know of that process.
+    fn peer_info(&mut self, peer: PeerId) -> PeerInfo;
+
+    /// Offer a frame to the transport of `to`; frames to one peer keep their order. `taken`: how
+    /// many bytes of this very frame were taken by earlier offers (see [`Transmit::Full`]).
+    fn transmit(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        payload: Payload<'_, Self::SendBuffer>,
+        taken: usize,
+    ) -> Transmit;
+
+    /// Copy the program's buffer (`entry.bytes` packed bytes) into the payload log.
+    fn log_append(
+        &mut self,
+        entry: &LogEntry,
+        buffer: &mut Self::SendBuffer,
+    ) -> Result<LogRecord, LogFull>;
+    /// The oldest record to `to` that is younger than `after`, in the order of appending.
+    fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)>;
+
+    /// Bytes the receive buffer takes.
+    fn capacity(&self, buffer: &Self::ReceiveBuffer) -> u64;
+    /// Append bytes `range` of the packed form of `buffer` to `out` (messages to oneself).
+    fn pack(&mut self, buffer: &mut Self::SendBuffer, range: Range<u64>, out: &mut Vec<u8>);
+    /// Put `bytes` at `offset` of the packed form of `buffer`; `offset + bytes.len()` is within
+    /// its capacity.
+    fn unpack(&mut self, buffer: &mut Self::ReceiveBuffer, offset: u64, bytes: &[u8]);
+    /// Copy the first `bytes` packed bytes of `from` into `into` (messages to oneself).
+    fn copy(&mut self, from: &mut Self::SendBuffer, into: &mut Self::ReceiveBuffer, bytes: u64);
+
+    /// Offer the memory of a send for [`Host::pull`] by `to`; false where that cannot be.
+    fn expose(&mut self, to: PeerId, id: SendId, buffer: Payload<'_, Self::SendBuffer>) -> bool;
+    /// The send is over: its memory is no longer on offer.
+    fn withdraw(&mut self, to: PeerId, id: SendId);
+    /// Fetch the first `bytes` bytes of a peer's exposed send into `into`.
+    fn pull(
+        &mut self,
+        from: PeerId,
+        id: SendId,
+        receive: ReceiveId,
+        into: &mut Self::ReceiveBuffer,
+        bytes: u64,
+    ) -> Pull;
+
+    /// A send or receive that was pending is complete. Called with the engine borrowed: the
+    /// driver queues it and tells MPI after the engine has returned.
+    fn complete(&mut self, token: Self::Token, status: Status);
+}

@@ -1,0 +1,314 @@
+//! Frames: what travels between two processes, the same over every transport.
+//!
+//! Sources: DESIGN §4; MPI-3.1 §3.2.3 (message envelope). All integers are little endian.
+//!
+//! ```text
+//!  0 u32 length        bytes of the whole frame, header included; never 0
+//!  4 u8  version       0xB1; another version of the format has another number
+//!  5 u8  kind
+//!  6 u8  flags
+//!  7 u8  zero
+//!  8 u32 context       |  control frames: u64 `a`
+//! 12 u32 source rank   |
+//! 16 i32 tag
+//! 20 u16 incarnation of the sender
+//! 22 u16 incarnation of the receiver, as the sender knows it
+//! 24 u64 sequence      |  control frames: u64 `b`
+//! 32 Announce: u64 total bytes, u64 send id; then inline payload
+//!    others: payload
+//! ```
+//!
+//! A header of 32 bytes leaves half a cache line for the payload: a message of up to 32 bytes
+//! crosses shared memory in one line.
+
+use crate::ids::*;
+
+/// First byte after the length: format version.
+pub const VERSION: u8 = 0xB1;
+/// Bytes of every header.
+pub const HEADER_BYTES: usize = 32;
+/// Bytes of the header of an [`Kind::Announce`] frame.
+pub const ANNOUNCE_BYTES: usize = 48;
+/// No frame is longer (a longer one is a damaged or foreign one).
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+
+/// No message is longer (256 TiB: sums of lengths stay far from the end of their type).
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
+
+/// What a frame is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A whole message.
+    Eager = 1,
+    /// A message whose payload follows by rendezvous, or that wants to be told of its match.
+    Announce = 2,
+    /// Receiver to sender: `a` is matched by my receive `b`, push the payload.
+    Grant = 3,
+    /// Sender to receiver: payload for your receive `a` from byte `b` on.
+    Data = 4,
+    /// Receiver to sender: your send `a` is matched and needs nothing more.
+    Done = 5,
+    /// Stream counters of a channel that was opened again.
+    Resync = 6,
+}
+
+/// [`Kind::Announce`]: the payload is exposed for pulling.
+pub const FLAG_PULL: u8 = 1;
+/// [`Kind::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
+pub const FLAG_SYNC: u8 = 2;
+/// [`Kind::Announce`]: not a new message; the receiver has its envelope since before a restart.
+pub const FLAG_AGAIN: u8 = 4;
+/// [`Kind::Resync`]: the last frame of the exchange.
+pub const FLAG_LAST: u8 = 8;
+
+/// The unit of FIFO order between two processes (DESIGN §2).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StreamKey {
+    /// Communicator.
+    pub context: ContextId,
+    /// 0: all user tags (MPI-3.1 §3.5 orders them together). Negative: that library tag alone,
+    /// since library traffic may be posted in another order when it is executed again.
+    pub lane: i32,
+}
+
+impl StreamKey {
+    /// The stream that a message with this tag belongs to.
+    #[inline]
+    pub const fn of(context: ContextId, tag: i32) -> Self {
+        Self { context, lane: if tag < 0 { tag } else { 0 } }
+    }
+}
+
+/// A frame that cannot be what a peer of this version sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WireError {
+    /// Shorter than its header.
+    Short,
+    /// The length field does not fit what arrived.
+    Length(u32),
+    /// Another format version.
+    Version(u8),
+    /// No such kind of frame.
+    Kind(u8),
+}
+
+impl core::fmt::Display for WireError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Short => write!(f, "frame is shorter than its header"),
+            Self::Length(n) => write!(f, "frame length {n} does not fit"),
+            Self::Version(v) => write!(f, "frame format version {v:#x}, expected {VERSION:#x}"),
+            Self::Kind(k) => write!(f, "unknown kind of frame {k}"),
+        }
+    }
+}
+
+/// The first 32 bytes of every frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Bytes of the whole frame.
+    pub length: u32,
+    /// What it is for.
+    pub kind: Kind,
+    /// `FLAG_*`.
+    pub flags: u8,
+    /// Communicator (low half of `a` in control frames).
+    pub context: u32,
+    /// Sender's rank in the communicator (high half of `a` in control frames).
+    pub source: u32,
+    /// Tag.
+    pub tag: i32,
+    /// Incarnation of the sender.
+    pub from: Incarnation,
+    /// Incarnation of the receiver.
+    pub to: Incarnation,
+    /// Number in the stream (`b` in control frames).
+    pub sequence: u64,
+}
+
+impl Header {
+    /// A control frame: see [`Kind`] for the meaning of `a` and `b`.
+    pub fn control(kind: Kind, from: Incarnation, to: Incarnation, a: u64, b: u64) -> Self {
+        Self {
+            length: HEADER_BYTES as u32,
+            kind,
+            flags: 0,
+            context: a as u32,
+            source: (a >> 32) as u32,
+            tag: 0,
+            from,
+            to,
+            sequence: b,
+        }
+    }
+
+    /// First argument of a control frame.
+    #[inline]
+    pub const fn a(&self) -> u64 {
+        ((self.source as u64) << 32) | self.context as u64
+    }
+
+    /// Second argument of a control frame.
+    #[inline]
+    pub const fn b(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Change the incarnations in an encoded header.
+    pub fn readdress(encoded: &mut [u8], from: Incarnation, to: Incarnation) {
+        encoded[20..22].copy_from_slice(&from.0.to_le_bytes());
+        encoded[22..24].copy_from_slice(&to.0.to_le_bytes());
+    }
+
+    /// As it travels.
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0..4].copy_from_slice(&self.length.to_le_bytes());
+        out[4] = VERSION;
+        out[5] = self.kind as u8;
+        out[6] = self.flags;
+        out[8..12].copy_from_slice(&self.context.to_le_bytes());
+        out[12..16].copy_from_slice(&self.source.to_le_bytes());
+        out[16..20].copy_from_slice(&self.tag.to_le_bytes());
+        out[20..22].copy_from_slice(&self.from.0.to_le_bytes());
+        out[22..24].copy_from_slice(&self.to.0.to_le_bytes());
+        out[24..32].copy_from_slice(&self.sequence.to_le_bytes());
+        out
+    }
+
+    /// The header of an announcement: `self` and its two further fields.
+    #[inline]
+    pub fn encode_announce(&self, total: u64, send: SendId) -> [u8; ANNOUNCE_BYTES] {
+        let mut out = [0; ANNOUNCE_BYTES];
+        out[..HEADER_BYTES].copy_from_slice(&self.encode());
+        out[32..40].copy_from_slice(&total.to_le_bytes());
+        out[40..48].copy_from_slice(&send.0.to_le_bytes());
+        out
+    }
+
+    /// Check and read the header of a complete frame.
+    #[inline]
+    pub fn decode(frame: &[u8]) -> Result<Self, WireError> {
+        let Some(head) = frame.first_chunk::<HEADER_BYTES>() else {
+            return Err(WireError::Short);
+        };
+        let length = u32_at(head, 0);
+        if length as usize != frame.len() {
+            return Err(WireError::Length(length));
+        }
+        if head[4] != VERSION {
+            return Err(WireError::Version(head[4]));
+        }
+        let kind = match head[5] {
+            1 => Kind::Eager,
+            2 => Kind::Announce,
+            3 => Kind::Grant,
+            4 => Kind::Data,
+            5 => Kind::Done,
+            6 => Kind::Resync,
+            other => return Err(WireError::Kind(other)),
+        };
+        if kind == Kind::Announce && frame.len() < ANNOUNCE_BYTES {
+            return Err(WireError::Short);
+        }
+        Ok(Self {
+            length,
+            kind,
+            flags: head[6],
+            context: u32_at(head, 8),
+            source: u32_at(head, 12),
+            tag: u32_at(head, 16) as i32,
+            from: Incarnation(u16_at(head, 20)),
+            to: Incarnation(u16_at(head, 22)),
+            sequence: u64_at(head, 24),
+        })
+    }
+}
+
+/// Total bytes and send id of an announcement ([`Header::decode`] has checked the length).
+#[inline]
+pub fn announced(frame: &[u8]) -> Option<(u64, SendId)> {
+    let rest = frame.get(HEADER_BYTES..ANNOUNCE_BYTES)?;
+    Some((u64_at(rest, 0), SendId(u64_at(rest, 8))))
+}
+
+#[inline]
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut four = [0; 4];
+    four.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(four)
+}
+
+#[inline]
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(eight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Header {
+        Header {
+            length: 35,
+            kind: Kind::Eager,
+            flags: FLAG_SYNC,
+            context: 0x0102_0304,
+            source: 5,
+            tag: -17,
+            from: Incarnation(1),
+            to: Incarnation(2),
+            sequence: 0x1122_3344_5566_7788,
+        }
+    }
+
+    #[test]
+    fn golden_bytes_of_an_eager_header() {
+        let bytes = sample().encode();
+        let golden = [
+            35, 0, 0, 0, 0xB1, 1, 2, 0, 4, 3, 2, 1, 5, 0, 0, 0, 0xEF, 0xFF, 0xFF, 0xFF, 1, 0, 2, 0,
+            0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+        ];
+        assert_eq!(bytes, golden);
+    }
+
+    #[test]
+    fn what_is_encoded_decodes() {
+        let mut frame = sample().encode().to_vec();
+        frame.extend_from_slice(b"abc");
+        assert_eq!(Header::decode(&frame), Ok(sample()));
+        let control =
+            Header::control(Kind::Grant, Incarnation(0), Incarnation(0), u64::MAX - 5, 77);
+        let back = Header::decode(&control.encode()).unwrap();
+        assert_eq!((back.a(), back.b()), (u64::MAX - 5, 77));
+    }
+
+    #[test]
+    fn damaged_frames_are_refused_by_name() {
+        let good = {
+            let mut frame = sample().encode().to_vec();
+            frame.extend_from_slice(b"abc");
+            frame
+        };
+        assert_eq!(Header::decode(&good[..31]), Err(WireError::Short));
+        assert_eq!(Header::decode(&good[..34]), Err(WireError::Length(35)));
+        let with = |at: usize, value: u8| {
+            let mut frame = good.clone();
+            frame[at] = value;
+            Header::decode(&frame)
+        };
+        assert_eq!(with(4, 0xB2), Err(WireError::Version(0xB2)));
+        assert_eq!(with(5, 0), Err(WireError::Kind(0)));
+        assert_eq!(with(5, 7), Err(WireError::Kind(7)));
+        assert_eq!(with(5, 2), Err(WireError::Short), "an announcement needs 48 bytes");
+    }
+}

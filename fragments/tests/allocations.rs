@@ -1,0 +1,132 @@
+//! What the engine allocates: nothing on the short way, nothing that grows with time.
+
+#[path = "../benches/null/mod.rs"]
+#[allow(dead_code)]
+mod null;
+
+use null::Pair;
+use rustbtl_fragments::engine::{Mode, Source, TagMatch};
+use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+        let _ = LIVE.try_with(|live| live.set(live.get() + layout.size() as i64));
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        let _ = LIVE.try_with(|live| live.set(live.get() - layout.size() as i64));
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn calls_in_ten_thousand(mut step: impl FnMut(i32)) -> u64 {
+    (0..200).for_each(&mut step);
+    let before = CALLS.get();
+    (0..10_000).for_each(&mut step);
+    CALLS.get() - before
+}
+
+#[test]
+fn an_expected_message_allocates_nothing() {
+    let mut pair = Pair::new();
+    let calls = calls_in_ten_thousand(|tag| {
+        pair.receive(1, tag % 100, 8);
+        pair.send(0, tag % 100, 8);
+        pair.deliver(1);
+    });
+    assert_eq!(calls, 0);
+}
+
+#[test]
+fn an_unexpected_message_allocates_nothing_once_buffers_are_there() {
+    let mut pair = Pair::new();
+    let calls = calls_in_ten_thousand(|tag| {
+        let bytes = (tag as u64 * 37) % 2000;
+        for _ in 0..3 {
+            pair.send(0, tag % 100, bytes);
+            pair.deliver(1);
+        }
+        (0..3).for_each(|_| pair.receive(1, tag % 100, bytes));
+    });
+    assert!(calls < 30, "{calls} allocations, one for each size class at most");
+}
+
+/// A communicator is made, used and freed, for ever, with a new instance each time.
+#[test]
+fn communicators_that_come_and_go_leave_nothing() {
+    let mut pair = Pair::new();
+    let mut turn = |instance: u16| {
+        let context = ContextId::new(9, instance);
+        let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+        let comm = engines[0].add_comm(context, CommRank(0), 2, 0);
+        let (to, bytes) = (CommRank(1), 16);
+        let sent = engines[0].send(&mut hosts[0], comm, to, 1, Mode::Standard, bytes, bytes, 0);
+        assert!(sent.is_ok());
+        // The message is here before the communicator.
+        let frame = hosts[0].frame.clone();
+        assert!(engines[1].on_frame(&mut hosts[1], PeerId(0), &frame).is_ok());
+        let far = engines[1].add_comm(context, CommRank(1), 2, 0);
+        let source = Source::Rank(CommRank(0));
+        engines[1].receive(&mut hosts[1], far, source, TagMatch::Is(1), bytes, 0);
+        engines[0].del_comm(comm);
+        engines[1].del_comm(far);
+        engines[1].check();
+        assert_eq!(engines[1].open(), (0, 0, 0));
+    };
+    (0..100).for_each(&mut turn);
+    let before = LIVE.get();
+    (100..20_000).for_each(&mut turn);
+    assert!(LIVE.get() - before < 4096, "{} bytes more", LIVE.get() - before);
+}
+
+/// The message of a later communicator with the same context id waits for it, while the earlier
+/// one is in use and when it is freed (as it happens when a process executes its past again).
+#[test]
+fn a_message_of_a_later_communicator_is_not_taken_by_an_earlier_one() {
+    let mut pair = Pair::new();
+    let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+    let later = engines[0].add_comm(ContextId::new(9, 2), CommRank(0), 2, 0);
+    let sent = engines[0].send(&mut hosts[0], later, CommRank(1), 1, Mode::Standard, 16, 16, 0);
+    assert!(sent.is_ok());
+    let earlier = engines[1].add_comm(ContextId::new(9, 1), CommRank(1), 2, 0);
+    let frame = hosts[0].frame.clone();
+    assert!(engines[1].on_frame(&mut hosts[1], PeerId(0), &frame).is_ok());
+    assert_eq!(engines[1].probe(earlier, Source::Any, TagMatch::Any), None);
+    engines[1].del_comm(earlier);
+    let later = engines[1].add_comm(ContextId::new(9, 2), CommRank(1), 2, 0);
+    let status = engines[1].probe(later, Source::Any, TagMatch::Any);
+    assert_eq!(status.map(|status| status.bytes), Some(16));
+}
+
+/// Issue 2: at most 64 bytes of engine state for a process that is never talked to.
+#[test]
+fn a_peer_that_is_never_talked_to_costs_less_than_64_bytes() {
+    const SIZE: u32 = 100_000;
+    let mut pair = Pair::new();
+    let (engine, host) = (&mut pair.engines[0], &mut pair.hosts[0]);
+    let before = LIVE.get();
+    let world = engine.add_comm(ContextId::new(7, 0), CommRank(0), SIZE, 0);
+    // The last of them is talked to: everything up to it must have its place.
+    let last = CommRank(SIZE - 1);
+    assert!(engine.send(host, world, last, 1, Mode::Standard, 8, 8, 0).is_ok());
+    let each = (LIVE.get() - before) as f64 / f64::from(SIZE);
+    println!("{each:.1} bytes a peer");
+    assert!(each <= 64.0, "{each} bytes a peer");
+}

@@ -1,0 +1,204 @@
+/*
+ * The whole interface between C (Open MPI's structs and macros) and Rust (the message engine).
+ *
+ * Mirrored by component/src/glue.rs; sizes and offsets are asserted on both sides. Nothing in here
+ * names an Open MPI type. `rustbtl_*` is implemented in Rust; what Rust needs
+ * of C it gets as a table of functions.
+ */
+#ifndef RUSTBTL_GLUE_H
+#define RUSTBTL_GLUE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Outcome of an operation that was posted. */
+#define RUSTBTL_DONE 0       /* complete; the operation will not be completed again */
+#define RUSTBTL_PENDING 1    /* rustbtl_glue_complete follows (for operations in a request) */
+#define RUSTBTL_FAILED (-1)  /* the user was told why */
+#define RUSTBTL_LOG_FULL (-2)
+
+/* rustbtl_operation_t.kind */
+#define RUSTBTL_ON_STACK 0   /* a blocking call waits for `state` */
+#define RUSTBTL_IN_REQUEST 1 /* part of an MPI request: rustbtl_glue_complete */
+
+/* rustbtl_operation_t.outcome */
+#define RUSTBTL_TRUNCATED 1u
+#define RUSTBTL_CANCELLED 2u
+
+/* rustbtl_operation_t.state: as ompi_request_t.req_complete (anything else: a waiting thread) */
+#define RUSTBTL_STATE_PENDING ((void *) 0)
+#define RUSTBTL_STATE_COMPLETE ((void *) 1)
+
+#define RUSTBTL_ANY (-1) /* MPI_ANY_SOURCE, MPI_ANY_TAG */
+
+/* A send or receive. Stays where it is from post to completion. */
+typedef struct rustbtl_operation {
+    void *volatile state;
+    uint8_t *start;    /* contiguous memory; ignored with a convertor */
+    uint64_t bytes;    /* send: packed bytes of the message; receive: packed bytes of the buffer */
+    void *convertor;   /* NULL: the memory is contiguous */
+    uint64_t id;       /* the engine's name for it while it is pending */
+    uint64_t received; /* receive: bytes of the message */
+    int32_t source;    /* receive: sender's rank in the communicator */
+    int32_t tag;       /* receive: the message's tag */
+    uint32_t outcome;
+    uint32_t kind;
+} rustbtl_operation_t;
+
+_Static_assert(sizeof(rustbtl_operation_t) == 64, "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_operation_t, convertor) == 24, "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_operation_t, source) == 48, "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_operation_t, kind) == 60, "mirrored in component/src/glue.rs");
+
+/* Envelope of a message, as a probe finds it. */
+typedef struct rustbtl_envelope {
+    uint64_t message; /* claimed messages: its name */
+    uint64_t bytes;
+    int32_t source;
+    int32_t tag;
+} rustbtl_envelope_t;
+
+_Static_assert(sizeof(rustbtl_envelope_t) == 24, "mirrored in component/src/glue.rs");
+
+/* Name of a process in the whole universe of jobs. */
+typedef struct rustbtl_name {
+    uint32_t job;
+    uint32_t rank;
+} rustbtl_name_t;
+
+_Static_assert(sizeof(rustbtl_name_t) == 8, "mirrored in component/src/glue.rs");
+
+/* MCA parameters. Strings may be NULL (= ""); they outlive the process' use of them. */
+typedef struct rustbtl_config {
+    const char *sets;
+    const char *log_spill_dir;
+    const char *single_copy;
+    const char *shm_directory;
+    const char *tcp_if_include;
+    const char *tcp_if_exclude;
+    const char *report;
+    uint64_t log_budget;
+    uint64_t log_segment_max;
+    uint64_t shm_ring;
+    uint64_t tcp_socket_buffer;
+    uint64_t tcp_receive_buffer;
+    uint32_t shm_eager_limit;
+    uint32_t tcp_eager_limit;
+    uint32_t tcp_chunk;
+    uint32_t tcp_connect_timeout;
+    uint32_t spin;
+    uint32_t spin_oversubscribed;
+    uint32_t tcp_poll_interval;
+    uint32_t dead_peer_grace;
+    uint8_t shm;
+    uint8_t tcp_ipv4;
+    uint8_t tcp_ipv6;
+    uint8_t summary;
+    uint8_t reserved[4];
+} rustbtl_config_t;
+
+_Static_assert(sizeof(rustbtl_config_t) == 136, "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 96,
+               "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 128, "mirrored in component/src/glue.rs");
+
+/* Where this process is. */
+typedef struct rustbtl_job {
+    const char *node;
+    const char *session_dir;         /* of this process, NULL if there is none */
+    const uint32_t *local_ranks;     /* world ranks on this node, ascending, own one included */
+    const char *const *local_places; /* locality string of each, NULL where unknown */
+    rustbtl_name_t me;
+    uint32_t size;
+    uint32_t local_size;
+    uint32_t processors; /* that this node's ranks may use */
+    uint8_t threads;     /* MPI_THREAD_MULTIPLE was given */
+    uint8_t reserved[3];
+} rustbtl_job_t;
+
+_Static_assert(sizeof(rustbtl_job_t) == 56, "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_job_t, threads) == 52, "mirrored in component/src/glue.rs");
+
+/* Counters behind MPI_T performance variables, in the order of rustbtl_pvar. */
+enum rustbtl_pvar {
+    RUSTBTL_PVAR_SENT_INTERNAL_MESSAGES,
+    RUSTBTL_PVAR_SENT_INTERNAL_BYTES,
+    RUSTBTL_PVAR_SENT_OUTGOING_MESSAGES,
+    RUSTBTL_PVAR_SENT_OUTGOING_BYTES,
+    RUSTBTL_PVAR_RECEIVED_INTERNAL_MESSAGES,
+    RUSTBTL_PVAR_RECEIVED_INTERNAL_BYTES,
+    RUSTBTL_PVAR_RECEIVED_INGOING_MESSAGES,
+    RUSTBTL_PVAR_RECEIVED_INGOING_BYTES,
+    RUSTBTL_PVAR_EAGER_MESSAGES,
+    RUSTBTL_PVAR_RENDEZVOUS_MESSAGES,
+    RUSTBTL_PVAR_UNEXPECTED_MESSAGES,
+    RUSTBTL_PVAR_LOG_MESSAGES,
+    RUSTBTL_PVAR_LOG_BYTES,
+    RUSTBTL_PVAR_LOG_BYTES_PEAK,
+    RUSTBTL_PVAR_LOG_SPILLED_BYTES,
+    RUSTBTL_PVAR_COUNT
+};
+
+/* ---- implemented in C, given to Rust at the start -------------------------------------------- */
+
+typedef struct rustbtl_glue {
+    /* An operation is complete: its fields are filled. No lock is held; may call back into Rust. */
+    void (*complete)(rustbtl_operation_t *op);
+    /* Packed bytes [offset, offset + bytes) of a send's memory to `into`. */
+    void (*pack)(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
+    /* The reverse, for a receive. */
+    void (*unpack)(void *convertor, uint64_t offset, const uint8_t *from, uint64_t bytes);
+    /* Which process is `rank` of the (remote group of the) communicator? */
+    void (*resolve)(void *handle, uint32_t rank, rustbtl_name_t *name);
+    /* A copy of that process' card; NULL: it has none. Give it to `release`. */
+    uint8_t *(*card_of)(const rustbtl_name_t *name, size_t *bytes);
+    void (*release)(void *memory);
+    /* opal_progress() */
+    void (*progress)(void);
+    /* Does Open MPI want waiting processes to yield? */
+    int32_t (*yields)(void);
+    /* Show a text of help-mca-vprotocol-correlated.txt; unused arguments are NULL. */
+    void (*help)(const char *topic, const char *a, const char *b, const char *c, const char *d);
+    /* End the job with an error. */
+    void (*abort)(void);
+    /* Have the node's daemon remove this file when the process has ended, however it ends. */
+    void (*cleanup)(const char *path);
+} rustbtl_glue_t;
+
+_Static_assert(sizeof(rustbtl_glue_t) == 88, "mirrored in component/src/glue.rs");
+
+/* ---- implemented in Rust -------------------------------------------------------------------- */
+
+/* Choose the set, open the transports. Not RUSTBTL_DONE: the user was told why. */
+int32_t rustbtl_start(const rustbtl_glue_t *glue, const rustbtl_config_t *config,
+                      const rustbtl_job_t *job);
+/* What the other processes must know of this one; lives as long as the process. */
+const uint8_t *rustbtl_card(size_t *bytes);
+/* The other processes' cards can be had: attach to the node's segment. */
+int32_t rustbtl_connect(void);
+/* Push out what was accepted, say goodbye, write the report. */
+void rustbtl_finish(void);
+/* Sum up the traffic of the world at its rank 0 (comm: MPI_COMM_WORLD, all its ranks call). */
+void rustbtl_summary(uint32_t comm);
+
+uint32_t rustbtl_comm_add(uint32_t context, uint32_t rank, uint32_t size, void *handle);
+void rustbtl_comm_del(uint32_t comm);
+
+int32_t rustbtl_send(rustbtl_operation_t *op, uint32_t comm, int32_t to, int32_t tag,
+                     int32_t synchronous);
+int32_t rustbtl_receive(rustbtl_operation_t *op, uint32_t comm, int32_t source, int32_t tag);
+int32_t rustbtl_receive_claimed(rustbtl_operation_t *op, uint64_t message);
+/* 1: it is gone and will not complete; 0: it will complete. */
+int32_t rustbtl_cancel(rustbtl_operation_t *op);
+/* Wait for an operation on the stack. RUSTBTL_PENDING (only with threads): wait elsewhere. */
+int32_t rustbtl_wait(rustbtl_operation_t *op);
+/* 1: found. claim: take it out of matching. */
+int32_t rustbtl_probe(uint32_t comm, int32_t source, int32_t tag, int32_t claim,
+                      rustbtl_envelope_t *found);
+/* Move things on; how many things happened. */
+int32_t rustbtl_progress(void);
+/* Nothing to do for a waiting process: call once per fruitless round. */
+void rustbtl_idle(void);
+uint64_t rustbtl_pvar(uint32_t which);
+
+#endif

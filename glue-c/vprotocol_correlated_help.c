@@ -1,0 +1,62 @@
+/*
+ * Telling the user what is wrong (help-mca-vprotocol-correlated.txt lies beside this DSO), and
+ * ending the job.
+ */
+#include "vprotocol_correlated.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ompi/mca/rte/rte.h"
+#include "ompi/runtime/mpiruntime.h"
+#include "opal/util/output.h"
+#include "opal/util/show_help.h"
+
+#define HELP_FILE "help-mca-vprotocol-correlated.txt"
+
+static bool help_file_found = false;
+
+void mca_vprotocol_correlated_help_open(void)
+{
+    Dl_info self;
+    char path[4096];
+    if (0 == dladdr(&mca_vprotocol_correlated_component, &self) || NULL == self.dli_fname) {
+        return;
+    }
+    const char *slash = strrchr(self.dli_fname, '/');
+    int length = NULL == slash ? 0 : (int) (slash - self.dli_fname);
+    snprintf(path, sizeof(path), "%.*s/" HELP_FILE, length, self.dli_fname);
+    if (0 == access(path, R_OK)) {
+        path[length] = '\0';
+        help_file_found = OPAL_SUCCESS == opal_show_help_add_dir(path);
+    }
+}
+
+void rustbtl_glue_help(const char *topic, const char *a, const char *b, const char *c,
+                       const char *d)
+{
+    const char *node = ompi_process_info.nodename;
+    unsigned rank = OMPI_PROC_MY_NAME->vpid;
+    a = NULL == a ? "" : a;
+    b = NULL == b ? "" : b;
+    c = NULL == c ? "" : c;
+    d = NULL == d ? "" : d;
+    if (help_file_found) {
+        opal_show_help(HELP_FILE, topic, true, NULL == node ? "?" : node, rank, a, b, c, d);
+    } else {
+        opal_output(0, "vprotocol correlated: %s (node %s, rank %u): %s %s %s %s", topic,
+                    NULL == node ? "?" : node, rank, a, b, c, d);
+    }
+}
+
+void rustbtl_glue_abort(void)
+{
+    if (OMPI_MPI_STATE_INIT_COMPLETED <= ompi_mpi_state) {
+        ompi_mpi_abort(&ompi_mpi_comm_world.comm, 1);
+    }
+    ompi_rte_abort(1, NULL);
+    _exit(1);
+}

@@ -1,0 +1,158 @@
+/*
+ * The PML module: life of the process and of communicators.
+ *
+ * Order of calls (stock 4.1.4): init, [modex fence], enable, add_procs, add_comm(WORLD),
+ * add_comm(SELF), ..., [fence], del_comm(SELF), del_comm(WORLD), del_procs, finalize.
+ */
+#include "vprotocol_correlated.h"
+
+#include <stdlib.h>
+
+#include "ompi/mca/pml/base/base.h"
+#include "ompi/runtime/mpiruntime.h"
+
+bool mca_vprotocol_correlated_threads = false;
+
+static bool connected = false;
+
+static int enable(bool on)
+{
+    if (on) {
+        mca_vprotocol_correlated_osc_enable();
+    }
+    return OMPI_SUCCESS;
+}
+
+/* Open MPI names the processes of this node first and others when they are met; the engine finds
+ * them by itself. The first call says that the modex is complete. */
+static int add_procs(struct ompi_proc_t **procs, size_t count)
+{
+    if (!connected) {
+        connected = true;
+        if (RUSTBTL_DONE != rustbtl_connect()) {
+            rustbtl_glue_abort();
+        }
+    }
+    return mca_vprotocol_correlated_osc_add_procs(procs, count);
+}
+
+static int del_procs(struct ompi_proc_t **procs, size_t count)
+{
+    return mca_vprotocol_correlated_osc_del_procs(procs, count);
+}
+
+static int add_comm(ompi_communicator_t *comm)
+{
+    uint32_t size = (uint32_t) comm->c_remote_group->grp_proc_count;
+    uint32_t id = rustbtl_comm_add(comm->c_contextid, (uint32_t) comm->c_my_rank, size, comm);
+    uintptr_t window = mca_vprotocol_correlated_makes_window ? CORRELATED_COMM_OF_WINDOW : 0;
+    comm->c_pml_comm = (struct mca_pml_comm_t *) (((uintptr_t) id << 2) | window | 1);
+    return OMPI_SUCCESS;
+}
+
+static int del_comm(ompi_communicator_t *comm)
+{
+    if (NULL == comm->c_pml_comm) {
+        return OMPI_SUCCESS;
+    }
+    uint32_t id = correlated_comm(comm);
+    if (comm == &ompi_mpi_comm_world.comm && mca_vprotocol_correlated_config.summary) {
+        rustbtl_summary(id);
+    }
+    rustbtl_comm_del(id);
+    comm->c_pml_comm = NULL;
+    return OMPI_SUCCESS;
+}
+
+static int progress(void)
+{
+    return rustbtl_progress();
+}
+
+static int dump(ompi_communicator_t *comm, int verbose)
+{
+    (void) comm;
+    (void) verbose;
+    return OMPI_SUCCESS;
+}
+
+static int ft_event(int state)
+{
+    (void) state;
+    return OMPI_SUCCESS;
+}
+
+mca_pml_base_module_t mca_vprotocol_correlated_pml = {
+    .pml_add_procs = add_procs,
+    .pml_del_procs = del_procs,
+    .pml_enable = enable,
+    .pml_progress = progress,
+    .pml_add_comm = add_comm,
+    .pml_del_comm = del_comm,
+    .pml_irecv_init = mca_vprotocol_correlated_irecv_init,
+    .pml_irecv = mca_vprotocol_correlated_irecv,
+    .pml_recv = mca_vprotocol_correlated_recv,
+    .pml_isend_init = mca_vprotocol_correlated_isend_init,
+    .pml_isend = mca_vprotocol_correlated_isend,
+    .pml_send = mca_vprotocol_correlated_send,
+    .pml_iprobe = mca_vprotocol_correlated_iprobe,
+    .pml_probe = mca_vprotocol_correlated_probe,
+    .pml_start = mca_vprotocol_correlated_start,
+    .pml_improbe = mca_vprotocol_correlated_improbe,
+    .pml_mprobe = mca_vprotocol_correlated_mprobe,
+    .pml_imrecv = mca_vprotocol_correlated_imrecv,
+    .pml_mrecv = mca_vprotocol_correlated_mrecv,
+    .pml_dump = dump,
+    .pml_ft_event = ft_event,
+    .pml_max_contextid = UINT16_MAX,
+    .pml_max_tag = INT32_MAX,
+    .pml_flags = 0,
+};
+
+static const rustbtl_glue_t glue = {
+    .complete = rustbtl_glue_complete,
+    .pack = rustbtl_glue_pack,
+    .unpack = rustbtl_glue_unpack,
+    .resolve = rustbtl_glue_resolve,
+    .card_of = rustbtl_glue_card_of,
+    .release = free,
+    .progress = rustbtl_glue_progress,
+    .yields = rustbtl_glue_yields,
+    .help = rustbtl_glue_help,
+    .abort = rustbtl_glue_abort,
+    .cleanup = rustbtl_glue_cleanup,
+};
+
+mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,
+                                                     bool mpi_threads)
+{
+    rustbtl_job_t job = { 0 };
+    size_t bytes = 0;
+    (void) progress_threads;
+    (void) mpi_threads; /* always true in 4.1: see mca_vprotocol_correlated_job */
+
+    *priority = 100;
+    int rc = mca_vprotocol_correlated_job(&job);
+    mca_vprotocol_correlated_threads = 0 != job.threads;
+    if (OMPI_SUCCESS == rc) {
+        rc = mca_vprotocol_correlated_requests_open();
+    }
+    /* Not NULL for "not usable": another PML would be taken in silence. */
+    if (OMPI_SUCCESS != rc
+        || RUSTBTL_DONE != rustbtl_start(&glue, &mca_vprotocol_correlated_config, &job)) {
+        rustbtl_glue_abort();
+    }
+    const uint8_t *card = rustbtl_card(&bytes);
+    if (OMPI_SUCCESS != mca_vprotocol_correlated_publish(card, bytes)) {
+        rustbtl_glue_help("modex", NULL, NULL, NULL, NULL);
+        rustbtl_glue_abort();
+    }
+    return &mca_vprotocol_correlated_pml;
+}
+
+int mca_vprotocol_correlated_finalize(void)
+{
+    rustbtl_finish();
+    mca_vprotocol_correlated_requests_close();
+    return OMPI_SUCCESS;
+}

@@ -1,0 +1,102 @@
+/*
+ * One-sided communication over our point-to-point: osc/pt2pt for all windows but shared ones.
+ *
+ * Stock Open MPI prefers osc/rdma and osc/sm, which go past the PML, and Debian's
+ * openmpi-mca-params.conf even excludes osc/pt2pt. Unless the user chose components himself (on the
+ * command line or in the environment), we choose. Shared windows stay with osc/sm: their processes
+ * share memory anyway. osc/pt2pt does not support MPI_THREAD_MULTIPLE; there the stock choice
+ * stays.
+ */
+#include "vprotocol_correlated.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ompi/mca/bml/bml.h"
+#include "ompi/mca/bml/base/base.h"
+#include "ompi/mca/osc/base/base.h"
+#include "ompi/mca/osc/osc.h"
+#include "ompi/runtime/mpiruntime.h"
+#include "opal/class/opal_bitmap.h"
+#include "opal/mca/base/base.h"
+
+#define CHOICE "OMPI_MCA_osc"
+#define CHOSEN "pt2pt,sm"
+
+static ompi_osc_base_component_query_fn_t query_sm = NULL;
+static ompi_osc_base_component_select_fn_t select_pt2pt = NULL;
+
+bool mca_vprotocol_correlated_makes_window = false;
+
+/* Did we choose, or somebody else? */
+static bool chosen(void)
+{
+    const char *value = getenv(CHOICE);
+    return NULL != value && 0 == strcmp(value, CHOSEN);
+}
+
+void mca_vprotocol_correlated_osc_open(void)
+{
+    if (!ompi_mpi_thread_multiple) {
+        setenv(CHOICE, CHOSEN, 0);
+    }
+}
+
+static int only_shared(struct ompi_win_t *window, void **base, size_t size, int unit,
+                       struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor)
+{
+    return MPI_WIN_FLAVOR_SHARED == flavor ? query_sm(window, base, size, unit, comm, info, flavor)
+                                           : -1;
+}
+
+/* Mark the communicator that it duplicates for the window. */
+static int mark(struct ompi_win_t *window, void **base, size_t size, int unit,
+                struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor, int *model)
+{
+    mca_vprotocol_correlated_makes_window = true;
+    int rc = select_pt2pt(window, base, size, unit, comm, info, flavor, model);
+    mca_vprotocol_correlated_makes_window = false;
+    return rc;
+}
+
+void mca_vprotocol_correlated_osc_enable(void)
+{
+    mca_base_component_list_item_t *item;
+    OPAL_LIST_FOREACH(item, &ompi_osc_base_framework.framework_components,
+                      mca_base_component_list_item_t) {
+        ompi_osc_base_component_t *component = (ompi_osc_base_component_t *) item->cli_component;
+        const char *name = component->osc_version.mca_component_name;
+        if (0 == strcmp(name, "sm") && only_shared != component->osc_query && chosen()) {
+            query_sm = component->osc_query;
+            component->osc_query = only_shared;
+        }
+        if (0 == strcmp(name, "pt2pt") && mark != component->osc_select) {
+            select_pt2pt = component->osc_select;
+            component->osc_select = mark;
+        }
+    }
+}
+
+/* osc/rdma uses BTLs, which must know the processes: what ob1 would do. */
+int mca_vprotocol_correlated_osc_add_procs(struct ompi_proc_t **procs, size_t count)
+{
+    opal_bitmap_t reachable;
+    if (chosen() || 0 == count || NULL == mca_bml.bml_add_procs) {
+        return OMPI_SUCCESS;
+    }
+    OBJ_CONSTRUCT(&reachable, opal_bitmap_t);
+    int rc = opal_bitmap_init(&reachable, (int) count);
+    if (OMPI_SUCCESS == rc) {
+        rc = mca_bml.bml_add_procs(count, procs, &reachable);
+    }
+    OBJ_DESTRUCT(&reachable);
+    return rc;
+}
+
+int mca_vprotocol_correlated_osc_del_procs(struct ompi_proc_t **procs, size_t count)
+{
+    if (chosen() || 0 == count || NULL == mca_bml.bml_del_procs) {
+        return OMPI_SUCCESS;
+    }
+    return mca_bml.bml_del_procs(count, procs);
+}

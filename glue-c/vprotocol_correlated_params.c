@@ -1,0 +1,152 @@
+/*
+ * MCA variables. The names below get the prefix vprotocol_correlated_.
+ */
+#include "vprotocol_correlated.h"
+
+#include "opal/mca/base/base.h"
+
+rustbtl_config_t mca_vprotocol_correlated_config = {
+    .sets = "node",
+    .log_spill_dir = "",
+    .single_copy = "auto",
+    .shm_directory = "/dev/shm",
+    .tcp_if_include = "",
+    .tcp_if_exclude = "",
+    .report = "",
+    .log_budget = 1ull << 30,
+    .log_segment_max = 4ull << 20,
+    .shm_ring = 0,
+    .tcp_socket_buffer = 0,
+    .tcp_receive_buffer = 256 << 10,
+    .shm_eager_limit = 0,
+    .tcp_eager_limit = 0,
+    .tcp_chunk = 0,
+    .tcp_connect_timeout = 30000,
+    .spin = 20000,
+    .spin_oversubscribed = 50,
+    .tcp_poll_interval = 64,
+    .dead_peer_grace = 5000,
+    .shm = 1,
+    .tcp_ipv4 = 1,
+    .tcp_ipv6 = 1,
+    .summary = 0,
+};
+
+static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false;
+
+static void text(const char *name, const char **where, int level, mca_base_var_scope_t scope,
+                 const char *help)
+{
+    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
+                                           help, MCA_BASE_VAR_TYPE_STRING, NULL, 0, 0, level - 1,
+                                           scope, where);
+}
+
+static void bytes(const char *name, uint64_t *where, int level, const char *help)
+{
+    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
+                                           help, MCA_BASE_VAR_TYPE_UINT64_T, NULL, 0, 0,
+                                           level - 1, MCA_BASE_VAR_SCOPE_READONLY, where);
+}
+
+static void number(const char *name, uint32_t *where, int level, const char *help)
+{
+    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
+                                           help, MCA_BASE_VAR_TYPE_UINT32_T, NULL, 0, 0,
+                                           level - 1, MCA_BASE_VAR_SCOPE_READONLY, where);
+}
+
+/* bool variables have bool storage; the value is copied after registration */
+static void flag(const char *name, bool *where, uint8_t *copy, int level, const char *help)
+{
+    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
+                                           help, MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, level - 1,
+                                           MCA_BASE_VAR_SCOPE_READONLY, where);
+    *copy = *where ? 1 : 0;
+}
+
+static void register_log(rustbtl_config_t *c)
+{
+    text("sets", &c->sets, 2, MCA_BASE_VAR_SCOPE_ALL_EQ,
+         "Which processes are expected to fail together (correlated set): node, core or none "
+         "(every process its own: plain message logging), numa, socket, l3, all, or file:PATH (one "
+         "set of world ranks a line, e.g. 0-3,8; every rank exactly once). Payloads of messages "
+         "that leave a set are kept in the sender's memory.");
+    bytes("log_budget", &c->log_budget, 3,
+          "Memory in bytes that a process' payload log may take (suffixes k, m, g). Past it, the "
+          "log goes to a file (see log_spill_dir).");
+    text("log_spill_dir", &c->log_spill_dir, 3, MCA_BASE_VAR_SCOPE_READONLY,
+         "Directory for the part of the payload log that exceeds log_budget. Empty: the process' "
+         "session directory. \"none\": never spill; a send that finds no room fails with "
+         "MPI_ERR_NO_MEM.");
+    bytes("log_segment_max", &c->log_segment_max, 9,
+          "Largest piece of memory that the payload log takes at a time (a power of two).");
+}
+
+static void register_shm(rustbtl_config_t *c)
+{
+    flag("shm", &use_shm, &c->shm, 9,
+         "Shared memory between processes of a node. Off: they talk over TCP (for tests).");
+    text("single_copy", &c->single_copy, 4, MCA_BASE_VAR_SCOPE_READONLY,
+         "How large messages cross between processes of a node: cma (one copy by cross-memory "
+         "attach), none (two copies through shared memory), auto (cma where the kernel permits "
+         "it).");
+    text("shm_directory", &c->shm_directory, 5, MCA_BASE_VAR_SCOPE_READONLY,
+         "Directory of the node's shared-memory segment.");
+    number("shm_eager_limit", &c->shm_eager_limit, 4,
+           "Largest message in bytes that crosses shared memory in one fragment. 0: choose.");
+    bytes("shm_ring", &c->shm_ring, 5,
+          "Bytes of shared memory for each ordered pair of processes of a node. 0: by the number "
+          "of processes.");
+}
+
+static void register_tcp(rustbtl_config_t *c)
+{
+    text("tcp_if_include", &c->tcp_if_include, 1, MCA_BASE_VAR_SCOPE_READONLY,
+         "Comma-delimited list of devices or CIDR notation of networks to use for TCP (e.g., "
+         "\"eth0,192.168.0.0/16\"). Mutually exclusive with tcp_if_exclude.");
+    text("tcp_if_exclude", &c->tcp_if_exclude, 1, MCA_BASE_VAR_SCOPE_READONLY,
+         "Comma-delimited list of devices or CIDR notation of networks not to use for TCP. Empty: "
+         "the loopback, unless there is nothing else.");
+    flag("tcp_ipv4", &use_ipv4, &c->tcp_ipv4, 4, "Use IPv4.");
+    flag("tcp_ipv6", &use_ipv6, &c->tcp_ipv6, 4, "Use IPv6.");
+    bytes("tcp_socket_buffer", &c->tcp_socket_buffer, 4,
+          "Size in bytes of the send and receive buffers of sockets. 0: the kernel's own tuning.");
+    bytes("tcp_receive_buffer", &c->tcp_receive_buffer, 5,
+          "Bytes that are read from a connection at a time.");
+    number("tcp_eager_limit", &c->tcp_eager_limit, 4,
+           "Largest message in bytes that travels over TCP in one fragment. 0: choose.");
+    number("tcp_chunk", &c->tcp_chunk, 5,
+           "Payload bytes of a fragment of a larger message over TCP. 0: choose.");
+    number("tcp_connect_timeout", &c->tcp_connect_timeout, 5,
+           "Milliseconds after which an attempt to connect to a process is given up.");
+}
+
+static void register_rest(rustbtl_config_t *c)
+{
+    text("report", &c->report, 3, MCA_BASE_VAR_SCOPE_READONLY,
+         "Directory into which each process writes its traffic as rank-<N>.json at the end.");
+    flag("summary", &want_summary, &c->summary, 3,
+         "Print a table of the traffic of all processes in MPI_Finalize.");
+    number("spin", &c->spin, 5,
+           "How often a waiting process looks for messages before it starts to give up its "
+           "processor in between.");
+    number("spin_oversubscribed", &c->spin_oversubscribed, 5,
+           "The same where a node has more processes than processors.");
+    number("tcp_poll_interval", &c->tcp_poll_interval, 6,
+           "While only shared memory is busy, sockets are looked at once in so many times.");
+    number("dead_peer_grace", &c->dead_peer_grace, 5,
+           "Milliseconds that mpirun is given to end the job after a process was lost, before the "
+           "job is aborted from within.");
+}
+
+int mca_vprotocol_correlated_register(void)
+{
+    rustbtl_config_t *c = &mca_vprotocol_correlated_config;
+    register_log(c);
+    register_shm(c);
+    register_tcp(c);
+    register_rest(c);
+    mca_vprotocol_correlated_register_pvars();
+    return OMPI_SUCCESS;
+}

@@ -1,0 +1,4 @@
+#!/bin/sh
+# Runs a rank's program pinned to the processor of its number. For jobs of several emulated nodes:
+# each orted would bind its ranks to the first processors, all to the same ones.
+exec taskset -c $((OMPI_COMM_WORLD_RANK % $(nproc))) "$@"

@@ -1,0 +1,375 @@
+//! The suite over TCP on the loopback interface, and what only sockets can suffer.
+
+use rustbtl_component::transports::tcp::{Tcp, TcpConfig};
+use rustbtl_conformance::{Fabric, conformance, id};
+
+struct Loopback(TcpConfig);
+
+impl Fabric for Loopback {
+    type End = Tcp;
+
+    fn ends(&self, n: usize) -> Vec<Tcp> {
+        let one = |i| Tcp::new(TcpConfig { me: id(i), ..self.0.clone() }).expect("listen");
+        let mut ends: Vec<Tcp> = (0..n).map(one).collect();
+        let cards: Vec<_> = ends.iter().map(Tcp::card).collect();
+        for (i, end) in ends.iter_mut().enumerate() {
+            for (j, card) in cards.iter().enumerate().filter(|&(j, _)| j != i) {
+                end.add_peer(id(j), card.clone());
+            }
+        }
+        ends
+    }
+
+    fn pulls(&self) -> bool {
+        false
+    }
+}
+
+fn on(network: &str) -> TcpConfig {
+    TcpConfig { if_include: network.to_owned(), ..TcpConfig::default() }
+}
+
+/// Small everything: partial writes and moved frames all the time.
+fn cramped() -> TcpConfig {
+    TcpConfig {
+        socket_buffer_bytes: 64 << 10,
+        receive_buffer_bytes: 1,
+        eager_bytes_max: 1000,
+        chunk_bytes_max: 400_000,
+        ..on("127.0.0.0/8")
+    }
+}
+
+conformance!(ipv4, Loopback(on("127.0.0.0/8")));
+conformance!(ipv6, Loopback(on("::1/128")));
+conformance!(small_buffers, Loopback(cramped()));
+
+// ---- what only sockets can suffer --------------------------------------------------------------
+
+use rustbtl_component::transports::tcp::TcpPeer;
+use rustbtl_component::transports::{Event, Payload, Sent, Transport};
+use rustbtl_conformance::{Driver, PATIENCE, frame};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+fn pair() -> Driver<Tcp> {
+    Driver::new(&Loopback(on("127.0.0.0/8")), 2)
+}
+
+fn address(driver: &mut Driver<Tcp>, at: usize) -> std::net::SocketAddr {
+    driver.end(at).card().addresses[0]
+}
+
+fn notices(driver: &Driver<Tcp>, at: usize) -> Vec<String> {
+    let text = |event: &Event| match event {
+        Event::Notice(text) => Some(text.clone()),
+        _ => None,
+    };
+    driver.events[at].iter().filter_map(text).collect()
+}
+
+fn ups(driver: &Driver<Tcp>, at: usize) -> Vec<u16> {
+    let incarnation = |event: &Event| match event {
+        Event::Up(_, incarnation) => Some(*incarnation),
+        _ => None,
+    };
+    driver.events[at].iter().filter_map(incarnation).collect()
+}
+
+/// The stranger's connection ends without a byte of frames; traffic of the pair goes on.
+fn is_refused(driver: &mut Driver<Tcp>, mut stranger: TcpStream) {
+    stranger.set_nonblocking(true).unwrap();
+    let mut byte = [0; 4096];
+    driver.until("the refusal", |d| {
+        d.end(1).peek();
+        !matches!(stranger.read(&mut byte), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    driver.send(0, 1, 100);
+    driver.send(1, 0, 100);
+    driver.settle(0);
+    driver.settle(1);
+}
+
+#[test]
+fn garbage_is_refused_with_a_notice_and_disturbs_nobody() {
+    let mut driver = pair();
+    let target = address(&mut driver, 1);
+    driver.send(0, 1, 8);
+    driver.settle(1);
+    let huge_length = [[0xFF; 4], [0xB1; 4]].concat().repeat(16);
+    for garbage in [vec![0; 64], b"GET / HTTP/1.1\r\n\r\n".repeat(8), huge_length] {
+        let mut stranger = TcpStream::connect(target).unwrap();
+        stranger.write_all(&garbage).unwrap();
+        is_refused(&mut driver, stranger);
+    }
+    assert_eq!(notices(&driver, 1).len(), 3, "{:?}", notices(&driver, 1));
+    assert!(notices(&driver, 1)[0].contains("127.0.0.1"));
+}
+
+#[test]
+fn a_truncated_handshake_is_forgotten() {
+    let mut driver = pair();
+    let target = address(&mut driver, 1);
+    let mut stranger = TcpStream::connect(target).unwrap();
+    stranger.write_all(b"rustbtl/").unwrap();
+    stranger.shutdown(std::net::Shutdown::Write).unwrap();
+    is_refused(&mut driver, stranger);
+}
+
+#[test]
+fn slow_strangers_time_out_and_their_number_is_bounded() {
+    let quick = TcpConfig { handshake_ms_max: 50, ..on("127.0.0.0/8") };
+    let mut driver = Driver::new(&Loopback(quick), 2);
+    let target = address(&mut driver, 1);
+    let mut strangers: Vec<TcpStream> = Vec::new();
+    for n in 0..200 {
+        let mut stranger = TcpStream::connect(target).unwrap();
+        if n % 2 == 0 {
+            stranger.write_all(b"r").unwrap();
+        }
+        strangers.push(stranger);
+        driver.step_all();
+    }
+    for stranger in strangers {
+        is_refused(&mut driver, stranger);
+    }
+    let said = notices(&driver, 1).len();
+    assert!((1..60).contains(&said), "{said} notices for 200 strangers");
+}
+
+#[test]
+fn a_wrong_secret_is_refused_by_both_ends() {
+    let quick = TcpConfig { connect_ms_max: 200, ..on("127.0.0.0/8") };
+    let mut driver = Driver::new(&Loopback(quick), 2);
+    let card = TcpPeer { secret: [1; 32], ..driver.end(1).card() };
+    driver.end(0).add_peer(id(1), card);
+    assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
+    driver.until("giving up", |d| d.loss(0, 1).is_some());
+    let (said_goodbye, reason) = driver.loss(0, 1).unwrap();
+    assert!(!said_goodbye && reason.contains("secret"), "{reason}");
+    assert!(driver.inbox[1].is_empty() && ups(&driver, 1).is_empty());
+}
+
+#[test]
+fn another_version_is_named_at_both_ends() {
+    let config = |version| TcpConfig { version, ..on("127.0.0.0/8") };
+    let mut old = Tcp::new(TcpConfig { me: id(0), ..config(7) }).unwrap();
+    let new = Tcp::new(TcpConfig { me: id(1), ..config(9) }).unwrap();
+    old.add_peer(id(1), new.card());
+    let mut driver = Driver::of(vec![old, new]);
+    assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
+    driver.until("giving up", |d| d.loss(0, 1).is_some() && !notices(d, 1).is_empty());
+    assert!(driver.loss(0, 1).unwrap().1.contains("version"), "{:?}", driver.events[0]);
+    assert!(notices(&driver, 1)[0].contains("version"));
+    assert!(notices(&driver, 0)[0].contains("version"));
+}
+
+#[test]
+fn nobody_listening_is_down_with_the_address_after_a_bounded_time() {
+    let quick = TcpConfig { connect_ms_max: 100, ..on("127.0.0.0/8") };
+    let mut driver = Driver::new(&Loopback(quick), 2);
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let card = TcpPeer { addresses: vec![unused], ..driver.end(1).card() };
+    driver.end(0).add_peer(id(1), card);
+    assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
+    driver.until("giving up", |d| d.loss(0, 1).is_some());
+    let (_, reason) = driver.loss(0, 1).unwrap();
+    assert!(reason.contains(&unused.to_string()) && reason.contains("refused"), "{reason}");
+}
+
+#[test]
+fn the_next_address_is_tried_when_one_does_not_work() {
+    let mut driver = pair();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // An address of somebody else of this job: it says that it is not the one who is meant.
+    let other = driver.end(0).card().addresses[0];
+    let mut card = driver.end(1).card();
+    card.addresses = vec![unused, other, card.addresses[0]];
+    driver.end(0).add_peer(id(1), card);
+    driver.send(0, 1, 8);
+    driver.settle(1);
+    assert!(notices(&driver, 0).is_empty() && notices(&driver, 1).is_empty());
+}
+
+#[test]
+fn simultaneous_connects_end_in_one_connection() {
+    for round in 0..200 {
+        let mut driver = pair();
+        // Different interleavings of the two handshakes.
+        for _ in 0..round % 5 {
+            driver.step(0);
+        }
+        assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
+        for _ in 0..round % 7 {
+            driver.step(round % 2);
+        }
+        driver.offer(1, 0, 8, 0);
+        driver.until("both ways", |d| {
+            for (from, to) in [(0, 1), (1, 0)] {
+                if d.sent(from, to) == 0 {
+                    d.offer(from, to, 8, 0);
+                }
+            }
+            d.sent(0, 1) == 1 && d.sent(1, 0) == 1
+        });
+        driver.settle(0);
+        driver.settle(1);
+        for _ in 0..200 {
+            driver.step_all();
+        }
+        assert_eq!((ups(&driver, 0).len(), ups(&driver, 1).len()), (1, 1), "round {round}");
+        assert!(driver.loss(0, 1).is_none() && driver.loss(1, 0).is_none());
+    }
+}
+
+/// As above with a thread for each end, so that the handshakes really race.
+#[test]
+fn racing_connects_end_in_one_connection() {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    for _ in 0..100 {
+        let (start, done) = (Barrier::new(2), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for (me, mut end) in Loopback(on("127.0.0.0/8")).ends(2).into_iter().enumerate() {
+                let (start, done) = (&start, &done);
+                scope.spawn(move || {
+                    let other = 1 - me;
+                    let header = frame(me, other, 0, 0);
+                    let (mut sent, mut got, mut ups, mut polls) = (false, false, 0, 0);
+                    start.wait();
+                    let since = Instant::now();
+                    while polls < 200 {
+                        if !sent {
+                            let offered = end.send(id(other), &header, Payload::Bytes(&[]), 0);
+                            sent = offered == Sent::Accepted;
+                            assert_ne!(offered, Sent::Down);
+                        }
+                        if let Some(frame) = end.peek() {
+                            end.consume(frame);
+                            assert!(!got, "twice");
+                            got = true;
+                            done.fetch_add(1, Ordering::SeqCst);
+                        }
+                        while let Some(event) = end.event() {
+                            assert!(matches!(event, Event::Up(..)), "{event:?}");
+                            ups += 1;
+                        }
+                        if done.load(Ordering::SeqCst) >= 2 {
+                            polls += 1;
+                        }
+                        std::thread::yield_now();
+                        assert!(since.elapsed() < PATIENCE, "stuck: sent {sent}, got {got}");
+                    }
+                    assert_eq!(ups, 1);
+                    done.fetch_add(1, Ordering::SeqCst);
+                    while done.load(Ordering::SeqCst) < 4 {
+                        std::thread::yield_now();
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn all_to_all_connects_at_once() {
+    const N: usize = 12;
+    let mut driver = Driver::new(&Loopback(on("127.0.0.0/8")), N);
+    let pairs = || (0..N).flat_map(|a| (0..N).filter(move |&b| b != a).map(move |b| (a, b)));
+    driver.until("all pairs", |d| {
+        let mut left = false;
+        for (from, to) in pairs() {
+            if d.sent(from, to) == 0 {
+                left |= d.offer(from, to, 64, 0) != Sent::Accepted;
+            }
+        }
+        !left
+    });
+    for at in 0..N {
+        driver.settle(at);
+        assert_eq!(ups(&driver, at).len(), N - 1);
+    }
+}
+
+#[test]
+fn a_peer_that_comes_back_in_a_new_incarnation_is_up_again() {
+    let mut driver = pair();
+    driver.send(0, 1, 8);
+    driver.send(1, 0, 8);
+    driver.settle(0);
+    driver.settle(1);
+    let old = driver.ends[1].take().unwrap();
+    let known = driver.end(0).card();
+    drop(old);
+    let mut again = Tcp::new(TcpConfig { me: id(1), incarnation: 1, ..on("127.0.0.0/8") }).unwrap();
+    again.add_peer(id(0), known);
+    let card = again.card();
+    driver.ends[1] = Some(again);
+    driver.until("the loss", |d| d.loss(0, 1).is_some());
+    assert_eq!(driver.offer(0, 1, 8, 0), Sent::Down);
+    driver.end(0).add_peer(id(1), card);
+    driver.end(0).reconnect(id(1));
+    driver.until("up again", |d| ups(d, 0) == [0, 1]);
+    driver.send(0, 1, 8);
+    driver.send(1, 0, 8);
+    driver.until("both", |d| d.inbox[0].len() == 2 && d.inbox[1].len() == 2);
+}
+
+#[test]
+fn a_restarted_peer_replaces_a_connection_that_seems_to_be_open() {
+    let mut driver = pair();
+    driver.send(1, 0, 8);
+    driver.settle(0);
+    // The old one is neither driven nor closed: a node that vanished.
+    let _frozen = driver.ends[1].take().unwrap();
+    let known = driver.end(0).card();
+    let mut again = Tcp::new(TcpConfig { me: id(1), incarnation: 4, ..on("127.0.0.0/8") }).unwrap();
+    again.add_peer(id(0), known);
+    driver.ends[1] = Some(again);
+    driver.send(1, 0, 8);
+    driver.until("the news", |d| d.inbox[0].len() == 2);
+    assert_eq!(ups(&driver, 0), [0, 4]);
+    assert!(!driver.loss(0, 1).unwrap().0);
+}
+
+#[test]
+fn an_impossible_frame_length_from_a_peer_breaks_only_its_connection() {
+    let mut driver = Driver::new(&Loopback(on("127.0.0.0/8")), 3);
+    driver.send(1, 0, 8);
+    driver.settle(0);
+    let mut header = frame(1, 0, 1, 0);
+    header[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    let sent = driver.end(1).send(id(0), &header, Payload::Bytes(&[]), 0);
+    assert_eq!(sent, Sent::Accepted);
+    driver.until("the break", |d| d.loss(0, 1).is_some());
+    assert!(driver.loss(0, 1).unwrap().1.contains("4294967295"), "{:?}", driver.events[0]);
+    driver.send(2, 0, 8);
+    driver.until("the other peer", |d| d.inbox[0].len() == 2);
+}
+
+#[test]
+fn frames_that_are_held_are_pushed_by_flush() {
+    let mut driver = pair();
+    driver.send(0, 1, 8);
+    driver.settle(1);
+    let mut accepted = 0;
+    for _ in 0..50 {
+        if driver.offer(0, 1, 8, 0) == Sent::Accepted {
+            accepted += 1;
+        }
+    }
+    assert_eq!(accepted, 50, "small frames are gathered");
+    let start = Instant::now();
+    while !driver.end(0).flush() {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    // Only the receiver is driven from here on.
+    while driver.inbox[1].len() < 51 {
+        driver.step(1);
+        assert!(start.elapsed() < PATIENCE, "{} of 51", driver.inbox[1].len());
+    }
+    driver.check(1);
+    std::thread::sleep(Duration::from_millis(1));
+    assert!(!driver.step(1));
+}

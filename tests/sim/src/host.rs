@@ -1,0 +1,275 @@
+//! The engine's surroundings in the simulator: memory of the program, log, network.
+
+use crate::model::Message;
+use crate::network::Network;
+use crate::options::{Options, Planted};
+use crate::prng::Prng;
+use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
+use rustbtl_fragments::host::*;
+use rustbtl_fragments::ids::*;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What fresh receive memory holds.
+pub const BLANK: u8 = 0xA5;
+
+/// Memory of the log.
+#[derive(Clone, Debug)]
+pub struct Segments;
+
+impl SegmentMemory for Segments {
+    type Segment = Vec<u8>;
+    type Error = ();
+
+    fn allocate(&mut self, bytes: usize, _: Place) -> Result<Vec<u8>, ()> {
+        Ok(vec![0xEE; bytes])
+    }
+}
+
+/// The log of a simulated process.
+pub type Log = PayloadLog<Segments>;
+
+/// A piece of the program's memory. The bytes stay with the program: what the engine reads or
+/// writes after an operation is complete is seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer(pub u32);
+
+/// A pull that goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulling {
+    /// From whom.
+    pub from: usize,
+    /// The sender's id.
+    pub send: SendId,
+    /// Our receive.
+    pub receive: ReceiveId,
+    into: u32,
+    bytes: u64,
+}
+
+/// What of a host belongs to the process and goes into its line.
+#[derive(Clone)]
+pub struct Memory {
+    /// Buffers of operations that are not complete.
+    pub buffers: BTreeMap<u32, Vec<u8>>,
+    /// The payload log.
+    pub log: Log,
+    /// Members of communicators, by handle.
+    pub comms: Vec<Vec<usize>>,
+}
+
+/// Host of one simulated process.
+pub struct SimHost {
+    /// Own rank.
+    pub me: usize,
+    /// Memory.
+    pub memory: Memory,
+    /// Completions since the driver looked last.
+    pub completed: Vec<(u32, Status)>,
+    /// Pulls that go on.
+    pub pulls: Vec<Pulling>,
+    net: Rc<RefCell<Network>>,
+    options: Options,
+    prng: Prng,
+}
+
+impl SimHost {
+    /// The host of a rank.
+    pub fn new(
+        me: usize,
+        options: &Options,
+        net: Rc<RefCell<Network>>,
+        comms: Vec<Vec<usize>>,
+    ) -> Self {
+        let limits =
+            LogLimits { segment_bytes_min: 4 << 10, free_bytes_max: 0, ..LogLimits::default() };
+        let memory = Memory { buffers: BTreeMap::new(), log: Log::new(Segments, limits), comms };
+        let prng = Prng::new(options.seed).fork(100 + me as u64);
+        let options = options.clone();
+        Self { me, memory, completed: Vec::new(), pulls: Vec::new(), net, options, prng }
+    }
+
+    fn buffer(&self, buffer: Buffer) -> &[u8] {
+        match self.memory.buffers.get(&buffer.0) {
+            Some(bytes) => bytes,
+            None => panic!("buffer {} is used after its operation was complete", buffer.0),
+        }
+    }
+
+    fn buffer_mut(&mut self, buffer: Buffer) -> &mut Vec<u8> {
+        match self.memory.buffers.get_mut(&buffer.0) {
+            Some(bytes) => bytes,
+            None => panic!("buffer {} is used after its operation was complete", buffer.0),
+        }
+    }
+
+    fn bytes(&self, payload: &Payload<'_, Buffer>) -> Vec<u8> {
+        let part = |bytes: &[u8], range: &Range<u64>| {
+            bytes[range.start as usize..range.end as usize].to_vec()
+        };
+        match payload {
+            Payload::Empty => Vec::new(),
+            Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Program(buffer, range) => part(self.buffer(**buffer), range),
+            Payload::Log(record, range) => part(self.memory.log.payload(*record), range),
+        }
+    }
+
+    /// Finish a pull: the bytes are copied, if the memory is still on offer.
+    pub fn finish_pull(&mut self, pull: Pulling) -> bool {
+        let name = (pull.from, self.me, pull.send.0);
+        let Some(bytes) = self.net.borrow().exposed.get(&name).cloned() else { return false };
+        let into = self.buffer_mut(Buffer(pull.into));
+        into[..pull.bytes as usize].copy_from_slice(&bytes[..pull.bytes as usize]);
+        true
+    }
+
+    /// The log's records: all messages to processes of other sets, with their payload.
+    pub fn logged(&self) -> Vec<(Message, Vec<u8>)> {
+        let mut all = Vec::new();
+        for to in 0..self.options.ranks() {
+            let mut after = None;
+            while let Some((record, entry)) = self.memory.log.next(PeerId(to as u32), after) {
+                let message = Message {
+                    context: entry.stream.context.0,
+                    stream: (entry.stream.context.number(), self.me, to, entry.stream.lane),
+                    sequence: entry.sequence.0,
+                    source: entry.source.0,
+                    tag: entry.tag,
+                    bytes: entry.bytes,
+                };
+                all.push((message, self.memory.log.payload(record).to_vec()));
+                after = Some(record);
+            }
+        }
+        all
+    }
+}
+
+impl Host for SimHost {
+    type SendBuffer = Buffer;
+    type ReceiveBuffer = Buffer;
+    type Token = u32;
+
+    fn resolve(&mut self, handle: u64, rank: CommRank) -> PeerId {
+        PeerId(self.memory.comms[handle as usize][rank.0 as usize] as u32)
+    }
+
+    fn peer_info(&mut self, peer: PeerId) -> PeerInfo {
+        let at = peer.0 as usize;
+        let outside = usize::from(!self.options.same_set(self.me, at));
+        let shift = self.net.borrow().limits_shift(self.me, at);
+        PeerInfo {
+            set: SetId(self.options.sets[at]),
+            incarnation: Incarnation(self.net.borrow().incarnations[at]),
+            eager_bytes_max: self.options.eager_bytes_max[outside] << shift,
+            chunk_bytes_max: self.options.chunk_bytes_max[outside] << shift,
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        payload: Payload<'_, Buffer>,
+        taken: usize,
+    ) -> Transmit {
+        let outside = !self.options.same_set(self.me, to.0 as usize);
+        let from_program = matches!(payload, Payload::Program(..));
+        assert!(!(outside && from_program), "E4: an outgoing payload comes from the log");
+        let inside = matches!(payload, Payload::Log(..)) && !outside;
+        assert!(!inside, "E5: an internal payload is not in the log");
+        let payload = self.bytes(&payload);
+        self.net.borrow_mut().offer(self.me, to.0 as usize, header, &payload, taken)
+    }
+
+    fn log_append(&mut self, entry: &LogEntry, buffer: &mut Buffer) -> Result<LogRecord, LogFull> {
+        assert!(!self.options.same_set(self.me, entry.to.0 as usize), "E5: internal message");
+        let bytes = self.buffer(*buffer).to_vec();
+        self.memory.log.append(entry, |into| into.copy_from_slice(&bytes))
+    }
+
+    fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {
+        if self.options.planted != Some(Planted::ResendOutOfOrder) {
+            return self.memory.log.next(to, after);
+        }
+        let mut all = Vec::new();
+        while let Some(next) = self.memory.log.next(to, all.last().map(|(record, _)| *record)) {
+            all.push(next);
+        }
+        all.reverse();
+        let at = match after {
+            None => 0,
+            Some(after) => all.iter().position(|(record, _)| *record == after)? + 1,
+        };
+        all.get(at).copied()
+    }
+
+    fn capacity(&self, buffer: &Buffer) -> u64 {
+        let overrun = if self.options.planted == Some(Planted::Overrun) { 8 } else { 0 };
+        self.buffer(*buffer).len() as u64 + overrun
+    }
+
+    fn pack(&mut self, buffer: &mut Buffer, range: Range<u64>, out: &mut Vec<u8>) {
+        assert!(out.is_empty(), "pack appends to what is empty");
+        out.extend_from_slice(&self.buffer(*buffer)[range.start as usize..range.end as usize]);
+    }
+
+    fn unpack(&mut self, buffer: &mut Buffer, offset: u64, bytes: &[u8]) {
+        let into = self.buffer_mut(*buffer);
+        let end = offset as usize + bytes.len();
+        assert!(end <= into.len(), "written past the end of a receive buffer");
+        into[offset as usize..end].copy_from_slice(bytes);
+    }
+
+    fn copy(&mut self, from: &mut Buffer, into: &mut Buffer, bytes: u64) {
+        let bytes = self.buffer(*from)[..bytes as usize].to_vec();
+        self.unpack(into, 0, &bytes);
+    }
+
+    fn expose(&mut self, to: PeerId, id: SendId, buffer: Payload<'_, Buffer>) -> bool {
+        if !self.prng.chance(self.options.exposures) {
+            return false;
+        }
+        let bytes = self.bytes(&buffer);
+        let name = (self.me, to.0 as usize, id.0);
+        let old = self.net.borrow_mut().exposed.insert(name, bytes);
+        assert!(old.is_none(), "exposed twice: {name:?}");
+        true
+    }
+
+    fn withdraw(&mut self, to: PeerId, id: SendId) {
+        let name = (self.me, to.0 as usize, id.0);
+        let was = self.net.borrow_mut().exposed.remove(&name).is_some();
+        // What was exposed before a restart may be gone.
+        let restarted = self.net.borrow().incarnations[self.me] > 0;
+        assert!(was || restarted, "withdrawn without being exposed: {name:?}");
+    }
+
+    fn pull(
+        &mut self,
+        from: PeerId,
+        id: SendId,
+        receive: ReceiveId,
+        into: &mut Buffer,
+        bytes: u64,
+    ) -> Pull {
+        let [refused, done] = self.options.pulls;
+        let draw = self.prng.below(100) as u32;
+        let pull = Pulling { from: from.0 as usize, send: id, receive, into: into.0, bytes };
+        if draw < refused {
+            Pull::Refused
+        } else if draw < refused + done {
+            if self.finish_pull(pull) { Pull::Done } else { Pull::Refused }
+        } else {
+            self.pulls.push(pull);
+            Pull::Started
+        }
+    }
+
+    fn complete(&mut self, token: u32, status: Status) {
+        self.completed.push((token, status));
+    }
+}

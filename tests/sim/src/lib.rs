@@ -1,0 +1,18 @@
+//! Deterministic simulation of the message engine: whole jobs, one seed each.
+//!
+//! [`options::Options`] says what a seed stands for. [`world::World`] runs it; the checkers are
+//! [`model`] (what MPI says) and the assertions of `process.rs` and `world.rs`. `DESIGN.md` in
+//! this folder tells more.
+#![forbid(unsafe_code)]
+
+pub mod decoder;
+pub mod faults;
+pub mod host;
+pub mod model;
+pub mod network;
+pub mod options;
+pub mod prng;
+pub mod process;
+pub mod run;
+pub mod script;
+pub mod world;

@@ -1,0 +1,204 @@
+//! What MPI says, as plainly as possible: two lists for each process (MPI-3.1 §3.5), and one book
+//! for the job in which every message is entered when it is sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names a stream: context id (without instance), sender, receiver, lane (0 for all user tags,
+/// else the tag).
+pub type Stream = (u32, usize, usize, i32);
+
+/// The lane of a tag.
+pub fn lane(tag: i32) -> i32 {
+    tag.min(0)
+}
+
+/// A message as its receiver sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message {
+    /// Its communicator.
+    pub context: u32,
+    /// Its stream.
+    pub stream: Stream,
+    /// Its number there.
+    pub sequence: u64,
+    /// Sender's rank in the communicator.
+    pub source: u32,
+    /// Tag.
+    pub tag: i32,
+    /// Length.
+    pub bytes: u64,
+}
+
+impl Message {
+    /// The payload: a function of the message's name.
+    pub fn payload(&self) -> Vec<u8> {
+        let (context, from, to, lane) = self.stream;
+        let name = [u64::from(context), from as u64, to as u64, lane as u64, self.sequence];
+        let mut state = name.into_iter().fold(self.tag as u64, |state, word| {
+            (state ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+        });
+        let mut out = Vec::with_capacity(self.bytes as usize + 8);
+        while (out.len() as u64) < self.bytes {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            out.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+        }
+        out.truncate(self.bytes as usize);
+        out
+    }
+}
+
+/// What a receive takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    /// Context.
+    pub context: u32,
+    /// Rank in the communicator, or any.
+    pub source: Option<u32>,
+    /// Tag, or any that is not negative.
+    pub tag: Option<i32>,
+}
+
+impl Pattern {
+    fn takes(&self, message: &Message) -> bool {
+        self.context == message.context
+            && self.source.is_none_or(|source| source == message.source)
+            && self.tag.map_or(message.tag >= 0, |tag| tag == message.tag)
+    }
+}
+
+/// Matching of one process. Tokens name receives.
+#[derive(Clone, Debug, Default)]
+pub struct Matching {
+    posted: Vec<(u32, Pattern)>,
+    unexpected: Vec<Message>,
+    /// Matched receives that are not complete.
+    pub matched: BTreeMap<u32, Message>,
+    /// Claimed messages that were not received.
+    pub claimed: BTreeMap<u32, Message>,
+    /// Messages that have arrived, per stream.
+    pub arrived: BTreeMap<Stream, u64>,
+}
+
+impl Matching {
+    /// A message arrives. If a receive takes it: its token.
+    pub fn arrive(&mut self, message: Message) -> Option<u32> {
+        let count = self.arrived.entry(message.stream).or_default();
+        assert_eq!(message.sequence, *count, "order, loss or duplicate: {message:?}");
+        *count += 1;
+        match self.posted.iter().position(|(_, pattern)| pattern.takes(&message)) {
+            Some(at) => {
+                let (token, _) = self.posted.remove(at);
+                self.matched.insert(token, message);
+                Some(token)
+            }
+            None => {
+                self.unexpected.push(message);
+                None
+            }
+        }
+    }
+
+    /// Post a receive. The message it takes at once, if any.
+    pub fn post(&mut self, token: u32, pattern: Pattern) -> Option<Message> {
+        let Some(at) = self.unexpected.iter().position(|message| pattern.takes(message)) else {
+            self.posted.push((token, pattern));
+            return None;
+        };
+        let message = self.unexpected.remove(at);
+        self.matched.insert(token, message);
+        Some(message)
+    }
+
+    /// The message that a receive would take.
+    pub fn probe(&self, pattern: Pattern) -> Option<Message> {
+        self.unexpected.iter().find(|message| pattern.takes(message)).copied()
+    }
+
+    /// Take it out of matching.
+    pub fn claim(&mut self, token: u32, pattern: Pattern) -> Option<Message> {
+        let at = self.unexpected.iter().position(|message| pattern.takes(message))?;
+        let message = self.unexpected.remove(at);
+        self.claimed.insert(token, message);
+        Some(message)
+    }
+
+    /// Receive what was claimed.
+    pub fn receive_claimed(&mut self, token: u32) -> Message {
+        let Some(message) = self.claimed.remove(&token) else { panic!("{token} not claimed") };
+        self.matched.insert(token, message);
+        message
+    }
+
+    /// Take a receive back; false if it has matched.
+    pub fn cancel(&mut self, token: u32) -> bool {
+        let before = self.posted.len();
+        self.posted.retain(|(posted, _)| *posted != token);
+        before != self.posted.len()
+    }
+
+    /// Receives that are not complete.
+    pub fn receives(&self) -> usize {
+        self.posted.len() + self.matched.len()
+    }
+
+    /// Messages without a receive.
+    pub fn messages(&self) -> usize {
+        self.unexpected.len() + self.claimed.len()
+    }
+
+    /// Every message from a sender that is here but not received.
+    pub fn waiting(&self) -> impl Iterator<Item = &Message> {
+        self.unexpected.iter().chain(self.claimed.values())
+    }
+}
+
+/// What a sender has said of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// The message.
+    pub message: Message,
+    /// MPI_Ssend.
+    pub synchronous: bool,
+}
+
+/// All messages of the job.
+#[derive(Debug, Default)]
+pub struct Book {
+    /// Per stream, in order.
+    pub sent: BTreeMap<Stream, Vec<Sent>>,
+    /// Messages that have been matched at some time.
+    pub matched: BTreeSet<(Stream, u64)>,
+}
+
+impl Book {
+    /// A message is sent: for the first time, or again after a restart and then the same.
+    pub fn send(&mut self, sent: Sent) {
+        let stream = self.sent.entry(sent.message.stream).or_default();
+        let at = sent.message.sequence as usize;
+        assert!(at <= stream.len(), "a gap in what is sent: {sent:?}");
+        match stream.get(at) {
+            Some(before) => assert_eq!(*before, sent, "execution is not deterministic"),
+            None => stream.push(sent),
+        }
+    }
+
+    /// The message that an arriving envelope must be.
+    pub fn find(&self, stream: Stream, sequence: u64) -> Message {
+        let sent = self.sent.get(&stream).and_then(|stream| stream.get(sequence as usize));
+        let Some(sent) = sent else { panic!("never sent: {stream:?} number {sequence}") };
+        sent.message
+    }
+
+    /// A receive has taken it.
+    pub fn note_match(&mut self, message: &Message) {
+        self.matched.insert((message.stream, message.sequence));
+    }
+
+    /// Messages and bytes of all messages that `test` picks.
+    pub fn total(&self, test: impl Fn(&Stream) -> bool) -> (u64, u64) {
+        let picked = self.sent.iter().filter(|(stream, _)| test(stream));
+        picked
+            .flat_map(|(_, stream)| stream)
+            .fold((0, 0), |(messages, bytes), sent| (messages + 1, bytes + sent.message.bytes))
+    }
+}

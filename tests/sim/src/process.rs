@@ -1,0 +1,408 @@
+//! One simulated process: engine, host, program; and what MPI promises about each call.
+
+use crate::host::{BLANK, Buffer, SimHost};
+use crate::model::{Book, Matching, Message, Pattern, Sent as SentRecord, Stream, lane};
+use crate::options::{Options, Planted};
+use crate::script::{Op, Request, Script, lonely, pattern};
+use rustbtl_fragments::engine::*;
+use rustbtl_fragments::host::Status;
+use rustbtl_fragments::ids::*;
+use rustbtl_fragments::wire::{FLAG_AGAIN, Header, Kind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What all processes share and no fault touches.
+pub struct Shared {
+    /// The run.
+    pub options: Options,
+    /// All programs.
+    pub script: Script,
+    /// All messages.
+    pub book: Book,
+    /// (communicator, process): has come to `Op::Agree`.
+    pub agreed: BTreeSet<(usize, usize)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Open {
+    Send { message: Message, synchronous: bool },
+    Receive { id: Option<ReceiveId>, comm: usize, pattern: Pattern, capacity: u64 },
+}
+
+/// What a receive gave.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    status: Status,
+    bytes: Vec<u8>,
+}
+
+/// The program's state: goes into a line.
+#[derive(Clone, Default)]
+pub struct Program {
+    segment: usize,
+    done: Vec<bool>,
+    open: BTreeMap<Request, Open>,
+    comms: BTreeMap<usize, CommId>,
+    sent: BTreeMap<Stream, u64>,
+    /// Matching as MPI says it.
+    pub matching: Matching,
+    /// What receives gave.
+    pub results: BTreeMap<Request, Outcome>,
+    lonely: u32,
+}
+
+/// A process.
+pub struct Process {
+    /// Its rank in the world.
+    pub me: usize,
+    /// Its engine.
+    pub engine: Engine<SimHost>,
+    /// Its surroundings.
+    pub host: SimHost,
+    /// Its program.
+    pub program: Program,
+}
+
+impl Process {
+    /// Nothing left to do?
+    pub fn is_finished(&self, shared: &Shared) -> bool {
+        self.program.segment == shared.script.programs[self.me].len()
+    }
+
+    /// Try one step of the program. False: it waits.
+    pub fn step(&mut self, shared: &mut Shared, draw: usize) -> bool {
+        let Some(segment) = shared.script.programs[self.me].get(self.program.segment) else {
+            return false;
+        };
+        let program = &mut self.program;
+        program.done.resize(segment.ops.len(), false);
+        let mut blocked: Vec<i32> = Vec::new();
+        let mut ready = Vec::new();
+        for (at, op) in segment.ops.iter().enumerate() {
+            if program.done[at] {
+                continue;
+            }
+            if !blocked.contains(&op.lane()) {
+                ready.push(at);
+                blocked.push(op.lane());
+            }
+            if !segment.loose {
+                break;
+            }
+        }
+        let at = ready[draw % ready.len()];
+        let op = segment.ops[at].clone();
+        if !self.execute(shared, &op) {
+            return false;
+        }
+        self.program.done[at] = true;
+        if self.program.done.iter().all(|done| *done) {
+            self.program.segment += 1;
+            self.program.done.clear();
+        }
+        true
+    }
+
+    /// True: the step is done.
+    fn execute(&mut self, shared: &mut Shared, op: &Op) -> bool {
+        match *op {
+            Op::Agree { comm } => {
+                shared.agreed.insert((comm, self.me));
+                let members = &shared.script.comms[comm].members;
+                members.iter().all(|&rank| shared.agreed.contains(&(comm, rank)))
+            }
+            Op::AddComm { comm } => self.add_comm(shared, comm),
+            Op::DelComm { comm } => {
+                let Some(id) = self.program.comms.remove(&comm) else { panic!("no comm {comm}") };
+                self.engine.del_comm(id);
+                true
+            }
+            Op::Send { comm, to, tag, bytes, synchronous, request } => {
+                self.send(shared, comm, to, tag, bytes, synchronous, request);
+                true
+            }
+            Op::Receive { comm, pattern, capacity, request } => {
+                self.receive(shared, comm, pattern, capacity, request);
+                true
+            }
+            Op::Probe { comm, pattern } => self.probe(comm, pattern),
+            Op::Claim { comm, pattern, capacity, request } => {
+                self.claim(shared, comm, pattern, capacity, request)
+            }
+            Op::CancelAndRepeat { request, .. } => {
+                self.cancel_and_repeat(shared, request);
+                true
+            }
+            Op::CancelLonely { comm } => {
+                self.cancel_lonely(comm);
+                true
+            }
+            Op::Wait { request } => !self.program.open.contains_key(&request),
+            Op::WaitAll => self.program.open.values().all(|open| match open {
+                Open::Send { message, .. } => is_wild(&shared.options, message),
+                Open::Receive { .. } => false,
+            }),
+            Op::WaitRest => self.program.open.is_empty(),
+        }
+    }
+
+    fn add_comm(&mut self, shared: &Shared, comm: usize) -> bool {
+        let info = &shared.script.comms[comm];
+        let Some(rank) = info.members.iter().position(|&rank| rank == self.me) else {
+            panic!("not a member of {comm}")
+        };
+        let (rank, size) = (CommRank(rank as u32), info.members.len() as u32);
+        let id = self.engine.add_comm(info.context, rank, size, comm as u64);
+        self.program.comms.insert(comm, id);
+        true
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn send(
+        &mut self,
+        shared: &mut Shared,
+        comm: usize,
+        to: u32,
+        tag: i32,
+        bytes: u64,
+        synchronous: bool,
+        request: Request,
+    ) {
+        let info = &shared.script.comms[comm];
+        let Some(rank) = info.members.iter().position(|&rank| rank == self.me) else {
+            panic!("not a member of {comm}")
+        };
+        let receiver = info.members[to as usize];
+        let (context, source) = (info.context.0, rank as u32);
+        let stream = (info.context.number(), self.me, receiver, lane(tag));
+        let next = self.program.sent.entry(stream).or_default();
+        let message = Message { context, stream, sequence: *next, source, tag, bytes };
+        *next += 1;
+        shared.book.send(SentRecord { message, synchronous });
+        self.host.memory.buffers.insert(request, message.payload());
+        self.program.open.insert(request, Open::Send { message, synchronous });
+        if receiver == self.me {
+            self.arrive(shared, message);
+        }
+        let early = shared.options.planted == Some(Planted::SynchronousEarly);
+        let mode = if synchronous && !early { Mode::Synchronous } else { Mode::Standard };
+        let comm = self.program.comms[&comm];
+        let (to, buffer) = (CommRank(to), Buffer(request));
+        match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {
+            Ok(Sent::Complete) => self.send_is_complete(shared, request),
+            Ok(Sent::Pending(_)) => {}
+            Err(error) => panic!("the log refused a message: {error:?}"),
+        }
+        self.settle(shared);
+    }
+
+    fn arrive(&mut self, shared: &mut Shared, message: Message) {
+        if self.program.matching.arrive(message).is_some() {
+            shared.book.note_match(&message);
+        }
+    }
+
+    fn receive(
+        &mut self,
+        shared: &mut Shared,
+        comm: usize,
+        pattern: Pattern,
+        capacity: u64,
+        request: Request,
+    ) {
+        self.host.memory.buffers.insert(request, vec![BLANK; capacity as usize]);
+        let open = Open::Receive { id: None, comm, pattern, capacity };
+        self.program.open.insert(request, open);
+        if let Some(message) = self.program.matching.post(request, pattern) {
+            shared.book.note_match(&message);
+        }
+        let comm = self.program.comms[&comm];
+        let (source, tag) = engine_pattern(pattern);
+        let buffer = Buffer(request);
+        let received = self.engine.receive(&mut self.host, comm, source, tag, buffer, request);
+        self.received(shared, request, received);
+    }
+
+    fn received(&mut self, shared: &mut Shared, request: Request, received: Received) {
+        match received {
+            Received::Complete(status) => self.receive_is_complete(request, status),
+            Received::Pending(id) => {
+                if let Some(Open::Receive { id: slot, .. }) = self.program.open.get_mut(&request) {
+                    *slot = Some(id);
+                }
+            }
+        }
+        self.settle(shared);
+    }
+
+    fn check_probe(&self, pattern: Pattern, status: Option<Status>) {
+        let want = self.program.matching.probe(pattern).map(|message| status_of(&message));
+        assert_eq!(status, want, "probe of {pattern:?}");
+    }
+
+    fn probe(&mut self, comm: usize, pattern: Pattern) -> bool {
+        let (source, tag) = engine_pattern(pattern);
+        let status = self.engine.probe(self.program.comms[&comm], source, tag);
+        self.check_probe(pattern, status);
+        status.is_some()
+    }
+
+    fn claim(
+        &mut self,
+        shared: &mut Shared,
+        comm: usize,
+        pattern: Pattern,
+        capacity: u64,
+        request: Request,
+    ) -> bool {
+        let (source, tag) = engine_pattern(pattern);
+        let claimed = self.engine.claim(self.program.comms[&comm], source, tag);
+        self.check_probe(pattern, claimed.map(|(_, status)| status));
+        let Some((id, _)) = claimed else { return false };
+        self.program.matching.claim(request, pattern);
+        self.check(shared);
+        self.host.memory.buffers.insert(request, vec![BLANK; capacity as usize]);
+        let open = Open::Receive { id: None, comm, pattern, capacity };
+        self.program.open.insert(request, open);
+        let message = self.program.matching.receive_claimed(request);
+        shared.book.note_match(&message);
+        let buffer = Buffer(request);
+        let received = self.engine.receive_claimed(&mut self.host, id, buffer, request);
+        let Some(received) = received else { panic!("a claimed message is gone") };
+        self.received(shared, request, received);
+        let again = self.engine.receive_claimed(&mut self.host, id, buffer, request);
+        assert_eq!(again, None, "a claimed message is received once");
+        true
+    }
+
+    fn cancel_and_repeat(&mut self, shared: &mut Shared, request: Request) {
+        let Some(Open::Receive { id, comm, pattern, capacity }) =
+            self.program.open.get(&request).copied()
+        else {
+            return;
+        };
+        let Some(id) = id else { panic!("a receive that is open has an id") };
+        let gone = self.engine.cancel_receive(id);
+        assert_eq!(gone, self.program.matching.cancel(request), "cancel of an unmatched receive");
+        if gone {
+            assert!(!self.engine.cancel_receive(id), "cancelled once");
+            self.receive(shared, comm, pattern, capacity, request);
+        }
+    }
+
+    fn cancel_lonely(&mut self, comm: usize) {
+        let token = u32::MAX - self.program.lonely;
+        self.program.lonely += 1;
+        self.host.memory.buffers.insert(token, Vec::new());
+        let (source, tag) = engine_pattern(lonely(0));
+        let comm = self.program.comms[&comm];
+        let buffer = Buffer(token);
+        match self.engine.receive(&mut self.host, comm, source, tag, buffer, token) {
+            Received::Pending(id) => assert!(self.engine.cancel_receive(id), "nothing matches it"),
+            Received::Complete(status) => panic!("matched by nothing: {status:?}"),
+        }
+        self.host.memory.buffers.remove(&token);
+    }
+
+    /// A frame comes in. `ghost`: from or to an older incarnation.
+    pub fn on_frame(&mut self, shared: &mut Shared, from: usize, frame: &[u8], ghost: bool) {
+        let stale = self.engine.counters().stale_frames;
+        let Ok(header) = Header::decode(frame) else { panic!("a frame that does not decode") };
+        let first = header.kind == Kind::Eager
+            || header.kind == Kind::Announce && header.flags & FLAG_AGAIN == 0;
+        if first && !ghost {
+            let context = ContextId(header.context).number();
+            let stream = (context, from, self.me, lane(header.tag));
+            let message = shared.book.find(stream, header.sequence);
+            let envelope = (header.context, header.source, header.tag);
+            assert_eq!((message.context, message.source, message.tag), envelope, "envelope");
+            self.arrive(shared, message);
+        }
+        if let Err(error) = self.engine.on_frame(&mut self.host, PeerId(from as u32), frame) {
+            panic!("{} refuses a frame from {from}: {error:?} {header:?}", self.me);
+        }
+        let dropped = self.engine.counters().stale_frames - stale;
+        assert_eq!(dropped, u64::from(ghost), "older incarnations are dropped, others are not");
+        self.settle(shared);
+    }
+
+    /// What the driver does after each call of the engine.
+    pub fn settle(&mut self, shared: &mut Shared) {
+        for (request, status) in core::mem::take(&mut self.host.completed) {
+            match self.program.open.get(&request) {
+                Some(Open::Send { .. }) => self.send_is_complete(shared, request),
+                Some(Open::Receive { .. }) => self.receive_is_complete(request, status),
+                None => panic!("{request} is complete a second time"),
+            }
+        }
+        self.check(shared);
+    }
+
+    fn check(&self, _shared: &Shared) {
+        self.engine.check();
+        let (receives, messages, _) = self.engine.open();
+        assert_eq!(receives, self.program.matching.receives(), "receives that are not finished");
+        assert_eq!(messages, self.program.matching.messages(), "messages without a receive");
+    }
+
+    fn send_is_complete(&mut self, shared: &Shared, request: Request) {
+        let Some(Open::Send { message, synchronous }) = self.program.open.remove(&request) else {
+            panic!("{request} is no open send")
+        };
+        let matched = shared.book.matched.contains(&(message.stream, message.sequence));
+        assert!(!synchronous || matched, "a synchronous send is complete before its match");
+        self.host.memory.buffers.remove(&request);
+    }
+
+    fn receive_is_complete(&mut self, request: Request, status: Status) {
+        let Some(Open::Receive { capacity, .. }) = self.program.open.remove(&request) else {
+            panic!("{request} is no open receive")
+        };
+        let Some(message) = self.program.matching.matched.remove(&request) else {
+            panic!("{request} is complete without a match: {status:?}")
+        };
+        let want = Status { truncated: message.bytes > capacity, ..status_of(&message) };
+        assert_eq!(status, want, "status of a receive");
+        let Some(bytes) = self.host.memory.buffers.remove(&request) else { panic!("no buffer") };
+        let fits = message.bytes.min(capacity) as usize;
+        assert!(bytes[..fits] == message.payload()[..fits], "content of {message:?}");
+        assert!(bytes[fits..].iter().all(|&byte| byte == BLANK), "written past the message");
+        let old = self.program.results.insert(request, Outcome { status, bytes });
+        assert!(old.is_none(), "{request} has a result already");
+    }
+
+    /// How many messages of a stream it has sent.
+    pub fn sent(&self, stream: &Stream) -> u64 {
+        self.program.sent.get(stream).copied().unwrap_or(0)
+    }
+
+    /// Where the program stands, for messages.
+    pub fn position(&self) -> String {
+        let Program { segment, done, open, .. } = &self.program;
+        format!("{}: segment {segment} {done:?} open {open:?} {:?}", self.me, self.engine.open())
+    }
+
+    /// Matched receives from processes that `test` picks.
+    pub fn incomplete_from(&self, test: impl Fn(usize) -> bool) -> usize {
+        let matched = self.program.matching.matched.values();
+        matched.filter(|message| test(message.stream.1)).count()
+    }
+}
+
+fn status_of(message: &Message) -> Status {
+    Status {
+        source: CommRank(message.source),
+        tag: message.tag,
+        bytes: message.bytes,
+        truncated: false,
+        cancelled: false,
+    }
+}
+
+fn engine_pattern(pattern: Pattern) -> (Source, TagMatch) {
+    let source = pattern.source.map_or(Source::Any, |rank| Source::Rank(CommRank(rank)));
+    (source, pattern.tag.map_or(TagMatch::Any, TagMatch::Is))
+}
+
+fn is_wild(options: &Options, message: &Message) -> bool {
+    pattern(options, ContextId(message.context), message.source, message.tag).source.is_none()
+}

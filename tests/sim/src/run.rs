@@ -1,0 +1,61 @@
+//! Running seeds: one, or many; what a failure prints.
+
+use crate::options::{Options, Planted, Tier};
+use crate::world::{Report, World};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+
+/// Run one seed and check it. Where results must repeat, they are compared with those of the same
+/// program without faults.
+pub fn run(options: &Options) -> Report {
+    let report = World::new(options, 0).run();
+    if options.repeatable && report.faults != [0; 3] {
+        let calm = World::new(&options.without_faults(), 1).run();
+        for (rank, (got, want)) in report.results.iter().zip(&calm.results).enumerate() {
+            assert!(got == want, "results of rank {rank} differ from a run without faults");
+        }
+    }
+    report
+}
+
+/// Run a seed; false and a line that runs it again, if it fails.
+pub fn passes(tier: Tier, seed: u64) -> bool {
+    let ran = catch_unwind(AssertUnwindSafe(|| run(&Options::of(tier, seed))));
+    if ran.is_err() {
+        let test = format!("{tier:?}").to_lowercase();
+        eprintln!("failed; again: RUSTBTL_SIM_SEED={seed} cargo test -p rustbtl-sim {test}");
+    }
+    ran.is_ok()
+}
+
+/// The seeds that the environment asks for, or the first `usual`.
+pub fn seeds(usual: u64) -> Vec<u64> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    if let Some(seed) = number("RUSTBTL_SIM_SEED") {
+        return vec![seed];
+    }
+    (0..number("RUSTBTL_SIM_SEEDS").unwrap_or(usual)).collect()
+}
+
+/// Run many seeds of a tier; panics at the third that fails.
+pub fn run_many(tier: Tier, usual: u64) {
+    let mut failed = Vec::new();
+    for seed in seeds(usual) {
+        if !passes(tier, seed) {
+            failed.push(seed);
+        }
+        assert!(failed.len() < 3, "{tier:?}: seeds {failed:?} failed");
+    }
+    assert!(failed.is_empty(), "{tier:?}: seeds {failed:?} failed");
+}
+
+/// The first of `seeds` seeds at which a planted bug is caught.
+pub fn caught(planted: Planted, tier: Tier, seeds: u64) -> Option<u64> {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let first = (0..seeds).find(|&seed| {
+        let options = Options { planted: Some(planted), ..Options::of(tier, seed) };
+        catch_unwind(AssertUnwindSafe(|| run(&options))).is_err()
+    });
+    panic::set_hook(usual);
+    first
+}

@@ -1,0 +1,239 @@
+//! The job: all processes, the network between them, and one random step after the other.
+
+use crate::faults::Faults;
+use crate::host::SimHost;
+use crate::model::Book;
+use crate::network::Network;
+use crate::options::Options;
+use crate::prng::Prng;
+use crate::process::{Outcome, Process, Program, Shared};
+use crate::script::{Request, script};
+use rustbtl_fragments::counters::Counters;
+use rustbtl_fragments::engine::Engine;
+use rustbtl_fragments::ids::*;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Steps without faults after which everybody must have finished.
+const STEPS_MAX: u64 = 500_000;
+
+/// A job.
+pub struct World {
+    /// The processes.
+    pub processes: Vec<Process>,
+    /// The network.
+    pub net: Rc<RefCell<Network>>,
+    /// Scripts and books.
+    pub shared: Shared,
+    /// Randomness of the schedule.
+    pub prng: Prng,
+    /// Faults and lines.
+    pub faults: Faults,
+}
+
+/// What a job gave: the results of every receive of each process.
+pub type Results = Vec<BTreeMap<Request, Outcome>>;
+
+/// What a run was.
+pub struct Report {
+    /// Results.
+    pub results: Results,
+    /// Steps taken.
+    pub steps: u64,
+    /// Faults that happened: resets, deaths, lines.
+    pub faults: [u32; 3],
+    /// The engines' counters at the end.
+    pub counters: Vec<Counters>,
+    /// Messages that were trimmed from logs.
+    pub trimmed: usize,
+}
+
+impl World {
+    /// The job of these options; `schedule` picks one order of events among all.
+    pub fn new(options: &Options, schedule: u64) -> Self {
+        let root = Prng::new(options.seed).fork(3 + schedule);
+        let net = Rc::new(RefCell::new(Network::new(options, root.fork(1))));
+        let script = script(options);
+        let comms: Vec<Vec<usize>> = script.comms.iter().map(|c| c.members.clone()).collect();
+        let processes = (0..options.ranks())
+            .map(|me| Process {
+                me,
+                engine: Engine::new(PeerId(me as u32), SetId(options.sets[me]), Incarnation(0)),
+                host: SimHost::new(me, options, Rc::clone(&net), comms.clone()),
+                program: Program::default(),
+            })
+            .collect();
+        let (book, agreed) = (Book::default(), BTreeSet::new());
+        let shared = Shared { options: options.clone(), script, book, agreed };
+        let mut world =
+            Self { processes, net, shared, prng: root.fork(2), faults: Faults::new(options) };
+        for set in world.sets() {
+            world.take_line(set);
+        }
+        world
+    }
+
+    /// The sets of the job.
+    pub fn sets(&self) -> Vec<u32> {
+        let all: BTreeSet<u32> = self.shared.options.sets.iter().copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// Run to the end and check everything.
+    pub fn run(mut self) -> Report {
+        let mut steps = 0;
+        while !self.is_over() {
+            steps += 1;
+            if steps > STEPS_MAX {
+                let at: Vec<String> = self.processes.iter().map(Process::position).collect();
+                let net = self.net.borrow().describe();
+                panic!("no end after {steps} steps:\n{}\n{net}", at.join("\n"));
+            }
+            if !self.fault_step() {
+                self.step();
+            }
+        }
+        self.check_end();
+        let (faults, trimmed) = (self.faults.happened, self.faults.covered.len());
+        let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
+        let results = self.processes.into_iter().map(|process| process.program.results).collect();
+        Report { results, steps, faults, counters, trimmed }
+    }
+
+    /// Everybody has finished, nothing is under way.
+    fn is_over(&self) -> bool {
+        self.faults.dead.is_empty()
+            && self.processes.iter().all(|process| {
+                process.is_finished(&self.shared)
+                    && process.engine.is_flushed()
+                    && process.engine.open() == (0, 0, 0)
+            })
+            && self.is_quiet()
+    }
+
+    fn is_quiet(&self) -> bool {
+        let mut net = self.net.borrow_mut();
+        let ranks = self.processes.len();
+        (0..ranks).all(|a| {
+            (0..ranks).all(|b| {
+                let silent = net.wire(a, b).is_silent() && net.end(a, b).events.is_empty();
+                silent && (a == b || net.connection(a, b).alive)
+            })
+        })
+    }
+
+    /// One step of the job, whatever the network and the programs do next.
+    fn step(&mut self) {
+        let me = self.prng.below(self.processes.len());
+        if self.faults.is_dead(self.shared.options.sets[me]) {
+            return;
+        }
+        let draw = self.prng.bits() as usize;
+        match self.prng.below(10) {
+            0..3 => {
+                if !self.faults.is_quiescing(self.shared.options.sets[me]) {
+                    self.processes[me].step(&mut self.shared, draw >> 8);
+                }
+            }
+            3..7 => self.deliver(me, draw >> 8),
+            7 | 8 => {
+                let process = &mut self.processes[me];
+                process.engine.flush(&mut process.host);
+                process.settle(&mut self.shared);
+            }
+            _ => self.finish_pull(me, draw >> 8),
+        }
+    }
+
+    /// Hand a frame in.
+    fn deliver(&mut self, me: usize, draw: usize) {
+        let ranks = self.processes.len();
+        for turn in 0..ranks {
+            let from = (draw + turn) % ranks;
+            let frame = {
+                let mut net = self.net.borrow_mut();
+                if net.is_current(me, from) { net.take(from, me) } else { None }
+            };
+            if let Some(mut frame) = frame {
+                self.faults.tamper(&self.processes[me], from, &mut frame);
+                self.processes[me].on_frame(&mut self.shared, from, &frame, false);
+                return;
+            }
+        }
+    }
+
+    fn finish_pull(&mut self, me: usize, draw: usize) {
+        let process = &mut self.processes[me];
+        if process.host.pulls.is_empty() {
+            return;
+        }
+        let at = draw % process.host.pulls.len();
+        let pull = process.host.pulls.remove(at);
+        let ok = !(draw >> 8).is_multiple_of(4) && process.host.finish_pull(pull);
+        process.engine.pull_finished(&mut process.host, pull.receive, ok);
+        process.settle(&mut self.shared);
+    }
+
+    /// What must hold when everybody has finished.
+    fn check_end(&self) {
+        let net = self.net.borrow();
+        assert!(net.exposed.is_empty(), "still exposed: {:?}", net.exposed.keys());
+        for process in &self.processes {
+            assert!(process.host.memory.buffers.is_empty(), "buffers are left");
+            assert!(process.host.pulls.is_empty(), "pulls are left");
+            self.check_counters(process);
+            self.check_log(process);
+        }
+    }
+
+    /// The engine's counters equal an independent count.
+    fn check_counters(&self, process: &Process) {
+        let (me, options, book) = (process.me, &self.shared.options, &self.shared.book);
+        let c = process.engine.counters();
+        let inside = |other: usize| options.same_set(me, other);
+        let sent = book.total(|stream| stream.1 == me && inside(stream.2));
+        assert_eq!((c.sent_internal_messages, c.sent_internal_bytes), sent, "sent internal");
+        let sent = book.total(|stream| stream.1 == me && !inside(stream.2));
+        assert_eq!((c.sent_outgoing_messages, c.sent_outgoing_bytes), sent, "sent outgoing");
+        let got = book.total(|stream| stream.2 == me && inside(stream.1));
+        assert_eq!((c.received_internal_messages, c.received_internal_bytes), got, "internal");
+        let got = book.total(|stream| stream.2 == me && !inside(stream.1));
+        assert_eq!((c.received_ingoing_messages, c.received_ingoing_bytes), got, "ingoing");
+        if self.faults.happened == [0; 3] {
+            let all = c.sent_internal_messages + c.sent_outgoing_messages;
+            assert_eq!(c.eager_messages + c.rendezvous_messages, all, "every message once");
+            assert_eq!((c.resent_messages, c.suppressed_messages, c.stale_frames), (0, 0, 0));
+        }
+        for (peer, set, traffic) in process.engine.traffic() {
+            let peer = peer.0 as usize;
+            assert_eq!(set.0, options.sets[peer]);
+            let sent = book.total(|stream| (stream.1, stream.2) == (me, peer));
+            assert_eq!((traffic.sent_messages, traffic.sent_bytes), sent, "sent to {peer}");
+            let got = book.total(|stream| (stream.1, stream.2) == (peer, me));
+            assert_eq!((traffic.received_messages, traffic.received_bytes), got, "from {peer}");
+        }
+    }
+
+    /// The log holds exactly the outgoing messages that no line of their receiver covers.
+    fn check_log(&self, process: &Process) {
+        let (me, options) = (process.me, &self.shared.options);
+        process.host.memory.log.check();
+        let mut seen = BTreeSet::new();
+        for (message, payload) in process.host.logged() {
+            let (_, from, to, _) = message.stream;
+            assert!(from == me && !options.same_set(me, to), "E5: {message:?} in the log");
+            assert_eq!(self.shared.book.find(message.stream, message.sequence), message);
+            assert!(payload == message.payload(), "logged payload of {message:?}");
+            assert!(seen.insert((message.stream, message.sequence)), "logged twice: {message:?}");
+        }
+        for (stream, sent) in &self.shared.book.sent {
+            let outgoing = stream.1 == me && !options.same_set(me, stream.2);
+            for sent in sent.iter().filter(|_| outgoing) {
+                let name = (*stream, sent.message.sequence);
+                let covered = self.faults.covered.contains(&name);
+                assert!(seen.contains(&name) || covered, "not in the log: {name:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Seeds of each tier. `RUSTBTL_SIM_SEEDS=N` runs more, `RUSTBTL_SIM_SEED=S` just one.
+
+use rustbtl_sim::options::Tier;
+use rustbtl_sim::run::run_many;
+
+#[test]
+fn calm() {
+    run_many(Tier::Calm, 1500);
+}
+
+#[test]
+fn resets() {
+    run_many(Tier::Resets, 1500);
+}
+
+#[test]
+fn deaths() {
+    run_many(Tier::Deaths, 1500);
+}

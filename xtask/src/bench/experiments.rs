@@ -1,0 +1,163 @@
+//! What is run: programs, their arguments, and the sides that are compared.
+
+/// A side of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Side {
+    /// In tables and in the JSON document.
+    pub name: &'static str,
+    /// What runs on it.
+    pub kind: Kind,
+    /// The program asks for MPI_THREAD_MULTIPLE.
+    pub threads: bool,
+}
+
+/// What a side runs on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Open MPI as Debian has it: ob1 with vader and tcp.
+    Stock,
+    /// Our component, sets of this kind.
+    Ours(&'static str),
+    /// No MPI: the experiment's `bare` command.
+    Bare,
+    /// UCX's own benchmark.
+    Ucx,
+}
+
+const fn side(name: &'static str, kind: Kind) -> Side {
+    Side { name, kind, threads: false }
+}
+
+/// Open MPI without us.
+pub const STOCK: Side = side("stock", Kind::Stock);
+/// Our component as it comes: a node is a set.
+pub const OURS: Side = side("ours", Kind::Ours("node"));
+/// Plain message logging: each process is a set of its own.
+pub const CORE: Side = side("core", Kind::Ours("core"));
+/// What the machine itself allows.
+pub const BARE: Side = side("bare", Kind::Bare);
+/// UCX without MPI.
+pub const UCX: Side = side("ucx", Kind::Ucx);
+const STOCK_THREADS: Side = Side { threads: true, ..side("stock-threads", Kind::Stock) };
+const OURS_THREADS: Side = Side { threads: true, ..side("ours-threads", Kind::Ours("node")) };
+
+/// One program that is run on several sides in turn.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// For `--only`, and in the JSON document.
+    pub name: &'static str,
+    /// The sides, in the order in which they take turns.
+    pub sides: &'static [Side],
+    /// Emulated nodes, and ranks on each.
+    pub shape: (u32, u32),
+    /// The program.
+    pub program: Program,
+    /// What side [`BARE`] runs: `floor`'s arguments, without the repeats.
+    pub bare: &'static [&'static str],
+    /// Its numbers hardly differ between runs: one pair is enough.
+    pub once: bool,
+}
+
+/// Which program, and what its output looks like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Program {
+    /// One of tests/bench, with arguments; the number of repeats is added.
+    Own(&'static str, &'static [&'static str]),
+    /// HPCC: HPL and PTRANS.
+    Hpcc,
+    /// The payload log's own benchmark.
+    LogAppend,
+    /// Instructions of tests/bench/count.c.
+    Instructions,
+}
+
+const ONE_NODE: (u32, u32) = (1, 2);
+const TWO_NODES: (u32, u32) = (2, 1);
+
+const SMALL: &str = "0,1,4,8,16,64,256,1024,4096,16384";
+const LARGE: &str = "65536,262144,1048576,4194304";
+/// Ranks of the oversubscribed job, on a machine with fewer processors.
+pub const CROWD: u32 = 8;
+
+const fn p2p(
+    name: &'static str,
+    shape: (u32, u32),
+    sides: &'static [Side],
+    arguments: &'static [&'static str],
+    bare: &'static [&'static str],
+) -> Experiment {
+    let program = Program::Own("p2p", arguments);
+    Experiment { name, sides, shape, program, bare, once: false }
+}
+
+const fn simple(
+    name: &'static str,
+    sides: &'static [Side],
+    shape: (u32, u32),
+    program: Program,
+) -> Experiment {
+    Experiment { name, sides, shape, program, bare: &[], once: false }
+}
+
+/// All experiments, in the order in which they run.
+pub fn all() -> Vec<Experiment> {
+    const THREE: &[Side] = &[STOCK, OURS, CORE];
+    const FOUR: &[Side] = &[STOCK, OURS, CORE, BARE];
+    const TWO: &[Side] = &[STOCK, OURS];
+    const UCX_TOO: &[Side] = &[OURS, UCX];
+    const THREADS: &[Side] = &[STOCK, OURS, STOCK_THREADS, OURS_THREADS];
+    let hpcc = |name, shape| simple(name, TWO, shape, Program::Hpcc);
+    let own = |name, sides, shape, program, arguments| {
+        simple(name, sides, shape, Program::Own(program, arguments))
+    };
+    vec![
+        p2p("shm-latency", ONE_NODE, FOUR, &["latency", SMALL], &["line"]),
+        p2p("shm-rate", ONE_NODE, THREE, &["rate", "8"], &[]),
+        p2p("shm-bandwidth", ONE_NODE, FOUR, &["bandwidth", LARGE], &["readv", LARGE]),
+        p2p("shm-stream", ONE_NODE, FOUR, &["stream", LARGE], &["readv", LARGE]),
+        p2p("tcp-latency", TWO_NODES, TWO, &["latency", SMALL], &[]),
+        p2p("tcp-rate", TWO_NODES, TWO, &["rate", "8"], &[]),
+        p2p("tcp-bandwidth", TWO_NODES, TWO, &["bandwidth", LARGE], &[]),
+        p2p("tcp-stream", TWO_NODES, TWO, &["stream", LARGE], &[]),
+        p2p("threads", ONE_NODE, THREADS, &["latency", "8,4096"], &[]),
+        own("matching", TWO, ONE_NODE, "many", &["10,1000,10000"]),
+        own("oversubscribed", TWO, (1, CROWD), "crowd", &[]),
+        simple("log-append", &[BARE], ONE_NODE, Program::LogAppend),
+        hpcc("hpcc-1-node", ONE_NODE),
+        hpcc("hpcc-2-nodes", TWO_NODES),
+        Experiment { once: true, ..simple("instructions", TWO, ONE_NODE, Program::Instructions) },
+        p2p("ucx-shm-latency", ONE_NODE, UCX_TOO, &["latency", "8,4096"], &[]),
+        p2p("ucx-shm-bandwidth", ONE_NODE, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),
+        p2p("ucx-tcp-latency", TWO_NODES, UCX_TOO, &["latency", "8,4096"], &[]),
+        p2p("ucx-tcp-bandwidth", TWO_NODES, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),
+    ]
+}
+
+/// Those whose name begins with one of the words; all if there are no words.
+pub fn chosen(words: &[String]) -> Vec<Experiment> {
+    let wanted =
+        |e: &Experiment| words.is_empty() || words.iter().any(|w| e.name.starts_with(&**w));
+    all().into_iter().filter(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_can_be_chosen() {
+        let mut names: Vec<_> = all().iter().map(|e| e.name).collect();
+        assert_eq!(chosen(&["tcp-rate".into(), "hpcc".into()]).len(), 3);
+        assert_eq!(chosen(&[]).len(), names.len());
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all().len());
+    }
+
+    #[test]
+    fn who_has_a_bare_side_has_a_bare_command() {
+        for e in all().iter().filter(|e| e.program != Program::LogAppend) {
+            assert_eq!(e.sides.contains(&BARE), !e.bare.is_empty(), "{}", e.name);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! HPCC's HPL and PTRANS: the time of the largest problem of each.
+
+use std::fs;
+
+use super::experiments::{Experiment, Side};
+use super::launch::Bench;
+use super::measured::Value;
+use crate::demo::hpcc::{self, Results};
+use crate::error::{Context, Result, fail};
+
+/// `hpccinf.txt`. PTRANS' own matrix (half the size of HPL's) is done within a millisecond, so it
+/// gets a larger one beside it, which is what HPCC then reports.
+fn input(quick: bool) -> String {
+    let (hpl, ptrans) = if quick { (1000, 2000) } else { (2000, 4000) };
+    hpcc::input(1, 2).replace("1000 Ns", &format!("{hpl} Ns")).replace(
+        "0 additional problem sizes for PTRANS\n1200\n",
+        &format!("1 additional\n{ptrans}\n"),
+    )
+}
+
+/// Runs all of HPCC (it cannot run in part), verifies it, and takes two times.
+pub fn measure(bench: &Bench, experiment: &Experiment, side: &Side) -> Result<Vec<Value>> {
+    let folder = bench.scratch.join("hpcc");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
+    let file = folder.join("hpccinf.txt");
+    fs::write(&file, input(bench.quick)).context(|| file.display().to_string())?;
+    bench.job(experiment.shape, side, &["hpcc".into()], &folder, &[])?;
+    let results = Results::read(&folder.join("hpccoutf.txt"))?;
+    let mut values = Vec::new();
+    for (metric, name) in [("HPL", "HPL_time"), ("PTRANS", "PTRANS_time")] {
+        let value = results.number(name);
+        if value <= 0.0 {
+            fail!("hpccoutf.txt has no {name}");
+        }
+        values.push(Value { metric: metric.into(), size: 0, value });
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_problems_are_larger_than_those_of_the_demo() {
+        let text = input(false);
+        assert!(text.contains("\n2000 Ns\n"));
+        assert!(text.contains("\n1 additional\n4000\n"));
+        assert_eq!(text.lines().count(), hpcc::input(1, 2).lines().count());
+    }
+}

@@ -1,0 +1,101 @@
+//! The C side: compile glue-c/, link it with the Rust archive.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Component, openmpi};
+use crate::error::{Context, Result, fail};
+use crate::{paths, run};
+
+/// A missing declaration would only show when the symbol is called; `-mcx16` keeps Open MPI's
+/// atomics inline; hidden visibility keeps components apart.
+const CFLAGS: [&str; 8] = [
+    "-std=gnu11",
+    "-g",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffunction-sections",
+    "-Wall",
+    "-Wextra",
+    "-Werror=implicit-function-declaration",
+];
+
+/// `nodelete`: our close hooks close the framework that unloads us. No library of Open MPI is
+/// named: like its own components, we find its symbols in the process.
+const LDFLAGS: [&str; 5] =
+    ["-shared", "-static-libgcc", "-Wl,-z,nodelete", "-Wl,--gc-sections", "-Wl,--exclude-libs,ALL"];
+
+fn folder() -> PathBuf {
+    paths::root().join("glue-c")
+}
+
+fn build_folder() -> PathBuf {
+    paths::mca().join("build")
+}
+
+/// The C files whose name starts with one of `starts`, in order of name.
+fn sources(starts: &[&str]) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder()).context(|| folder().display().to_string())?;
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|file| file.extension().is_some_and(|e| e == "c"))
+        .filter(|file| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            starts.iter().any(|start| name.starts_with(start))
+        })
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// Compiles the component's C files.
+pub fn compile(starts: &[&str], debug: bool) -> Result<Vec<PathBuf>> {
+    let sources = sources(starts)?;
+    if sources.is_empty() {
+        fail!("glue-c has no C files: there is no component to build yet");
+    }
+    let includes = openmpi::include_folders()?;
+    fs::create_dir_all(build_folder()).context(|| build_folder().display().to_string())?;
+    sources.iter().map(|source| compile_one(source, &includes, debug)).collect()
+}
+
+fn compile_one(source: &Path, includes: &[PathBuf], debug: bool) -> Result<PathBuf> {
+    let name = source.file_stem().unwrap_or_default();
+    let object = build_folder().join(name).with_extension("o");
+    let mut gcc = Command::new("gcc");
+    gcc.args(CFLAGS).arg(if debug { "-O0" } else { "-O2" });
+    if cfg!(target_arch = "x86_64") {
+        gcc.arg("-mcx16");
+    }
+    gcc.arg("-I").arg(folder()).arg("-I").arg(folder().join("shim"));
+    for include in includes {
+        gcc.arg("-isystem").arg(include);
+    }
+    run::check(gcc.arg("-c").arg(source).arg("-o").arg(&object))?;
+    Ok(object)
+}
+
+/// Links a component under a temporary name, which is returned.
+pub fn link(component: &Component, objects: &[PathBuf], archive: &Path) -> Result<PathBuf> {
+    let script = build_folder().join(format!("{}.map", component.name));
+    let exports = format!("{{ global: {}_component; local: *; }};\n", component.name);
+    fs::write(&script, exports).context(|| script.display().to_string())?;
+    let file = build_folder().join(format!("{}.so.new", component.name));
+    let mut gcc = Command::new("gcc");
+    gcc.args(LDFLAGS).arg(format!("-Wl,--version-script={}", script.display()));
+    gcc.args(objects).arg(archive).args(["-lm", "-lpthread"]).arg("-o").arg(&file);
+    run::check(&mut gcc)?;
+    Ok(file)
+}
+
+/// The texts of show_help; the component looks for them beside itself.
+pub fn help_files() -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder()).context(|| folder().display().to_string())?;
+    let is_help = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("help-") && name.ends_with(".txt")
+    };
+    Ok(entries.flatten().map(|entry| entry.path()).filter(is_help).collect())
+}

@@ -1,0 +1,139 @@
+//! Process 1 of a cluster: makes the nodes, runs mpirun in the first, sees that nothing stays.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::options::Options;
+use super::stage::Stage;
+use super::supervise::ENDING;
+use super::{TIMED_OUT, mpirun, nodes};
+use crate::error::{Context, Result};
+use crate::report;
+use crate::sys::{self, Signals};
+
+/// How long mpirun may take to end its job after it was asked to.
+const ENDING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long daemons may outlive mpirun before they are killed and named.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Runs the whole job; gives the exit code of the cluster.
+pub fn main(options: &Options, mask: &libc::sigset_t) -> Result<i32> {
+    let watched: Vec<_> = ENDING.into_iter().chain([libc::SIGCHLD]).collect();
+    let signals = Signals::take(&watched).context(|| "reading signals".into())?;
+    let stage = Stage::build(options)?;
+    let nodes = nodes::make(options, &stage)?;
+    stage.write_node_table(&nodes)?;
+    let start = Instant::now();
+    let mpirun = mpirun::start(options, &stage, &nodes[0], *mask)?;
+    let Ended { code, asked } = attend(mpirun, options, &signals)?;
+    let seconds = start.elapsed().as_secs_f64();
+    end_leftovers(&signals, asked)?;
+    if let Some(file) = &options.report {
+        report::write(file, &stage.reports(), options, code, seconds)?;
+    }
+    Ok(code)
+}
+
+/// How mpirun has ended.
+struct Ended {
+    code: i32,
+    /// A signal or the time limit made it.
+    asked: bool,
+}
+
+/// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
+fn attend(mpirun: libc::pid_t, options: &Options, signals: &Signals) -> Result<Ended> {
+    let mut limit = options.time_limit().map(|t| Instant::now() + t);
+    let mut verdict = None;
+    let mut asked = false;
+    loop {
+        let patience = limit.map(|at| at.saturating_duration_since(Instant::now()));
+        match signals.next(patience).context(|| "reading signals".into())? {
+            Some(signal) if signal.number == libc::SIGCHLD => {
+                if let Some(status) = reap_until(mpirun)? {
+                    let code = verdict.unwrap_or(sys::exit_code(status));
+                    return Ok(Ended { code, asked });
+                }
+            }
+            Some(_) if asked => kill_all(),
+            Some(signal) => {
+                asked = true;
+                limit = Some(Instant::now() + ENDING_PATIENCE);
+                if !signal.from_terminal {
+                    // mpirun would not take its ranks along on SIGQUIT.
+                    let quit = signal.number == libc::SIGQUIT;
+                    sys::kill(mpirun, if quit { libc::SIGTERM } else { signal.number });
+                }
+            }
+            None if asked => kill_all(),
+            None if limit.is_some_and(|at| at <= Instant::now()) => {
+                asked = true;
+                verdict = Some(TIMED_OUT);
+                limit = Some(Instant::now() + ENDING_PATIENCE);
+                eprintln!("xtask: cluster: the job reached its --timeout and is ended");
+                sys::kill(mpirun, libc::SIGTERM);
+            }
+            None => (),
+        }
+    }
+}
+
+/// SIGKILL for every process of the cluster but this one.
+fn kill_all() {
+    sys::kill(-1, libc::SIGKILL);
+}
+
+/// Buries all children that have ended; the wait status of `wanted` if it is one of them.
+fn reap_until(wanted: libc::pid_t) -> Result<Option<libc::c_int>> {
+    while let Some((pid, status)) = sys::reap(-1).context(|| "waiting for mpirun".into())? {
+        if pid == wanted {
+            return Ok(Some(status));
+        }
+    }
+    Ok(None)
+}
+
+/// Gives daemons and ranks a moment to follow mpirun, then kills those that stay. It names them
+/// too, unless the end was `asked` for: then mpirun may have gone before it had told everybody.
+fn end_leftovers(signals: &Signals, asked: bool) -> Result<()> {
+    let end = Instant::now() + LEFTOVER_PATIENCE;
+    loop {
+        match sys::reap(-1) {
+            Err(_) => return Ok(()), // no child is left
+            Ok(Some(_)) => continue,
+            Ok(None) => (),
+        }
+        let patience = end.saturating_duration_since(Instant::now());
+        if patience.is_zero() {
+            break;
+        }
+        signals.next(Some(patience)).context(|| "reading signals".into())?;
+    }
+    if !asked {
+        name_leftovers();
+    }
+    kill_all();
+    Ok(())
+}
+
+fn name_leftovers() {
+    eprintln!(
+        "xtask: cluster: killed what was still running {} s after mpirun had ended: {}",
+        LEFTOVER_PATIENCE.as_secs(),
+        running().join(", ")
+    );
+}
+
+/// Names of the processes of this cluster, without this one.
+fn running() -> Vec<String> {
+    let Ok(folders) = fs::read_dir("/proc") else { return Vec::new() };
+    folders
+        .flatten()
+        .filter_map(|folder| folder.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|&pid| pid != 1)
+        .filter_map(|pid| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            Some(format!("{} ({pid})", name.trim()))
+        })
+        .collect()
+}

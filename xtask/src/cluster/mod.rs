@@ -1,0 +1,36 @@
+//! `cargo xtask cluster`: real mpirun and orteds on emulated nodes.
+//!
+//! Three processes matter. The *supervisor* (the xtask that was typed) forwards signals and waits.
+//! Its child is *init*, process 1 of new namespaces: it makes the nodes, starts mpirun in the
+//! first, and kills what mpirun leaves. When init ends, or when the supervisor is killed and takes
+//! init with it, the kernel removes processes, networks, mounts and shared memory by itself.
+//! The *rsh agent* is how mpirun reaches the other nodes.
+
+mod environment;
+mod init;
+mod mpirun;
+mod network;
+mod nodes;
+mod options;
+pub mod rsh;
+mod stage;
+mod supervise;
+
+pub use options::Options;
+
+use crate::build;
+use crate::error::Result;
+
+/// Exit code when the emulation itself fails, before or beside mpirun.
+pub const EMULATION_FAILED: u8 = 125;
+/// Exit code when `--timeout` ended the job, as of `timeout(1)`.
+pub const TIMED_OUT: i32 = 124;
+
+/// Runs the job; the result is the exit code for the shell.
+pub fn run(options: &Options) -> Result<i32> {
+    options.check()?;
+    if !options.plain {
+        build::ensure_fresh()?;
+    }
+    supervise::run(options)
+}

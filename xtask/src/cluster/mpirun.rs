@@ -1,0 +1,112 @@
+//! The command line of mpirun, and mpirun itself in the first node.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use super::nodes::{self, Node};
+use super::options::Options;
+use super::stage::Stage;
+use super::{environment, network};
+use crate::error::{Context, Result};
+use crate::{paths, sys};
+
+/// MCA parameters that the emulation sets unless the user sets them.
+fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(String, String)> {
+    let agent = stage.rsh_agent();
+    let tmp = stage.node_tmp();
+    let reports = stage.reports();
+    let text = |p: &Path| p.display().to_string();
+    let mut set: Vec<(&str, String)> = vec![
+        ("plm", "rsh".into()),
+        ("plm_rsh_agent", text(&agent)),
+        ("orte_tmpdir_base", text(&tmp)),
+        ("oob_tcp_if_include", network::INTERFACE.into()),
+        ("btl_tcp_if_include", network::INTERFACE.into()),
+        // Room for what a program spawns; the ranks themselves still fill the slots in order.
+        ("rmaps_base_oversubscribe", "1".into()),
+    ];
+    if options.nodes > 1 {
+        // Each orted would bind its ranks to the first processors, all to the same ones.
+        set.push(("hwloc_base_binding_policy", "none".into()));
+    }
+    if options.crowded() {
+        // Each orted counts only its own ranks and would let them spin.
+        set.push(("mpi_yield_when_idle", "1".into()));
+    }
+    if options.plain {
+        set.push(("mca_base_component_path", "SYSTEM_DEFAULT".into()));
+        set.push(("pml", "ob1".into()));
+        set.push(("btl", "self,vader,tcp".into()));
+    } else {
+        set.push(("mca_base_component_path", component_path.into()));
+        set.push(("pml", "v".into()));
+        set.push(("vprotocol", "correlated".into()));
+        if options.report.is_some() {
+            set.push(("vprotocol_correlated_report", text(&reports)));
+        }
+    }
+    set.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
+}
+
+/// Everything after the word `mpirun`.
+fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsString> {
+    let mut line: Vec<OsString> = vec!["--allow-run-as-root".into(), "--hostfile".into()];
+    line.push(stage.hostfile().into());
+    line.extend(["-np".into(), options.ranks().to_string().into()]);
+    let mut parameters = defaults(options, stage, component_path);
+    parameters.retain(|(key, _)| options.mca().all(|(users, _)| users != key));
+    // mpirun joins the values of a key that is given twice; here the last one counts.
+    for (key, value) in options.mca() {
+        parameters.retain(|(earlier, _)| earlier != key);
+        parameters.push((key.to_string(), value.to_string()));
+    }
+    for (key, value) in parameters {
+        line.extend(["--mca".into(), key.into(), value.into()]);
+    }
+    for (name, _) in options.environment() {
+        line.extend(["-x".into(), name.into()]);
+    }
+    line.extend(options.command.iter().cloned());
+    line
+}
+
+/// Where mpirun, orteds and ranks look for components: ours, then Open MPI's own.
+fn component_path() -> String {
+    format!("{}:SYSTEM_DEFAULT", paths::mca().display())
+}
+
+/// Starts mpirun in `node`, in the folder, on the descriptors and with the signal mask of the
+/// user; gives its process id.
+pub fn start(
+    options: &Options,
+    stage: &Stage,
+    node: &Node,
+    mask: libc::sigset_t,
+) -> Result<libc::pid_t> {
+    let folder = env::current_dir().context(|| "the current folder".into())?;
+    let folder_c = sys::c_string(&folder).context(|| "the current folder".into())?;
+    let mut command = Command::new("mpirun");
+    command.args(arguments(options, stage, &component_path()));
+    command.env_clear().envs(environment::of_user(env::vars_os()));
+    command.env("PWD", &folder).envs(options.environment());
+    let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
+    let namespaces = node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
+    let prepare = move || {
+        nodes::enter(&namespaces)?;
+        sys::change_folder(&folder_c)?;
+        // On a busy machine mpirun's agent can otherwise be running before mpirun has put it into
+        // a process group, and mpirun prints a warning about that.
+        sys::run_first();
+        sys::set_signal_mask(&mask)
+    };
+    // SAFETY: between fork and exec only system calls are made; nothing allocates.
+    unsafe { command.pre_exec(prepare) };
+    let mpirun = command.spawn().context(|| {
+        format!("starting mpirun in {} (`cargo xtask setup` installs it)", folder.display())
+    })?;
+    Ok(mpirun.id() as libc::pid_t)
+}

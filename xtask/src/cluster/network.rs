@@ -1,0 +1,83 @@
+//! One bridge and a pair of virtual cables per node, away from the machine's own network.
+
+use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::nodes::Node;
+use crate::error::{Context, Result, fail, failure};
+use crate::paths;
+use crate::sys;
+
+/// Name of a node's network interface.
+pub const INTERFACE: &str = "eth0";
+
+/// Address of node number `node`.
+pub fn ipv4(node: u32) -> String {
+    format!("10.77.0.{}", node + 1)
+}
+
+/// IPv6 address of node number `node`.
+pub fn ipv6(node: u32) -> String {
+    format!("fd77::{:x}", node + 1)
+}
+
+/// Puts the bridge into the namespace of the caller and a cable into each node.
+pub fn connect(nodes: &[Node]) -> Result<()> {
+    let with_v6 = Path::new("/proc/net/if_inet6").exists();
+    let mut bridge = "link add br0 type bridge\nlink set br0 up\n".to_string();
+    for (i, node) in nodes.iter().enumerate() {
+        let net = node.namespaces[0].as_raw_fd();
+        bridge += &format!(
+            "link add port{i} type veth peer name {INTERFACE} netns /proc/1/fd/{net}\n\
+             link set port{i} master br0 up\n"
+        );
+    }
+    ip(None, &bridge).context(|| "making the network of the cluster".into())?;
+    for (i, node) in nodes.iter().enumerate() {
+        let (v4, v6) = (ipv4(i as u32), ipv6(i as u32));
+        let mut script = format!(
+            "link set lo up\naddress add {v4}/24 dev {INTERFACE}\nlink set {INTERFACE} up\n"
+        );
+        if with_v6 {
+            script += &format!("address add {v6}/64 dev {INTERFACE} nodad\n");
+        }
+        let net = node.namespaces[0].as_raw_fd();
+        ip(Some(net), &script).context(|| format!("giving {} its address", node.name))?;
+    }
+    Ok(())
+}
+
+/// Runs a list of `ip` commands, in the network namespace `place` if one is given.
+fn ip(place: Option<RawFd>, script: &str) -> Result<()> {
+    let program = paths::find_program("ip")
+        .ok_or_else(|| failure!("no `ip` program: run `cargo xtask setup`"))?;
+    let mut command = Command::new(program);
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    command.stderr(Stdio::piped());
+    if let Some(place) = place {
+        // SAFETY: between fork and exec only setns is called, which allocates nothing.
+        unsafe { command.pre_exec(move || sys::enter(&place)) };
+    }
+    let mut child = command.spawn().context(|| "starting ip".into())?;
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(script.as_bytes()).context(|| "talking to ip".into())?;
+    drop(stdin);
+    let done = child.wait_with_output().context(|| "waiting for ip".into())?;
+    if !done.status.success() {
+        fail!("ip says: {}", String::from_utf8_lossy(&done.stderr).trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_count_from_one() {
+        assert_eq!((ipv4(0), ipv6(15)), ("10.77.0.1".into(), "fd77::10".into()));
+    }
+}

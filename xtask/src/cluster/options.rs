@@ -1,0 +1,127 @@
+//! What can be asked of `cargo xtask cluster`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::error::{Result, fail};
+
+/// Most nodes that one cluster can have (one /24 of addresses).
+pub const NODES_MAX: u32 = 250;
+
+/// The command line of `cargo xtask cluster`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Number of emulated nodes; their host names are n0, n1, …
+    #[arg(long, value_name = "N")]
+    pub nodes: u32,
+    /// Ranks per node; ranks 0 to P-1 are on n0, the next P on n1, …
+    #[arg(long, value_name = "P")]
+    pub ppn: u32,
+    /// Number of ranks, if it is not N × P
+    #[arg(long, value_name = "N")]
+    pub np: Option<u32>,
+    /// An MCA parameter for mpirun; it also replaces what xtask would set itself
+    #[arg(long, num_args = 2, value_names = ["KEY", "VALUE"])]
+    mca: Vec<String>,
+    /// An environment variable for every rank
+    #[arg(long = "env", value_name = "K=V")]
+    environment: Vec<String>,
+    /// Stock Open MPI (pml ob1) instead of our component
+    #[arg(long)]
+    pub plain: bool,
+    /// Write what was sent, received and logged as one JSON document
+    #[arg(long, value_name = "FILE.json")]
+    pub report: Option<PathBuf>,
+    /// End the job after this time with exit code 124
+    #[arg(long, value_name = "SECS")]
+    timeout: Option<f64>,
+    /// Size of each node's /dev/shm, as mount(8) takes it (64k, 1g, 50%)
+    #[arg(long, value_name = "SIZE")]
+    pub shm_size: Option<String>,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+impl Options {
+    /// Refuses what cannot work, before anything is started.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=NODES_MAX).contains(&self.nodes) {
+            fail!("--nodes {}: choose 1 to {NODES_MAX}", self.nodes);
+        }
+        if self.ppn == 0 || self.ranks() == 0 {
+            fail!("--ppn and --np must be at least 1");
+        }
+        if let Some(bad) = self.environment.iter().find(|e| !e.contains('=')) {
+            fail!("--env {bad}: give it as NAME=VALUE");
+        }
+        if self.timeout.is_some_and(|t| !(t.is_finite() && t > 0.0 && t < 1e9)) {
+            fail!("--timeout: give a positive number of seconds");
+        }
+        Ok(())
+    }
+
+    /// Ranks of the job.
+    pub fn ranks(&self) -> u32 {
+        self.np.unwrap_or(self.nodes * self.ppn)
+    }
+
+    /// The user's MCA parameters.
+    pub fn mca(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.mca.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str()))
+    }
+
+    /// The user's environment variables.
+    pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.environment.iter().filter_map(|e| e.split_once('='))
+    }
+
+    /// How long the job may take.
+    pub fn time_limit(&self) -> Option<Duration> {
+        self.timeout.map(Duration::from_secs_f64)
+    }
+
+    /// More ranks than this machine has processors.
+    pub fn crowded(&self) -> bool {
+        let processors = thread::available_parallelism().map_or(1, |p| p.get());
+        self.ranks() as usize > processors
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// Options as the command line `words` gives them.
+    pub fn parse(words: &str) -> Options {
+        Line::parse_from(["cluster"].into_iter().chain(words.split(' '))).options
+    }
+
+    #[test]
+    fn mca_takes_two_words_and_can_be_repeated() {
+        let options = parse("--nodes 2 --ppn 1 --mca a 1 --mca b 2 -- prog --mca c 3");
+        assert_eq!(options.mca().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+        assert_eq!(options.command, ["prog", "--mca", "c", "3"]);
+        assert_eq!(options.ranks(), 2);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(parse("--nodes 0 --ppn 1 -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 0 -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --env X -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --timeout 0 -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --env X=1=2 -- p").check().is_ok());
+    }
+}

@@ -1,0 +1,108 @@
+//! The files of a cluster, all on private mounts: they vanish with its last process.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::network;
+use super::nodes::Node;
+use super::options::Options;
+use super::rsh;
+use crate::error::{Context, Result, failure};
+use crate::sys;
+
+/// Folders that exist on every Debian and that MPI programs have no use for; the first one that is
+/// there is covered by the cluster's files.
+const MOUNT_POINTS: [&str; 4] = ["/run/lock", "/srv", "/mnt", "/media"];
+
+/// Where the shared files of a cluster are.
+pub struct Stage {
+    folder: PathBuf,
+}
+
+impl Stage {
+    /// Makes /proc, the folder for files, the host table and the hostfile of a new cluster.
+    pub fn build(options: &Options) -> Result<Stage> {
+        let folder = MOUNT_POINTS.into_iter().map(PathBuf::from).find(|f| f.is_dir());
+        let folder = folder.ok_or_else(|| {
+            failure!("none of {} exists: make one of these folders", MOUNT_POINTS.join(", "))
+        })?;
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        sys::mount("", "/", "", private, "").context(|| {
+            "making the mounts private (if this is not root: the kernel allows user namespaces \
+             but no mounts in them; run as root)"
+                .into()
+        })?;
+        sys::mount("proc", "/proc", "proc", libc::MS_NOSUID | libc::MS_NODEV, "").context(
+            || "mounting /proc for the cluster (a container that hides parts of /proc?)".into(),
+        )?;
+        let stage = Stage { folder: folder.join("rustbtl") };
+        mount_tmpfs(&folder, "mode=755")?;
+        for sub in [stage.reports(), stage.node_tmp()] {
+            fs::create_dir_all(&sub).context(|| sub.display().to_string())?;
+        }
+        stage.write_host_table(options)?;
+        symlink("/proc/1/exe", stage.rsh_agent()).context(|| "linking the rsh agent".into())?;
+        Ok(stage)
+    }
+
+    /// A folder that each node has for itself: Open MPI's session directories.
+    pub fn node_tmp(&self) -> PathBuf {
+        self.folder.join("tmp")
+    }
+
+    /// A folder that all nodes share: what ranks write about themselves.
+    pub fn reports(&self) -> PathBuf {
+        self.folder.join("report")
+    }
+
+    /// The hostfile for mpirun.
+    pub fn hostfile(&self) -> PathBuf {
+        self.folder.join("hostfile")
+    }
+
+    /// What mpirun calls to reach a node: this program under another name.
+    pub fn rsh_agent(&self) -> PathBuf {
+        self.folder.join(rsh::NAME)
+    }
+
+    /// Names and addresses in /etc/hosts, names and slots for mpirun.
+    fn write_host_table(&self, options: &Options) -> Result<()> {
+        let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_string();
+        let mut slots = String::new();
+        for node in 0..options.nodes {
+            let (v4, v6) = (network::ipv4(node), network::ipv6(node));
+            hosts += &format!("{v4} n{node}\n{v6} n{node}\n");
+            slots += &format!("n{node} slots={}\n", options.ppn);
+        }
+        fs::write(self.hostfile(), slots).context(|| "writing the hostfile".into())?;
+        let file = self.folder.join("hosts");
+        fs::write(&file, hosts).context(|| "writing the host table".into())?;
+        let file = file.to_str().expect("one of our own names");
+        sys::mount(file, "/etc/hosts", "", libc::MS_BIND, "")
+            .context(|| "covering /etc/hosts in the cluster".into())
+    }
+
+    /// Where the rsh agent finds the namespaces of a node: descriptors of process 1.
+    pub fn write_node_table(&self, nodes: &[Node]) -> Result<()> {
+        let line = |node: &Node| {
+            let numbers = node.namespaces.iter().map(|n| format!(" {}", n.as_raw_fd()));
+            format!("{}{}\n", node.name, numbers.collect::<String>())
+        };
+        let table: String = nodes.iter().map(line).collect();
+        fs::write(self.folder.join("nodes"), table).context(|| "writing the node table".into())
+    }
+
+    /// Inside a new node: memory and temporary files of its own.
+    pub fn furnish_node(&self, options: &Options) -> Result<()> {
+        let size = options.shm_size.as_ref().map_or(String::new(), |s| format!(",size={s}"));
+        mount_tmpfs(Path::new("/dev/shm"), &format!("mode=1777{size}"))?;
+        mount_tmpfs(&self.node_tmp(), "mode=1777")
+    }
+}
+
+fn mount_tmpfs(at: &Path, options: &str) -> Result<()> {
+    sys::mount("tmpfs", at, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, options)
+        .context(|| format!("mounting a tmpfs ({options}) on {}", at.display()))
+}

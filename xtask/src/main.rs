@@ -1,0 +1,73 @@
+//! `cargo xtask`: the one door to building, running, testing and showing rustbtl.
+
+mod bench;
+mod build;
+mod clean;
+mod cluster;
+mod demo;
+mod error;
+mod install;
+mod paths;
+mod report;
+mod run;
+mod setup;
+mod sys;
+mod test;
+
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use cluster::rsh;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about, disable_help_subcommand = true)]
+struct Line {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install the Debian packages that are needed (as root), or say which
+    Setup,
+    /// Build the components into target/mca
+    Build(build::Options),
+    /// Put the components where Open MPI finds them
+    Install(install::Options),
+    /// Run a program with real mpirun on emulated nodes
+    Cluster(cluster::Options),
+    /// Run HPCC stock and protected on emulated nodes and show what was logged
+    Demo,
+    /// Run every test, from style to real programs
+    Test(test::Options),
+    /// Measure speed side by side with stock Open MPI
+    Bench(bench::Options),
+    /// Remove what was built and what killed jobs have left
+    Clean,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = env::args_os().collect();
+    if rsh::is_asked(&words) {
+        return error::report(&rsh::run(&words), cluster::EMULATION_FAILED);
+    }
+    let done = match Line::parse().task {
+        Task::Setup => setup::run(),
+        Task::Build(options) => build::run(&options),
+        Task::Install(options) => install::run(&options),
+        Task::Demo => demo::run(),
+        Task::Test(options) => test::run(&options),
+        Task::Bench(options) => bench::run(&options),
+        Task::Clean => clean::run(),
+        Task::Cluster(options) => {
+            return match cluster::run(&options) {
+                Ok(code) => ExitCode::from(code as u8),
+                Err(failure) => error::report(&failure, cluster::EMULATION_FAILED),
+            };
+        }
+    };
+    done.map_or_else(|failure| error::report(&failure, 1), |()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,90 @@
+//! `cargo xtask setup`: the Debian packages that building, testing and showing need.
+
+use std::process::Command;
+
+use crate::error::{Context, Result, fail};
+use crate::{run, sys};
+
+/// Package, and what of ours would not work without it.
+const PACKAGES: [(&str, &str); 19] = [
+    ("openmpi-bin", "mpirun, orted and ompi_info: what the component is loaded into"),
+    ("libopenmpi-dev", "headers of the MCA, mpicc"),
+    ("gcc", "glue-c/ and the link of the component"),
+    ("g++", "C++ programs among the tests"),
+    ("gfortran", "Fortran programs among the tests"),
+    ("libc6-dev", "C headers"),
+    ("make", "programs among the tests"),
+    ("binutils", "nm and readelf: checks of what was linked"),
+    ("iproute2", "ip: the network of emulated nodes"),
+    ("util-linux", "setpriv and unshare: tests without root"),
+    ("procps", "ps: tests that nothing is left behind"),
+    ("strace", "tests that an idle rank makes no system calls"),
+    ("hpcc", "the program of `cargo xtask demo`"),
+    ("netpipe-openmpi", "latency and bandwidth of a program that we did not write"),
+    ("scalapack-mpi-test", "test programs that we did not write"),
+    ("python3-mpi4py", "Python programs among the tests"),
+    ("python3-numpy", "arrays for those"),
+    ("librsvg2-bin", "rsvg-convert: pictures as PNG"),
+    ("fonts-dejavu-core", "letters in those pictures"),
+];
+
+/// Installs what is missing; without root says what to install.
+pub fn run() -> Result<()> {
+    let missing = missing()?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    if sys::euid() != 0 {
+        let why: String =
+            missing.iter().map(|(name, why)| format!("  {name:20} {why}\n")).collect();
+        fail!(
+            "missing Debian packages:\n{why}Install them as root and come back:\n  \
+             apt-get update && apt-get install -y --no-install-recommends {}",
+            names.join(" ")
+        );
+    }
+    eprintln!("setup: installing {}", names.join(" "));
+    apt(&["update"])?;
+    apt(&[&["install", "-y", "--no-install-recommends"], names.as_slice()].concat())
+}
+
+fn apt(arguments: &[&str]) -> Result<()> {
+    let mut apt = Command::new("apt-get");
+    apt.arg("-qq").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    run::to_stderr(&mut apt)?;
+    run::check(&mut apt)
+}
+
+/// The lines of the table whose package is not installed.
+fn missing() -> Result<Vec<(&'static str, &'static str)>> {
+    let mut query = Command::new("dpkg-query");
+    query.args(["-W", "-f", "${Package} ${Status}\\n"]).args(PACKAGES.map(|(name, _)| name));
+    // It fails when a package is unknown; what it knows is still on its output.
+    let output = query.output().context(|| {
+        let names = PACKAGES.map(|(name, _)| name).join(" ");
+        format!("asking dpkg-query (is this Debian? elsewhere install the likes of: {names})")
+    })?;
+    let known = String::from_utf8_lossy(&output.stdout);
+    Ok(PACKAGES.into_iter().filter(|(name, _)| !is_installed(&known, name)).collect())
+}
+
+fn is_installed(known: &str, package: &str) -> bool {
+    known.lines().any(|line| {
+        line.split_once(' ')
+            .is_some_and(|(name, status)| name == package && status.ends_with(" installed"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_counts_only_when_it_is_fully_installed() {
+        let known = "hpcc install ok installed\nstrace deinstall ok config-files\n";
+        assert!(is_installed(known, "hpcc"));
+        assert!(!is_installed(known, "strace"));
+        assert!(!is_installed(known, "hpc"));
+    }
+}

@@ -1,0 +1,125 @@
+//! What the user sees when something is wrong: a message that names it, an exit code, no hang.
+
+use std::fs;
+use std::path::Path;
+
+use super::job::Job;
+use super::mpi;
+use super::scratch::Scratch;
+use super::summary::Summary;
+use crate::error::{Context, Result};
+use crate::paths;
+
+/// A job that cannot work. It runs on two nodes with two ranks each.
+struct Case {
+    name: &'static str,
+    options: Vec<String>,
+    arguments: &'static [&'static str],
+    /// One word of each group must be said.
+    says: Vec<Vec<String>>,
+}
+
+/// Runs the tier.
+pub fn run(summary: &mut Summary) {
+    summary.tier("errors");
+    let source = paths::root().join("xtask/programs/exchange.c");
+    let program = match mpi::compile(&source) {
+        Ok(program) => program,
+        Err(failure) => {
+            summary.check("compile exchange.c", || Err(failure));
+            return;
+        }
+    };
+    let Ok(scratch) = Scratch::new("errors") else { return };
+    match cases(&scratch) {
+        Ok(cases) => {
+            for case in cases {
+                summary.check(case.name, || try_case(&case, &program));
+            }
+        }
+        Err(failure) => {
+            summary.check("files for the cases", || Err(failure));
+        }
+    }
+    summary.check("a rank without the component", || without_component(&program));
+}
+
+fn set_file(scratch: &Scratch, name: &str, text: &str) -> Result<String> {
+    let file = scratch.0.join(name);
+    fs::write(&file, text).context(|| file.display().to_string())?;
+    Ok(format!("file:{}", file.display()))
+}
+
+fn sets(value: &str) -> Vec<String> {
+    ["--mca", "vprotocol_correlated_sets", value].map(str::to_string).to_vec()
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|w| w.to_string()).collect()
+}
+
+fn cases(scratch: &Scratch) -> Result<Vec<Case>> {
+    let missing = set_file(scratch, "misses-3", "0,1\n2\n")?;
+    let repeated = set_file(scratch, "repeats-1", "0-1\n1-3\n")?;
+    let nonsense = set_file(scratch, "nonsense", "0,1\ntwo,3\n")?;
+    let outside = set_file(scratch, "too-many", "0-9\n")?;
+    let none = format!("file:{}", scratch.0.join("not-there").display());
+    let case = |name, options, says: &[&[&str]]| Case {
+        name,
+        options,
+        arguments: &[],
+        says: says.iter().map(|group| words(group)).collect(),
+    };
+    let mut cases = vec![
+        case("unknown kind of sets", sets("bogus"), &[&["bogus"]]),
+        case("set file that is not there", sets(&none), &[&["not-there"]]),
+        case("set file that misses a rank", sets(&missing), &[&["misses-3"], &["3"]]),
+        case("set file that repeats a rank", sets(&repeated), &[&["repeats-1"], &["rank 1"]]),
+        case("set file with nonsense", sets(&nonsense), &[&["nonsense"], &["two"]]),
+        case("set file with a rank too many", sets(&outside), &[&["too-many"]]),
+        case("/dev/shm too small", words(&["--shm-size", "64k"]), &[&["/dev/shm"]]),
+        case(
+            "shared-memory folder that is not there",
+            words(&["--mca", "vprotocol_correlated_shm_directory", "/not/there"]),
+            &[&["/not/there"]],
+        ),
+    ];
+    cases.push(Case {
+        name: "a rank that is killed",
+        options: Vec::new(),
+        arguments: &["2000", "3", "9"],
+        says: vec![words(&["rank 3"]), words(&["n1"])],
+    });
+    Ok(cases)
+}
+
+fn try_case(case: &Case, program: &Path) -> Result<()> {
+    let mut command = vec![program.as_os_str().to_owned()];
+    command.extend(case.arguments.iter().map(Into::into));
+    let options: Vec<&str> = case.options.iter().map(String::as_str).collect();
+    let mut job = Job::new(2, 2, &command).with(&options);
+    job.seconds = 60;
+    let outcome = job.run()?;
+    outcome.must(outcome.code != 0, "this job cannot work, but its exit code is 0")?;
+    outcome.must(outcome.code != 124, "this job should have ended by itself")?;
+    let said = outcome.said();
+    for group in &case.says {
+        let good = group.iter().any(|word| said.contains(word));
+        outcome.must(good, &format!("the message does not say `{}`", group.join("` or `")))?;
+    }
+    Ok(())
+}
+
+/// One rank uses stock Open MPI: it must not be taken for one of ours.
+fn without_component(program: &Path) -> Result<()> {
+    let script = "[ $OMPI_COMM_WORLD_RANK = 3 ] && export OMPI_MCA_pml=ob1; exec \"$0\"";
+    let command = ["sh".into(), "-c".into(), script.into(), program.as_os_str().to_owned()];
+    let mut job = Job::new(2, 2, &command);
+    job.seconds = 60;
+    let outcome = job.run()?;
+    outcome.must(outcome.code != 0, "this job cannot work, but its exit code is 0")?;
+    outcome.must(outcome.code != 124, "this job should have ended by itself")?;
+    let said = outcome.said();
+    let good = said.contains("ob1") || said.contains("correlated");
+    outcome.must(good, "the message says neither `ob1` nor `correlated`")
+}

@@ -1,0 +1,81 @@
+//! The tiers that need no MPI: style, lints, unit tests, models, documentation.
+
+use std::process::Command;
+
+use super::summary::Summary;
+use crate::error::{Context, Failure, Result, fail};
+use crate::{paths, run};
+
+/// Runs them all.
+pub fn run(summary: &mut Summary) {
+    summary.tier("source");
+    summary.check("format", || quiet(cargo(&["fmt", "--all", "--check"])));
+    summary.check("lints", || {
+        quiet(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    });
+    summary.check("documentation", || {
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+        doc.env("RUSTDOCFLAGS", "-D warnings");
+        quiet(doc)
+    });
+    summary.tier("Rust tests");
+    summary.count("workspace", || tests(cargo(&["test", "--workspace", "--no-fail-fast"])));
+    summary.count("shared-memory ring, all interleavings (loom)", || {
+        let mut loom = cargo(&["test", "--package", "rustbtl-ring", "--release", "--lib"]);
+        loom.env("RUSTFLAGS", "--cfg loom");
+        loom.args(["--config", "profile.release.lto=\"off\""]); // compiles faster, runs as fast
+        // A folder of its own: other flags would throw away what the workspace has built.
+        loom.arg("--target-dir").arg(paths::target().join("loom"));
+        tests(loom)
+    });
+}
+
+fn cargo(words: &[&str]) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(paths::root()).args(words);
+    cargo
+}
+
+fn quiet(mut command: Command) -> Result<()> {
+    everything(&mut command).map(drop)
+}
+
+/// Stdout and stderr of the command; both are the reason if it fails.
+fn everything(command: &mut Command) -> Result<String> {
+    let line = run::line(command);
+    let output = command.output().context(|| format!("starting `{line}`"))?;
+    let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text += &String::from_utf8_lossy(&output.stdout);
+    if output.status.success() { Ok(text) } else { Err(Failure(format!("{line}\n{text}"))) }
+}
+
+/// Runs `cargo test` and counts; a failure names the tests.
+fn tests(mut command: Command) -> Result<(usize, String)> {
+    let text = everything(&mut command).map_err(|Failure(text)| {
+        let failed = |line: &&str| line.starts_with("test ") && line.ends_with("FAILED");
+        let names: String = text.lines().filter(failed).map(|line| format!("\n{line}")).collect();
+        Failure(format!("{text}{names}"))
+    })?;
+    let passed = text.lines().filter_map(passed_in).sum();
+    if passed == 0 {
+        fail!("cargo ran no test at all");
+    }
+    Ok((passed, format!(": {passed} tests")))
+}
+
+/// The number in a line such as `test result: ok. 25 passed; 0 failed; …`.
+fn passed_in(line: &str) -> Option<usize> {
+    let rest = line.strip_prefix("test result: ok. ")?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_cargo_test_are_counted() {
+        assert_eq!(passed_in("test result: ok. 25 passed; 0 failed; 0 ignored"), Some(25));
+        assert_eq!(passed_in("test result: FAILED. 25 passed; 1 failed"), None);
+    }
+}
