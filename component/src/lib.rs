@@ -9,6 +9,7 @@ pub mod os;
 #[path = "../transports/mod.rs"]
 pub mod transports;
 
+pub mod bias;
 pub mod card;
 pub mod exports;
 pub mod finish;
