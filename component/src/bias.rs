@@ -120,7 +120,7 @@ mod tests {
     fn b1_both_sides_count_without_a_loss() {
         let counter = Counter(Bias::new(), UnsafeCell::new(0));
         counter.0.prepare().unwrap();
-        let over = AtomicBool::new(false);
+        let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let (mut ours, mut theirs) = (0u64, 0u64);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| {
@@ -132,9 +132,13 @@ mod tests {
                     unsafe { *counter.1.get() += 1 };
                     counter.0.leave();
                     count += 1;
+                    begun.store(true, Ordering::Relaxed);
                 }
                 count
             });
+            while !begun.load(Ordering::Relaxed) {
+                crate::os::yield_now();
+            }
             for _ in 0..2_000 {
                 counter.0.take();
                 for _ in 0..50 {
