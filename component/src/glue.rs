@@ -188,9 +188,15 @@ pub struct Glue {
     pub abort: unsafe extern "C" fn(),
     /// Have the node's daemon remove this file when the process has ended.
     pub cleanup: unsafe extern "C" fn(*const c_char),
+    /// Survive the loss of the PMIx server after `restored`.
+    pub protect: unsafe extern "C" fn() -> i32,
+    /// The process was restored: it has no PMIx server any more.
+    pub restored: unsafe extern "C" fn(),
+    /// What `rustbtl_fence` asked for is over.
+    pub fenced: unsafe extern "C" fn(),
 }
 
-const_assert_eq!(size_of::<Glue>(), 88);
+const_assert_eq!(size_of::<Glue>(), 112);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

@@ -18,6 +18,7 @@ pub mod host;
 pub mod idle;
 pub mod lock;
 pub mod memory;
+pub mod opening;
 pub mod operation;
 pub mod peers;
 pub mod process;
