@@ -14,6 +14,7 @@ pub mod card;
 pub mod exports;
 pub mod finish;
 pub mod glue;
+pub mod guardian;
 pub mod host;
 pub mod idle;
 pub mod lock;
