@@ -163,7 +163,10 @@ typedef struct rustbtl_glue {
     void (*abort)(void);
     /* Have the node's daemon remove this file when the process has ended, however it ends. */
     void (*cleanup)(const char *path);
-    /* Survive the loss of the PMIx server after `restored`. Talks to the server. */
+    /* 0: in MPI_Init; 1: after it; 2: in or after MPI_Finalize. */
+    int32_t (*stage)(void);
+    /* A guardian looks after this process: survive the loss of the PMIx server once `restored`, and
+     * have MPI_Finalize wait for the others by rustbtl_fence. Talks to the server. */
     int32_t (*protect)(void);
     /* The process was restored from an image: it has no PMIx server any more. */
     void (*restored)(void);
@@ -171,7 +174,7 @@ typedef struct rustbtl_glue {
     void (*fenced)(void);
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 112, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 120, "mirrored in component/src/glue.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 
@@ -206,7 +209,7 @@ int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */
 void rustbtl_idle(void);
 uint64_t rustbtl_pvar(uint32_t which);
-/* A restored process is in MPI_Finalize and waits for the others; `fenced` follows. */
+/* A process with a guardian is in MPI_Finalize and waits for the others; `fenced` follows. */
 void rustbtl_fence(void);
 
 #endif

@@ -2,8 +2,9 @@
  * The process' tie to its PMIx server. A process that was restored from an image runs without one:
  * the loss must not end it, and what MPI_Finalize and MPI_Abort ask of the server is done by us.
  *
- * Stock behaviour is unchanged until rustbtl_glue_restored(): the loss of the server still ends the
- * process, by the handlers that Open MPI has registered.
+ * Until rustbtl_glue_restored() the loss of the server still ends the process, by the handlers that
+ * Open MPI has registered. MPI_Finalize waits for the others through the guardian from
+ * rustbtl_glue_protect() on: a process may be in it at a line, and must be able to go on waiting.
  */
 #include "vprotocol_correlated.h"
 
@@ -11,7 +12,17 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "ompi/runtime/mpiruntime.h"
 #include "opal/mca/pmix/pmix.h"
+
+int32_t rustbtl_glue_stage(void)
+{
+    int32_t state = ompi_mpi_state;
+    if (OMPI_MPI_STATE_INIT_COMPLETED > state) {
+        return 0;
+    }
+    return OMPI_MPI_STATE_FINALIZE_STARTED > state ? 1 : 2;
+}
 
 /* From PMIx's public interface (pmix_common.h, version 2 and later); its headers need not be
  * installed where Open MPI's are. */
@@ -52,28 +63,7 @@ static void registered(int status, size_t id, void *data)
     atomic_store(&answer, status);
 }
 
-int32_t rustbtl_glue_protect(void)
-{
-    void *library = dlopen("libpmix.so.2", RTLD_NOLOAD | RTLD_NOW);
-    register_handler_t call = NULL;
-    if (NULL != library) {
-        *(void **) &call = dlsym(library, "PMIx_Register_event_handler");
-    }
-    if (NULL == call) {
-        *(void **) &call = dlsym(RTLD_DEFAULT, "PMIx_Register_event_handler");
-    }
-    if (NULL == call) {
-        return RUSTBTL_FAILED;
-    }
-    int codes[1] = { LOST_CONNECTION };
-    int rc = call(codes, 1, NULL, 0, lost_connection, registered, NULL);
-    for (int ms = 0; 0 == rc && 1 == atomic_load(&answer) && ms < 5000; ms++) {
-        usleep(1000);
-    }
-    return 0 == rc && 0 == atomic_load(&answer) ? RUSTBTL_DONE : RUSTBTL_FAILED;
-}
-
-/* ---- what a restored process does without its server ------------------------------------------ */
+/* ---- what a process with a guardian does without its server -------------------------------------- */
 
 static int commit_nothing(void)
 {
@@ -131,11 +121,32 @@ static int fence(opal_list_t *processes, int collect)
     return OPAL_SUCCESS;
 }
 
+int32_t rustbtl_glue_protect(void)
+{
+    opal_pmix.fence = fence;
+    opal_pmix.fence_nb = fence_begin;
+    void *library = dlopen("libpmix.so.2", RTLD_NOLOAD | RTLD_NOW);
+    register_handler_t call = NULL;
+    if (NULL != library) {
+        *(void **) &call = dlsym(library, "PMIx_Register_event_handler");
+    }
+    if (NULL == call) {
+        *(void **) &call = dlsym(RTLD_DEFAULT, "PMIx_Register_event_handler");
+    }
+    if (NULL == call) {
+        return RUSTBTL_FAILED;
+    }
+    int codes[1] = { LOST_CONNECTION };
+    int rc = call(codes, 1, NULL, 0, lost_connection, registered, NULL);
+    for (int ms = 0; 0 == rc && 1 == atomic_load(&answer) && ms < 5000; ms++) {
+        usleep(1000);
+    }
+    return 0 == rc && 0 == atomic_load(&answer) ? RUSTBTL_DONE : RUSTBTL_FAILED;
+}
+
 void rustbtl_glue_restored(void)
 {
     atomic_store(&restored, true);
     opal_pmix.abort = end_here;
     opal_pmix.commit = commit_nothing;
-    opal_pmix.fence = fence;
-    opal_pmix.fence_nb = fence_begin;
 }
