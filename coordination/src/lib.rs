@@ -7,6 +7,7 @@
 mod policy;
 mod set_file;
 mod sets;
+pub mod silence;
 
 pub use policy::{PolicyError, SetPolicy, fingerprint};
 pub use set_file::{SetFileError, TEXT_BYTES_MAX, WORLD_RANKS_MAX, parse_set_file};
