@@ -4,6 +4,9 @@
 //! neither time nor threads exist here. `DESIGN.md` in this folder names the parts.
 #![forbid(unsafe_code)]
 
+pub mod instances;
+pub mod interval;
+pub mod lines;
 mod policy;
 mod set_file;
 mod sets;
