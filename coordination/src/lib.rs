@@ -6,6 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod instances;
+pub mod interval;
+pub mod lines;
 mod policy;
 mod set_file;
 mod sets;
