@@ -5,9 +5,12 @@ pub mod barrier;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;
+pub mod pmix;
 pub mod process;
 pub mod random;
+pub mod signals;
 pub mod socket;
+pub mod wake;
 
 use core::fmt;
 

@@ -5,7 +5,7 @@ use crate::idle;
 use crate::operation::Op;
 use crate::process::{is_installed, shared};
 use crate::start::{self, Started};
-use crate::{finish, report, summary};
+use crate::{checkpoint, finish, report, summary};
 use core::ffi::c_void;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
 use rustbtl_fragments::ids::*;
@@ -287,5 +287,5 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
 /// A restored process waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {
-    // Filled in by the checkpoint thread's part.
+    checkpoint::fence();
 }

@@ -13,7 +13,7 @@ use rustbtl_checkpoint::PayloadLog;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
 const COPY_BYTES: u64 = 64 << 10;
@@ -46,6 +46,10 @@ pub struct Surroundings {
     pub done: VecDeque<Op>,
     /// Frames of a checkpoint that the machine of the line has not seen.
     pub line_frames: VecDeque<(PeerId, LineFrame)>,
+    /// How often this process' set was started again.
+    pub incarnation: Incarnation,
+    /// New cards of processes that were started again; others are in Open MPI's modex.
+    pub cards: BTreeMap<PeerId, crate::card::Card>,
     /// Something was handed to TCP since it was flushed.
     pub tcp_holds: bool,
     told_log_full: bool,
@@ -71,10 +75,25 @@ impl Surroundings {
             log,
             done: VecDeque::with_capacity(256),
             line_frames: VecDeque::new(),
+            incarnation: Incarnation(0),
+            cards: BTreeMap::new(),
             tcp_holds: false,
             told_log_full: false,
             scratch: Vec::new(),
         }
+    }
+
+    /// The process was made from a picture, on this node: no peer is known any more.
+    pub fn restarted(&mut self, incarnation: Incarnation, node: String) {
+        let me = self.peers.me().0 as usize;
+        self.routes.clear();
+        self.routes.resize(me + 1, Route::Unknown);
+        self.routes[me] = Route::Myself;
+        self.cards.clear();
+        self.line_frames.clear();
+        self.tcp_holds = false;
+        self.incarnation = incarnation;
+        self.node = node;
     }
 
     /// How a peer is reached.
@@ -121,6 +140,9 @@ impl Surroundings {
     #[cold]
     pub fn checked_card(&self, peer: PeerId) -> crate::card::Card {
         let who = self.describe(peer);
+        if let Some(card) = self.cards.get(&peer) {
+            return card.clone();
+        }
         let card = match card_of(&self.glue, self.peers.name(peer)) {
             None => self.glue.fatal("no-card", &[&who]),
             Some(Err(CardError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
@@ -448,5 +470,6 @@ impl Host for Surroundings {
     #[cold]
     fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
         self.line_frames.push_back((from, frame));
+        crate::checkpoint::ring();
     }
 }

@@ -11,6 +11,7 @@ pub mod transports;
 
 pub mod bias;
 pub mod card;
+pub mod checkpoint;
 pub mod exports;
 pub mod finish;
 pub mod glue;
