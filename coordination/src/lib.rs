@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod handshake;
 mod policy;
 mod set_file;
 mod sets;

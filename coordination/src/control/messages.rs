@@ -432,6 +432,11 @@ class 4 ToNode {
         /// Counts up.
         count: u64,
     },
+    /// Of an agent: there is no way to the coordinator, and there will be none.
+    6 Alone {
+        /// What is wrong and what to do; empty for all guardians but one.
+        reason: String,
+    },
 }
 
 /// From the `rustbtl` command to the coordinator.
