@@ -7,9 +7,13 @@
 
 pub mod control;
 pub mod handshake;
+pub mod instances;
+pub mod interval;
+pub mod lines;
 mod policy;
 mod set_file;
 mod sets;
+pub mod silence;
 
 pub use policy::{PolicyError, SetPolicy, fingerprint};
 pub use set_file::{SetFileError, TEXT_BYTES_MAX, WORLD_RANKS_MAX, parse_set_file};

@@ -312,6 +312,11 @@ class 2 ToRank {
         /// Empty, or why there is no line.
         problem: String,
     },
+    /// This set goes back to no line before this one: send `Covered` to peers of other sets.
+    13 Trim {
+        /// The oldest line that it can go back to.
+        line: LineId,
+    },
 }
 
 /// Up the tree: guardian to agent, agent to coordinator.
