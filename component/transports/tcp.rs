@@ -1,7 +1,7 @@
 //! Transport between nodes: one TCP connection per pair, opened when it is first needed.
 //!
 //! Nothing is read from a connection before both ends have proved that they belong to the job
-//! (`tcp/handshake.rs`). If both ends connect at the same time, the connection that the lower
+//! (`coordination/src/handshake.rs`). If both ends connect at the same time, the connection that the lower
 //! [`PeerId`] initiated survives.
 //!
 //! Waiting costs one `recv` on each of a few connections that were active last; all others, the
@@ -12,7 +12,7 @@ mod config;
 mod connection;
 mod dial;
 mod dialing;
-mod handshake;
+
 mod select;
 mod stranger;
 
@@ -24,7 +24,7 @@ use crate::os::socket::{self, Epoll, Ready};
 use crate::os::{now_ns, random};
 use connection::{Connection, Fill, Next};
 use dial::Dial;
-use handshake::Names;
+use rustbtl_coordination::handshake::{self, Names};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::{ANNOUNCE_BYTES, FRAME_BYTES_MAX};
 use std::collections::VecDeque;

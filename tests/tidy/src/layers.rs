@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("rustbtl-ring", &["loom"]),
     ("rustbtl-fragments", &["slab", "static_assertions", "memoffset"]),
     ("rustbtl-checkpoint", &["rustbtl-fragments", "static_assertions"]),
-    ("rustbtl-coordination", &["rustbtl-fragments", "static_assertions"]),
+    ("rustbtl-coordination", &["rustbtl-fragments", "hmac", "sha2", "static_assertions"]),
     (
         "rustbtl-component",
         &[

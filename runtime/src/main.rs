@@ -1,0 +1,2 @@
+//! The `rustbtl` command.
+fn main() {}
