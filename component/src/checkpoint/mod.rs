@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
 use rustbtl_coordination::silence::{Answer, Input, Silence};
 use rustbtl_fragments::engine::Held;
-use rustbtl_fragments::ids::{PeerId, SetId};
+use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Freezer, FrozenChild};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -212,7 +212,7 @@ impl Checkpoint {
 
     fn hear(&mut self, message: ToRank) {
         match message {
-            ToRank::Welcome { .. } | ToRank::Answer { .. } => {}
+            ToRank::Welcome { .. } | ToRank::Answer { .. } | ToRank::LineComplete { .. } => {}
             ToRank::StopOutgoing { line } => self.input(Input::StopOutgoing { line: line.0 }),
             ToRank::Begin { line, kind, members, .. } => self.begin(line, kind, &members),
             ToRank::Resume { line } => self.input(Input::Resume { line: line.0 }),
@@ -221,7 +221,7 @@ impl Checkpoint {
                 self.covered.remove(&line);
                 self.input(Input::Abort { line: line.0 });
             }
-            ToRank::LineComplete { line, set } => self.complete(line, set),
+            ToRank::Trim { line } => self.covered(line),
             ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes),
             // Only a restored process waits for them.
             ToRank::Cards { .. } => {}
@@ -250,12 +250,8 @@ impl Checkpoint {
         });
     }
 
-    /// The line of a set is stored: what it covers of the others' logs may go.
-    fn complete(&mut self, line: LineId, set: SetId) {
-        let own = self.shared.take().map(|process| process.host.set);
-        if own.ok() != Some(set) {
-            return;
-        }
+    /// The own set goes back to no older line: what this one covers of the others' logs may go.
+    fn covered(&mut self, line: LineId) {
         for (to, bytes) in self.covered.remove(&line).unwrap_or_default() {
             self.say(&FromRank::Covered { line, to, bytes });
         }
