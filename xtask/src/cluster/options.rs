@@ -70,7 +70,7 @@ impl Options {
         if let Some(bad) = self.environment.iter().find(|e| !e.contains('=')) {
             fail!("--env {bad}: give it as NAME=VALUE");
         }
-        let is_time = |t: f64| t.is_finite() && t >= 0.0 && t < 1e9;
+        let is_time = |t: f64| (0.0..1e9).contains(&t);
         if self.timeout.is_some_and(|t| !is_time(t) || t == 0.0) {
             fail!("--timeout: give a positive number of seconds");
         }
