@@ -169,6 +169,9 @@ _Static_assert(sizeof(rustbtl_glue_t) == 88, "mirrored in component/src/glue.rs"
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 
+/* Hidden also where the Rust core becomes a part of libmpi. */
+#pragma GCC visibility push(hidden)
+
 /* Choose the set, open the transports. Not RUSTBTL_DONE: the user was told why. */
 int32_t rustbtl_start(const rustbtl_glue_t *glue, const rustbtl_config_t *config,
                       const rustbtl_job_t *job);
@@ -200,5 +203,7 @@ int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */
 void rustbtl_idle(void);
 uint64_t rustbtl_pvar(uint32_t which);
+
+#pragma GCC visibility pop
 
 #endif
