@@ -6,7 +6,7 @@ use crate::error::{Context, Result, fail};
 use crate::{run, sys};
 
 /// Package, and what of ours would not work without it.
-const PACKAGES: [(&str, &str); 19] = [
+const PACKAGES: [(&str, &str); 20] = [
     ("openmpi-bin", "mpirun, orted and ompi_info: what the component is loaded into"),
     ("libopenmpi-dev", "headers of the MCA, mpicc"),
     ("gcc", "glue-c/ and the link of the component"),
@@ -14,6 +14,7 @@ const PACKAGES: [(&str, &str); 19] = [
     ("gfortran", "Fortran programs among the tests"),
     ("libc6-dev", "C headers"),
     ("make", "programs among the tests"),
+    ("autoconf", "test of --with-rustbtl in a source tree of Open MPI"),
     ("binutils", "nm and readelf: checks of what was linked"),
     ("iproute2", "ip: the network of emulated nodes"),
     ("util-linux", "setpriv and unshare: tests without root"),

@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn crates_are_followed_over_paths_but_not_for_tests() {
-        let path = |name: &str, kind: Option<&str>| json!({"name": name, "path": "/", "kind": kind});
+        let path =
+            |name: &str, kind: Option<&str>| json!({"name": name, "path": "/", "kind": kind});
         let metadata = json!({ "workspace_root": "/w", "packages": [
             { "name": "top", "manifest_path": "/w/top/Cargo.toml",
               "dependencies": [path("low", None), path("sim", Some("dev")),

@@ -6,7 +6,7 @@ mod files;
 mod prepare;
 mod source;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -80,11 +80,16 @@ impl Version {
     }
 }
 
+/// Puts everything into the tree: what it is, and how many files were touched.
+pub fn prepare(tree: &Path) -> Result<(Version, usize)> {
+    prepare::run(tree).map(|prepared| (prepared.version, prepared.touched))
+}
+
 /// Does what was asked for.
 pub fn run(options: &Options) -> Result<()> {
     match &options.task {
         Task::Prepare { dir } => {
-            let version = prepare::run(dir)?.version;
+            let (version, _) = prepare(dir)?;
             println!(
                 "{} is ready: ./autogen.pl && ./configure --with-rustbtl (Open MPI {})",
                 dir.display(),

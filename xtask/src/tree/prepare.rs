@@ -17,18 +17,20 @@ pub struct Prepared {
     pub version: Version,
     /// Changes when autogen.pl has to run again.
     pub autogen_key: String,
+    /// Files that were written or removed.
+    pub touched: usize,
 }
 
 /// Puts it there; what is there already is left alone.
 pub fn run(tree: &Path) -> Result<Prepared> {
     let version = version_of(tree)?;
     let files = files()?;
-    files.write(tree)?;
+    let touched = files.write(tree)?;
     let for_autogen = |place: &Path| {
         let name = place.file_name().unwrap_or_default();
         name == "Makefile.am" || place.extension().is_some_and(|e| e == "m4")
     };
-    Ok(Prepared { version, autogen_key: files.digest(for_autogen) })
+    Ok(Prepared { version, autogen_key: files.digest(for_autogen), touched })
 }
 
 /// Everything, by its place in the tree.
