@@ -178,6 +178,9 @@ _Static_assert(sizeof(rustbtl_glue_t) == 120, "mirrored in component/src/glue.rs
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 
+/* Hidden also where the Rust core becomes a part of libmpi. */
+#pragma GCC visibility push(hidden)
+
 /* Choose the set, open the transports. Not RUSTBTL_DONE: the user was told why. */
 int32_t rustbtl_start(const rustbtl_glue_t *glue, const rustbtl_config_t *config,
                       const rustbtl_job_t *job);
@@ -211,5 +214,7 @@ void rustbtl_idle(void);
 uint64_t rustbtl_pvar(uint32_t which);
 /* A process with a guardian is in MPI_Finalize and waits for the others; `fenced` follows. */
 void rustbtl_fence(void);
+
+#pragma GCC visibility pop
 
 #endif

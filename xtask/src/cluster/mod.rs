@@ -32,7 +32,7 @@ pub const KILLED: i32 = 137;
 /// Runs the job; the result is the exit code for the shell.
 pub fn run(options: &Options) -> Result<i32> {
     options.check()?;
-    if !options.plain {
+    if !options.plain && options.openmpi.is_none() {
         build::ensure_fresh()?;
     }
     supervise::run(options)

@@ -34,6 +34,9 @@ pub struct Options {
     /// Stock Open MPI (pml ob1) instead of our component
     #[arg(long)]
     pub plain: bool,
+    /// The Open MPI with rustbtl in it that is installed below DIR (`cargo xtask ompi-tree build`)
+    #[arg(long, value_name = "DIR")]
+    pub openmpi: Option<PathBuf>,
     /// Write what was sent, received and logged as one JSON document
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,
@@ -66,6 +69,11 @@ impl Options {
         }
         if self.ppn == 0 || self.ranks() == 0 {
             fail!("--ppn and --np must be at least 1");
+        }
+        if let Some(prefix) = &self.openmpi
+            && !prefix.join("bin/mpirun").is_file()
+        {
+            fail!("--openmpi {0}: there is no {0}/bin/mpirun", prefix.display());
         }
         if let Some(bad) = self.environment.iter().find(|e| !e.contains('=')) {
             fail!("--env {bad}: give it as NAME=VALUE");
