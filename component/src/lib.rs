@@ -18,6 +18,7 @@ pub mod idle;
 pub mod lock;
 pub mod memory;
 pub mod operation;
+pub mod pages;
 pub mod peers;
 pub mod process;
 pub mod report;
