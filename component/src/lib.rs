@@ -25,3 +25,4 @@ pub mod report;
 pub mod start;
 pub mod summary;
 pub mod tell;
+pub mod unlogged;

@@ -193,9 +193,7 @@ impl SegmentMemory for LogMemory {
 
     fn allocate(&mut self, bytes: usize, place: Place) -> io::Result<Segment> {
         match place {
-            Place::Memory => {
-                self.prepared(bytes).map_or_else(|| Segment::anonymous(bytes), Ok)
-            }
+            Place::Memory => self.prepared(bytes).map_or_else(|| Segment::anonymous(bytes), Ok),
             Place::Spill => self.spill(bytes).inspect_err(|error| {
                 self.spill_error = Some(error.to_string());
             }),
