@@ -2,6 +2,7 @@
 //! what. Nothing in here knows of MPI, frames or ranks.
 
 pub mod barrier;
+pub mod copy;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;

@@ -125,11 +125,13 @@ pub unsafe extern "C" fn rustbtl_send(
     let mut process = shared.enter();
     let mode = if synchronous != 0 { Mode::Synchronous } else { Mode::Standard };
     let (comm, to) = (CommId(comm), CommRank(to as u32));
+    process.host.allow_copy_later(synchronous == 0);
     let sent =
         process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, op.bytes(), op));
     process.host.push();
     let code = match sent {
-        Ok(Sent::Complete) => DONE,
+        Ok(Sent::Complete) if process.host.settle(op) => DONE,
+        Ok(Sent::Complete) => PENDING,
         Ok(Sent::Pending(id)) => {
             op.set_id(id.0);
             PENDING

@@ -199,7 +199,10 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let texts = unsafe { Texts::read(config) };
     let chosen = choose_set(&glue, &texts.sets, rank, job.size, &place);
     let report = report::directory(&glue, &texts.report);
-    let log = make_log(&glue, config, &texts.spill, rank.0, &place);
+    let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);
+    if job.processors > job.local_size {
+        log.memory_mut().prepare_ahead();
+    }
 
     let opening = Opening::new(&glue, config, &texts, me, job.size, job.processors);
     let index = place.ranks.iter().position(|&other| other == rank).unwrap_or(0);
