@@ -286,7 +286,33 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
     report::counters(&process)[..PVARS].get(which as usize).map_or(0, |(_, value)| *value)
 }
 
-/// A restored process waits for the others in MPI_Finalize; `Glue::fenced` follows.
+/// The program asks for a line (`glue-c/api/`). `line`: its number, 0 if there is none.
+///
+/// # Safety
+/// `line` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: *mut u64) -> i32 {
+    let wish = checkpoint::Wish { all: all != 0, wait: wait != 0, then_exit: then_exit != 0 };
+    let outcome = checkpoint::ask(wish);
+    // SAFETY: null or writable.
+    if let Some(line) = unsafe { line.as_mut() } {
+        *line = outcome.as_ref().map_or(0, |line| line.0);
+    }
+    if let Err(problem) = &outcome
+        && is_installed()
+    {
+        shared().glue.tell("no-line", &[problem]);
+    }
+    outcome.map_or(FAILED, |_| DONE)
+}
+
+/// How often this process was restored.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_restarts() -> u32 {
+    checkpoint::restarts()
+}
+
+/// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {
     checkpoint::fence();

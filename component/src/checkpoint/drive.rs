@@ -186,7 +186,7 @@ impl Checkpoint {
                 self.drive.failure = Some(reason);
                 self.input(Input::NotFrozen { line: line.0 });
             }
-            picture::Taken::Restored(new) => restored::go_on(self, taken, new),
+            picture::Taken::Restored(new) => restored::go_on(self, line, taken, new),
         }
     }
 

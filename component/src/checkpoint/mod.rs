@@ -10,8 +10,10 @@
 //! | `mod.rs` | the thread: what it waits for, what it tells the guardian |
 //! | `drive.rs` | one line: the machine of the phases over real transports |
 //! | `picture.rs` | what is and is not part of the image |
+//! | `asking.rs` | lines that the program asks for |
 //! | `restored.rs` | a new process: new transports, new cards |
 
+mod asking;
 mod drive;
 mod picture;
 mod restored;
@@ -20,7 +22,9 @@ use crate::guardian::{Guardian, GuardianError};
 use crate::opening::Opening;
 use crate::os::wake::Wake;
 use crate::process::{Shared, shared};
-use core::sync::atomic::{AtomicBool, Ordering};
+pub use asking::Wish;
+use asking::Wishes;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
 use rustbtl_coordination::silence::{Answer, Input, Silence};
 use rustbtl_fragments::engine::Held;
@@ -35,6 +39,9 @@ const INIT_POLL_MS: i32 = 2;
 /// What the program's threads need of the checkpoint thread.
 struct Public {
     wake: Wake,
+    wishes: Wishes,
+    /// How often the process was restored.
+    restarts: AtomicU32,
     /// The program waits in MPI_Finalize.
     fence: AtomicBool,
 }
@@ -48,6 +55,19 @@ pub fn fence() {
         public.fence.store(true, Ordering::Release);
         public.wake.ring();
     }
+}
+
+/// The program wants a line; comes back as the wish says. Not while a lock of ours is held.
+pub fn ask(wish: Wish) -> Result<LineId, String> {
+    let Some(public) = PUBLIC.get() else {
+        return Err("the job runs without protection: nobody takes checkpoints".into());
+    };
+    public.wishes.ask(wish, || public.wake.ring())
+}
+
+/// How often this process was restored from an image.
+pub fn restarts() -> u32 {
+    PUBLIC.get().map_or(0, |public| public.restarts.load(Ordering::Relaxed))
 }
 
 /// A frame of a line has come while nobody looked.
@@ -104,7 +124,13 @@ pub fn start(opening: &Opening, members: Vec<PeerId>) -> Result<(), String> {
     members.sort_unstable();
     members.dedup();
     let silence = Silence::new(me, &members);
-    if PUBLIC.set(Public { wake, fence: AtomicBool::new(false) }).is_err() {
+    let public = Public {
+        wake,
+        wishes: Wishes::default(),
+        restarts: AtomicU32::new(0),
+        fence: AtomicBool::new(false),
+    };
+    if PUBLIC.set(public).is_err() {
         return Ok(());
     }
     let checkpoint = Checkpoint {
@@ -171,6 +197,9 @@ impl Checkpoint {
             self.ending = Ending::Told;
             self.say(&FromRank::Finishing {});
         }
+        if self.ready {
+            self.pass_on_wishes();
+        }
         self.listen();
         self.line();
     }
@@ -192,6 +221,7 @@ impl Checkpoint {
         if *error != GuardianError::Gone {
             self.shared.glue.tell("notice", &[&error.to_string()]);
         }
+        Self::public().wishes.end("the guardian of this process has gone");
         // Nobody will ever say MayFinish.
         self.may_finish();
     }
@@ -212,7 +242,11 @@ impl Checkpoint {
 
     fn hear(&mut self, message: ToRank) {
         match message {
-            ToRank::Welcome { .. } | ToRank::Answer { .. } | ToRank::LineComplete { .. } => {}
+            ToRank::Welcome { .. } | ToRank::LineComplete { .. } => {}
+            ToRank::Answer { number, line, problem } => {
+                let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
+                Self::public().wishes.answer(number, outcome);
+            }
             ToRank::StopOutgoing { line } => self.input(Input::StopOutgoing { line: line.0 }),
             ToRank::Begin { line, kind, members, .. } => self.begin(line, kind, &members),
             ToRank::Resume { line } => self.input(Input::Resume { line: line.0 }),

@@ -4,7 +4,8 @@ use super::{Checkpoint, Ending};
 use crate::card::Card;
 use crate::process::{Process, Taken};
 use crate::transports::shm::Shm;
-use rustbtl_coordination::control::{FromRank, RankCard, ToRank};
+use core::sync::atomic::Ordering;
+use rustbtl_coordination::control::{FromRank, LineId, RankCard, ToRank};
 use rustbtl_coordination::silence::Input;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::inside::Restored;
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 /// From the picture to a process that others can talk to. The program is still kept out.
-pub fn go_on(checkpoint: &mut Checkpoint, taken: &mut Option<Taken>, new: Restored) {
+pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken>, new: Restored) {
     let Some(process) = taken else { checkpoint.fatal("restored out of a line") };
     // Copies that the old process had made: not ours to end.
     for (_, child) in core::mem::take(&mut checkpoint.children) {
@@ -44,6 +45,9 @@ pub fn go_on(checkpoint: &mut Checkpoint, taken: &mut Option<Taken>, new: Restor
     checkpoint.reconnect(process, &cards);
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
+    let public = Checkpoint::public();
+    public.restarts.fetch_add(1, Ordering::Relaxed);
+    public.wishes.restored(line);
     checkpoint.ready = false;
     checkpoint.ending = Ending::Not;
     checkpoint.input(Input::Restored);
