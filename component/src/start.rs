@@ -222,6 +222,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         set: SetId(peers.of_rank(chosen.set.0).0),
         segment: segment.as_ref().map(|s| s.name().to_owned()).unwrap_or_default(),
         tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
+        known: Vec::new(),
     };
 
     let mut host = Surroundings::new(glue, job.threads != 0, peers, log);

@@ -10,7 +10,7 @@ use rustbtl_coordination::silence::Input;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::inside::Restored;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// From the picture to a process that others can talk to. The program is still kept out.
 pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken>, new: Restored) {
@@ -38,6 +38,7 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
         set: process.host.set,
         segment: String::new(),
         tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
+        known: Card::bits(talked_to(process)),
     };
     process.host.tcp = tcp;
     checkpoint.say(&hello(process, card.encode()));
@@ -58,6 +59,13 @@ fn leave_behind(process: &mut Process, incarnation: Incarnation) {
     core::mem::forget(process.host.shm.take());
     core::mem::forget(process.host.tcp.take());
     process.host.restarted(incarnation, crate::os::process::host_name());
+}
+
+/// Ranks of other sets that this process has talked to.
+fn talked_to(process: &Process) -> impl Iterator<Item = u32> {
+    let (set, peers) = (process.host.set, process.host.peers);
+    let others = process.engine.traffic().filter(move |&(_, other, _)| other != set);
+    others.map(move |(peer, ..)| peers.name(peer).rank)
 }
 
 /// Who this is.
@@ -120,15 +128,19 @@ impl Checkpoint {
         let incarnation = process.host.incarnation;
         let (engine, host) = (&mut process.engine, &mut process.host);
         engine.restarted(incarnation);
-        let peers: Vec<_> = engine.traffic().map(|(peer, set, _)| (peer, set)).collect();
-        for (peer, set) in peers {
-            if peer == me {
-                continue;
-            }
-            if set == host.set {
+        let mut peers: BTreeSet<_> = engine.traffic().map(|(peer, ..)| peer).collect();
+        let rank = host.peers.rank();
+        let know_me = host.cards.iter().filter(|(_, card)| card.knows(rank));
+        peers.extend(know_me.map(|(&peer, _)| peer));
+        peers.remove(&me);
+        for peer in peers {
+            let Some(card) = host.cards.get(&peer) else {
+                self.fatal(&format!("{} is not in the line", host.describe(peer)))
+            };
+            if card.set == host.set {
                 engine.readdress(host, peer);
             } else {
-                let theirs = host.cards.get(&peer).map_or(incarnation, |card| card.incarnation);
+                let theirs = card.incarnation;
                 engine.peer_down(host, peer);
                 engine.peer_up(host, peer, theirs);
             }
