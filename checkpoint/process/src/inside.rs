@@ -10,15 +10,18 @@
 //! 4. What cannot be put back is refused with its name; it is never left out in silence.
 //! 5. A restored process goes on exactly where `freeze` was called, once.
 
-mod describe;
+pub(crate) mod describe;
 mod descriptors;
 mod freezer;
-mod memory;
-mod park;
-mod proc_files;
+mod kept;
+pub(crate) mod letter;
+pub(crate) mod memory;
+pub(crate) mod park;
+pub(crate) mod proc_files;
 mod save;
 mod sheet;
 mod sockets;
+mod stop;
 
 pub use freezer::Freezer;
 

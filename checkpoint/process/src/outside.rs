@@ -20,6 +20,7 @@ mod object;
 mod pages;
 mod plan;
 mod restore;
+mod threads;
 mod write;
 
 pub use inspect::{Summary, inspect, verify};

@@ -50,13 +50,14 @@ pub struct Block {
 }
 
 impl Block {
-    /// Puts memory into the form in which it is stored. `packed` is room that is used again.
-    pub fn pack(
+    /// Puts memory into the form in which it is stored: the entry, and the bytes, which are
+    /// `memory` itself or are in `room`.
+    pub fn pack<'a>(
         (space, address): (u16, u64),
-        memory: &[u8],
+        memory: &'a [u8],
         compression: Compression,
-        packed: &mut Vec<u8>,
-    ) -> Self {
+        room: &'a mut Vec<u8>,
+    ) -> (Self, &'a [u8]) {
         let mut block = Self {
             address,
             offset: 0,
@@ -66,22 +67,18 @@ impl Block {
             space,
             compression: Compression::None,
         };
-        packed.clear();
+        let mut stored = memory;
         if compression == Compression::Lz4 {
-            packed.resize(lz4_flex::block::get_maximum_output_size(memory.len()), 0);
-            let size = lz4_flex::block::compress_into(memory, packed).unwrap_or(usize::MAX);
+            room.resize(lz4_flex::block::get_maximum_output_size(memory.len()), 0);
+            let size = lz4_flex::block::compress_into(memory, room).unwrap_or(usize::MAX);
             if size < memory.len() - memory.len() / 8 {
-                packed.truncate(size);
+                stored = &room[..size];
                 block.stored = size as u32;
                 block.compression = Compression::Lz4;
             }
         }
-        if block.compression == Compression::None {
-            packed.clear();
-            packed.extend_from_slice(memory);
-        }
-        block.checksum = checksum(packed);
-        block
+        block.checksum = checksum(stored);
+        (block, stored)
     }
 
     /// Is this what was stored?
@@ -164,24 +161,31 @@ impl Block {
         self.address.saturating_add(self.bytes as u64)
     }
 
-    /// All entries; blocks lie in the file before `blocks_end`, in order (invariant 5).
+    /// All entries; blocks lie in the file before `blocks_end` (invariant 5).
     pub(super) fn decode_table(bytes: &[u8], blocks_end: u64) -> Result<Vec<Self>, ImageError> {
         let mut table: Vec<Self> = Vec::with_capacity(bytes.len() / BLOCK_ENTRY_BYTES);
         let mut reader = Reader::new(bytes);
-        let mut free = HEADER_BYTES as u64;
         while !reader.rest().is_empty() {
             let block = Self::decode(&mut reader)?;
-            let end = block.offset.checked_add(block.stored.into());
-            let end = end.filter(|end| *end <= blocks_end).ok_or(ImageError::Short)?;
             let after_last = table.last().is_none_or(|last| {
                 let same = last.space == block.space;
                 last.space < block.space || same && last.end() <= block.address
             });
-            if block.offset < free || !after_last {
+            if !after_last {
                 return Err(ImageError::Order);
             }
-            free = end;
             table.push(block);
+        }
+        // Several writers share a file: there, the order is another one.
+        let mut places: Vec<_> = table.iter().map(|b| (b.offset, u64::from(b.stored))).collect();
+        places.sort_unstable();
+        let mut free = HEADER_BYTES as u64;
+        for (offset, bytes) in places {
+            let end = offset.checked_add(bytes).filter(|end| *end <= blocks_end);
+            if offset < free {
+                return Err(ImageError::Order);
+            }
+            free = end.ok_or(ImageError::Short)?;
         }
         Ok(table)
     }

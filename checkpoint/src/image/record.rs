@@ -3,6 +3,7 @@
 //! Source: FACTS-image §1 to §3. A record is `u16 kind, u32 length, fields`. Who writes which: the
 //! process itself (*inside*: what only it can know, written while its threads are parked) and
 //! who reads its memory (*outside*). The whole metadata of an image is a sequence of records.
+//! What the process can put back by itself (signal actions, timers, limits) it keeps in its memory.
 //! Addresses, descriptors and thread ids in records are the process's own: they are what is put
 //! back, not references between processes.
 
@@ -127,51 +128,18 @@ records! {
         rseq_signature: u32,
         /// Its name, ended by 0.
         name: [u8; 16],
-        /// Signals that wait for it alone, one bit each.
-        pending: u64,
         /// Scheduling: SCHED_* in the low byte, then priority, then nice + 20.
         schedule: u32,
         /// CPUs it may run on, the first 1024.
         affinity: [u8; 128],
     }
-    /// What the process does on a signal (inside).
-    3 Action {
-        /// The signal.
-        signal: u32,
-        /// Handler, or 0 (default), or 1 (ignored).
-        handler: u64,
-        /// SA_*.
-        flags: u64,
-        /// Where the handler returns to.
-        restorer: u64,
-        /// Signals that wait meanwhile.
-        mask: u64,
-    }
-    /// setitimer(2) (inside).
-    4 IntervalTimer {
-        /// ITIMER_*.
-        which: u32,
-        /// Period.
-        interval_us: u64,
-        /// Time that was left.
-        value_us: u64,
-    }
-    /// getrlimit(2) (inside).
-    5 Limit {
-        /// RLIMIT_*.
-        resource: u32,
-        /// What is enforced.
-        soft: u64,
-        /// What may be asked for.
-        hard: u64,
-    }
     /// Working directory (inside).
-    6 WorkingDirectory<'a> {
+    3 WorkingDirectory<'a> {
         /// Its path.
         path: &'a [u8],
     }
     /// An open descriptor (inside).
-    7 Descriptor<'a> {
+    4 Descriptor<'a> {
         /// Its number.
         fd: i32,
         /// Another descriptor of the same open file, or -1.
@@ -196,7 +164,7 @@ records! {
         data: &'a [u8],
     }
     /// A descriptor that an epoll watches (inside).
-    8 EpollWatch {
+    5 EpollWatch {
         /// The epoll.
         epoll: i32,
         /// What it watches.
@@ -207,7 +175,7 @@ records! {
         data: u64,
     }
     /// What was in a pipe (inside).
-    9 PipeContent<'a> {
+    6 PipeContent<'a> {
         /// Inode of the pipe.
         inode: u64,
         /// Its capacity.
@@ -216,7 +184,7 @@ records! {
         bytes: &'a [u8],
     }
     /// Pages of an object that is mapped shared, copied while all were parked (inside).
-    10 SharedRun {
+    7 SharedRun {
         /// The object.
         device: u64,
         /// The object.
@@ -229,40 +197,26 @@ records! {
         copy: u64,
     }
     /// Memory that is not stored and not mapped again (inside).
-    11 Excluded {
+    8 Excluded {
         /// First byte.
         start: u64,
         /// One behind the last.
         end: u64,
     }
     /// /proc/self/maps as it was when all were parked, or a part of it (inside).
-    12 Maps<'a> {
+    9 Maps<'a> {
         /// The text.
         text: &'a [u8],
     }
-    /// Signals that wait for the process as a whole (inside).
-    13 Pending {
-        /// One bit each.
-        signals: u64,
-    }
-    /// A timer of timer_create(2) (inside).
-    14 PosixTimer {
-        /// Its id.
-        id: i32,
-        /// Its clock.
-        clock: i32,
-        /// How it tells (SIGEV_*).
-        notify: i32,
-        /// With which signal.
-        signal: i32,
-        /// Whom, where it is one thread.
-        tid: i32,
-        /// With what.
-        value: u64,
-        /// Period in nanoseconds.
-        interval_ns: u64,
-        /// Time that was left in nanoseconds, 0: it was not armed.
-        value_ns: u64,
+    /// Memory that a child does not get (MADV_DONTFORK) or gets empty (MADV_WIPEONFORK); its pages
+    /// are a [`SharedRun`] of device 0 and inode 0, with the address as offset (inside).
+    10 NotForked {
+        /// First byte.
+        start: u64,
+        /// One behind the last.
+        end: u64,
+        /// A child gets it empty.
+        wiped: bool,
     }
     /// A mapping (outside).
     32 Mapping<'a> {
