@@ -117,7 +117,6 @@ pub fn start(opening: &Opening, members: Vec<PeerId>) -> Result<(), String> {
         return Err("PMIx does not accept a handler for the loss of its server".into());
     }
     let wake = Wake::new().map_err(|error| error.to_string())?;
-    let freezer = Freezer::new().map_err(|error| error.to_string())?;
     // The program is here: nobody else.
     let me = shared.enter().host.peers.me();
     let mut members = members;
@@ -133,27 +132,34 @@ pub fn start(opening: &Opening, members: Vec<PeerId>) -> Result<(), String> {
     if PUBLIC.set(public).is_err() {
         return Ok(());
     }
-    let checkpoint = Checkpoint {
-        shared,
-        guardian,
-        opening: opening.clone(),
-        silence,
-        members,
-        freezer,
-        children: BTreeMap::new(),
-        covered: BTreeMap::new(),
-        ready: false,
-        ending: Ending::Not,
-        over: false,
-        drive: drive::Drive::default(),
-    };
+    let opening = opening.clone();
     let blocked = crate::os::signals::block_all();
-    let thread = std::thread::Builder::new()
-        .name("rustbtl-line".into())
-        .spawn(move || checkpoint.run())
-        .map_err(|error| format!("the checkpoint thread cannot be started: {error}"));
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("rustbtl-line".into()).spawn(move || {
+        let freezer = match Freezer::new() {
+            Ok(freezer) => freezer,
+            Err(error) => return drop(tell.send(Err(error.to_string()))),
+        };
+        let checkpoint = Checkpoint {
+            shared,
+            guardian,
+            opening,
+            silence,
+            members,
+            freezer,
+            children: BTreeMap::new(),
+            covered: BTreeMap::new(),
+            ready: false,
+            ending: Ending::Not,
+            over: false,
+            drive: drive::Drive::default(),
+        };
+        drop(tell.send(Ok(())));
+        checkpoint.run();
+    });
     crate::os::signals::restore(&blocked);
-    thread.map(drop)
+    thread.map_err(|error| format!("the checkpoint thread cannot be started: {error}"))?;
+    told.recv().unwrap_or_else(|_| Err("the checkpoint thread has ended".into()))
 }
 
 impl Checkpoint {
