@@ -65,12 +65,6 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
         options: Vec<OsString>,
     },
-    /// Started by orted in place of each rank's program
-    #[command(hide = true)]
-    Guardian {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-        program: Vec<OsString>,
-    },
     /// Started by the first guardian of a node
     #[command(hide = true)]
     Agent { directory: PathBuf },
@@ -97,7 +91,6 @@ fn run(command: Command) -> Result<(), String> {
         Command::Restart { directory, mpirun, options } => {
             command::restart(&Restart { directory, mpirun, options })
         }
-        Command::Guardian { program } => guardian::run(&program, images()),
         Command::Agent { directory } => agent::run(&directory),
         Command::Coordinator => coordinator::run(),
         Command::Restored => {
@@ -109,6 +102,13 @@ fn run(command: Command) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
+    // Started by orted in place of each rank's program, whose words are nobody else's business.
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some((first, program)) = words.split_first()
+        && first == "guardian"
+    {
+        guardian::run(program, images());
+    }
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
