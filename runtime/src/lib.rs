@@ -3,7 +3,10 @@
 //! `DESIGN.md` in this folder names the parts and their rules.
 
 pub mod agent;
+pub mod command;
+pub mod coordinator;
 pub mod guardian;
+pub mod jobs;
 pub mod link;
 pub mod node;
 pub mod os;

@@ -171,6 +171,7 @@ mod tests {
         drop(lock);
         other.join().unwrap().unwrap().unwrap();
         let (again, lock) = NodeDirectory::enter(&path).unwrap();
+        let _listener = again.listen().unwrap();
         drop(lock);
         assert!(again.leave().unwrap());
         assert!(!path.exists());
