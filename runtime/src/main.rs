@@ -1,8 +1,10 @@
 //! The `rustbtl` program: what users type, and what jobs run beside their ranks.
 
 use clap::{Parser, Subcommand};
+use rustbtl_process::outside::Compression;
 use rustbtl_runtime::command::{self, Restart};
-use rustbtl_runtime::guardian::images::{ImageStore, NoImages};
+use rustbtl_runtime::guardian::images::ImageStore;
+use rustbtl_runtime::guardian::process_images::ProcessImages;
 use rustbtl_runtime::{agent, coordinator, guardian};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -78,7 +80,7 @@ enum Command {
 
 /// Who writes and restores images.
 fn images() -> Arc<dyn ImageStore> {
-    Arc::new(NoImages)
+    Arc::new(ProcessImages::new(Compression::None))
 }
 
 fn run(command: Command) -> Result<(), String> {
