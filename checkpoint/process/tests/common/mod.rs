@@ -89,6 +89,8 @@ impl Subject {
         // SAFETY: only system calls.
         unsafe {
             command.pre_exec(move || {
+                // Cargo's own pipes are none of the program's business.
+                libc::syscall(libc::SYS_close_range, 3, u32::MAX, 4);
                 if libc::dup2(from, SOCKET) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
             })
         };
