@@ -172,7 +172,8 @@ impl Drop for FrozenChild {
     fn drop(&mut self) {
         // It is our child and not yet waited for, so the id is still its own. It sends no signal
         // and only a wait for clones sees it: the program notices nothing.
-        let _ = crate::raw::plain(libc::SYS_kill, [self.pid as usize, libc::SIGKILL as usize, 0, 0]);
+        let _ =
+            crate::raw::plain(libc::SYS_kill, [self.pid as usize, libc::SIGKILL as usize, 0, 0]);
         let options = libc::__WCLONE as usize;
         let _ = crate::raw::plain(libc::SYS_wait4, [self.pid as usize, 0, options, 0]);
     }

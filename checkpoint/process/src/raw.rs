@@ -54,12 +54,7 @@ pub fn fill<T: Copy>(
 }
 
 /// A system call that reads `value` through the argument with the index `at`.
-pub fn tell<T: Copy>(
-    number: i64,
-    mut a: [usize; 5],
-    at: usize,
-    value: &T,
-) -> Result<usize, Errno> {
+pub fn tell<T: Copy>(number: i64, mut a: [usize; 5], at: usize, value: &T) -> Result<usize, Errno> {
     a[at] = (&raw const *value).addr();
     // SAFETY: the kernel only reads a `T` there; `T` is plain data of the kernel's interface.
     unsafe { call(number, [a[0], a[1], a[2], a[3], a[4], 0]) }

@@ -161,7 +161,8 @@ fn thread(
 /// Address of a thread's rseq area, 0 if the C library has not registered it.
 fn registered_rseq(fs: u64, offset: isize) -> u64 {
     let area = fs.wrapping_add_signed(offset as i64);
-    let cpu = core::ptr::with_exposed_provenance::<core::sync::atomic::AtomicI32>(area as usize + 4);
+    let cpu =
+        core::ptr::with_exposed_provenance::<core::sync::atomic::AtomicI32>(area as usize + 4);
     // SAFETY: the C library says that every thread has the area at that distance from fs.
     let cpu = unsafe { &*cpu }.load(core::sync::atomic::Ordering::Relaxed);
     if fs != 0 && cpu >= 0 { area } else { 0 }

@@ -327,10 +327,8 @@ fn poll_says(fd: i32, event: i16) -> bool {
 
 /// Copies what is in a pipe without taking it out: tee(2) into another pipe.
 fn content(end: &Known, sheet: &mut Sheet, more: &mut Table<u8>) -> Result<(), Errno> {
-    let capacity = raw::plain(
-        libc::SYS_fcntl,
-        [end.fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0],
-    )?;
+    let capacity =
+        raw::plain(libc::SYS_fcntl, [end.fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0])?;
     let mut waiting = 0i32;
     let fionread = libc::FIONREAD as usize;
     raw::fill(libc::SYS_ioctl, [end.fd as usize, fionread, 0, 0, 0], 2, &mut waiting)?;

@@ -135,12 +135,7 @@ impl Copies {
     }
 
     /// The pages of a shared mapping that exist.
-    fn mapping(
-        &mut self,
-        map: &MapLine<'_>,
-        sheet: &mut Sheet,
-        fork: bool,
-    ) -> Result<(), Stop> {
+    fn mapping(&mut self, map: &MapLine<'_>, sheet: &mut Sheet, fork: bool) -> Result<(), Stop> {
         let pages = ((map.end - map.start) / PAGE) as usize;
         self.resident.clear();
         let range = [map.start as usize, (map.end - map.start) as usize];
@@ -205,8 +200,8 @@ impl Copies {
     /// Gives the copies back.
     pub fn free(&mut self) {
         for &(start, end) in self.ranges.items() {
-            // SAFETY: our own mapping, which only the child's image refers to.
             let a = [start, end - start, 0, 0, 0, 0];
+            // SAFETY: our own mapping, which only the child's image refers to.
             let _ = unsafe { raw::call(libc::SYS_munmap, a) };
         }
         self.ranges.clear();

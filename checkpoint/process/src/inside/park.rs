@@ -220,11 +220,7 @@ fn slot_of(info: &libc::siginfo_t) -> Option<&'static Slot> {
 }
 
 /// Handler of [`SIGNAL`].
-extern "C" fn on_signal(
-    signal: i32,
-    info: *mut libc::siginfo_t,
-    context: *mut libc::ucontext_t,
-) {
+extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     // SAFETY: the kernel gives a valid siginfo_t.
     let ours = slot_of(unsafe { &*info });
     let Some(slot) = ours else {
@@ -279,7 +275,8 @@ fn has_large_state(context: &libc::ucontext_t) -> bool {
         return false;
     }
     // SAFETY: the frame holds at least the 512 bytes of FXSAVE.
-    let words = unsafe { &*state.add(464).cast::<[u32; 4]>() };
+    let state = unsafe { &*state.cast::<[u32; 128]>() };
+    let words = &state[464 / 4..];
     let features = u64::from(words[2]) | u64::from(words[3]) << 32;
     words[0] == 0x4650_5853 && features & LARGE_STATE != 0
 }
@@ -312,9 +309,7 @@ fn rewind(slot: &Notes, context: &mut libc::ucontext_t) {
     // What is left of a sleep is where the caller wanted to be told.
     let (request, rest, flags) = match number {
         libc::SYS_nanosleep => (libc::REG_RDI, libc::REG_RSI, 0),
-        libc::SYS_clock_nanosleep => {
-            (libc::REG_RDX, libc::REG_R10, registers[at(libc::REG_RSI)])
-        }
+        libc::SYS_clock_nanosleep => (libc::REG_RDX, libc::REG_R10, registers[at(libc::REG_RSI)]),
         _ => (libc::REG_RDI, libc::REG_RDI, 1),
     };
     if flags & 1 == 0 && registers[at(rest)] != 0 {

@@ -171,8 +171,7 @@ impl<'a> MapLine<'a> {
         let (inode, rest) = word(rest);
         let dash = range.iter().position(|byte| *byte == b'-')?;
         let colon = device.iter().position(|byte| *byte == b':')?;
-        let (major, minor) =
-            (number(&device[..colon], 16)?, number(&device[colon + 1..], 16)?);
+        let (major, minor) = (number(&device[..colon], 16)?, number(&device[colon + 1..], 16)?);
         Some(Self {
             start: number(&range[..dash], 16)?,
             end: number(&range[dash + 1..], 16)?,

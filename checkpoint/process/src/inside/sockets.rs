@@ -33,8 +33,7 @@ pub fn understand<'a>(
         .map_err(Stop::system("getsockname"))?
         .min(NAME_BYTES_MAX);
     let port = [name[2], name[3]];
-    descriptor.kind =
-        if listens { record::DESCRIPTOR_LISTENER } else { record::DESCRIPTOR_SOCKET };
+    descriptor.kind = if listens { record::DESCRIPTOR_LISTENER } else { record::DESCRIPTOR_SOCKET };
     descriptor.a = kind as u64;
     descriptor.b = domain as u64 | (protocol as u64) << 32;
     descriptor.c = u64::from(reuses) | u64::from(reuses_port) << 1 | u64::from(only_six) << 2;

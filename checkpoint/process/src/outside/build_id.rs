@@ -44,7 +44,8 @@ fn build_id(file: &File) -> Option<Vec<u8>> {
     if head[..6] != *b"\x7fELF\x02\x01" {
         return None;
     }
-    let (table, size, count) = (number(&head, 32, 8)?, number(&head, 54, 2)?, number(&head, 56, 2)?);
+    let (table, size, count) =
+        (number(&head, 32, 8)?, number(&head, 54, 2)?, number(&head, 56, 2)?);
     for index in 0..count.min(64) {
         let mut entry = [0; 56];
         file.read_exact_at(&mut entry, table.checked_add(index * size)?).ok()?;

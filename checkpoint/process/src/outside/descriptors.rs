@@ -146,11 +146,7 @@ impl Descriptors<'_> {
     }
 
     /// A pipe with its content.
-    fn pipe(
-        &self,
-        hands: &mut Hands,
-        end: &Descriptor<'_>,
-    ) -> Result<[u64; 2], OutsideError> {
+    fn pipe(&self, hands: &mut Hands, end: &Descriptor<'_>) -> Result<[u64; 2], OutsideError> {
         let [read, write] = pair(hands, libc::SYS_pipe2, [0; 6], 0, self.highest() + 1)?;
         let content = self.pipes.iter().find(|pipe| pipe.inode == end.inode);
         if let Some(content) = content {

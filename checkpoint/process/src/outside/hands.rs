@@ -239,7 +239,12 @@ impl Hands {
     }
 
     /// Starts a thread: clone3 with arguments and description at these addresses.
-    pub fn spawn(&mut self, clone: u64, clone_bytes: u64, thread: u64) -> Result<i64, OutsideError> {
+    pub fn spawn(
+        &mut self,
+        clone: u64,
+        clone_bytes: u64,
+        thread: u64,
+    ) -> Result<i64, OutsideError> {
         self.flush()?;
         let call = Call::new(libc::SYS_clone3, [clone, clone_bytes, thread, 0, 0, 0]);
         self.order(2, &[call]).map(|(_, result)| result)

@@ -120,10 +120,9 @@ impl Draft {
     /// Writes a piece.
     pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), OutsideError> {
         let what = || format!("writing {}", self.draft.display());
-        self.file.write_all_at(bytes, offset).map_err(|error| OutsideError::System {
-            what: what(),
-            error,
-        })
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(|error| OutsideError::System { what: what(), error })
     }
 
     /// Gives it its name (invariant 1 of `outside.rs`).

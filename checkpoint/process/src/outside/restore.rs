@@ -140,9 +140,10 @@ impl<'a, 'b> Restoring<'a, 'b> {
         let kernel = |map: &&Mapping<'_>| map.kind == record::MAPPING_KERNEL;
         let wanted: Vec<&Mapping<'_>> = self.plan.mappings.iter().filter(kernel).collect();
         let same = wanted.len() == here.len()
-            && wanted.iter().zip(here).all(|(was, is)| {
-                was.path == is.path && was.end - was.start == is.end - is.start
-            });
+            && wanted
+                .iter()
+                .zip(here)
+                .all(|(was, is)| was.path == is.path && was.end - was.start == is.end - is.start);
         let reason = "the C library has noted addresses in it; restore under the same kernel";
         let differs = |what: &str| OutsideError::Machine { what: what.into(), reason };
         if !same {

@@ -184,8 +184,7 @@ impl Work {
         if map.is_shared() {
             let named = !map.is_deleted() && map.access[1] != b'w';
             let again = named && map.end - map.start > READ_ONLY_BYTES_MAX;
-            record.kind =
-                if again { record::MAPPING_SHARED_FILE } else { record::MAPPING_SHARED };
+            record.kind = if again { record::MAPPING_SHARED_FILE } else { record::MAPPING_SHARED };
             if !spaces.contains_key(&(map.device, map.inode)) {
                 return Err(ImageError::Value("description: a shared object is missing").into());
             }
@@ -232,12 +231,7 @@ impl Work {
     }
 
     /// What a restore needs beside memory.
-    fn surroundings(
-        &mut self,
-        pid: u32,
-        maps: &[u8],
-        memory: &Memory,
-    ) -> Result<(), OutsideError> {
+    fn surroundings(&mut self, pid: u32, maps: &[u8], memory: &Memory) -> Result<(), OutsideError> {
         let read = |name: &str| {
             let path = format!("/proc/{pid}/{name}");
             fs::read(&path).map_err(OutsideError::system(path))
@@ -261,9 +255,36 @@ impl Work {
 /// Flags of the processor that programs choose code by, in alphabetical order.
 pub fn processor() -> String {
     const FAMILIES: &[&str] = &[
-        "abm", "adx", "aes", "amx", "avx", "bmi", "clflushopt", "clwb", "cx16", "erms", "f16c",
-        "fma", "fsgsbase", "fsrm", "gfni", "lahf_lm", "movbe", "movdir", "pclmulqdq", "pku",
-        "popcnt", "rdpid", "rdrand", "rdseed", "rtm", "sha", "sse", "ssse3", "vaes", "vpclmulqdq",
+        "abm",
+        "adx",
+        "aes",
+        "amx",
+        "avx",
+        "bmi",
+        "clflushopt",
+        "clwb",
+        "cx16",
+        "erms",
+        "f16c",
+        "fma",
+        "fsgsbase",
+        "fsrm",
+        "gfni",
+        "lahf_lm",
+        "movbe",
+        "movdir",
+        "pclmulqdq",
+        "pku",
+        "popcnt",
+        "rdpid",
+        "rdrand",
+        "rdseed",
+        "rtm",
+        "sha",
+        "sse",
+        "ssse3",
+        "vaes",
+        "vpclmulqdq",
         "xsave",
     ];
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -347,7 +368,9 @@ fn store(
             room.resize(unit.bytes as usize, 0);
             let reading = OutsideError::system("reading the memory of the process");
             memory.read(unit.from, &mut room).map_err(reading)?;
+            let mut kept = 0;
             for (from, to) in runs_of_data(&room) {
+                kept += (to - from) as u64;
                 let address = unit.address + from as u64;
                 let place = (unit.space, address);
                 let data = &room[from..to];
@@ -357,15 +380,13 @@ fn store(
                 draft.write(stored, block.offset)?;
                 own.push(block);
             }
-            let kept: usize = runs_of_data(&room).map(|(from, to)| to - from).sum();
-            zero.fetch_add(unit.bytes - kept as u64, Ordering::Relaxed);
+            zero.fetch_add(unit.bytes - kept, Ordering::Relaxed);
         }
         blocks.lock().map_or_else(|_| (), |mut blocks| blocks.append(&mut own));
         Ok(())
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> =
-            (1..options.threads).map(|_| scope.spawn(worker)).collect();
+        let others: Vec<_> = (1..options.threads).map(|_| scope.spawn(worker)).collect();
         let mut outcome = worker();
         for other in others {
             outcome = outcome.and(other.join().unwrap_or(Ok(())));

@@ -106,7 +106,8 @@ impl Subject {
     }
 
     pub fn receive(&self) -> Answer {
-        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd.
         assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 30_000) }, 1, "no answer in 30 s");
         let mut room = vec![0; 4 << 20];
