@@ -55,9 +55,11 @@ pub fn write_image(
     stats.file_bytes = draft.finish(end.0, &work.metadata, &blocks)?;
     stats.write_us = start.elapsed().as_micros() as u64;
     // A frozen child that ended meanwhile has left zeros where its memory was.
-    if fs::read(format!("/proc/{pid}/stat")).map_or(true, |text| is_dead(&text)) {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    if is_dead(&stat) {
         let reason = "it ended while its memory was read";
-        return Err(OutsideError::Refused { what: format!("process {pid}"), reason });
+        let what = format!("process {pid} ({})", String::from_utf8_lossy(&stat));
+        return Err(OutsideError::Refused { what, reason });
     }
     let start = Instant::now();
     draft.publish(options.sync)?;

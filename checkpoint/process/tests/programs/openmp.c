@@ -11,7 +11,7 @@ int main(void)
         for (int j = 0; j < N; j++) a[i][j] = sin(i * 0.1) + cos(j * 0.2);
     printf("ready\n");
     fflush(stdout);
-    for (int step = 0; step < 3000; step++) {
+    for (int step = 0; step < 2500; step++) {
 #pragma omp parallel for
         for (int i = 0; i < N; i++)
             for (int j = 0; j < N; j++)
