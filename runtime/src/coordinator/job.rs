@@ -312,12 +312,9 @@ impl Job {
         }
     }
 
-    /// The connection to the agent of this node is lost.
-    pub fn node_gone(&mut self, now: u64, node: &str) {
-        let here = |rank: &Rank| rank.here && rank.node == node;
-        let lost: Vec<PeerId> =
-            self.ranks.iter().filter(|(_, rank)| here(rank)).map(|(&id, _)| id).collect();
-        lost.into_iter().for_each(|rank| self.gone(now, rank));
+    /// The connection to the agent of these ranks is lost.
+    pub fn agent_gone(&mut self, now: u64, ranks: &[PeerId]) {
+        ranks.iter().for_each(|&rank| self.gone(now, rank));
     }
 
     /// A user asks for lines.

@@ -332,12 +332,11 @@ impl Coordinator {
         let Some(agent) = self.agents.remove(&id) else { return };
         let node = agent.node;
         self.events.write(json!({"event": "agent_gone", "node": node, "reason": problem}));
-        let ranks = self.home.len();
+        let lost: Vec<PeerId> =
+            self.home.iter().filter(|(_, home)| **home == id).map(|(&rank, _)| rank).collect();
         self.home.retain(|_, home| *home != id);
-        if self.home.len() < ranks {
-            self.job.node_gone(self.now(), &node);
-            self.carry_out();
-        }
+        self.job.agent_gone(self.now(), &lost);
+        self.carry_out();
     }
 
     fn hear_client(&mut self, id: u64) {
