@@ -10,7 +10,7 @@ use std::io::BufRead;
 fn a_line_of_all_sets_is_taken_listed_and_restarted_from() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
-    let (code, text) = job.command(&["checkpoint", "--all", "--wait"]);
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("line 1 is complete"), "{text}");
     assert_eq!(job.manifests(), 1);
@@ -54,7 +54,7 @@ fn sets_take_lines_of_their_own_and_old_lines_go() {
     let mut job = Job::start(4, "keep 2\n").ranks();
     job.wait_until_ready();
     for _ in 0..3 {
-        let (code, text) = job.command(&["checkpoint", "--wait"]);
+        let (code, text) = job.checkpoint(&["--wait"]);
         assert_eq!(code, 0, "{text}");
     }
     // Two for each of two sets.
@@ -78,7 +78,7 @@ fn lines_are_taken_by_the_clock() {
 fn the_job_is_ended_at_a_line_if_that_is_asked_for() {
     let mut job = Job::start(2, "").ranks();
     job.wait_until_ready();
-    let (code, text) = job.command(&["checkpoint", "--then-exit"]);
+    let (code, text) = job.checkpoint(&["--then-exit"]);
     assert_eq!(code, 0, "{text}");
     assert!(!job.said(0).contains("resume"), "nobody goes on");
     let mut wish = String::new();
@@ -92,15 +92,15 @@ fn a_rank_or_a_disk_that_refuses_ends_the_line_and_not_the_job() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     job.touch("refuse-image");
-    let (code, text) = job.command(&["checkpoint", "--all", "--wait"]);
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 1 && text.contains("there is no room on the disk"), "{text}");
     job.remove("refuse-image");
     job.touch("refuse-line");
-    let (code, text) = job.command(&["checkpoint", "--all", "--wait"]);
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 1 && text.contains("it has an open socket"), "{text}");
     wait_for("abort", || job.said(3).contains("abort 2"));
     job.remove("refuse-line");
-    let (code, text) = job.command(&["checkpoint", "--all", "--wait"]);
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 0 && text.contains("line 3"), "{text}");
     assert_eq!(job.manifests(), 1);
     let folder = job.scratch.0.join("lines").join(&job.name);

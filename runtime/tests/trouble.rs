@@ -27,7 +27,7 @@ fn strangers_get_nothing_and_harm_nothing() {
         let _ = stranger.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{answer:?}");
     }
-    let (code, text) = job.command(&["checkpoint", "--all", "--wait"]);
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert_eq!(code, 0, "{text}");
     assert_eq!(job.finish(), [0; 2]);
     job.end();
@@ -53,7 +53,7 @@ fn a_killed_agent_is_replaced_and_lines_go_on() {
     os::kill(agent, libc::SIGKILL);
     wait_for("another agent", || agent_pid(&job, "n1").is_some_and(|pid| pid != agent));
     job.wait_until_ready();
-    let (code, text) = job.command(&["checkpoint", "--all", "--wait"]);
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert_eq!(code, 0, "{text}");
     assert_eq!(job.finish(), [0; 4]);
     job.end();
@@ -87,7 +87,7 @@ fn a_program_dies_with_its_guardian() {
         stat.is_empty() || stat.contains(") Z ")
     });
     wait_for("it is noticed", || job.status()["ranks"][1]["state"] == "unreachable");
-    let (code, text) = job.command(&["checkpoint", "--all", "--wait"]);
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 1 && text.contains("rank 1"), "{text}");
 }
 

@@ -151,6 +151,11 @@ impl Job {
         (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// `rustbtl checkpoint` of this job, whatever else runs on this host.
+    pub fn checkpoint(&self, words: &[&str]) -> (i32, String) {
+        self.command(&[&["checkpoint"], words, &[self.name.as_str()]].concat())
+    }
+
     pub fn status(&self) -> serde_json::Value {
         let (code, text) = self.command(&["status", "--json", &self.name]);
         assert_eq!(code, 0, "{text}");
