@@ -9,7 +9,9 @@ pub mod os;
 #[path = "../transports/mod.rs"]
 pub mod transports;
 
+pub mod bias;
 pub mod card;
+pub mod checkpoint;
 pub mod exports;
 pub mod finish;
 pub mod glue;
@@ -18,10 +20,13 @@ pub mod host;
 pub mod idle;
 pub mod lock;
 pub mod memory;
+pub mod opening;
 pub mod operation;
+pub mod pages;
 pub mod peers;
 pub mod process;
 pub mod report;
 pub mod start;
 pub mod summary;
 pub mod tell;
+pub mod unlogged;

@@ -29,6 +29,7 @@ use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::{ANNOUNCE_BYTES, FRAME_BYTES_MAX};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, RawFd};
 use stranger::Stranger;
 
 /// Frames taken from one connection before the next one has its turn.
@@ -252,6 +253,19 @@ impl Tcp {
     /// at this transport may bring something. Not while a connection is being opened.
     pub fn descriptor(&self) -> Option<i32> {
         (self.dialing == 0).then(|| self.epoll.descriptor())
+    }
+
+    /// Every descriptor that this transport has open.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let connections = self.connections.iter().flatten().map(|c| c.stream.as_raw_fd());
+        let strangers = self.strangers.iter().flatten().map(|s| s.stream.as_raw_fd());
+        let dials = self
+            .peers
+            .iter()
+            .filter_map(|peer| peer.dial.as_ref()?.socket().map(|(stream, _)| stream.as_raw_fd()));
+        let listeners = self.listeners.iter().map(AsRawFd::as_raw_fd);
+        let all = connections.chain(strangers).chain(dials).chain(listeners);
+        all.chain([self.epoll.descriptor()]).collect()
     }
 
     #[inline]

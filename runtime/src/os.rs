@@ -259,6 +259,15 @@ pub fn inherit(fd: RawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }).map(drop)
 }
 
+/// Have programs that are started inherit a copy of this descriptor under another number.
+pub fn inherit_as(fd: RawFd, number: RawFd) -> io::Result<()> {
+    if fd == number {
+        return inherit(fd);
+    }
+    // SAFETY: no pointers.
+    check(unsafe { libc::dup2(fd, number) }).map(drop)
+}
+
 /// Random bytes.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];

@@ -16,6 +16,8 @@ pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";
 pub const RESTORE: &str = "RUSTBTL_RESTORE";
 /// Number of the rank's end of the socket to its guardian.
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
+/// The same number in every process, because it is part of images.
+pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// All of them: programs see only the last.
 pub const ALL: [&str; 5] = [JOB, SECRET, COORDINATOR, RESTORE, GUARDIAN_FD];
 

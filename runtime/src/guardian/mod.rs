@@ -6,6 +6,7 @@
 //! 3. It outlives neither its program nor its orted, and its program does not outlive it.
 
 pub mod images;
+pub mod process_images;
 mod program;
 mod rank;
 
@@ -100,7 +101,9 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
             cannot_start(words, &program::become_it(words))
         }
     };
-    match guard(words, settings, store) {
+    let ended = guard(words, settings, Arc::clone(&store));
+    store.tidy();
+    match ended {
         Ok(status) => os::end_as(status),
         Err(Trouble::Start(error)) => cannot_start(words, &error),
         Err(Trouble::Restore(problem)) => {

@@ -57,10 +57,11 @@ pub fn start(
 ) -> io::Result<std::process::Child> {
     let mut command = command(words)?;
     let fd: RawFd = socket.as_raw_fd();
-    command.env(settings::GUARDIAN_FD, fd.to_string());
+    let number = settings::GUARDIAN_FD_NUMBER;
+    command.env(settings::GUARDIAN_FD, number.to_string());
     let guardian = std::process::id();
     let prepare = move || {
-        os::inherit(fd)?;
+        os::inherit_as(fd, number)?;
         os::die_with_parent(libc::SIGKILL)?;
         if os::parent() as u32 != guardian {
             return Err(io::Error::other("the guardian has gone"));
