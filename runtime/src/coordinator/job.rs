@@ -185,7 +185,9 @@ impl Job {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let whole = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
         if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
+            // Nobody has gone back: it has nothing to repeat.
             self.input(0, Input::Back { set, line: u64::MAX });
+            self.input(0, Input::CaughtUp { set });
         }
     }
 
