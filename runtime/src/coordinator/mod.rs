@@ -132,7 +132,7 @@ impl Coordinator {
         let name = job_name();
         if let Some(directory) = &setup.directory {
             let folder = directory.join(&name);
-            fs::create_dir_all(&folder).map_err(|error| {
+            os::make_folders(&folder).map_err(|error| {
                 format!(
                     "the directory for lines, {}, cannot be used: {error}. It must exist on all \
                      nodes, and this user must be able to write into it",
@@ -449,14 +449,9 @@ impl Coordinator {
         }
     }
 
-    /// mpirun has ended: leave nothing behind.
+    /// mpirun has ended: leave nothing behind but lines and the list of events.
     fn end(&mut self) {
         self.events.write(json!({"event": "end"}));
         let _ = fs::remove_file(&self.socket);
-        // Of a job that never took a line.
-        self.events.close();
-        if let Some(directory) = &self.job.setup.directory {
-            let _ = fs::remove_dir(directory.join(&self.job.name));
-        }
     }
 }
