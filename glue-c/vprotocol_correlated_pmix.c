@@ -100,10 +100,15 @@ static int end_here(int status, const char *message, opal_list_t *processes)
 static opal_pmix_op_cbfunc_t fence_done = NULL;
 static void *fence_data = NULL;
 
+/* Open MPI's own, for the fences of MPI_Init. */
+static opal_pmix_base_module_fence_nb_fn_t servers_fence_nb = NULL;
+static opal_pmix_base_module_fence_fn_t servers_fence = NULL;
+
 static int fence_begin(opal_list_t *processes, int collect, opal_pmix_op_cbfunc_t done, void *data)
 {
-    (void) processes;
-    (void) collect;
+    if (0 == rustbtl_glue_stage()) {
+        return servers_fence_nb(processes, collect, done, data);
+    }
     fence_done = done;
     fence_data = data;
     rustbtl_fence();
@@ -130,6 +135,9 @@ static void wake(int status, void *data)
 
 static int fence(opal_list_t *processes, int collect)
 {
+    if (0 == rustbtl_glue_stage()) {
+        return servers_fence(processes, collect);
+    }
     atomic_store(&fence_is_over, false);
     (void) fence_begin(processes, collect, wake, NULL);
     while (!atomic_load(&fence_is_over)) {
@@ -141,6 +149,8 @@ static int fence(opal_list_t *processes, int collect)
 
 int32_t rustbtl_glue_protect(void)
 {
+    servers_fence = opal_pmix.fence;
+    servers_fence_nb = opal_pmix.fence_nb;
     opal_pmix.fence = fence;
     opal_pmix.fence_nb = fence_begin;
     void *library = dlopen("libpmix.so.2", RTLD_NOLOAD | RTLD_NOW);

@@ -5,10 +5,10 @@ use crate::os::Pid;
 use crate::settings::GUARDIAN_FD_NUMBER;
 use rustbtl_coordination::control::Picture;
 use rustbtl_process::outside::{self, Compression, RestoreOptions, SharedPlace, WriteOptions};
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -54,6 +54,21 @@ fn shared_place(image: &Path) -> Option<SharedPlace> {
     Some(SharedPlace { folder: place.join(name), key })
 }
 
+/// A folder of this user alone, made by whoever comes first.
+fn make_private(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let found = folder.symlink_metadata()?;
+            let private = found.is_dir() && found.uid() == crate::os::euid();
+            if private && found.mode() & 0o077 == 0 {
+                return Ok(());
+            }
+            Err(io::Error::other("it is there already and not a private folder of this user"))
+        }
+        result => result,
+    }
+}
+
 impl ImageStore for ProcessImages {
     fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
         let pid = match source.picture {
@@ -72,6 +87,9 @@ impl ImageStore for ProcessImages {
         let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
         let shared = shared_place(image);
         let folder = shared.as_ref().map(|place| place.folder.clone());
+        if let Some(folder) = &folder {
+            make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = folder;
         let options = RestoreOptions {
             supplied: copies.collect::<Result<_, String>>()?,
