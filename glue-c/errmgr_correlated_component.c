@@ -112,8 +112,8 @@ static int component_open(void)
     if (0 != access(mca_errmgr_correlated_program(), X_OK)) {
         orte_show_help(CORRELATED_ERRMGR_HELP, "no-program", true, orte_process_info.nodename,
                        mca_errmgr_correlated_program());
-        /* Without guardians the job would look protected and not be it. */
-        return ORTE_ERR_FATAL;
+        /* Not the end here: an error of open only removes the component, and the job would look
+         * protected and not be it. As it is, orted fails to start the ranks. */
     }
     set_fork_agent();
     /* Processes that are started again find their data only in this store. */

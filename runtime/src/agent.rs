@@ -132,6 +132,8 @@ impl Agent {
             return;
         }
         let (mut beat_at, mut heard, mut count) = (Instant::now(), Instant::now(), 0);
+        // From here on: whoever came while we connected is accepted at once.
+        self.lonely = Instant::now();
         while !self.is_done() {
             let mut poll = Poll::default();
             let listener = poll.add(self.listener.as_raw_fd(), false);
@@ -234,8 +236,12 @@ impl Agent {
     /// Without a coordinator: say so to whoever comes, until nobody comes any more.
     fn stay_alone(&mut self, reason: &str) {
         let mut reason = reason.to_owned();
-        while !self.is_done() {
+        self.lonely = Instant::now();
+        loop {
             self.accept();
+            if self.is_done() {
+                return;
+            }
             for guarded in self.guardians.values_mut() {
                 // The reason goes to one of them: it is printed.
                 let _ = guarded.link.send(&ToNode::Alone { reason: core::mem::take(&mut reason) });

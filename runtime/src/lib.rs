@@ -3,6 +3,7 @@
 //! `DESIGN.md` in this folder names the parts and their rules.
 
 pub mod agent;
+pub mod cli;
 pub mod command;
 pub mod coordinator;
 pub mod guardian;

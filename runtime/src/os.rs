@@ -306,6 +306,11 @@ pub fn private_directory(path: &Path) -> io::Result<()> {
     ))
 }
 
+/// Make a folder, and those above it, if they are not there; what is made is closed to others.
+pub fn make_folders(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
 /// Flush a directory: a rename in it is then durable.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()

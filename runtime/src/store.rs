@@ -105,7 +105,7 @@ impl Manifest {
 
     /// Make it durable as the last file of its line.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        fs::create_dir_all(folder)?;
+        os::make_folders(folder)?;
         let sealed = Sealed { manifest: self.clone(), sha256: self.seal()? };
         let mut text = serde_json::to_string_pretty(&sealed).map_err(io::Error::other)?;
         text.push('\n');

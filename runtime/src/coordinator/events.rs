@@ -30,9 +30,4 @@ impl Events {
         // In one piece, so that a reader sees whole lines.
         let _ = file.write_all(format!("{event}\n").as_bytes());
     }
-
-    /// No more.
-    pub fn close(&mut self) {
-        self.0 = None;
-    }
 }

@@ -185,7 +185,9 @@ impl Job {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let whole = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
         if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
+            // Nobody has gone back: it has nothing to repeat.
             self.input(0, Input::Back { set, line: u64::MAX });
+            self.input(0, Input::CaughtUp { set });
         }
     }
 
@@ -312,12 +314,9 @@ impl Job {
         }
     }
 
-    /// The connection to the agent of this node is lost.
-    pub fn node_gone(&mut self, now: u64, node: &str) {
-        let here = |rank: &Rank| rank.here && rank.node == node;
-        let lost: Vec<PeerId> =
-            self.ranks.iter().filter(|(_, rank)| here(rank)).map(|(&id, _)| id).collect();
-        lost.into_iter().for_each(|rank| self.gone(now, rank));
+    /// The connection to the agent of these ranks is lost.
+    pub fn agent_gone(&mut self, now: u64, ranks: &[PeerId]) {
+        ranks.iter().for_each(|&rank| self.gone(now, rank));
     }
 
     /// A user asks for lines.

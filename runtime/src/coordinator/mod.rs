@@ -132,7 +132,7 @@ impl Coordinator {
         let name = job_name();
         if let Some(directory) = &setup.directory {
             let folder = directory.join(&name);
-            fs::create_dir_all(&folder).map_err(|error| {
+            os::make_folders(&folder).map_err(|error| {
                 format!(
                     "the directory for lines, {}, cannot be used: {error}. It must exist on all \
                      nodes, and this user must be able to write into it",
@@ -332,12 +332,11 @@ impl Coordinator {
         let Some(agent) = self.agents.remove(&id) else { return };
         let node = agent.node;
         self.events.write(json!({"event": "agent_gone", "node": node, "reason": problem}));
-        let ranks = self.home.len();
+        let lost: Vec<PeerId> =
+            self.home.iter().filter(|(_, home)| **home == id).map(|(&rank, _)| rank).collect();
         self.home.retain(|_, home| *home != id);
-        if self.home.len() < ranks {
-            self.job.node_gone(self.now(), &node);
-            self.carry_out();
-        }
+        self.job.agent_gone(self.now(), &lost);
+        self.carry_out();
     }
 
     fn hear_client(&mut self, id: u64) {
@@ -450,14 +449,9 @@ impl Coordinator {
         }
     }
 
-    /// mpirun has ended: leave nothing behind.
+    /// mpirun has ended: leave nothing behind but lines and the list of events.
     fn end(&mut self) {
         self.events.write(json!({"event": "end"}));
         let _ = fs::remove_file(&self.socket);
-        // Of a job that never took a line.
-        self.events.close();
-        if let Some(directory) = &self.job.setup.directory {
-            let _ = fs::remove_dir(directory.join(&self.job.name));
-        }
     }
 }

@@ -106,7 +106,7 @@ impl Job {
     fn write(&self, store: &dyn ImageStore) -> Result<Written, String> {
         let folder = &self.directory;
         let shown = folder.display();
-        fs::create_dir_all(folder).map_err(|error| format!("making {shown}: {error}"))?;
+        os::make_folders(folder).map_err(|error| format!("making {shown}: {error}"))?;
         let name = folder.join(file_name(self.rank));
         let temporary = temporary(folder, self.rank);
         let _ = fs::remove_file(&temporary);

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod errors;
+mod guardians;
 mod header;
 mod job;
 mod mpi;
@@ -49,6 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
         mpi::run(&mut summary, built);
         if built {
             errors::run(&mut summary);
+            guardians::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
         }
