@@ -55,12 +55,12 @@ impl Stage {
         self.folder.join("tmp")
     }
 
-    /// A folder that all nodes share: what ranks write about themselves.
+    /// Where `rustbtl` finds the jobs of this cluster.
     pub fn run_time(&self) -> PathBuf {
         self.folder.join("run")
     }
 
-    /// Where ranks write their reports.
+    /// A folder that all nodes share: what ranks write about themselves.
     pub fn reports(&self) -> PathBuf {
         self.folder.join("report")
     }
