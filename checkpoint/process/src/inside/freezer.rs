@@ -248,8 +248,10 @@ impl Freezer {
             patience_ms = (patience_ms * 2).min(50);
             let tid = missing.notes().tid;
             let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
+            // A thread that is not yet born again does not know its new id, nor do we.
+            let unborn = missing.state.load(Ordering::Acquire) == PARKED && arrived(REBORN);
             let alive = raw::plain(libc::SYS_tgkill, [pid, tid as usize, 0, 0]);
-            if alive == Err(Errno(libc::ESRCH)) {
+            if !unborn && alive == Err(Errno(libc::ESRCH)) {
                 missing.state.store(GONE, Ordering::Release);
             } else if raw::now_us() > end {
                 return Err(Stop::Thread(tid, reason));
