@@ -98,7 +98,8 @@ pub enum Input {
         /// The line it was restored from.
         line: u64,
     },
-    /// It has done again all that other sets have seen of it.
+    /// It has done again all that other sets have seen of it, and all its channels are repaired
+    /// (until then peers may know of matches in its earlier incarnation).
     CaughtUp {
         /// The set.
         set: SetId,
@@ -241,6 +242,8 @@ struct Set {
     wanted: bool,
     due: Option<u64>,
     pause_ms: Option<u64>,
+    /// Lines in a row that were aborted.
+    aborted: u32,
     /// Complete lines that it can go back to alone, ascending; global ones, too.
     kept: VecDeque<u64>,
 }
@@ -281,6 +284,7 @@ pub struct Lines {
     /// A global line is wanted; with it, the end of the job?
     global_wanted: Option<bool>,
     global_pause_ms: Option<u64>,
+    global_aborted: u32,
     /// Complete global lines, ascending.
     globals: VecDeque<u64>,
     exiting: bool,
@@ -305,6 +309,7 @@ impl Lines {
             global_due: None,
             global_wanted: None,
             global_pause_ms: None,
+            global_aborted: 0,
             globals: VecDeque::new(),
             exiting: false,
             outputs: VecDeque::new(),
@@ -499,6 +504,7 @@ impl Lines {
         let mut dropped = BTreeSet::new();
         if scope == Scope::Global {
             self.global_pause_ms = Some(pause_ms);
+            self.global_aborted = 0;
             self.globals.push_back(number);
             if self.globals.len() > kept {
                 dropped.extend(self.globals.pop_front());
@@ -508,13 +514,12 @@ impl Lines {
             let Some(set) = self.sets.get_mut(&id) else { continue };
             if scope == Scope::Set {
                 set.pause_ms = Some(pause_ms);
+                set.aborted = 0;
             }
             let oldest = set.kept.front().copied();
             set.kept.push_back(number);
             while set.kept.len() > kept {
-                // A global line that the job can still go back to as a whole stays.
-                let old = set.kept.pop_front();
-                dropped.extend(old.filter(|old| !self.globals.contains(old)));
+                dropped.extend(set.kept.pop_front());
             }
             // L5.
             if let Some(&line) = set.kept.front()
@@ -523,7 +528,7 @@ impl Lines {
                 self.outputs.push_back(Output::Trim { set: id, line });
             }
         }
-        self.outputs.extend(dropped.into_iter().map(|line| Output::Drop { line }));
+        self.drop_unused(dropped);
         if exit {
             self.exiting = true;
             self.outputs.push_back(Output::Exit { line: number });
@@ -533,6 +538,22 @@ impl Lines {
     /// L4: the line is void.
     fn abort(&mut self, number: u64, why: Why) {
         let Some(line) = self.lines.remove(&number) else { return };
+        match line.scope {
+            Scope::Set => {
+                for id in &line.sets {
+                    let Some(set) = self.sets.get_mut(id) else { continue };
+                    set.aborted += 1;
+                    let interval = self.config.set_interval.next_ms(1, set.pause_ms);
+                    set.due = interval.map(|ms| later(self.now, ms, set.aborted));
+                }
+            }
+            Scope::Global => {
+                self.global_aborted += 1;
+                let interval = self.config.global_interval;
+                let interval = interval.next_ms(self.sets.len(), self.global_pause_ms);
+                self.global_due = interval.map(|ms| later(self.now, ms, self.global_aborted));
+            }
+        }
         self.outputs.push_back(Output::Abort { line: number, sets: line.sets, why });
         self.outputs.push_back(Output::Drop { line: number });
     }
@@ -550,13 +571,20 @@ impl Lines {
         let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
         set.lost = false;
         set.behind = true;
-        while let Some(younger) = set.kept.back().copied().filter(|kept| *kept > line) {
-            set.kept.pop_back();
-            if !self.globals.contains(&younger) {
-                self.outputs.push_back(Output::Drop { line: younger });
+        let younger: BTreeSet<u64> = set.kept.iter().copied().filter(|kept| *kept > line).collect();
+        set.kept.retain(|kept| *kept <= line);
+        self.drop_unused(younger);
+        Ok(())
+    }
+
+    /// Of these lines those that neither the job nor a set can go back to any more.
+    fn drop_unused(&mut self, lines: BTreeSet<u64>) {
+        for line in lines {
+            let of_a_set = self.sets.values().any(|set| set.kept.contains(&line));
+            if !of_a_set && !self.globals.contains(&line) {
+                self.outputs.push_back(Output::Drop { line });
             }
         }
-        Ok(())
     }
 
     fn time_out(&mut self) {
@@ -661,6 +689,12 @@ impl Lines {
             assert!(set.kept.len() <= self.config.kept_lines.max(1), "too many lines are kept");
         }
     }
+}
+
+/// Lines that fail again and again must not keep the program from its work: each waits twice as
+/// long as the one before.
+fn later(now: u64, interval_ms: u64, aborted: u32) -> u64 {
+    now.saturating_add(interval_ms.saturating_mul(1 << aborted.min(16)))
 }
 
 impl Set {

@@ -338,8 +338,9 @@ impl World {
 
     /// A process's checkpoint thread reads an order.
     fn obey(&mut self, rank: usize) {
+        let hears = self.prng.chance(30);
         let thread = &mut self.lines.threads[rank];
-        if thread.freezing.is_some() {
+        if thread.freezing.is_some() && !hears {
             return;
         }
         let Some(order) = thread.orders.pop_front() else { return };
@@ -394,6 +395,7 @@ impl World {
                     process.host.net(|net| net.swallow = lost);
                     process.engine.release(&mut process.host, Side::Internal);
                     process.host.net(|net| net.swallow = false);
+                    self.lines.threads[rank].freezing = None;
                 }
             }
             self.processes[rank].settle(&mut self.shared);
@@ -623,10 +625,24 @@ impl World {
         true
     }
 
+    /// Is every channel open that was ever used? (Until then a process may know what another one
+    /// did in an earlier incarnation, such as a grant.)
+    fn is_repaired(&self) -> bool {
+        let ranks = self.processes.len();
+        (0..ranks).all(|a| {
+            (0..ranks).all(|b| {
+                let mut net = self.net.borrow_mut();
+                let same = self.shared.options.same_set(a, b);
+                let learned = same || net.is_current(a, b) && net.end(a, b).events.is_empty();
+                learned && self.processes[a].engine.is_open(PeerId(b as u32))
+            })
+        })
+    }
+
     /// Sets that came back have done again what others know of them. (Replay will say so; here it
     /// is the state of all processes that does.)
     fn catch_up(&mut self) {
-        if self.lines.behind.is_empty() || !self.faults.dead.is_empty() {
+        if self.lines.behind.is_empty() || !self.faults.dead.is_empty() || !self.is_repaired() {
             return;
         }
         let programs = self.processes.iter().map(|process| &process.program).enumerate();

@@ -18,6 +18,16 @@ fn planted_bugs_are_caught() {
         (Planted::RepeatedSendsReachPeers, Tier::Deaths, 50),
         (Planted::IncarnationIgnored, Tier::Deaths, 100),
         (Planted::TrimTooEarly, Tier::Deaths, 200),
+        (Planted::TokenOvertakes, Tier::Lines, 400),
+        (Planted::TokenPastHalfTaken, Tier::Lines, 400),
+        (Planted::RendezvousSilenceSkipped, Tier::Lines, 400),
+        (Planted::FlushSkipped, Tier::Lines, 400),
+        (Planted::ResumeEarly, Tier::Lines, 400),
+        (Planted::OutgoingNotHeld, Tier::Lines, 400),
+        (Planted::MatchesNotHeld, Tier::Lines, 400),
+        (Planted::HeldFramesLost, Tier::Lines, 400),
+        (Planted::StaleLineAccepted, Tier::Lines, 400),
+        (Planted::TrimBeforeCommit, Tier::Lines, 400),
     ];
     let mut missed = Vec::new();
     for (planted, tier, seeds) in plan {
