@@ -176,7 +176,7 @@ impl Options {
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
             coordinated,
-            orders: if coordinated { prng.from_to(1, 10) as u32 } else { 0 },
+            orders: if coordinated { prng.from_to(1, 12) as u32 } else { 0 },
             restarts: if coordinated { prng.from_to(0, 4) as u32 } else { 0 },
             timeout: prng.pick(&[300, 1000, 3000, u64::MAX, u64::MAX]),
             failures: prng.pick(&[0, 0, 5, 20]),
