@@ -279,8 +279,11 @@ fn barrier(from: u32, line: u64, second: bool, round: u8) -> Input {
     frame(from, line, LineWhat::Barrier { second, round })
 }
 
+/// An input, and what comes of it.
+type Step = (Input, &'static str);
+
 /// Inputs and what comes of them, for process 1 of {0, 1, 2}.
-fn transcript(steps: &[(Input, &str)]) -> Silence {
+fn transcript(steps: &[Step]) -> Silence {
     let mut machine = Silence::new(PeerId(1), &[PeerId(2), PeerId(0), PeerId(1)]);
     for (at, (input, want)) in steps.iter().enumerate() {
         machine.handle(input.clone()).unwrap_or_else(|error| panic!("step {at}: {error}"));
@@ -433,7 +436,7 @@ fn a_restored_process_is_out_of_its_line() {
 fn a_broken_protocol_is_named_and_changes_nothing() {
     let entered = [(Input::Begin { line: 7, scope: Scope::Set }, "enter 7, token>0, token>2")];
     let flush = |line| frame(0, line, LineWhat::Flush);
-    let cases: [(&[(Input, &str)], Input, SilenceError); 9] = [
+    let cases: [(&[Step], Input, SilenceError); 9] = [
         (&[], token(5, 1), SilenceError::Stranger(PeerId(5))),
         (&[], token(1, 1), SilenceError::Stranger(PeerId(1))),
         (&[], flush(1), SilenceError::TooEarly(LineFrame { line: 1, what: LineWhat::Flush })),
