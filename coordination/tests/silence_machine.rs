@@ -181,7 +181,9 @@ proptest! {
             let at = order.swap_remove(draws.next().unwrap() % order.len());
             world.hand_in(at, Input::Abort { line: 1 });
             prop_assert!(!world.machines[at].is_active());
-            (0..draws.next().unwrap() % 4).for_each(|_| { world.step(draws.next().unwrap(), false); });
+            for _ in 0..draws.next().unwrap() % 4 {
+                world.step(draws.next().unwrap(), false);
+            }
         }
         prop_assert!(world.machines.iter().all(|machine| !machine.is_active()));
         (0..n).for_each(|at| world.hand_in(at, Input::Begin { line: 2, scope: Scope::Set }));

@@ -3,15 +3,15 @@
 //! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence); docs/adr/0002. Phases of a line:
 //!
 //! ```text
-//!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─silent─> Flush ─all seen─>
-//!  First barrier ─> Freeze (picture) ─Frozen─> Second barrier ─> Idle
-//!                                     └ global line: wait for Resume ─┘
+//!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─silent─> Flush
+//!  ─all seen─> First barrier ─> Freeze (picture) ─Frozen─> Second barrier ─> Idle
+//!                                          └ global line: wait for Resume ┘
 //! ```
 //!
-//! * **Token** to each process of the set: no message from me follows. When all are in, every eager
-//!   fragment that has left has arrived.
-//! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no `Data`
-//!   can be under way, but a `Done` can: to those who were sent one behind our token goes a
+//! * **Token** to each process of the set: no message from me follows. When all are in, every
+//!   eager fragment that has left has arrived.
+//! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no
+//!   `Data` can be under way, but a `Done` can: to those who were sent one behind our token goes a
 //!   **Flush**, and we wait for the answer. Most lines need none.
 //! * **First barrier** (dissemination, ⌈log₂ n⌉ frames a process): who leaves it knows that all have
 //!   come here, so nothing but frames of the barrier is under way inside the set.
@@ -25,7 +25,8 @@
 //!   first barrier is in.
 //! * S4 Frames and orders of a line up to `last` (over, abandoned or refused) change nothing.
 //! * S5 Outgoing channels are held from `HoldOutgoing` to `ReleaseOutgoing`, which alternate.
-//! * S6 At most N tokens, N flushes with N answers and 2·⌈log₂ N⌉ barrier frames are sent in a line.
+//! * S6 N − 1 tokens, at most N − 1 flushes with as many answers and 2·⌈log₂ N⌉ barrier frames are
+//!   sent in a line.
 //!
 //! A newer line abandons an older one: the coordinator orders it only when the older is over.
 

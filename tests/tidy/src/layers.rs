@@ -38,7 +38,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "rustbtl-runtime",
         &["rustbtl-ring", "rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination", "*"],
     ),
-    ("rustbtl-conformance", &["rustbtl-component", "rustbtl-fragments", "rustbtl-ring", "*"]),
+    (
+        "rustbtl-conformance",
+        &["rustbtl-component", "rustbtl-coordination", "rustbtl-fragments", "rustbtl-ring", "*"],
+    ),
     ("rustbtl-sim", &["rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination", "*"]),
     ("rustbtl-tidy", &["*"]),
     ("xtask", &["*"]),
