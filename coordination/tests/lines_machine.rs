@@ -101,7 +101,7 @@ fn global(lines: &mut Lines, line: u64, exit: bool, last: &str) {
     run(
         lines,
         &[
-            (t + 0, Input::Checkpoint { exit }, &format!("stop {line}")),
+            (t, Input::Checkpoint { exit }, &format!("stop {line}")),
             (t + 1, stopped(0, line), ""),
             (t + 2, stopped(2, line), ""),
             (t + 3, stopped(1, line), &format!("begin Global {line} of 0+2")),

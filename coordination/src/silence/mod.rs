@@ -13,8 +13,8 @@
 //! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no
 //!   `Data` can be under way, but a `Done` can: to those who were sent one behind our token goes a
 //!   **Flush**, and we wait for the answer. Most lines need none.
-//! * **First barrier** (dissemination, ⌈log₂ n⌉ frames a process): who leaves it knows that all have
-//!   come here, so nothing but frames of the barrier is under way inside the set.
+//! * **First barrier** (dissemination, ⌈log₂ n⌉ frames a process): who leaves it knows that all
+//!   have come here, so nothing but frames of the barrier is under way inside the set.
 //! * **Second barrier**: nobody sends before all have their picture. A set of one needs neither; in
 //!   a global line the order to resume, which comes when all sets have theirs, stands for it.
 //!
