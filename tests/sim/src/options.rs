@@ -38,6 +38,8 @@ pub enum Planted {
     FlushSkipped,
     /// A process goes on when it has its picture, whatever the others have.
     ResumeEarly,
+    /// A set goes on when it has its pictures of a global line, whatever the others have.
+    SetResumesEarly,
     /// Sends to other sets are not stopped for a global line.
     OutgoingNotHeld,
     /// Frames that a line held are dropped at its end.

@@ -126,7 +126,9 @@ proptest! {
         }
         modest(|| {
             if let Ok(held) = Held::decode(&bytes) {
-                prop_assert_eq!(&Held::decode(&held.encode()).unwrap(), &held);
+                // Counts of 0, which no engine tells, go.
+                let encoded = held.encode();
+                prop_assert_eq!(Held::decode(&encoded).unwrap().encode(), encoded);
             }
             let short = &bytes[..cut.index(bytes.len())];
             prop_assert_eq!(Held::decode(short), Err(HeldError::Length));

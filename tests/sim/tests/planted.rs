@@ -23,6 +23,7 @@ fn planted_bugs_are_caught() {
         (Planted::RendezvousSilenceSkipped, Tier::Lines, 2000),
         (Planted::FlushSkipped, Tier::Lines, 2000),
         (Planted::ResumeEarly, Tier::Lines, 2000),
+        (Planted::SetResumesEarly, Tier::Lines, 2000),
         (Planted::OutgoingNotHeld, Tier::Lines, 2000),
         (Planted::MatchesNotHeld, Tier::Lines, 2000),
         (Planted::HeldFramesLost, Tier::Lines, 2000),

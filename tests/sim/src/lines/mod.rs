@@ -387,6 +387,12 @@ impl World {
         self.lines.threads[rank].freezing = None;
         self.lines.storing.push((rank, line));
         self.machine(rank, Input::Frozen { line });
+        if self.shared.options.planted == Some(Planted::SetResumesEarly) {
+            let set = self.members(self.shared.options.sets[rank]);
+            if set.iter().all(|member| self.lines.images[&line].contains_key(member)) {
+                set.iter().for_each(|&member| self.machine(member, Input::Resume { line }));
+            }
+        }
         if self.shared.options.planted == Some(Planted::ResumeEarly) {
             self.lines.threads[rank].computes = false;
             let process = &mut self.processes[rank];
