@@ -133,6 +133,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// A frame of a line has come.
+    #[cold]
     pub(super) fn on_line(
         &mut self,
         host: &mut H,
