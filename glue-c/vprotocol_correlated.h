@@ -4,7 +4,7 @@
 #ifndef VPROTOCOL_CORRELATED_H
 #define VPROTOCOL_CORRELATED_H
 
-#include "ompi_config.h"
+#include "compat.h"
 #include "opal/datatype/opal_convertor.h"
 #include "opal/class/opal_free_list.h"
 #include "ompi/communicator/communicator.h"
@@ -36,6 +36,7 @@ int mca_vprotocol_correlated_finalize(void);
 void mca_vprotocol_correlated_help_open(void);
 /* One-sided communication: before its framework opens, after, and for the processes it meets. */
 void mca_vprotocol_correlated_osc_open(void);
+int mca_vprotocol_correlated_osc_start_btls(void);
 void mca_vprotocol_correlated_osc_enable(void);
 /* A communicator that is being made is for osc/pt2pt. */
 extern bool mca_vprotocol_correlated_makes_window;
@@ -57,6 +58,10 @@ void rustbtl_glue_help(const char *topic, const char *a, const char *b, const ch
                        const char *d);
 void rustbtl_glue_abort(void) __attribute__((noreturn));
 void rustbtl_glue_cleanup(const char *path);
+int32_t rustbtl_glue_stage(void);
+int32_t rustbtl_glue_protect(void);
+void rustbtl_glue_restored(void);
+void rustbtl_glue_fenced(void);
 
 /* ---- requests ------------------------------------------------------------------------------- */
 

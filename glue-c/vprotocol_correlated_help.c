@@ -1,6 +1,6 @@
 /*
- * Telling the user what is wrong (help-mca-vprotocol-correlated.txt lies beside this DSO), and
- * ending the job.
+ * Telling the user what is wrong, and ending the job. help-mca-vprotocol-correlated.txt lies beside
+ * this DSO or, where we were built with Open MPI, among its own help texts.
  */
 #include "vprotocol_correlated.h"
 
@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ompi/mca/rte/rte.h"
 #include "ompi/runtime/mpiruntime.h"
+#include "opal/mca/installdirs/installdirs.h"
 #include "opal/util/output.h"
 #include "opal/util/show_help.h"
 
@@ -23,6 +23,10 @@ void mca_vprotocol_correlated_help_open(void)
 {
     Dl_info self;
     char path[4096];
+    snprintf(path, sizeof(path), "%s/" HELP_FILE, opal_install_dirs.opaldatadir);
+    if (0 == access(path, R_OK)) {
+        help_file_found = true; /* Open MPI looks there by itself */
+    }
     if (0 == dladdr(&mca_vprotocol_correlated_component, &self) || NULL == self.dli_fname) {
         return;
     }
@@ -31,7 +35,7 @@ void mca_vprotocol_correlated_help_open(void)
     snprintf(path, sizeof(path), "%.*s/" HELP_FILE, length, self.dli_fname);
     if (0 == access(path, R_OK)) {
         path[length] = '\0';
-        help_file_found = OPAL_SUCCESS == opal_show_help_add_dir(path);
+        help_file_found |= OPAL_SUCCESS == opal_show_help_add_dir(path);
     }
 }
 

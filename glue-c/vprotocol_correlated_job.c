@@ -7,9 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ompi/mca/rte/rte.h"
 #include "ompi/runtime/mpiruntime.h"
-#include "opal/mca/pmix/pmix.h"
 #include "opal/util/argv.h"
 #include "opal/util/proc.h"
 
@@ -20,7 +18,8 @@ static uint32_t *local_ranks(uint32_t *count)
                                       .vpid = OMPI_NAME_WILDCARD->vpid };
     char *list = NULL;
     int rc;
-    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, OPAL_PMIX_LOCAL_PEERS, &whole_job, &list, OPAL_STRING);
+    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, CORRELATED_PMIX(LOCAL_PEERS), &whole_job, &list,
+                                   CORRELATED_PMIX_STRING);
     char **peers = OPAL_SUCCESS == rc && NULL != list ? opal_argv_split(list, ',') : NULL;
     free(list);
 
@@ -52,7 +51,8 @@ static char *locality(uint32_t rank)
     opal_process_name_t name = { .jobid = OMPI_PROC_MY_NAME->jobid, .vpid = rank };
     char *text = NULL;
     int rc;
-    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, OPAL_PMIX_LOCALITY_STRING, &name, &text, OPAL_STRING);
+    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, CORRELATED_PMIX(LOCALITY_STRING), &name, &text,
+                                   CORRELATED_PMIX_STRING);
     return OPAL_SUCCESS == rc ? text : NULL;
 }
 
@@ -95,8 +95,5 @@ int mca_vprotocol_correlated_job(rustbtl_job_t *job)
 
 void rustbtl_glue_cleanup(const char *path)
 {
-    /* Not every PMIx server can; then a job that dies while starting may leave a file behind. */
-    if (NULL != opal_pmix.register_cleanup) {
-        (void) opal_pmix.register_cleanup((char *) path, false, false, false);
-    }
+    correlated_pmix_cleanup(path);
 }

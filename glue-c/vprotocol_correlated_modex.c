@@ -3,9 +3,7 @@
  */
 #include "vprotocol_correlated.h"
 
-#include "ompi/mca/rte/rte.h"
 #include "ompi/proc/proc.h"
-#include "opal/mca/pmix/pmix.h"
 
 /* Not the component's own key: that has its version in it, and a peer with another version must be
  * told from one without the component. */
@@ -14,8 +12,8 @@
 int mca_vprotocol_correlated_publish(const uint8_t *card, size_t bytes)
 {
     int rc;
-    OPAL_MODEX_SEND_STRING(rc, OPAL_PMIX_GLOBAL, CARD_KEY, card, bytes);
-    return rc;
+    OPAL_MODEX_SEND_STRING(rc, CORRELATED_PMIX(GLOBAL), CARD_KEY, card, bytes);
+    return correlated_pmix_error(rc);
 }
 
 uint8_t *rustbtl_glue_card_of(const rustbtl_name_t *name, size_t *bytes)

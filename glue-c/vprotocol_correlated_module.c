@@ -44,7 +44,7 @@ static int del_procs(struct ompi_proc_t **procs, size_t count)
 static int add_comm(ompi_communicator_t *comm)
 {
     uint32_t size = (uint32_t) comm->c_remote_group->grp_proc_count;
-    uint32_t id = rustbtl_comm_add(comm->c_contextid, (uint32_t) comm->c_my_rank, size, comm);
+    uint32_t id = rustbtl_comm_add(correlated_context(comm), (uint32_t) comm->c_my_rank, size, comm);
     uintptr_t window = mca_vprotocol_correlated_makes_window ? CORRELATED_COMM_OF_WINDOW : 0;
     comm->c_pml_comm = (struct mca_pml_comm_t *) (((uintptr_t) id << 2) | window | 1);
     return OMPI_SUCCESS;
@@ -76,11 +76,21 @@ static int dump(ompi_communicator_t *comm, int verbose)
     return OMPI_SUCCESS;
 }
 
+#if CORRELATED_OMPI_5
+/* Of ULFM, which we refuse to run with. */
+static int revoke_comm(ompi_communicator_t *comm, bool collectives_only)
+{
+    (void) comm;
+    (void) collectives_only;
+    return OMPI_SUCCESS;
+}
+#else
 static int ft_event(int state)
 {
     (void) state;
     return OMPI_SUCCESS;
 }
+#endif
 
 mca_pml_base_module_t mca_vprotocol_correlated_pml = {
     .pml_add_procs = add_procs,
@@ -103,7 +113,7 @@ mca_pml_base_module_t mca_vprotocol_correlated_pml = {
     .pml_imrecv = mca_vprotocol_correlated_imrecv,
     .pml_mrecv = mca_vprotocol_correlated_mrecv,
     .pml_dump = dump,
-    .pml_ft_event = ft_event,
+    CORRELATED_PML_ONLY_HERE,
     .pml_max_contextid = UINT16_MAX,
     .pml_max_tag = INT32_MAX,
     .pml_flags = 0,
@@ -121,6 +131,10 @@ static const rustbtl_glue_t glue = {
     .help = rustbtl_glue_help,
     .abort = rustbtl_glue_abort,
     .cleanup = rustbtl_glue_cleanup,
+    .stage = rustbtl_glue_stage,
+    .protect = rustbtl_glue_protect,
+    .restored = rustbtl_glue_restored,
+    .fenced = rustbtl_glue_fenced,
 };
 
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,
@@ -132,7 +146,14 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
     (void) mpi_threads; /* always true in 4.1: see mca_vprotocol_correlated_job */
 
     *priority = 100;
-    int rc = mca_vprotocol_correlated_job(&job);
+    if (correlated_ulfm_is_on()) {
+        rustbtl_glue_help("ulfm", NULL, NULL, NULL, NULL);
+        rustbtl_glue_abort();
+    }
+    int rc = mca_vprotocol_correlated_osc_start_btls();
+    if (OMPI_SUCCESS == rc) {
+        rc = mca_vprotocol_correlated_job(&job);
+    }
     mca_vprotocol_correlated_threads = 0 != job.threads;
     if (OMPI_SUCCESS == rc) {
         rc = mca_vprotocol_correlated_requests_open();

@@ -5,7 +5,8 @@
  * openmpi-mca-params.conf even excludes osc/pt2pt. Unless the user chose components himself (on the
  * command line or in the environment), we choose. Shared windows stay with osc/sm: their processes
  * share memory anyway. osc/pt2pt does not support MPI_THREAD_MULTIPLE; there the stock choice
- * stays.
+ * stays. So it does in Open MPI 5.0, which has no osc/pt2pt: there one-sided communication goes past
+ * us.
  */
 #include "vprotocol_correlated.h"
 
@@ -37,9 +38,15 @@ static bool chosen(void)
 
 void mca_vprotocol_correlated_osc_open(void)
 {
-    if (!ompi_mpi_thread_multiple) {
+    if (CORRELATED_HAS_OSC_PT2PT && !ompi_mpi_thread_multiple) {
         setenv(CHOICE, CHOSEN, 0);
     }
+}
+
+/* Before the modex: BTLs publish their addresses. */
+int mca_vprotocol_correlated_osc_start_btls(void)
+{
+    return CORRELATED_STARTS_BTLS ? mca_bml_base_init(1, ompi_mpi_thread_multiple) : OMPI_SUCCESS;
 }
 
 static int only_shared(struct ompi_win_t *window, void **base, size_t size, int unit,

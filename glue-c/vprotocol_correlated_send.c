@@ -56,7 +56,7 @@ int mca_vprotocol_correlated_isend(const void *buffer, size_t count, ompi_dataty
                                    ompi_communicator_t *comm, ompi_request_t **handle)
 {
     if (OPAL_UNLIKELY(MCA_PML_BASE_SEND_BUFFERED == mode)) {
-        *handle = &ompi_request_empty;
+        *handle = CORRELATED_SEND_COMPLETE;
         return mca_vprotocol_correlated_send_buffered(buffer, count, datatype, to, tag, comm);
     }
     mca_vprotocol_correlated_request_t *request = mca_vprotocol_correlated_request_new(
@@ -72,7 +72,7 @@ int mca_vprotocol_correlated_isend(const void *buffer, size_t count, ompi_dataty
     }
     if (OPAL_LIKELY(REQUEST_COMPLETE(&request->ompi))) {
         mca_vprotocol_correlated_request_drop(request);
-        *handle = &ompi_request_empty;
+        *handle = CORRELATED_SEND_COMPLETE;
         return OMPI_SUCCESS;
     }
     *handle = &request->ompi;

@@ -4,7 +4,6 @@
 #include "vprotocol_correlated.h"
 
 #include "opal/runtime/opal_progress.h"
-#include "opal/threads/wait_sync.h"
 
 /* As ompi_request_wait_completion: one of the waiting threads drives progress, the others sleep. */
 static void wait_with_threads(rustbtl_operation_t *op)

@@ -9,18 +9,24 @@ pub mod os;
 #[path = "../transports/mod.rs"]
 pub mod transports;
 
+pub mod bias;
 pub mod card;
+pub mod checkpoint;
 pub mod exports;
 pub mod finish;
 pub mod glue;
+pub mod guardian;
 pub mod host;
 pub mod idle;
 pub mod lock;
 pub mod memory;
+pub mod opening;
 pub mod operation;
+pub mod pages;
 pub mod peers;
 pub mod process;
 pub mod report;
 pub mod start;
 pub mod summary;
 pub mod tell;
+pub mod unlogged;

@@ -13,6 +13,7 @@ mod run;
 mod setup;
 mod sys;
 mod test;
+mod tree;
 
 use std::env;
 use std::ffi::OsString;
@@ -45,6 +46,8 @@ enum Task {
     Test(test::Options),
     /// Measure speed side by side with stock Open MPI
     Bench(bench::Options),
+    /// rustbtl inside an Open MPI source tree (--with-rustbtl)
+    OmpiTree(tree::Options),
     /// Remove what was built and what killed jobs have left
     Clean,
 }
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::run(),
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::OmpiTree(options) => tree::run(&options),
         Task::Clean => clean::run(),
         Task::Cluster(options) => {
             return match cluster::run(&options) {

@@ -6,7 +6,7 @@ use crate::error::{Context, Result, fail};
 use crate::{run, sys};
 
 /// Package, and what of ours would not work without it.
-const PACKAGES: [(&str, &str); 19] = [
+const PACKAGES: [(&str, &str); 20] = [
     ("openmpi-bin", "mpirun, orted and ompi_info: what the component is loaded into"),
     ("libopenmpi-dev", "headers of the MCA, mpicc"),
     ("gcc", "glue-c/ and the link of the component"),
@@ -14,6 +14,7 @@ const PACKAGES: [(&str, &str); 19] = [
     ("gfortran", "Fortran programs among the tests"),
     ("libc6-dev", "C headers"),
     ("make", "programs among the tests"),
+    ("autoconf", "test of --with-rustbtl in a source tree of Open MPI"),
     ("binutils", "nm and readelf: checks of what was linked"),
     ("iproute2", "ip: the network of emulated nodes"),
     ("util-linux", "setpriv and unshare: tests without root"),
@@ -28,9 +29,17 @@ const PACKAGES: [(&str, &str); 19] = [
     ("fonts-dejavu-core", "letters in those pictures"),
 ];
 
+/// Package, and what it is for.
+type Package = (&'static str, &'static str);
+
 /// Installs what is missing; without root says what to install.
 pub fn run() -> Result<()> {
-    let missing = missing()?;
+    install(&PACKAGES)
+}
+
+/// The same for other packages.
+pub fn install(packages: &[Package]) -> Result<()> {
+    let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -57,16 +66,17 @@ fn apt(arguments: &[&str]) -> Result<()> {
 }
 
 /// The lines of the table whose package is not installed.
-fn missing() -> Result<Vec<(&'static str, &'static str)>> {
+fn missing(packages: &[Package]) -> Result<Vec<Package>> {
+    let names: Vec<&str> = packages.iter().map(|(name, _)| *name).collect();
     let mut query = Command::new("dpkg-query");
-    query.args(["-W", "-f", "${Package} ${Status}\\n"]).args(PACKAGES.map(|(name, _)| name));
+    query.args(["-W", "-f", "${Package} ${Status}\\n"]).args(&names);
     // It fails when a package is unknown; what it knows is still on its output.
     let output = query.output().context(|| {
-        let names = PACKAGES.map(|(name, _)| name).join(" ");
+        let names = names.join(" ");
         format!("asking dpkg-query (is this Debian? elsewhere install the likes of: {names})")
     })?;
     let known = String::from_utf8_lossy(&output.stdout);
-    Ok(PACKAGES.into_iter().filter(|(name, _)| !is_installed(&known, name)).collect())
+    Ok(packages.iter().copied().filter(|(name, _)| !is_installed(&known, name)).collect())
 }
 
 fn is_installed(known: &str, package: &str) -> bool {

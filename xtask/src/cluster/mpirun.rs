@@ -20,16 +20,19 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
     let tmp = stage.node_tmp();
     let reports = stage.reports();
     let text = |p: &Path| p.display().to_string();
-    let mut set: Vec<(&str, String)> = vec![
-        ("plm", "rsh".into()),
-        ("plm_rsh_agent", text(&agent)),
-        ("orte_tmpdir_base", text(&tmp)),
-        ("oob_tcp_if_include", network::INTERFACE.into()),
-        ("btl_tcp_if_include", network::INTERFACE.into()),
-        // Room for what a program spawns; the ranks themselves still fill the slots in order.
-        ("rmaps_base_oversubscribe", "1".into()),
-    ];
-    if options.nodes > 1 {
+    let mut set: Vec<(&str, String)> = vec![("btl_tcp_if_include", network::INTERFACE.into())];
+    let has_prrte = has_prrte(options);
+    if !has_prrte {
+        set.extend([
+            ("plm", "rsh".into()),
+            ("plm_rsh_agent", text(&agent)),
+            ("orte_tmpdir_base", text(&tmp)),
+            ("oob_tcp_if_include", network::INTERFACE.into()),
+            // Room for what a program spawns; the ranks themselves still fill the slots in order.
+            ("rmaps_base_oversubscribe", "1".into()),
+        ]);
+    }
+    if options.nodes > 1 && !has_prrte {
         // Each orted would bind its ranks to the first processors, all to the same ones.
         set.push(("hwloc_base_binding_policy", "none".into()));
     }
@@ -40,7 +43,7 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
     if options.plain {
         set.push(("mca_base_component_path", "SYSTEM_DEFAULT".into()));
         set.push(("pml", "ob1".into()));
-        set.push(("btl", "self,vader,tcp".into()));
+        set.push(("btl", if has_prrte { "self,sm,tcp" } else { "self,vader,tcp" }.into()));
     } else {
         set.push(("mca_base_component_path", component_path.into()));
         set.push(("pml", "v".into()));
@@ -52,11 +55,37 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
     set.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
 }
 
+/// Is this Open MPI 5.0, whose mpirun is PRRTE's?
+fn has_prrte(options: &Options) -> bool {
+    options.openmpi.as_ref().is_some_and(|prefix| prefix.join("bin/prterun").exists())
+}
+
+/// What PRRTE, which has parameters of its own, must know of the emulation.
+fn for_prrte(options: &Options, stage: &Stage) -> Vec<OsString> {
+    let parameters: [(&str, OsString); 4] = [
+        ("plm", "ssh".into()),
+        ("prte_ssh_agent", stage.rsh_agent().into()),
+        ("prte_tmpdir_base", stage.node_tmp().into()),
+        ("prte_if_include", network::INTERFACE.into()),
+    ];
+    let mut line: Vec<OsString> = vec!["--map-by".into(), ":OVERSUBSCRIBE".into()];
+    if options.nodes > 1 {
+        line.extend(["--bind-to".into(), "none".into()]);
+    }
+    for (key, value) in parameters {
+        line.extend(["--prtemca".into(), key.into(), value]);
+    }
+    line
+}
+
 /// Everything after the word `mpirun`.
 fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["--allow-run-as-root".into(), "--hostfile".into()];
     line.push(stage.hostfile().into());
     line.extend(["-np".into(), options.ranks().to_string().into()]);
+    if has_prrte(options) {
+        line.extend(for_prrte(options, stage));
+    }
     let mut parameters = defaults(options, stage, component_path);
     parameters.retain(|(key, _)| options.mca().all(|(users, _)| users != key));
     // mpirun joins the values of a key that is given twice; here the last one counts.
@@ -70,43 +99,88 @@ fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsSt
     for (name, _) in options.environment() {
         line.extend(["-x".into(), name.into()]);
     }
-    line.extend(options.command.iter().cloned());
     line
 }
 
-/// Where mpirun, orteds and ranks look for components: ours, then Open MPI's own.
-fn component_path() -> String {
-    format!("{}:SYSTEM_DEFAULT", paths::mca().display())
+/// Where mpirun, orteds and ranks look for components: ours, then Open MPI's own. One that was
+/// built with rustbtl has ours in it.
+fn component_path(options: &Options) -> String {
+    match &options.openmpi {
+        Some(_) => "SYSTEM_DEFAULT".into(),
+        None => format!("{}:SYSTEM_DEFAULT", paths::mca().display()),
+    }
 }
 
-/// Starts mpirun in `node`, in the folder, on the descriptors and with the signal mask of the
-/// user; gives its process id.
-pub fn start(
-    options: &Options,
-    stage: &Stage,
-    node: &Node,
-    mask: libc::sigset_t,
-) -> Result<libc::pid_t> {
-    let folder = env::current_dir().context(|| "the current folder".into())?;
-    let folder_c = sys::c_string(&folder).context(|| "the current folder".into())?;
-    let mut command = Command::new("mpirun");
-    command.args(arguments(options, stage, &component_path()));
-    command.env_clear().envs(environment::of_user(env::vars_os()));
-    command.env("PWD", &folder).envs(options.environment());
-    let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
-    let namespaces = node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
-    let prepare = move || {
-        nodes::enter(&namespaces)?;
-        sys::change_folder(&folder_c)?;
-        // On a busy machine mpirun's agent can otherwise be running before mpirun has put it into
-        // a process group, and mpirun prints a warning about that.
-        sys::run_first();
-        sys::set_signal_mask(&mask)
-    };
-    // SAFETY: between fork and exec only system calls are made; nothing allocates.
-    unsafe { command.pre_exec(prepare) };
-    let mpirun = command.spawn().context(|| {
-        format!("starting mpirun in {} (`cargo xtask setup` installs it)", folder.display())
-    })?;
-    Ok(mpirun.id() as libc::pid_t)
+/// mpirun with its whole path: then it tells its daemons where they are.
+fn program(options: &Options) -> OsString {
+    match &options.openmpi {
+        Some(prefix) => prefix.join("bin/mpirun").into(),
+        None => "mpirun".into(),
+    }
+}
+
+/// What runs in a cluster's first node.
+pub struct Job<'a> {
+    /// What was asked for.
+    pub options: &'a Options,
+    /// The cluster's files.
+    pub stage: &'a Stage,
+    /// The first node.
+    pub node: &'a Node,
+    /// The user's signal mask.
+    pub mask: libc::sigset_t,
+}
+
+impl Job<'_> {
+    /// mpirun with the program, or the restart of a job from a line.
+    pub fn program(&self) -> Vec<OsString> {
+        let mut line: Vec<OsString> = match &self.options.restart {
+            Some(folder) => vec![rustbtl(), "restart".into(), folder.into(), "--".into()],
+            None => vec![program(self.options)],
+        };
+        line.extend(arguments(self.options, self.stage, &component_path(self.options)));
+        line.extend(self.options.command.iter().cloned());
+        line
+    }
+
+    /// The command that takes a line of the whole job.
+    pub fn checkpoint(&self) -> Vec<OsString> {
+        vec![rustbtl(), "checkpoint".into(), "--all".into(), "--wait".into()]
+    }
+
+    /// Starts a command in the first node, in the folder, on the descriptors and with the signal
+    /// mask of the user; gives its process id.
+    pub fn start(&self, line: &[OsString]) -> Result<libc::pid_t> {
+        let folder = env::current_dir().context(|| "the current folder".into())?;
+        let folder_c = sys::c_string(&folder).context(|| "the current folder".into())?;
+        let mask = self.mask;
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]);
+        command.env_clear().envs(environment::of_user(env::vars_os()));
+        // Jobs of other clusters are none of its business.
+        command.env("RUSTBTL_JOBS", self.stage.run_time());
+        command.env("PWD", &folder).envs(self.options.environment());
+        let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
+        let namespaces = self.node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
+        let prepare = move || {
+            nodes::enter(&namespaces)?;
+            sys::change_folder(&folder_c)?;
+            // On a busy machine mpirun's agent can otherwise be running before mpirun has put it
+            // into a process group, and mpirun prints a warning about that.
+            sys::run_first();
+            sys::set_signal_mask(&mask)
+        };
+        // SAFETY: between fork and exec only system calls are made; nothing allocates.
+        unsafe { command.pre_exec(prepare) };
+        let child = command.spawn().context(|| {
+            let (what, folder) = (line[0].display(), folder.display());
+            format!("starting {what} in {folder} (`cargo xtask setup` installs what is missing)")
+        })?;
+        Ok(child.id() as libc::pid_t)
+    }
+}
+
+/// Our own command, beside the components.
+fn rustbtl() -> OsString {
+    paths::mca().join("rustbtl").into()
 }

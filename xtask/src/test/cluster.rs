@@ -142,7 +142,7 @@ fn without_root() -> Result<()> {
 }
 
 /// A word that no other process on this machine has in its command line, and that sleep accepts.
-fn token() -> String {
+pub(super) fn token() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(1);
     format!("7{:07}.{:03}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

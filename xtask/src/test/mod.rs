@@ -2,6 +2,7 @@
 
 mod cluster;
 mod errors;
+mod guardians;
 mod header;
 mod job;
 mod mpi;
@@ -9,6 +10,7 @@ mod programs;
 mod scratch;
 mod summary;
 mod tiers;
+mod trees;
 
 use clap::Args;
 
@@ -25,12 +27,19 @@ pub struct Options {
     /// Only cases of the MPI tiers whose name contains TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "fast")]
     only: Option<String>,
+    /// Only Open MPI 4.1 and 5.0 built with rustbtl in them; builds both where that was not done
+    #[arg(long, conflicts_with = "fast")]
+    trees: bool,
 }
 
 /// Runs the tests; fails if one fails.
 pub fn run(options: &Options) -> Result<()> {
     setup::run()?;
     let mut summary = Summary::new(options.only.clone());
+    if options.trees {
+        trees::run(&mut summary);
+        return if summary.finish() { Ok(()) } else { fail!("some tests failed") };
+    }
     if options.only.is_none() {
         tiers::run(&mut summary);
     }
@@ -41,7 +50,9 @@ pub fn run(options: &Options) -> Result<()> {
         mpi::run(&mut summary, built);
         if built {
             errors::run(&mut summary);
+            guardians::run(&mut summary);
             programs::run(&mut summary);
+            trees::quick(&mut summary);
         }
     }
     if summary.finish() { Ok(()) } else { fail!("some tests failed") }

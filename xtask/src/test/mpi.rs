@@ -11,11 +11,46 @@ use super::job::{Job, Outcome};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result};
+use crate::tree::Installed;
 use crate::{paths, run};
+
+/// What the programs are compiled for and run over.
+pub enum Over<'a> {
+    /// The installed Open MPI, alone.
+    Stock,
+    /// The installed Open MPI with our component, and alone.
+    Component,
+    /// An Open MPI that was built with our component.
+    Tree(&'a Installed),
+}
+
+impl Over<'_> {
+    fn tree(&self) -> Option<&Installed> {
+        if let Over::Tree(installed) = self { Some(installed) } else { None }
+    }
+
+    /// The layouts to try; in a tree the largest for each number of nodes.
+    fn shapes(&self, header: &Header) -> Vec<(u32, u32)> {
+        let all = header.shapes();
+        let largest = |&(nodes, ranks): &(u32, u32)| {
+            nodes < 3 && all.iter().all(|&(n, r)| n != nodes || r <= ranks)
+        };
+        match self {
+            Over::Stock => Vec::new(),
+            Over::Component => all,
+            Over::Tree(_) => all.iter().copied().filter(largest).collect(),
+        }
+    }
+}
 
 /// Compiles and runs them all; only over stock Open MPI if there is no component.
 pub fn run(summary: &mut Summary, with_component: bool) {
     summary.tier("MPI programs (tests/mpi)");
+    run_over(summary, if with_component { &Over::Component } else { &Over::Stock });
+}
+
+/// The same, in the tier that has begun.
+pub fn run_over(summary: &mut Summary, over: &Over) {
     let sources = match sources() {
         Ok(sources) => sources,
         Err(failure) => {
@@ -30,18 +65,18 @@ pub fn run(summary: &mut Summary, with_component: bool) {
             continue;
         }
         // With `--only`, what was compiled before is good enough.
-        let mut program = Ok(place(&source));
+        let mut program = Ok(place(&source, over));
         let compiled = summary.check(&format!("{name}: compile"), || {
-            program = compile(&source);
+            program = compile_over(&source, over);
             program.as_ref().map(drop).map_err(|f| crate::error::Failure(f.0.clone()))
         });
         if let (true, Ok(program)) = (compiled, program) {
-            run_shapes(summary, &name, &header, &program, with_component);
+            run_shapes(summary, &name, &header, &program, over);
         }
     }
 }
 
-fn run_shapes(summary: &mut Summary, name: &str, header: &Header, program: &Path, ours: bool) {
+fn run_shapes(summary: &mut Summary, name: &str, header: &Header, program: &Path, over: &Over) {
     if memory_mb() < header.memory_mb {
         println!("  skip  {name}: needs {} MB of free memory", header.memory_mb);
         return;
@@ -50,15 +85,16 @@ fn run_shapes(summary: &mut Summary, name: &str, header: &Header, program: &Path
     for arguments in &header.arguments {
         let name = [&[name.to_string()], arguments.as_slice()].concat().join(" ");
         let mut seen = Lines::new();
-        for &(nodes, ranks) in shapes.iter().filter(|_| ours) {
+        for (nodes, ranks) in over.shapes(header) {
             let title = format!("{name}: {ranks} ranks on {nodes} nodes");
-            let run = Run { header, program, arguments, nodes, ranks, stock: false };
+            let run = Run { header, program, arguments, nodes, ranks, stock: false, over };
             summary.check(&title, || run.try_it(&mut seen));
         }
         // Stock once, on as many nodes as the program allows: is the program itself right?
-        if let Some(&(nodes, ranks)) = shapes.last().filter(|_| !header.stock_fails) {
+        let stock = !header.stock_fails && over.tree().is_none();
+        if let Some(&(nodes, ranks)) = shapes.last().filter(|_| stock) {
             let title = format!("{name}: {ranks} ranks on {nodes} nodes, stock");
-            let run = Run { header, program, arguments, nodes, ranks, stock: true };
+            let run = Run { header, program, arguments, nodes, ranks, stock: true, over };
             summary.check(&title, || run.try_it(&mut seen));
         }
     }
@@ -75,6 +111,7 @@ struct Run<'a> {
     nodes: u32,
     ranks: u32,
     stock: bool,
+    over: &'a Over<'a>,
 }
 
 impl Run<'_> {
@@ -86,6 +123,9 @@ impl Run<'_> {
         job = job.with(&["--np", &self.ranks.to_string()]);
         for variable in &self.header.environment {
             job = job.with(&["--env", variable]);
+        }
+        if let Some(tree) = self.over.tree() {
+            job = job.with(&["--openmpi", &tree.prefix.display().to_string()]);
         }
         if self.stock {
             let options: Vec<&str> = self.header.stock_options.iter().map(String::as_str).collect();
@@ -146,17 +186,36 @@ fn compiler(source: &Path) -> Option<&'static [&'static str]> {
     }
 }
 
-fn place(source: &Path) -> PathBuf {
-    paths::target().join("mpi-tests").join(source.file_stem().unwrap_or_default())
+fn folder(over: &Over) -> PathBuf {
+    match over.tree() {
+        // Of the version: an Open MPI is built below a folder of that name.
+        Some(tree) => {
+            let version = tree.prefix.parent().and_then(Path::file_name).unwrap_or_default();
+            paths::target().join("mpi-tests").join(version)
+        }
+        None => paths::target().join("mpi-tests"),
+    }
+}
+
+fn place(source: &Path, over: &Over) -> PathBuf {
+    folder(over).join(source.file_stem().unwrap_or_default())
 }
 
 /// Compiles a program into the target folder.
 pub fn compile(source: &Path) -> Result<PathBuf> {
-    let folder = paths::target().join("mpi-tests");
+    compile_over(source, &Over::Component)
+}
+
+/// The same, for another Open MPI.
+pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
+    let folder = folder(over);
     fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
-    let program = place(source);
+    let program = place(source, over);
     let words = compiler(source).unwrap_or(&["mpicc"]);
-    let mut command = Command::new(words[0]);
+    let mut command = match over.tree() {
+        Some(tree) => tree.command(words[0]),
+        None => Command::new(words[0]),
+    };
     command.args(&words[1..]).args(["-O2", "-o"]).arg(&program).arg(source);
     run::output(command.args(["-lm", "-pthread"]))?;
     Ok(program)

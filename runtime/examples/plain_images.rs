@@ -1,0 +1,59 @@
+//! For tests: the `rustbtl` program with images that hold what the rank has described, and no
+//! memory. Restoring one starts the program that is named in it. It wants images to begin with
+//! `PLAIN`; a description that says `refuse` cannot be stored.
+
+use rustbtl_runtime::cli;
+use rustbtl_runtime::guardian::images::{ImageStore, Source, Written};
+use rustbtl_runtime::os::{self, Pid};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+struct Plain;
+
+fn written(text: &[u8]) -> Written {
+    let bytes = text.len() as u64;
+    let checksum = text.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));
+    Written { bytes, raw_bytes: bytes, checksum }
+}
+
+impl ImageStore for Plain {
+    fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
+        if source.description.starts_with(b"refuse") {
+            return Err("there is no room on the disk".into());
+        }
+        let text = [b"PLAIN\n", source.description].concat();
+        let mut file = File::create_new(to).map_err(|error| error.to_string())?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(|error| error.to_string())?;
+        Ok(written(&text))
+    }
+
+    fn restore(&self, image: &Path, socket: RawFd) -> Result<Pid, String> {
+        let text = fs::read_to_string(image).map_err(|error| error.to_string())?;
+        let mut lines = text.lines().skip(1);
+        let mut program = Command::new(lines.next().ok_or("it is damaged")?);
+        program.args(lines).arg("restored").env("RUSTBTL_GUARDIAN_FD", socket.to_string());
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe {
+            program.pre_exec(move || {
+                os::inherit(socket)?;
+                os::die_with_parent(libc::SIGKILL)
+            })
+        };
+        let child = program.spawn().map_err(|error| error.to_string())?;
+        Ok(child.id() as Pid)
+    }
+
+    fn check(&self, image: &Path) -> Result<Written, String> {
+        let text = fs::read(image).map_err(|error| error.to_string())?;
+        if text.starts_with(b"PLAIN\n") { Ok(written(&text)) } else { Err("damaged".into()) }
+    }
+}
+
+fn main() -> ExitCode {
+    cli::main(Arc::new(Plain))
+}

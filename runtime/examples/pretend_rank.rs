@@ -1,0 +1,153 @@
+//! For tests: says to its guardian what a rank says, and computes nothing.
+//!
+//! `pretend_rank FOLDER [restored]`: prints what happens as lines; when FOLDER/finish exists it
+//! finishes; when FOLDER/refuse-line exists it refuses lines; with FOLDER/refuse-image its images
+//! cannot be stored. Without a guardian it says so and ends.
+
+use rustbtl_coordination::control::{FrameBuffer, FromRank, Message, Picture, ToRank};
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use std::env;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::FromRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+struct Rank {
+    rank: u32,
+    folder: PathBuf,
+    socket: UnixStream,
+    finishing: bool,
+}
+
+fn number(name: &str) -> u32 {
+    env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// In one piece: several ranks share the descriptor.
+fn say(line: String) {
+    let _ = io::stdout().write_all(format!("{line}\n").as_bytes());
+}
+
+impl Rank {
+    fn send(&mut self, message: &FromRank) -> io::Result<()> {
+        let frame = message.encode().map_err(io::Error::other)?;
+        self.socket.write_all(&frame)
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.folder.join(file).exists()
+    }
+
+    fn description(&self) -> Vec<u8> {
+        if self.has("refuse-image") {
+            return b"refuse".to_vec();
+        }
+        let own = env::current_exe().unwrap_or_default();
+        format!("{}\n{}", own.display(), self.folder.display()).into_bytes()
+    }
+
+    /// True: the end.
+    fn obey(&mut self, order: &ToRank) -> io::Result<bool> {
+        let rank = self.rank;
+        match order {
+            ToRank::Welcome { job, restarted_from } => {
+                let from = restarted_from.map_or(0, |line| line.0);
+                say(format!("{rank} welcome {job} {from}"));
+            }
+            ToRank::StopOutgoing { line } => self.send(&FromRank::Stopped { line: *line })?,
+            ToRank::Begin { line, .. } if self.has("refuse-line") => {
+                let reason = "it has an open socket".into();
+                self.send(&FromRank::LineFailed { line: *line, reason })?;
+            }
+            ToRank::Begin { line, members, .. } => {
+                say(format!("{rank} begin {line} with {}", members.len()));
+                let (picture, description) = (Picture::InPause, self.description());
+                let (line, coordination_ns, pause_ns) = (*line, 1000, 2000);
+                self.send(&FromRank::Frozen {
+                    line,
+                    picture,
+                    description,
+                    coordination_ns,
+                    pause_ns,
+                })?;
+            }
+            ToRank::Abort { line, reason } => say(format!("{rank} abort {line} {reason}")),
+            ToRank::LineComplete { line, .. } => say(format!("{rank} complete {line}")),
+            ToRank::Resume { line } => say(format!("{rank} resume {line}")),
+            ToRank::Release { line } => say(format!("{rank} release {line}")),
+            ToRank::Cards { cards } => {
+                let whole = (0..).zip(cards).all(|(rank, card)| card.card == [rank, 0xCA]);
+                say(format!("{rank} cards {} {whole}", cards.len()));
+            }
+            ToRank::TellStatus {} => self.send(&FromRank::Status {
+                log_bytes: 10,
+                log_bytes_peak: 20,
+                messages: 1,
+                largest: SetId(0),
+            })?,
+            ToRank::MayFinish {} => return Ok(true),
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    fn run(&mut self, size: u32) -> io::Result<()> {
+        self.send(&FromRank::Hello {
+            rank: PeerId(self.rank),
+            size,
+            pid: std::process::id(),
+            incarnation: Incarnation(0),
+            version: "test".into(),
+            set: SetId(self.rank / 2 * 2),
+            card: vec![self.rank as u8, 0xCA],
+        })?;
+        self.send(&FromRank::Ready {})?;
+        self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+        let (mut buffer, mut piece) = (FrameBuffer::new(), [0; 4096]);
+        loop {
+            if !self.finishing && self.has("finish") {
+                self.finishing = true;
+                self.send(&FromRank::Finishing {})?;
+            }
+            match self.socket.read(&mut piece) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => buffer.add(&piece[..bytes]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            while let Some(order) = buffer.next_message().map_err(io::Error::other)? {
+                if self.obey(&order)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut words = env::args_os().skip(1);
+    let folder = words.next().map(PathBuf::from).unwrap_or_default();
+    let rank = number("OMPI_COMM_WORLD_RANK");
+    if words.next().is_some() {
+        say(format!("{rank} restored"));
+    }
+    if env::var_os("RUSTBTL_SECRET").is_some() {
+        say(format!("{rank} sees the secret"));
+    }
+    if env::var_os("RUSTBTL_GUARDIAN_FD").is_none() {
+        say(format!("{rank} has no guardian"));
+        return ExitCode::SUCCESS;
+    }
+    // SAFETY: the guardian made it for this program.
+    let socket = unsafe { UnixStream::from_raw_fd(number("RUSTBTL_GUARDIAN_FD") as i32) };
+    let finishing = false;
+    match (Rank { rank, folder, socket, finishing }).run(number("OMPI_COMM_WORLD_SIZE")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format!("{rank} failed: {error}"));
+            ExitCode::from(3)
+        }
+    }
+}

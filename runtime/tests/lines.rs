@@ -1,0 +1,112 @@
+//! Lines and restarts with a real coordinator, real agents and guardians, and pretended ranks.
+
+mod common;
+
+use common::{Job, wait_for};
+use rustbtl_runtime::store;
+use std::io::BufRead;
+
+#[test]
+fn a_line_of_all_sets_is_taken_listed_and_restarted_from() {
+    let mut job = Job::start(4, "").ranks();
+    job.wait_until_ready();
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("line 1 is complete"), "{text}");
+    assert_eq!(job.manifests(), 1);
+    for rank in 0..4 {
+        let said = job.said(rank);
+        for word in ["begin 1 with 2", "resume 1", "release 1", "complete 1"] {
+            wait_for(word, || job.said(rank).contains(word));
+        }
+        assert!(!said.contains("secret"), "{said}");
+    }
+    let status = job.status();
+    assert_eq!(status["lines"][0]["state"], "complete");
+    assert_eq!(status["lines"][0]["pause_ns"], 2000);
+    assert_eq!(status["sets"][1]["ranks"], serde_json::json!([2, 3]));
+    assert_eq!(status["ranks"][3]["log"]["bytes_peak"], 20);
+    assert_eq!(job.finish(), [0; 4]);
+    let scratch = job.end();
+
+    let lines = scratch.0.join("lines");
+    let line = store::newest_global(&lines).expect("a line");
+    assert_eq!(line.manifest.command, ["./a"]);
+    let _ = std::fs::remove_file(scratch.0.join("finish"));
+    let mut again = Job::start_in(scratch, 4, "", Some(line.folder.clone())).ranks();
+    again.wait_until_ready();
+    for rank in 0..4 {
+        wait_for("cards", || again.said(rank).contains("cards 4 true"));
+        assert!(again.said(rank).contains(&format!("{rank} restored")));
+        assert!(again.said(rank).contains(&format!("welcome {} 1", again.name)));
+    }
+    assert_eq!(again.finish(), [0; 4]);
+    let listed = again.command(&["lines", "--verify", &lines.display().to_string()]);
+    assert_eq!(listed.0, 0, "{}", listed.1);
+    std::fs::write(line.image(2), "PLAIN\nx").expect("a file");
+    let listed = again.command(&["lines", "--verify", &lines.display().to_string()]);
+    assert!(listed.0 == 1 && listed.1.contains("rank-2.img"), "{}", listed.1);
+    again.end();
+}
+
+#[test]
+fn sets_take_lines_of_their_own_and_old_lines_go() {
+    let mut job = Job::start(4, "keep 2\n").ranks();
+    job.wait_until_ready();
+    for _ in 0..3 {
+        let (code, text) = job.checkpoint(&["--wait"]);
+        assert_eq!(code, 0, "{text}");
+    }
+    // Two for each of two sets.
+    wait_for("old lines are gone", || job.manifests() == 4);
+    let folder = job.scratch.0.join("lines").join(&job.name);
+    wait_for("their images, too", || !folder.join("line-1").exists());
+    assert!(store::newest_global(&folder).is_err(), "a job is not restarted from lines of sets");
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn lines_are_taken_by_the_clock() {
+    let mut job = Job::start(2, "interval 100\nkeep 1\n").ranks();
+    wait_for("three lines", || job.said(0).matches("complete").count() >= 3);
+    assert_eq!(job.finish(), [0; 2]);
+    job.end();
+}
+
+#[test]
+fn the_job_is_ended_at_a_line_if_that_is_asked_for() {
+    let mut job = Job::start(2, "").ranks();
+    job.wait_until_ready();
+    let (code, text) = job.checkpoint(&["--then-exit"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(!job.said(0).contains("resume"), "nobody goes on");
+    let mut wish = String::new();
+    job.says.read_line(&mut wish).expect("a line");
+    assert_eq!(wish, "end\n");
+    assert_eq!(job.manifests(), 1);
+}
+
+#[test]
+fn a_rank_or_a_disk_that_refuses_ends_the_line_and_not_the_job() {
+    let mut job = Job::start(4, "").ranks();
+    job.wait_until_ready();
+    job.touch("refuse-image");
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert!(code == 1 && text.contains("there is no room on the disk"), "{text}");
+    job.remove("refuse-image");
+    job.touch("refuse-line");
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert!(code == 1 && text.contains("it has an open socket"), "{text}");
+    wait_for("abort", || job.said(3).contains("abort 2"));
+    job.remove("refuse-line");
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert!(code == 0 && text.contains("line 3"), "{text}");
+    assert_eq!(job.manifests(), 1);
+    let folder = job.scratch.0.join("lines").join(&job.name);
+    wait_for("nothing is left of the others", || {
+        !folder.join("line-1").exists() && !folder.join("line-2").exists()
+    });
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}

@@ -1,0 +1,142 @@
+//! What goes wrong around a job: strangers, lost agents, lost coordinators, lost guardians.
+
+mod common;
+
+use common::{Job, agent_pid, code, end, example, wait_for};
+use rustbtl_runtime::os;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+use std::time::Duration;
+
+#[test]
+fn strangers_get_nothing_and_harm_nothing() {
+    let mut job = Job::start(2, "").ranks();
+    job.wait_until_ready();
+    let port: u16 = job.port.parse().expect("a port");
+    // One that never says anything, many that talk nonsense.
+    let _silent = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let mut half = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    half.write_all(b"rustbtl/").expect("sent");
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xFF; 4096], &[0; 64]] {
+        let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let _ = stranger.write_all(garbage);
+        let _ = stranger.set_read_timeout(Some(Duration::from_secs(10)));
+        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "{answer:?}");
+    }
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(job.finish(), [0; 2]);
+    job.end();
+}
+
+#[test]
+fn a_guardian_with_a_wrong_secret_gets_no_protection_and_its_program_runs() {
+    let job = Job::start(1, "");
+    let mut command = job.guardian(0, "other", &["sh", "-c", "sleep 8; exit 4"]);
+    command.env("RUSTBTL_SECRET", "00".repeat(32));
+    let mut guardian = command.spawn().expect("a guardian");
+    wait_for("a message", || job.said(0).contains("does not know this job's secret"));
+    assert_eq!(code(&end(&mut guardian)), 4);
+    assert!(job.status()["ranks"].as_array().expect("ranks").is_empty());
+    job.end();
+}
+
+#[test]
+fn a_killed_agent_is_replaced_and_lines_go_on() {
+    let mut job = Job::start(4, "").ranks();
+    job.wait_until_ready();
+    let agent = agent_pid(&job, "n1").expect("an agent");
+    os::kill(agent, libc::SIGKILL);
+    wait_for("another agent", || agent_pid(&job, "n1").is_some_and(|pid| pid != agent));
+    job.wait_until_ready();
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn without_a_coordinator_the_job_runs_to_its_end() {
+    let mut job = Job::start(2, "").ranks();
+    job.wait_until_ready();
+    os::kill(job.coordinator.id() as i32, libc::SIGKILL);
+    let _ = job.coordinator.wait();
+    wait_for("one message", || {
+        let said = job.said(0) + &job.said(1);
+        said.matches("coordinator cannot be reached").count() == 1
+    });
+    assert_eq!(job.finish(), [0; 2]);
+    let left = || std::fs::read_dir(job.scratch.0.join("tmp/n0")).map_or(0, Iterator::count);
+    wait_for("the agent is gone", || left() == 0);
+}
+
+#[test]
+fn a_program_dies_with_its_guardian() {
+    let mut job = Job::start(2, "").ranks();
+    job.wait_until_ready();
+    let pid = job.status()["ranks"][1]["pid"].as_i64().expect("a pid") as i32;
+    let mut guardian = job.guardians.remove(1);
+    guardian.kill().expect("killed");
+    guardian.wait().expect("ended");
+    wait_for("its program is gone", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+    wait_for("it is noticed", || job.status()["ranks"][1]["state"] == "unreachable");
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert!(code == 1 && text.contains("rank 1"), "{text}");
+}
+
+#[test]
+fn a_guardian_ends_as_its_program_ends() {
+    let job = Job::start(1, "");
+    let table = [
+        ("exit 0", 0),
+        ("exit 5", 5),
+        ("kill -SEGV $$", 139),
+        ("kill -KILL $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -ABRT $$", 134),
+    ];
+    for (script, wanted) in table {
+        let mut guardian = job.guardian(0, "n", &["sh", "-c", script]).spawn().expect("started");
+        assert_eq!(code(&end(&mut guardian)), wanted, "{script}");
+    }
+    for (program, wanted) in [("/not/there", 127), ("not-in-path", 127), ("/etc/passwd", 126)] {
+        let mut guardian = job.guardian(0, "n", &[program]).spawn().expect("started");
+        assert_eq!(code(&end(&mut guardian)), wanted, "{program}");
+        assert!(job.said(0).contains(&format!("cannot start {program}")), "{}", job.said(0));
+    }
+    job.end();
+}
+
+#[test]
+fn a_signal_for_the_guardian_is_one_for_the_program() {
+    let job = Job::start(1, "");
+    let script = "trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done";
+    let mut guardian = job.guardian(0, "n", &["sh", "-c", script]).spawn().expect("started");
+    wait_for("the trap", || job.said(0).contains("up"));
+    // From somebody who is not its parent, as orted would be.
+    let kill = format!("kill -USR1 {}", guardian.id());
+    let sent = std::process::Command::new("sh").args(["-c", &kill]).status().expect("sent");
+    assert!(sent.success());
+    assert_eq!(code(&end(&mut guardian)), 9);
+    job.end();
+}
+
+#[test]
+fn without_being_asked_a_guardian_becomes_its_program() {
+    let mut command = std::process::Command::new(example("plain_images"));
+    command.args(["guardian", "sh", "-c", "echo $$ $*; exit 7", "x", "--", "--help", "-V"]);
+    let child = command.env_remove("RUSTBTL_COORDINATOR").stdout(Stdio::piped()).spawn();
+    let child = child.expect("started");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("ended");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text, format!("{pid} -- --help -V\n"));
+    assert_eq!(output.status.code(), Some(7));
+}

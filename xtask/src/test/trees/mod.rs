@@ -1,0 +1,114 @@
+//! `cargo xtask test --trees`: Open MPI built with `--with-rustbtl`, both versions.
+//!
+//! The normal run has the part of it that is quick: `prepare` on a tree that has just enough of
+//! Open MPI to be recognised, and the Rust core compiled from it without network.
+
+mod configure;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::mpi::{self, Over};
+use super::scratch::Scratch;
+use super::summary::Summary;
+use crate::error::{Context, Result, fail};
+use crate::tree::{self, Installed, Version};
+use crate::{paths, run};
+
+/// The quick part.
+pub fn quick(summary: &mut Summary) {
+    summary.tier("Open MPI source trees");
+    summary.check("prepare: everything once, nothing twice, nothing stale", prepare_is_exact);
+    summary.check("configure: no, yes, and loud when something is missing", configure::decides);
+    summary.check("the Rust core of a tree compiles without network", core_compiles);
+}
+
+/// The long part.
+pub fn run(summary: &mut Summary) {
+    for version in Version::ALL {
+        summary.tier(&format!("Open MPI {} built with --with-rustbtl", version.name()));
+        let mut built = None;
+        summary.check("build", || {
+            built = Some(tree::build(version, version.default_link())?);
+            Ok(())
+        });
+        let Some(installed) = built else { continue };
+        summary.check("ompi_info lists component and parameters", || listed(&installed));
+        summary.check("the user's command", || users_command(&installed));
+        mpi::run_over(summary, &Over::Tree(&installed));
+    }
+}
+
+/// A folder that looks like the source of Open MPI 5.0.
+fn minimal_tree(scratch: &Scratch) -> Result<()> {
+    let framework = scratch.0.join("ompi/mca/vprotocol");
+    let what = || framework.display().to_string();
+    fs::create_dir_all(&framework).context(what)?;
+    fs::write(framework.join("vprotocol.h"), "").context(what)?;
+    fs::write(scratch.0.join("VERSION"), "major=5\nminor=0\nrelease=7\n").context(what)
+}
+
+fn prepare_is_exact() -> Result<()> {
+    let scratch = Scratch::new("tree")?;
+    minimal_tree(&scratch)?;
+    let (version, first) = tree::prepare(&scratch.0)?;
+    if version != Version::V50 || first < 50 {
+        fail!("prepare took the tree for {version:?} and wrote {first} files");
+    }
+    let component = scratch.0.join("ompi/mca/vprotocol/correlated");
+    for name in ["configure.m4", "Makefile.am", "owner.txt", "sources.am", "rust/Cargo.lock"] {
+        if !component.join(name).is_file() {
+            fail!("prepare did not write {name}");
+        }
+    }
+    // What is damaged is repaired, and nothing else is touched.
+    let damaged = component.join("sources.am");
+    fs::write(&damaged, "x").context(|| damaged.display().to_string())?;
+    match tree::prepare(&scratch.0)? {
+        (_, 1) => Ok(()),
+        (_, again) => fail!("the second prepare wrote {again} files, not 1"),
+    }
+}
+
+fn core_compiles() -> Result<()> {
+    let scratch = Scratch::new("tree-core")?;
+    minimal_tree(&scratch)?;
+    tree::prepare(&scratch.0)?;
+    let rust = scratch.0.join("ompi/mca/vprotocol/correlated/rust");
+    let mut cargo = Command::new("cargo");
+    // An empty home of cargo: nothing can come from its cache.
+    cargo.current_dir(&rust).env("CARGO_HOME", scratch.0.join("cargo-home"));
+    cargo.args(["check", "--quiet", "--offline", "--locked", "--package", "rustbtl-component"]);
+    run::output(cargo.arg("--target-dir").arg(paths::target().join("tree-core"))).map(drop)
+}
+
+fn listed(installed: &Installed) -> Result<()> {
+    let mut info = installed.command("ompi_info");
+    let text = run::output(info.args(["--param", "vprotocol", "correlated", "--level", "9"]))?;
+    for wanted in ["vprotocol_correlated_sets", "vprotocol_correlated_log_budget"] {
+        if !text.contains(wanted) {
+            fail!("ompi_info does not list {wanted}:\n{text}");
+        }
+    }
+    Ok(())
+}
+
+/// Word for word what the README says, and that it is our component which does the work.
+fn users_command(installed: &Installed) -> Result<()> {
+    let ring = paths::root().join("tests/mpi/ring.c");
+    let program = mpi::compile_over(&ring, &Over::Tree(installed))?;
+    let scratch = Scratch::new("users-command")?;
+    let mut mpirun = installed.command("mpirun");
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "v"]);
+    mpirun.args(["--mca", "vprotocol", "correlated"]);
+    mpirun.arg("--mca").arg("vprotocol_correlated_report").arg(&scratch.0);
+    run::output(mpirun.args(["-n", "4"]).arg(program))?;
+    for rank in 0..4 {
+        let report = scratch.0.join(format!("rank-{rank}.json"));
+        if !Path::new(&report).is_file() {
+            fail!("rank {rank} wrote no report: did it run over the component?");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! `cargo xtask ompi-tree prepare`: everything for `--with-rustbtl` into an Open MPI source tree.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::files::Files;
+use super::{Version, core};
+use crate::error::{Context, Result, fail, failure};
+use crate::paths;
+
+/// The component's folder in a tree.
+pub const COMPONENT: &str = "ompi/mca/vprotocol/correlated";
+
+/// What was put into the tree.
+pub struct Prepared {
+    /// The tree's version.
+    pub version: Version,
+    /// Changes when autogen.pl has to run again.
+    pub autogen_key: String,
+    /// Files that were written or removed.
+    pub touched: usize,
+}
+
+/// Puts it there; what is there already is left alone.
+pub fn run(tree: &Path) -> Result<Prepared> {
+    let version = version_of(tree)?;
+    let files = files()?;
+    let touched = files.write(tree)?;
+    let for_autogen = |place: &Path| {
+        let name = place.file_name().unwrap_or_default();
+        name == "Makefile.am" || place.extension().is_some_and(|e| e == "m4")
+    };
+    Ok(Prepared { version, autogen_key: files.digest(for_autogen), touched })
+}
+
+/// Everything, by its place in the tree.
+fn files() -> Result<Files> {
+    let component = Path::new(COMPONENT);
+    let mut files = core::files(&component.join("rust"))?;
+    let rust: Vec<PathBuf> = files.places().map(Path::to_path_buf).collect();
+    let snippets = paths::root().join("configure-snippets");
+    for folder in ["config", "ompi"] {
+        files.add_folder(Path::new(folder), &snippets.join(folder))?;
+    }
+    let glue = glue()?;
+    for file in glue.c.iter().chain(&glue.help) {
+        files.add_file(component.join(file), &paths::root().join("glue-c").join(file))?;
+    }
+    files.add_text(component.join("sources.am"), sources_am(&glue, &rust));
+    Ok(files)
+}
+
+/// Files of glue-c that belong to the component.
+struct Glue {
+    c: Vec<String>,
+    help: Vec<String>,
+}
+
+fn glue() -> Result<Glue> {
+    let folder = paths::root().join("glue-c");
+    let entries = fs::read_dir(&folder).context(|| folder.display().to_string())?;
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    let is_c = |name: &&String| {
+        let shared = name.ends_with(".h") && !name.contains('_');
+        shared || name.starts_with("vprotocol_") && (name.ends_with(".c") || name.ends_with(".h"))
+    };
+    let is_help = |name: &&String| name.starts_with("help-mca-vprotocol-");
+    Ok(Glue {
+        c: names.iter().filter(is_c).cloned().collect(),
+        help: names.iter().filter(is_help).cloned().collect(),
+    })
+}
+
+/// The lists that Makefile.am includes. Vendored crates change only together with Cargo.lock.
+fn sources_am(glue: &Glue, rust: &[PathBuf]) -> String {
+    let rust: Vec<String> = rust
+        .iter()
+        .filter_map(|place| place.strip_prefix(COMPONENT).ok())
+        .filter(|place| !place.starts_with("rust/vendor") && !place.starts_with("rust/.cargo"))
+        .map(|place| place.display().to_string())
+        .collect();
+    let list = |name: &str, items: &[String]| {
+        let items: String = items.iter().map(|item| format!(" \\\n        {item}")).collect();
+        format!("\n{name} ={items}\n")
+    };
+    let head = "# Written by `cargo xtask ompi-tree prepare` of rustbtl.\n";
+    [
+        head.to_string(),
+        list("glue_sources", &glue.c),
+        list("help_texts", &glue.help),
+        list("rust_sources", &rust),
+    ]
+    .concat()
+}
+
+/// Which Open MPI the tree is, if it is one that we know.
+fn version_of(tree: &Path) -> Result<Version> {
+    let file = tree.join("VERSION");
+    let text = fs::read_to_string(&file).map_err(|e| {
+        failure!("{}: {e}; is this the top of an Open MPI source tree?", file.display())
+    })?;
+    let field = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("?")
+    };
+    let version = format!("{}.{}", field("major"), field("minor"));
+    if !tree.join("ompi/mca/vprotocol/vprotocol.h").is_file() {
+        fail!("{} has no vprotocol framework: is it Open MPI's?", tree.display());
+    }
+    Version::ALL.into_iter().find(|known| known.name() == version).ok_or_else(|| {
+        failure!(
+            "{} is Open MPI {version}; rustbtl is written for 4.1 and 5.0 (glue-c/compat.h)",
+            tree.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_as_automake_wants_them() {
+        let glue = Glue { c: vec!["a.c".into(), "b.h".into()], help: vec!["h.txt".into()] };
+        let rust = [
+            Path::new(COMPONENT).join("rust/Cargo.toml"),
+            Path::new(COMPONENT).join("rust/vendor/libc/src/lib.rs"),
+        ];
+        let text = sources_am(&glue, &rust);
+        let wanted = "\nglue_sources = \\\n        a.c \\\n        b.h\n\nhelp_texts = \\\n        \
+             h.txt\n\nrust_sources = \\\n        rust/Cargo.toml\n";
+        assert!(text.ends_with(wanted), "{text}");
+    }
+
+    #[test]
+    fn a_tree_that_is_not_one_is_refused() {
+        let refused = version_of(paths::root()).unwrap_err();
+        assert!(refused.0.contains("source tree"), "{refused}");
+    }
+}
