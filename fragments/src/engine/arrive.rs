@@ -53,6 +53,7 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
+    #[inline(never)]
     fn on_other(
         &mut self,
         host: &mut H,

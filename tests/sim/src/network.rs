@@ -188,6 +188,9 @@ impl Network {
     pub fn take(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
         let reorder = self.prng.chance(self.options.reorder);
         let draw = self.prng.bits() as usize;
+        if self.options.slow_wire == Some((from, to)) && !self.prng.chance(5) {
+            return None;
+        }
         let wire = self.wire(from, to);
         if wire.frames.is_empty() {
             return None;
@@ -255,12 +258,9 @@ impl Wire {
                 let at = self.frames.len() - 1;
                 self.frames.insert(at, frame);
             }
-            Some(Planted::TokenOvertakes)
-                if is(&frame, Kind::Line)
-                    && self.frames.back().is_some_and(|last| is(last, Kind::Eager)) =>
-            {
-                let at = self.frames.len() - 1;
-                self.frames.insert(at, frame);
+            Some(Planted::TokenOvertakes) if is(&frame, Kind::Line) => {
+                let first = self.frames.iter().position(|other| !is(other, Kind::Line));
+                self.frames.insert(first.unwrap_or(self.frames.len()), frame);
             }
             _ => self.frames.push_back(frame),
         }
