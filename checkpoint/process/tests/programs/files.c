@@ -1,5 +1,5 @@
-/* Files with offsets, pipes with content, private and shared mappings, heap, stack, limits. Half of
- * the work is done before "ready", the other half after; at the end everything must fit together. */
+/* Files with offsets, pipes with content, private and shared mappings, heap, stack, limits. Half
+ * of the work is done before "ready", the other half after; at the end everything must fit. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
