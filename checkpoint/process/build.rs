@@ -16,8 +16,8 @@ fn main() {
     compiler.env_clear();
     let flags = "-std=gnu11 -O2 -Wall -Wextra -Werror -ffreestanding -nostdlib -static -no-pie \
         -fPIC -fno-stack-protector -fno-builtin -fcf-protection=none \
-        -fno-asynchronous-unwind-tables -mgeneral-regs-only -Wl,-n -Wl,--build-id=none -Wl,-z,noseparate-code \
-        -Wl,-z,noexecstack -Wl,-e,restorer_start";
+        -fno-asynchronous-unwind-tables -mgeneral-regs-only -Wl,-n -Wl,--build-id=none \
+        -Wl,-z,noseparate-code -Wl,-z,noexecstack -Wl,-e,restorer_start";
     command.args(flags.split_whitespace());
     command.arg(format!("-Wl,-T,{}", folder.join("restorer.ld").display()));
     command.arg("-o").arg(&program).arg(&source);
