@@ -131,7 +131,7 @@ char *mca_errmgr_correlated_coordinator_read(void)
             return NULL;
         }
         ssize_t got = read(from_it, line + line_bytes, sizeof(line) - line_bytes);
-        if (0 >= got && EINTR != errno) {
+        if (0 == got || (0 > got && EINTR != errno)) {
             return NULL;
         }
         line_bytes += 0 < got ? (size_t) got : 0;
