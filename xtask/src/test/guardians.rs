@@ -120,7 +120,7 @@ fn ends_alike(nodes: u32, ppn: u32, program: &Path, how: &str, code: i32) -> Res
 fn stdin(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     let scratch = Scratch::new("guardians-stdin")?;
     let file = scratch.0.join("input");
-    // mpirun 4.1.4 itself crashes now and then when more than 64 KiB wait for a job on several nodes.
+    // mpirun 4.1.4 crashes now and then (iof/hnp) when more than 64 KiB wait for several nodes.
     let text = "a line\n".repeat(7_000);
     fs::write(&file, &text).context(|| file.display().to_string())?;
     let mut job = guarded(nodes, ppn, &words(program, "cat"));
