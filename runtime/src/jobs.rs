@@ -17,6 +17,10 @@ pub fn directory() -> Result<PathBuf, String> {
 
 /// A batch system's environment is not that of the shell where somebody looks for its job.
 fn candidates() -> Vec<PathBuf> {
+    // Emulated clusters keep their jobs apart.
+    if let Some(only) = env::var_os("RUSTBTL_JOBS").map(PathBuf::from).filter(|p| p.is_absolute()) {
+        return vec![only];
+    }
     let mut all = Vec::new();
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     if let Some(runtime) = runtime.filter(|path| path.is_absolute() && path.is_dir()) {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Subject, program, scratch};
-use rustbtl_process::outside::{Ids, WriteOptions};
+use rustbtl_process::outside::{Compression, Ids, WriteOptions};
 use std::process::Command;
 
 #[test]
@@ -78,4 +78,95 @@ fn the_program_that_was_pictured_goes_on_unharmed() {
     let (status, text) = subject.finish(30);
     assert_eq!(text, answer);
     assert_eq!(status, 0);
+}
+
+/// Undisturbed and restored: the same output and the same end.
+fn same_answer(name: &str, command: impl Fn() -> Command) {
+    let folder = scratch(name);
+    let undisturbed = command().output().unwrap();
+    let answer = String::from_utf8(undisturbed.stdout).unwrap();
+    assert!(answer.starts_with("ready"), "{}", String::from_utf8_lossy(&undisturbed.stderr));
+    for (ids, compression) in
+        [(Ids::SameIfPermitted, Compression::None), (Ids::New, Compression::Lz4)]
+    {
+        let (output, image) = (folder.join("output"), folder.join("image"));
+        let mut subject = Subject::start(&mut command(), &output);
+        subject.wait_for("ready");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let options = WriteOptions { compression, threads: 2, ..WriteOptions::default() };
+        let outcome = subject.checkpoint("fork", &image, &options);
+        let Ok((stats, times)) = outcome else {
+            panic!("{outcome:?}; the subject: {:?}", subject.finish(60));
+        };
+        eprintln!("{stats:?} {times:?}");
+        subject.kill();
+        let (subject, child) = Subject::restore(&image, &output, ids);
+        eprintln!("{child:?}");
+        let (status, text) = subject.finish(60);
+        eprintln!("ended with {status:#x}");
+        assert_eq!(text, answer);
+        let code = undisturbed.status.code().unwrap();
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == code, "{status:#x}");
+    }
+}
+
+#[test]
+fn files_pipes_mappings_timers_and_limits_are_as_before() {
+    let path = program("files.c", &[]);
+    let folder = scratch("files-work");
+    same_answer("files", || {
+        let mut command = Command::new(&path);
+        command.arg(&folder);
+        command
+    });
+}
+
+#[test]
+fn openmp_gives_the_same_sum() {
+    let path = program("openmp.c", &["-fopenmp", "-lm"]);
+    same_answer("openmp", || {
+        let mut command = Command::new(&path);
+        command.env("OMP_NUM_THREADS", "3").env("OMP_WAIT_POLICY", "passive");
+        command
+    });
+}
+
+#[test]
+fn fortran_gives_the_same_sum() {
+    let path = program("fortran.f90", &[]);
+    same_answer("fortran", || Command::new(&path));
+}
+
+#[test]
+fn python_with_numpy_gives_the_same_digest() {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/digest.py");
+    same_answer("python", || {
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(&script).env("OPENBLAS_NUM_THREADS", "2");
+        command
+    });
+}
+
+#[test]
+fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
+    let folder = scratch("often");
+    let path = program("openmp.c", &["-fopenmp", "-lm"]);
+    let mut command = Command::new(&path);
+    command.env("OMP_NUM_THREADS", "3").env("OMP_WAIT_POLICY", "passive");
+    let undisturbed = command.output().unwrap();
+    let answer = String::from_utf8(undisturbed.stdout).unwrap();
+    let (output, image) = (folder.join("output"), folder.join("image"));
+    let subject = Subject::start(&mut command, &output);
+    subject.wait_for("ready");
+    let options = WriteOptions { sync: false, ..WriteOptions::default() };
+    let mut taken = 0;
+    while subject.checkpoint("fork", &image, &options).is_ok() {
+        taken += 1;
+        if subject.text() == answer || taken == 100 {
+            break;
+        }
+    }
+    let (status, text) = subject.finish(60);
+    assert_eq!((status, text), (0, answer), "after {taken} pictures");
+    assert!(taken > 5, "only {taken}");
 }

@@ -157,6 +157,8 @@ impl Job<'_> {
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]);
         command.env_clear().envs(environment::of_user(env::vars_os()));
+        // Jobs of other clusters are none of its business.
+        command.env("RUSTBTL_JOBS", self.stage.run_time());
         command.env("PWD", &folder).envs(self.options.environment());
         let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
         let namespaces = self.node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use super::network;
@@ -39,9 +39,12 @@ impl Stage {
         )?;
         let stage = Stage { folder: folder.join("rustbtl") };
         mount_tmpfs(&folder, "mode=755")?;
-        for sub in [stage.reports(), stage.node_tmp()] {
+        for sub in [stage.reports(), stage.node_tmp(), stage.run_time()] {
             fs::create_dir_all(&sub).context(|| sub.display().to_string())?;
         }
+        let private = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(stage.run_time(), private)
+            .context(|| stage.run_time().display().to_string())?;
         stage.write_host_table(options)?;
         symlink("/proc/1/exe", stage.rsh_agent()).context(|| "linking the rsh agent".into())?;
         Ok(stage)
@@ -50,6 +53,11 @@ impl Stage {
     /// A folder that each node has for itself: Open MPI's session directories.
     pub fn node_tmp(&self) -> PathBuf {
         self.folder.join("tmp")
+    }
+
+    /// Where `rustbtl` finds the jobs of this cluster.
+    pub fn run_time(&self) -> PathBuf {
+        self.folder.join("run")
     }
 
     /// A folder that all nodes share: what ranks write about themselves.

@@ -248,8 +248,10 @@ impl Freezer {
             patience_ms = (patience_ms * 2).min(50);
             let tid = missing.notes().tid;
             let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
+            // A thread that is not yet born again does not know its new id, nor do we.
+            let unborn = missing.state.load(Ordering::Acquire) == PARKED && arrived(REBORN);
             let alive = raw::plain(libc::SYS_tgkill, [pid, tid as usize, 0, 0]);
-            if alive == Err(Errno(libc::ESRCH)) {
+            if !unborn && alive == Err(Errno(libc::ESRCH)) {
                 missing.state.store(GONE, Ordering::Release);
             } else if raw::now_us() > end {
                 return Err(Stop::Thread(tid, reason));
@@ -353,11 +355,21 @@ impl Freezer {
     }
 
     fn copy(&mut self, options: &FreezeOptions<'_>, fork: bool) -> Result<(), Stop> {
-        let reading = Stop::system("reading /proc/self/maps");
-        proc_files::read_file(b"/proc/self/maps\0", &mut self.maps).map_err(reading)?;
+        let read = |maps: &mut Table<u8>| {
+            proc_files::read_file(b"/proc/self/maps\0", maps)
+                .map_err(Stop::system("reading /proc/self/maps"))
+        };
+        read(&mut self.maps)?;
         let known = self.rooms.known.items();
         self.copies.take(self.maps.items(), known, options, &mut self.sheet, fork)?;
+        // The copies have changed the map, and so would tables that grow: from here on none does.
         let copies = self.copies.ranges();
+        let more = 2 * self.maps.items().len() + 256 * copies.len() + (64 << 10);
+        self.maps.make_room(more).map_err(Stop::system("room for /proc/self/maps"))?;
+        let excluded = 64 * (copies.len() + options.exclude.len());
+        let room = self.sheet.make_room(2 * more + excluded);
+        room.map_err(Stop::system("room for the description"))?;
+        read(&mut self.maps)?;
         describe::describe_memory(options, copies, self.maps.items(), &mut self.sheet);
         self.sheet.finish().map_err(Stop::system("room for the description"))
     }

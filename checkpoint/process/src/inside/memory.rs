@@ -200,8 +200,8 @@ impl Copies {
     /// Gives the copies back.
     pub fn free(&mut self) {
         for &(start, end) in self.ranges.items() {
-            // SAFETY: our own mapping, which only the child's image refers to.
             let a = [start, end - start, 0, 0, 0, 0];
+            // SAFETY: our own mapping, which only the child's image refers to.
             let _ = unsafe { raw::call(libc::SYS_munmap, a) };
         }
         self.ranges.clear();

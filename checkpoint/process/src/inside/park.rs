@@ -275,7 +275,8 @@ fn has_large_state(context: &libc::ucontext_t) -> bool {
         return false;
     }
     // SAFETY: the frame holds at least the 512 bytes of FXSAVE.
-    let words = unsafe { &*state.add(464).cast::<[u32; 4]>() };
+    let state = unsafe { &*state.cast::<[u32; 128]>() };
+    let words = &state[464 / 4..];
     let features = u64::from(words[2]) | u64::from(words[3]) << 32;
     words[0] == 0x4650_5853 && features & LARGE_STATE != 0
 }

@@ -81,6 +81,11 @@ impl<T: Copy> Table<T> {
         Ok(written)
     }
 
+    /// Room for so many more, so that the next ones do not move the table.
+    pub fn make_room(&mut self, more: usize) -> Result<(), Errno> {
+        self.reserve(more)
+    }
+
     fn reserve(&mut self, more: usize) -> Result<(), Errno> {
         let wanted = (self.count + more) * size_of::<T>();
         if wanted <= self.bytes {

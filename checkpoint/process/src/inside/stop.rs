@@ -6,14 +6,14 @@ use crate::raw::Errno;
 /// A short text.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
-    bytes: [u8; 120],
+    bytes: [u8; 95],
     count: u8,
 }
 
 impl Name {
     /// The beginning of the text.
     pub fn of(pieces: &[&[u8]]) -> Self {
-        let mut name = Self { bytes: [0; 120], count: 0 };
+        let mut name = Self { bytes: [0; 95], count: 0 };
         for piece in pieces {
             let at = usize::from(name.count);
             let piece = &piece[..piece.len().min(name.bytes.len() - at)];

@@ -55,9 +55,11 @@ pub fn write_image(
     stats.file_bytes = draft.finish(end.0, &work.metadata, &blocks)?;
     stats.write_us = start.elapsed().as_micros() as u64;
     // A frozen child that ended meanwhile has left zeros where its memory was.
-    if fs::read(format!("/proc/{pid}/stat")).map_or(true, |text| is_dead(&text)) {
+    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    if is_dead(&stat) {
         let reason = "it ended while its memory was read";
-        return Err(OutsideError::Refused { what: format!("process {pid}"), reason });
+        let what = format!("process {pid} ({})", String::from_utf8_lossy(&stat));
+        return Err(OutsideError::Refused { what, reason });
     }
     let start = Instant::now();
     draft.publish(options.sync)?;
@@ -368,7 +370,9 @@ fn store(
             room.resize(unit.bytes as usize, 0);
             let reading = OutsideError::system("reading the memory of the process");
             memory.read(unit.from, &mut room).map_err(reading)?;
+            let mut kept = 0;
             for (from, to) in runs_of_data(&room) {
+                kept += (to - from) as u64;
                 let address = unit.address + from as u64;
                 let place = (unit.space, address);
                 let data = &room[from..to];
@@ -378,8 +382,7 @@ fn store(
                 draft.write(stored, block.offset)?;
                 own.push(block);
             }
-            let kept: usize = runs_of_data(&room).map(|(from, to)| to - from).sum();
-            zero.fetch_add(unit.bytes - kept as u64, Ordering::Relaxed);
+            zero.fetch_add(unit.bytes - kept, Ordering::Relaxed);
         }
         blocks.lock().map_or_else(|_| (), |mut blocks| blocks.append(&mut own));
         Ok(())

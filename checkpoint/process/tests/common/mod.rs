@@ -17,7 +17,8 @@ pub const SOCKET: RawFd = 200;
 
 /// Folder of this test run.
 pub fn scratch(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let temporary = option_env!("CARGO_TARGET_TMPDIR").unwrap_or("/tmp/rustbtl-process");
+    let folder = Path::new(temporary).join(name);
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
@@ -25,6 +26,7 @@ pub fn scratch(name: &str) -> PathBuf {
 /// The preload, which cargo builds as an example.
 pub fn preload() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
+    // target/debug/deps/test or target/debug/examples/guard
     exe.ancestors().nth(2).unwrap().join("examples/libpreload.so")
 }
 
