@@ -44,7 +44,9 @@ static void on_request(int fd, short flags, void *unused)
         return;
     }
     if (0 == strcmp("end", what)) {
-        /* Processes that mpirun itself ends are no failures: the exit code is 0. */
+        /* Processes that mpirun itself ends are no failures: the exit code is 0. As after Ctrl-C,
+         * nobody has to be told of them. */
+        orte_job_term_ordered = true;
         orte_plm.terminate_job(protected_job);
     }
     free(what);

