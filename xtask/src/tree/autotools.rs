@@ -151,6 +151,10 @@ pub fn build(version: Version, link: Link) -> Result<Installed> {
         make(&places.build, &[], "make")?;
         make(&places.build, &["install"], "install")
     })?;
+    let key = combined(&[&key, &prepared.flags_key]);
+    places.step("flags", &key, || {
+        make(&places.build.join(prepare::COMPONENT), &["mostlyclean"], "clean")
+    })?;
     component(&places, link)?;
     let installed = Installed { prefix: places.prefix };
     check_listed(&installed)?;

@@ -17,6 +17,8 @@ pub struct Prepared {
     pub version: Version,
     /// Changes when autogen.pl has to run again.
     pub autogen_key: String,
+    /// Changes when our component's flags may have changed, which make does not see.
+    pub flags_key: String,
     /// Files that were written or removed.
     pub touched: usize,
 }
@@ -26,11 +28,11 @@ pub fn run(tree: &Path) -> Result<Prepared> {
     let version = version_of(tree)?;
     let files = files()?;
     let touched = files.write(tree)?;
-    let for_autogen = |place: &Path| {
-        let name = place.file_name().unwrap_or_default();
-        name == "Makefile.am" || place.extension().is_some_and(|e| e == "m4")
-    };
-    Ok(Prepared { version, autogen_key: files.digest(for_autogen), touched })
+    // make itself runs automake after a change of Makefile.am or sources.am.
+    let for_autogen = |place: &Path| place.extension().is_some_and(|e| e == "m4");
+    let for_flags = |place: &Path| place.ends_with("Makefile.am");
+    let (autogen_key, flags_key) = (files.digest(for_autogen), files.digest(for_flags));
+    Ok(Prepared { version, autogen_key, flags_key, touched })
 }
 
 /// Everything, by its place in the tree.

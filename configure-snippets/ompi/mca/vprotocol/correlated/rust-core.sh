@@ -29,6 +29,11 @@ fi
 $CC -nostdlib -r -Wl,--gc-sections $roots -o rustbtl_core.o.new "$archive"
 "$OBJCOPY" --wildcard --keep-global-symbol='rustbtl_*' --remove-section=.llvmbc \
     --remove-section=.llvmcmd rustbtl_core.o.new
+# What Rust uses only where the C library has it is weak; ld -r --gc-sections loses that.
+weak=`"$READELF" -sW "$archive" 2>/dev/null |
+    awk '$5 == "WEAK" && $7 == "UND" { print "--weaken-symbol=" $8 }' | sort -u`
+# shellcheck disable=SC2086
+test -z "$weak" || "$OBJCOPY" $weak rustbtl_core.o.new
 mkdir -p .libs
 cp rustbtl_core.o.new .libs/rustbtl_core.o
 mv rustbtl_core.o.new rustbtl_core.o
