@@ -24,9 +24,9 @@ pub fn quick(summary: &mut Summary) {
     summary.check("the Rust core of a tree compiles without network", core_compiles);
 }
 
-/// The long part.
-pub fn run(summary: &mut Summary) {
-    for version in Version::ALL {
+/// The long part, for one version or all.
+pub fn run(summary: &mut Summary, only: Option<Version>) {
+    for version in Version::ALL.into_iter().filter(|version| only.is_none_or(|o| o == *version)) {
         summary.tier(&format!("Open MPI {} built with --with-rustbtl", version.name()));
         let mut built = None;
         summary.check("build", || {
