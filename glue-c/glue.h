@@ -163,9 +163,18 @@ typedef struct rustbtl_glue {
     void (*abort)(void);
     /* Have the node's daemon remove this file when the process has ended, however it ends. */
     void (*cleanup)(const char *path);
+    /* 0: in MPI_Init; 1: after it; 2: in or after MPI_Finalize. */
+    int32_t (*stage)(void);
+    /* A guardian looks after this process: survive the loss of the PMIx server once `restored`, and
+     * have MPI_Finalize wait for the others by rustbtl_fence. Talks to the server. */
+    int32_t (*protect)(void);
+    /* The process was restored from an image: it has no PMIx server any more. */
+    void (*restored)(void);
+    /* What rustbtl_fence() asked for is over. */
+    void (*fenced)(void);
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 88, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 120, "mirrored in component/src/glue.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 
@@ -203,6 +212,8 @@ int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */
 void rustbtl_idle(void);
 uint64_t rustbtl_pvar(uint32_t which);
+/* A process with a guardian is in MPI_Finalize and waits for the others; `fenced` follows. */
+void rustbtl_fence(void);
 
 #pragma GCC visibility pop
 

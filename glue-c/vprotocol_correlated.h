@@ -58,6 +58,10 @@ void rustbtl_glue_help(const char *topic, const char *a, const char *b, const ch
                        const char *d);
 void rustbtl_glue_abort(void) __attribute__((noreturn));
 void rustbtl_glue_cleanup(const char *path);
+int32_t rustbtl_glue_stage(void);
+int32_t rustbtl_glue_protect(void);
+void rustbtl_glue_restored(void);
+void rustbtl_glue_fenced(void);
 
 /* ---- requests ------------------------------------------------------------------------------- */
 

@@ -131,6 +131,10 @@ static const rustbtl_glue_t glue = {
     .help = rustbtl_glue_help,
     .abort = rustbtl_glue_abort,
     .cleanup = rustbtl_glue_cleanup,
+    .stage = rustbtl_glue_stage,
+    .protect = rustbtl_glue_protect,
+    .restored = rustbtl_glue_restored,
+    .fenced = rustbtl_glue_fenced,
 };
 
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,

@@ -1,6 +1,7 @@
 //! The operating system, each call wrapped once: safe signatures, errors that say what failed on
 //! what. Nothing in here knows of MPI, frames or ranks.
 
+pub mod barrier;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;
@@ -78,6 +79,12 @@ pub fn now_ns() -> u64 {
     // SAFETY: `time` is writable; CLOCK_MONOTONIC always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Bytes of a page of memory.
+pub fn page_bytes() -> usize {
+    // SAFETY: no memory is passed.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::line_frame::LineFrame;
 use std::collections::VecDeque;
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
@@ -43,6 +44,8 @@ pub struct Surroundings {
     pub log: PayloadLog<LogMemory>,
     /// Complete operations that C has not been told of.
     pub done: VecDeque<Op>,
+    /// Frames of a checkpoint that the machine of the line has not seen.
+    pub line_frames: VecDeque<(PeerId, LineFrame)>,
     /// Something was handed to TCP since it was flushed.
     pub tcp_holds: bool,
     told_log_full: bool,
@@ -67,6 +70,7 @@ impl Surroundings {
             tcp: None,
             log,
             done: VecDeque::with_capacity(256),
+            line_frames: VecDeque::new(),
             tcp_holds: false,
             told_log_full: false,
             scratch: Vec::new(),
@@ -439,5 +443,10 @@ impl Host for Surroundings {
         } else {
             self.done.push_back(token);
         }
+    }
+
+    #[cold]
+    fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
+        self.line_frames.push_back((from, frame));
     }
 }

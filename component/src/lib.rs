@@ -9,14 +9,17 @@ pub mod os;
 #[path = "../transports/mod.rs"]
 pub mod transports;
 
+pub mod bias;
 pub mod card;
 pub mod exports;
 pub mod finish;
 pub mod glue;
+pub mod guardian;
 pub mod host;
 pub mod idle;
 pub mod lock;
 pub mod memory;
+pub mod opening;
 pub mod operation;
 pub mod peers;
 pub mod process;

@@ -4,6 +4,7 @@
 //! Rules: C is never called with the state borrowed, except for leaf functions (pack, unpack,
 //! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
 
+use crate::bias::Bias;
 use crate::glue::Glue;
 use crate::host::Surroundings;
 use crate::idle::Idle;
@@ -306,11 +307,12 @@ pub struct Shared {
     /// What C does for us.
     pub glue: Glue,
     lock: Lock,
+    bias: Bias,
     process: UnsafeCell<Process>,
 }
 
-// SAFETY: `process` is only reached through `Entered`: under the lock with threads; without, MPI
-// forbids calls from two threads at a time.
+// SAFETY: `process` is only reached through `Entered` and `Taken`: under the lock with threads;
+// without, MPI forbids calls from two threads at a time, and `bias` keeps the checkpoint thread out.
 unsafe impl Sync for Shared {}
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
@@ -319,8 +321,9 @@ static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 pub fn install(process: Process) {
     let threads = process.host.threads;
     let glue = process.host.glue;
-    let lock = Lock::new();
-    let shared = Box::new(Shared { threads, glue, lock, process: UnsafeCell::new(process) });
+    let (lock, bias) = (Lock::new(), Bias::new());
+    let process = UnsafeCell::new(process);
+    let shared = Box::new(Shared { threads, glue, lock, bias, process });
     SHARED.store(Box::into_raw(shared), Ordering::Release);
 }
 
@@ -347,6 +350,8 @@ impl Shared {
     pub fn enter(&'static self) -> Entered {
         if self.threads {
             self.lock.lock();
+        } else {
+            self.bias.enter();
         }
         Entered(self)
     }
@@ -354,7 +359,9 @@ impl Shared {
     /// The same, if nobody else has it.
     #[inline]
     pub fn try_enter(&'static self) -> Option<Entered> {
-        if self.threads && !self.lock.try_lock() {
+        if !self.threads {
+            self.bias.enter();
+        } else if !self.lock.try_lock() {
             return None;
         }
         Some(Entered(self))
@@ -405,6 +412,50 @@ impl Drop for Entered {
     fn drop(&mut self) {
         if self.0.threads {
             self.0.lock.unlock();
+        } else {
+            self.0.bias.leave();
+        }
+    }
+}
+
+/// The right of the checkpoint thread to touch the process, whatever the program's threads do
+/// meanwhile: those that come into MPI wait.
+pub struct Taken(&'static Shared);
+
+impl Shared {
+    /// Wait until no thread of the program touches the process, and keep them out.
+    pub fn take(&'static self) -> std::io::Result<Taken> {
+        if self.threads {
+            self.lock.lock();
+        } else {
+            self.bias.prepare()?;
+            self.bias.take();
+        }
+        Ok(Taken(self))
+    }
+}
+
+impl Deref for Taken {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
+        unsafe { &*self.0.process.get() }
+    }
+}
+
+impl DerefMut for Taken {
+    fn deref_mut(&mut self) -> &mut Process {
+        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
+        unsafe { &mut *self.0.process.get() }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.0.threads {
+            self.0.lock.unlock();
+        } else {
+            self.0.bias.give_back();
         }
     }
 }

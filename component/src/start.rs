@@ -5,11 +5,11 @@ use crate::glue::{Config, Glue, Job};
 use crate::host::Surroundings;
 use crate::idle::Idle;
 use crate::memory::LogMemory;
+use crate::opening::Opening;
 use crate::peers::Peers;
 use crate::process::{self, Process};
 use crate::report;
-use crate::transports::shm::{Segment, SegmentOptions, Shm};
-use crate::transports::tcp::{Tcp, TcpConfig};
+use crate::transports::shm::{Segment, Shm};
 use core::ffi::{CStr, c_char};
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
 use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
@@ -17,21 +17,18 @@ use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::path::PathBuf;
 
-/// Looks at sockets while no process of another node was ever talked to: once in so many rounds.
-pub const TCP_UNUSED_INTERVAL: u32 = 4096;
-
 /// What is left to do once the other processes' cards can be had, and for later.
 pub struct Started {
     /// Own card, encoded.
     pub card: Vec<u8>,
     /// The node's segment, at the rank that made it.
     segment: Option<Segment>,
-    options: SegmentOptions,
+    /// How transports are opened.
+    pub opening: Opening,
     /// Processes of this node.
     local: Vec<PeerId>,
     /// Directory of the report.
     pub report: Option<PathBuf>,
-    use_shm: bool,
 }
 
 /// A string of C's, "" for null.
@@ -47,14 +44,18 @@ unsafe fn text(from: *const c_char) -> String {
 }
 
 /// The parameters that are strings.
-struct Texts {
+pub struct Texts {
     sets: String,
     report: String,
     spill: String,
-    single_copy: String,
-    shm_directory: String,
-    if_include: String,
-    if_exclude: String,
+    /// How large messages cross the node.
+    pub single_copy: String,
+    /// Directory of the segment.
+    pub shm_directory: String,
+    /// Networks to use.
+    pub if_include: String,
+    /// Networks not to use.
+    pub if_exclude: String,
 }
 
 impl Texts {
@@ -163,44 +164,6 @@ fn make_log(
     PayloadLog::new(memory, limits)
 }
 
-fn segment_options(glue: &Glue, config: &Config, texts: &Texts) -> SegmentOptions {
-    let single_copy = match texts.single_copy.as_str() {
-        "auto" | "cma" | "" => true,
-        "none" => false,
-        other => glue.fatal("bad-value", &["single_copy", other, "auto, cma, none"]),
-    };
-    SegmentOptions {
-        directory: PathBuf::from(&texts.shm_directory),
-        ring_bytes: config.shm_ring as usize,
-        eager_bytes_max: config.shm_eager_limit,
-        single_copy,
-    }
-}
-
-fn make_tcp(glue: &Glue, config: &Config, texts: &Texts, me: PeerId, needed: bool) -> Option<Tcp> {
-    let defaults = TcpConfig::default();
-    let or = |value: u32, default: u32| if value == 0 { default } else { value };
-    let wanted = TcpConfig {
-        me,
-        incarnation: 0,
-        if_include: texts.if_include.clone(),
-        if_exclude: texts.if_exclude.clone(),
-        ipv4: config.tcp_ipv4 != 0,
-        ipv6: config.tcp_ipv6 != 0,
-        socket_buffer_bytes: config.tcp_socket_buffer as usize,
-        receive_buffer_bytes: config.tcp_receive_buffer as usize,
-        eager_bytes_max: or(config.tcp_eager_limit, defaults.eager_bytes_max),
-        chunk_bytes_max: or(config.tcp_chunk, defaults.chunk_bytes_max),
-        connect_ms_max: or(config.tcp_connect_timeout, defaults.connect_ms_max),
-        ..defaults
-    };
-    match Tcp::new(wanted) {
-        Ok(tcp) => Some(tcp),
-        Err(error) if needed => glue.fatal("tcp", &[&error.to_string()]),
-        Err(_) => None,
-    }
-}
-
 /// A panic must not unwind into C: say what happened and where, then abort.
 fn abort_on_panic(rank: u32) {
     std::panic::set_hook(Box::new(move |info| {
@@ -225,18 +188,11 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let report = report::directory(&glue, &texts.report);
     let log = make_log(&glue, config, &texts.spill, rank.0, &place);
 
-    let options = segment_options(&glue, config, &texts);
-    let use_shm = config.shm != 0 && place.ranks.len() > 1;
+    let opening = Opening::new(&glue, config, &texts, me, job.size);
     let index = place.ranks.iter().position(|&other| other == rank).unwrap_or(0);
-    let segment = (use_shm && index == 0).then(|| {
-        let segment = Segment::create(place.ranks.len(), index, &options)
-            .unwrap_or_else(|error| glue.fatal("shm", &[&error.to_string()]));
-        // The last rank to attach removes it; this is for jobs that die before.
-        glue.remove_at_end(&options.directory.join(segment.name()));
-        segment
-    });
-    let reached = if use_shm || job.size == 1 { job.local_size } else { 1 };
-    let tcp = make_tcp(&glue, config, &texts, me, job.size > reached);
+    let use_shm = opening.uses_shm(place.ranks.len());
+    let segment = (use_shm && index == 0).then(|| opening.segment(&glue, place.ranks.len(), index));
+    let tcp = opening.tcp(&glue, place.ranks.len(), Incarnation(0));
 
     let card = Card {
         node: place.node.clone(),
@@ -266,17 +222,13 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let engine = Engine::new(me, host.set, Incarnation(0));
     let mut process = Process::new(engine, host, idle);
     process.grace_ns = u64::from(config.dead_peer_grace) * 1_000_000;
-    process.tcp_interval = if job.size > reached {
-        config.tcp_poll_interval
-    } else {
-        config.tcp_poll_interval.max(TCP_UNUSED_INTERVAL)
-    };
+    process.tcp_interval = opening.tcp_interval(place.ranks.len());
     if report.is_some() || config.summary != 0 {
         process.clock.start();
     }
     process::install(process);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
-    Started { card: card.encode(), segment, options, local, report, use_shm }
+    Started { card: card.encode(), segment, opening, local, report }
 }
 
 impl Started {
@@ -289,15 +241,14 @@ impl Started {
         let others = self.local.iter().copied().chain([host.peers.of_rank(0)]);
         let cards: Vec<(PeerId, Card)> =
             others.filter(|&peer| peer != me).map(|peer| (peer, host.checked_card(peer))).collect();
-        if !self.use_shm {
+        if !self.opening.uses_shm(self.local.len()) {
             return;
         }
         let index = self.local.iter().position(|&rank| rank == me).unwrap_or(0);
         let segment = self.segment.take().unwrap_or_else(|| {
             let leader = cards.iter().find(|(peer, _)| *peer == self.local[0]);
             let name = leader.map_or("", |(_, card)| card.segment.as_str());
-            Segment::attach(name, self.local.len(), index, &self.options)
-                .unwrap_or_else(|error| host.glue.fatal("shm", &[&error.to_string()]))
+            self.opening.attach(&host.glue, name, self.local.len(), index)
         });
         host.shm = Some(Shm::new(segment, &self.local));
     }

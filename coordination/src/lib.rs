@@ -1,12 +1,18 @@
-//! Who fails together, and what the processes of a job do about it; today the correlated sets.
+//! Who fails together, and what the processes of a job do about it; today the correlated sets and
+//! the messages by which a job is controlled.
 //!
 //! Pure functions and machines: places of processes and texts of files come from the driver, and
 //! neither time nor threads exist here. `DESIGN.md` in this folder names the parts.
 #![forbid(unsafe_code)]
 
+pub mod control;
+pub mod instances;
+pub mod interval;
+pub mod lines;
 mod policy;
 mod set_file;
 mod sets;
+pub mod silence;
 
 pub use policy::{PolicyError, SetPolicy, fingerprint};
 pub use set_file::{SetFileError, TEXT_BYTES_MAX, WORLD_RANKS_MAX, parse_set_file};

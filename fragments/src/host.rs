@@ -3,6 +3,7 @@
 //! indirect calls (docs/adr/0001).
 
 use crate::ids::*;
+use crate::line_frame::LineFrame;
 use crate::wire::StreamKey;
 use core::ops::Range;
 
@@ -157,4 +158,9 @@ pub trait Host {
     /// A send or receive that was pending is complete. Called with the engine borrowed: the
     /// driver queues it and tells MPI after the engine has returned.
     fn complete(&mut self, token: Self::Token, status: Status);
+
+    /// A frame of a checkpoint came from a process of the own set, in order behind everything
+    /// that it sent before. The driver queues it and hands it to the machine of the line
+    /// (coordination's `Silence`) after the engine has returned.
+    fn line_frame(&mut self, from: PeerId, frame: LineFrame);
 }

@@ -10,6 +10,7 @@ pub mod counters;
 pub mod engine;
 pub mod host;
 pub mod ids;
+pub mod line_frame;
 pub mod matching;
 pub mod streams;
 pub mod wire;

@@ -51,6 +51,8 @@ pub enum Kind {
     Done = 5,
     /// Stream counters of a channel that was opened again.
     Resync = 6,
+    /// A step of a checkpoint of the set: see [`crate::line_frame`].
+    Line = 7,
 }
 
 /// [`Kind::Announce`]: the payload is exposed for pulling.
@@ -208,6 +210,7 @@ impl Header {
             4 => Kind::Data,
             5 => Kind::Done,
             6 => Kind::Resync,
+            7 => Kind::Line,
             other => return Err(WireError::Kind(other)),
         };
         if kind == Kind::Announce && frame.len() < ANNOUNCE_BYTES {
@@ -308,7 +311,7 @@ mod tests {
         };
         assert_eq!(with(4, 0xB2), Err(WireError::Version(0xB2)));
         assert_eq!(with(5, 0), Err(WireError::Kind(0)));
-        assert_eq!(with(5, 7), Err(WireError::Kind(7)));
+        assert_eq!(with(5, 8), Err(WireError::Kind(8)));
         assert_eq!(with(5, 2), Err(WireError::Short), "an announcement needs 48 bytes");
     }
 }

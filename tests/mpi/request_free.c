@@ -78,7 +78,7 @@ static void receives(int n, bool wildcard, int iteration)
 static void memory_comes_back(void)
 {
     int next = (me + 1) % np, previous = (me + np - 1) % np, x = 3, y;
-    long before = 0, rounds = scaled(60000);
+    long before = 0, rounds = scaled(24000);
     STEP("memory");
     for (long k = 0; k < rounds; k++) {
         MPI_Request r;
@@ -91,7 +91,7 @@ static void memory_comes_back(void)
             before = resident_kib();
     }
     long grown = resident_kib() - before;
-    CHECK(grown < 8000, "memory grew by %ld KiB in %ld freed sends", grown, rounds / 2);
+    CHECK(grown < 2000, "memory grew by %ld KiB in %ld freed sends", grown, rounds / 2);
     MPI_Barrier(MPI_COMM_WORLD);
 }
 

@@ -1,4 +1,4 @@
-/* ranks: 2,3,4 ; nodes: 1,2,3 */
+/* ranks: 2,3,4 ; nodes: 1,2,3 ; stock args: --mca osc pt2pt */
 /* One-sided, active target: fence and post/start/complete/wait with put, get and accumulate, small
  * and large, derived types at both ends; windows by create and allocate. MPI 3.1
  * sections 11.2-11.5. */

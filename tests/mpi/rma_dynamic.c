@@ -1,4 +1,4 @@
-/* ranks: 2,3,4 ; nodes: 1,2,3 */
+/* ranks: 2,3,4 ; nodes: 1,2,3 ; stock args: --mca osc pt2pt */
 /* Dynamic windows (attach, detach), windows of different sizes and displacement units, several
  * windows at once, window attributes and names. MPI 3.1 section 11.2. */
 #include "check.h"

@@ -57,9 +57,23 @@ const PREFIX: &str = "rustbtl-";
 impl Segment {
     /// Make the segment of this node for `ranks` local ranks, of which this is number `me`.
     pub fn create(ranks: usize, me: usize, options: &SegmentOptions) -> Result<Self, ShmError> {
+        Self::create_named(u128::from_le_bytes(random::bytes()?), ranks, me, options)
+    }
+
+    /// The name that goes with a number.
+    pub fn name_of(number: u128) -> String {
+        format!("{PREFIX}{}-{number:032x}", process::uid())
+    }
+
+    /// The same as [`Segment::create`] under a name that the other ranks know already.
+    pub fn create_named(
+        number: u128,
+        ranks: usize,
+        me: usize,
+        options: &SegmentOptions,
+    ) -> Result<Self, ShmError> {
         let layout = layout(ranks, me, options)?;
-        let number = u128::from_le_bytes(random::bytes()?);
-        let name = format!("{PREFIX}{}-{number:032x}", process::uid());
+        let name = Self::name_of(number);
         let path = options.directory.join(&name);
         let mapping = Mapping::create(&path, layout.total_bytes()).map_err(|error| {
             if error.code != libc::ENOSPC {

@@ -2,6 +2,7 @@
 
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::line_frame::LineFrame;
 use std::ops::Range;
 
 /// One end of a job of two processes in one set.
@@ -92,6 +93,8 @@ impl Host for Null {
     fn complete(&mut self, _: u64, _: Status) {
         self.completed += 1;
     }
+
+    fn line_frame(&mut self, _: PeerId, _: LineFrame) {}
 }
 
 /// Two engines, and what hands frames over.

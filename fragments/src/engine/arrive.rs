@@ -70,6 +70,7 @@ impl<H: Host> Engine<H> {
             }
             Kind::Done => self.on_done(host, from, SendId(header.a())),
             Kind::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
+            Kind::Line => self.on_line(host, from, header),
         }
     }
 

@@ -18,13 +18,26 @@ impl<H: Host> Engine<H> {
         }
         for (at, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer else { continue };
-            let waits = !peer.queue.is_empty() || !peer.streams.is_empty();
-            let direct = peer.link == Link::Open && !waits && !peer.listed;
+            let waits = peer.waits();
+            let direct = peer.link == Link::Open && !waits && !peer.listed && !peer.held;
             assert_eq!(peer.direct, direct, "E6: peer {at}");
             let listed = self.backlog.iter().filter(|id| id.0 as usize == at).count();
             assert_eq!(listed, usize::from(peer.listed), "E7: peer {at}");
             assert!(!waits || peer.listed, "E7: peer {at} waits");
             assert!(peer.taken == 0 || waits, "a half-taken frame is still here");
+            let begun = usize::from(peer.taken > 0 && !peer.taken_of_stream);
+            let new = peer.queue.iter().skip(begun).find(|frame| peer.holds_back(frame));
+            assert!(!peer.held || new.is_none(), "E9: peer {at}");
+            assert!(peer.held || peer.later.is_empty(), "E9: peer {at} is not held");
         }
+        let internal = |peer: u32| {
+            let peer = self.peers.get(peer as usize).and_then(Option::as_ref);
+            peer.is_some_and(|peer| !peer.outgoing)
+        };
+        let under_way = self
+            .receives
+            .iter()
+            .filter(|(_, _, receive)| receive.progress.is_under_way() && internal(receive.peer.0));
+        assert_eq!(under_way.count(), self.under_way as usize, "E8");
     }
 }

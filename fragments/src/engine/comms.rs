@@ -143,13 +143,18 @@ impl<H: Host> Engine<H> {
             self.peers.resize_with(at + 1, || None);
         }
         let info = host.peer_info(id);
+        let outgoing = info.set != self.set;
+        let held = self.holds[usize::from(outgoing)];
         self.peers[at] = Some(Box::new(Peer {
             info,
-            outgoing: info.set != self.set,
+            outgoing,
             link: Link::Open,
-            direct: true,
+            direct: !held,
             listed: false,
             queue: VecDeque::new(),
+            held,
+            later: VecDeque::new(),
+            told: false,
             streams: VecDeque::new(),
             taken: 0,
             taken_of_stream: false,

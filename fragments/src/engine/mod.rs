@@ -9,8 +9,11 @@
 //! * E3 No posted receive matches a waiting unexpected message.
 //! * E4 An outgoing message is in the log before any part of it is offered to a transport.
 //! * E5 Internal payloads never enter the log.
-//! * E6 `direct` ⇔ the link is open and nothing waits for this peer.
+//! * E6 `direct` ⇔ the link is open, the peer is not held and nothing waits for it.
 //! * E7 A peer with waiting frames on an open link is listed in `backlog`, once.
+//! * E8 `under_way` counts the matched receives from inside the set whose payload is not here.
+//! * E9 While a peer of the set is held, `queue` carries no new message; what is half taken stays
+//!   first. While a peer of another set is held, `queue` carries at most the half-taken frame.
 //!
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
 //! and queues (docs/adr/0001).
@@ -18,6 +21,7 @@
 mod arrive;
 mod check;
 mod comms;
+mod line;
 mod pool;
 mod queue;
 mod receive;
@@ -31,9 +35,10 @@ use crate::counters::{Counters, Traffic};
 use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Posted, Unexpected};
-use crate::wire::{Header, WireError};
+use crate::wire::WireError;
+pub use line::Side;
 use pool::Pool;
-pub use resync::Held;
+pub use resync::{Held, HeldError};
 use slots::Slots;
 use state::{Channel, Comm, Message, Peer, Receive, Send};
 use std::collections::BTreeMap;
@@ -134,6 +139,9 @@ pub struct Engine<H: Host> {
     messages: Slots<Message>,
     pool: Pool,
     counters: Counters,
+    /// Inside the set, to other sets: are new frames held back for a line?
+    holds: [bool; 2],
+    under_way: u32,
 }
 
 /// A copy is a line: it holds everything that the process's messages depend on but the log.
@@ -162,6 +170,8 @@ where
             messages: self.messages.clone(),
             pool: Pool::default(),
             counters: self.counters,
+            holds: self.holds,
+            under_way: self.under_way,
         }
     }
 }
@@ -188,22 +198,8 @@ impl<H: Host> Engine<H> {
             messages: Slots::default(),
             pool: Pool::default(),
             counters: Counters::default(),
-        }
-    }
-
-    /// The process runs in a new incarnation: the engine was restored from a line. The driver
-    /// then reports every channel to another set as down, and as up when it is open again; the
-    /// channels inside the set go on from the line.
-    pub fn restarted(&mut self, incarnation: Incarnation) {
-        self.incarnation = incarnation;
-        for peer in self.peers.iter_mut().flatten() {
-            if !peer.outgoing {
-                peer.info.incarnation = incarnation;
-                // Frames that waited for room at the line are sent by the new incarnation.
-                for frame in &mut peer.queue {
-                    Header::readdress(&mut frame.header, incarnation, incarnation);
-                }
-            }
+            holds: [false; 2],
+            under_way: 0,
         }
     }
 

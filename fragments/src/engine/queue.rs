@@ -24,7 +24,11 @@ impl<H: Host> Engine<H> {
             peer.taken = taken;
             peer.taken_of_stream = false;
         }
-        peer.queue.push_back(frame);
+        if peer.held && peer.holds_back(&frame) {
+            peer.later.push_back(frame);
+        } else {
+            peer.queue.push_back(frame);
+        }
         self.list(to);
     }
 
@@ -34,7 +38,7 @@ impl<H: Host> Engine<H> {
         self.list(to);
     }
 
-    fn list(&mut self, to: PeerId) {
+    pub(super) fn list(&mut self, to: PeerId) {
         let peer = self.peer(to);
         peer.direct = false;
         if !peer.listed {
@@ -50,6 +54,7 @@ impl<H: Host> Engine<H> {
         if peer.link != Link::Open {
             return;
         }
+        peer.told |= peer.held && kind == Kind::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
         if peer.direct {
@@ -70,7 +75,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Is every frame handed to the transports (nothing waits for room)?
+    /// Is every frame handed to the transports (nothing waits for room or for the end of a line)?
     pub fn is_flushed(&self) -> bool {
         self.backlog.is_empty()
     }
@@ -81,10 +86,9 @@ impl<H: Host> Engine<H> {
             let id = self.backlog[at];
             self.flush_peer(host, id);
             let peer = self.peer(id);
-            let idle = peer.queue.is_empty() && peer.streams.is_empty();
-            if idle {
+            if !peer.waits() {
                 peer.listed = false;
-                peer.direct = peer.link == Link::Open;
+                peer.direct = peer.link == Link::Open && !peer.held;
                 self.backlog.swap_remove(at);
             } else {
                 at += 1;

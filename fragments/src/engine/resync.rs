@@ -85,8 +85,32 @@ impl Counted {
 }
 
 /// What a process holds of the messages of a peer (of a line: the messages that it covers).
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held(Counted);
+
+/// First bytes of an encoded [`Held`]: name and version.
+const HELD_MAGIC: [u8; 4] = *b"Hld1";
+
+/// An encoded [`Held`] that cannot be one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeldError {
+    /// It does not begin as one of this version does.
+    Magic,
+    /// Its length is not what it says.
+    Length,
+    /// An entry that makes no sense.
+    Entry(&'static str),
+}
+
+impl core::fmt::Display for HeldError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Magic => write!(f, "not an account of held messages of this version"),
+            Self::Length => write!(f, "account of held messages is damaged: wrong length"),
+            Self::Entry(what) => write!(f, "account of held messages is damaged: {what}"),
+        }
+    }
+}
 
 impl Held {
     /// Is this message of the peer's log accepted and complete? Then the log may drop it once
@@ -94,6 +118,48 @@ impl Held {
     pub fn covers(&self, entry: &LogEntry) -> bool {
         let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
         self.0.accepted(name) && !self.0.open.contains(&name)
+    }
+
+    /// For the way to the peer: magic, u32 number of entries, then the entries of a resync.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut entries = Vec::new();
+        for (&context, lanes) in &self.0.lanes {
+            for run in lanes.runs() {
+                entries.push(entry(ARRIVED, context, run.lane, run.lanes, run.count));
+            }
+        }
+        entries.extend(self.0.open.iter().map(|&name| open(name)));
+        let mut out = Vec::with_capacity(8 + entries.len() * ENTRY_BYTES);
+        out.extend_from_slice(&HELD_MAGIC);
+        out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+        entries.iter().for_each(|entry| out.extend_from_slice(entry));
+        out
+    }
+
+    /// Read what `encode` wrote.
+    ///
+    /// # Errors
+    /// The bytes are damaged or of another version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HeldError> {
+        let Some((magic, rest)) = bytes.split_first_chunk::<4>() else {
+            return Err(HeldError::Length);
+        };
+        if *magic != HELD_MAGIC {
+            return Err(HeldError::Magic);
+        }
+        let Some((count, body)) = rest.split_first_chunk::<4>() else {
+            return Err(HeldError::Length);
+        };
+        let count = u64::from(u32::from_le_bytes(*count));
+        if body.len() as u64 != count * ENTRY_BYTES as u64 {
+            return Err(HeldError::Length);
+        }
+        let mut counted = Counted::default();
+        match counted.read(body) {
+            Ok(()) => Ok(Self(counted)),
+            Err(FrameError::Unexpected(what)) => Err(HeldError::Entry(what)),
+            Err(_) => Err(HeldError::Entry("it cannot be read")),
+        }
     }
 }
 
@@ -117,6 +183,8 @@ impl<H: Host> Engine<H> {
         peer.link = Link::Down;
         peer.direct = false;
         peer.queue.clear();
+        peer.later.clear();
+        peer.told = false;
         peer.streams.clear();
         peer.taken = 0;
         peer.ahead = None;
@@ -138,8 +206,10 @@ impl<H: Host> Engine<H> {
             // Complete for the program; the log has it if the peer asks again.
             self.sends.remove(index, generation);
         }
+        let outgoing = self.peer(id).outgoing;
         for (_, _, receive) in self.receives.iter_mut() {
             if receive.progress != Progress::Posted && receive.peer == id {
+                self.under_way -= u32::from(!outgoing && receive.progress.is_under_way());
                 receive.progress = Progress::Stale;
             }
         }
@@ -223,7 +293,7 @@ impl<H: Host> Engine<H> {
         if flags & FLAG_LAST != 0 {
             let counted = core::mem::take(&mut *peer.resync);
             peer.link = Link::Open;
-            peer.direct = !peer.listed;
+            peer.direct = !peer.listed && !peer.held;
             self.repair(host, from, counted);
         }
         Ok(())

@@ -56,12 +56,19 @@ pub struct Peer {
     pub info: PeerInfo,
     pub outgoing: bool,
     pub link: Link,
-    /// Open, and nothing waits: a frame may be offered to the transport at once.
+    /// Open, not held, and nothing waits: a frame may be offered to the transport at once.
     pub direct: bool,
     /// Listed in `Engine::backlog`.
     pub listed: bool,
     /// Frames that keep their order.
     pub queue: VecDeque<Queued>,
+    /// A line is being taken: new messages to it (to another set: every frame but payloads) wait
+    /// in `later`.
+    pub held: bool,
+    /// Frames that leave when the line is over, behind those of `queue`.
+    pub later: VecDeque<Queued>,
+    /// A receive ended with a `Done` to it while it was held: that frame may still be under way.
+    pub told: bool,
     /// Rendezvous payloads under way; frames of `queue` overtake them between two chunks.
     pub streams: VecDeque<Stream>,
     /// Bytes already taken of the first frame of `queue` or of the first stream's next frame.
@@ -76,7 +83,7 @@ pub struct Peer {
 }
 
 /// Stream counters and open messages, as a resync tells them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
     pub lanes: BTreeMap<u32, Lanes>,
     pub open: BTreeSet<(u32, i32, u64)>,
@@ -157,6 +164,13 @@ pub enum Progress {
     Pulled,
     /// Matched, but the channel was lost: the sender announces it again.
     Stale,
+}
+
+impl Progress {
+    /// Is the payload on its way?
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::Pushed { .. } | Self::Pulled)
+    }
 }
 
 /// A receive that is not finished.

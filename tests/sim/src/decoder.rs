@@ -4,6 +4,7 @@
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::{HEADER_BYTES, VERSION};
 use std::ops::Range;
 
@@ -15,6 +16,8 @@ pub struct Deaf {
     log: Vec<(LogEntry, Vec<u8>)>,
     /// Calls of `complete`.
     pub completed: usize,
+    /// Frames of checkpoints that came.
+    pub line_frames: Vec<LineFrame>,
 }
 
 impl Deaf {
@@ -100,6 +103,10 @@ impl Host for Deaf {
 
     fn complete(&mut self, _: u32, _: Status) {
         self.completed += 1;
+    }
+
+    fn line_frame(&mut self, _: PeerId, frame: LineFrame) {
+        self.line_frames.push(frame);
     }
 }
 

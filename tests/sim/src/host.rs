@@ -7,8 +7,9 @@ use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::line_frame::LineFrame;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -68,6 +69,8 @@ pub struct SimHost {
     pub memory: Memory,
     /// Completions since the driver looked last.
     pub completed: Vec<(u32, Status)>,
+    /// Frames of checkpoints that the machine of the line has not seen.
+    pub line_frames: VecDeque<(PeerId, LineFrame)>,
     /// Pulls that go on.
     pub pulls: Vec<Pulling>,
     net: Rc<RefCell<Network>>,
@@ -88,7 +91,16 @@ impl SimHost {
         let memory = Memory { buffers: BTreeMap::new(), log: Log::new(Segments, limits), comms };
         let prng = Prng::new(options.seed).fork(100 + me as u64);
         let options = options.clone();
-        Self { me, memory, completed: Vec::new(), pulls: Vec::new(), net, options, prng }
+        Self {
+            me,
+            memory,
+            completed: Vec::new(),
+            line_frames: VecDeque::new(),
+            pulls: Vec::new(),
+            net,
+            options,
+            prng,
+        }
     }
 
     fn buffer(&self, buffer: Buffer) -> &[u8] {
@@ -271,5 +283,9 @@ impl Host for SimHost {
 
     fn complete(&mut self, token: u32, status: Status) {
         self.completed.push((token, status));
+    }
+
+    fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
+        self.line_frames.push_back((from, frame));
     }
 }

@@ -51,7 +51,7 @@ proptest! {
     #[test]
     fn arbitrary_fields_are_survived(
         frames in prop::collection::vec(
-            (1u32..4, 1u8..7, 0u8..16, small(), small(), tag(), small64(), small64(),
+            (1u32..4, 1u8..8, 0u8..16, small(), small(), tag(), small64(), small64(),
              prop::collection::vec(any::<u8>(), 0..80)),
             0..20,
         )

@@ -12,7 +12,7 @@ use crate::error::{Context, Result, fail};
 use crate::{paths, run, sys};
 
 /// Time that a job may take, unless it says otherwise.
-pub const SECONDS: u32 = 120;
+pub const SECONDS: u32 = 300;
 /// How much longer the cluster may take to end it.
 const GRACE: Duration = Duration::from_secs(20);
 

@@ -1,0 +1,261 @@
+//! This process' way to its guardian: a socket whose number is in `RUSTBTL_GUARDIAN_FD`.
+//!
+//! Every method takes `&self`: the checkpoint thread reads, and any thread may send. Nothing is
+//! locked while a caller waits for a message.
+
+use crate::os::{OsError, errno};
+use core::fmt;
+use rustbtl_coordination::control::{ControlError, FrameBuffer, FromRank, Message, ToRank};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+/// The environment variable that holds the number of the descriptor.
+pub const FD_VARIABLE: &str = "RUSTBTL_GUARDIAN_FD";
+
+/// Why there is no talking to the guardian.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GuardianError {
+    /// `RUSTBTL_GUARDIAN_FD` does not name a socket.
+    Variable(String),
+    /// A system call failed.
+    Os(OsError),
+    /// What it sent, or what was to be sent, is wrong.
+    Control(ControlError),
+    /// It has gone: the job is ending.
+    Gone,
+}
+
+impl fmt::Display for GuardianError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(value) => {
+                write!(f, "{FD_VARIABLE}={value} does not name a socket of this process")
+            }
+            Self::Os(error) => write!(f, "talking to the guardian: {error}"),
+            Self::Control(error) => write!(f, "talking to the guardian: {error}"),
+            Self::Gone => f.write_str("the guardian of this process has gone"),
+        }
+    }
+}
+
+impl std::error::Error for GuardianError {}
+
+impl From<ControlError> for GuardianError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+/// The connection.
+#[derive(Debug)]
+pub struct Guardian {
+    socket: OwnedFd,
+    incoming: Mutex<FrameBuffer>,
+    /// Held for one whole frame, so that frames of two threads do not mix.
+    outgoing: Mutex<()>,
+}
+
+/// Most bytes that are read at a time.
+const READ_BYTES: usize = 16 << 10;
+
+impl Guardian {
+    /// The guardian that started this process; `None`: nobody guards it.
+    ///
+    /// # Errors
+    /// The variable is there but does not name a socket.
+    pub fn from_environment() -> Result<Option<Self>, GuardianError> {
+        let Some(value) = std::env::var_os(FD_VARIABLE) else { return Ok(None) };
+        let value = value.to_string_lossy().into_owned();
+        let fd = value.parse::<RawFd>().ok().filter(|&fd| fd > 2 && is_socket(fd));
+        let Some(fd) = fd else { return Err(GuardianError::Variable(value)) };
+        // SAFETY: an open descriptor that the guardian made for this component alone.
+        unsafe { Self::adopt(fd) }.map(Some)
+    }
+
+    /// A restored process gets a new socket from whoever restored it.
+    ///
+    /// # Errors
+    /// The descriptor cannot be used.
+    ///
+    /// # Safety
+    /// `fd` is open and belongs to nobody else.
+    pub unsafe fn adopt(fd: RawFd) -> Result<Self, GuardianError> {
+        // SAFETY: the caller's promise.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Programs that this one starts are not ranks.
+        // SAFETY: an open descriptor, no pointers.
+        if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+            return Err(GuardianError::Os(OsError::last("fcntl", format!("descriptor {fd}"))));
+        }
+        Ok(Self { socket, incoming: Mutex::default(), outgoing: Mutex::new(()) })
+    }
+
+    /// To poll: readable when [`Self::receive`] has something to do.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Send a message; waits for room, however long it is.
+    ///
+    /// # Errors
+    /// [`GuardianError::Gone`], and what is wrong with the message.
+    pub fn send(&self, message: &FromRank) -> Result<(), GuardianError> {
+        let frame = message.encode()?;
+        let _whole = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            // SAFETY: `rest` is readable for its length.
+            let put = unsafe {
+                libc::send(self.fd(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL)
+            };
+            match put {
+                0.. => rest = &rest[put as usize..],
+                _ => match errno() {
+                    libc::EINTR => {}
+                    libc::EAGAIN => self.poll(libc::POLLOUT, -1)?,
+                    libc::EPIPE | libc::ECONNRESET => return Err(GuardianError::Gone),
+                    _ => return Err(self.error("send")),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message, if a whole one is there. Never waits.
+    ///
+    /// # Errors
+    /// [`GuardianError::Gone`] once everything that came before is given out; what is wrong with
+    /// what came.
+    pub fn receive(&self) -> Result<Option<ToRank>, GuardianError> {
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut piece = [0u8; READ_BYTES];
+        loop {
+            if let Some(message) = incoming.next_message()? {
+                return Ok(Some(message));
+            }
+            // SAFETY: `piece` is writable for its length.
+            let got = unsafe {
+                let flags = libc::MSG_DONTWAIT;
+                libc::recv(self.fd(), piece.as_mut_ptr().cast(), piece.len(), flags)
+            };
+            match got {
+                1.. => incoming.add(&piece[..got as usize]),
+                0 => return Err(GuardianError::Gone),
+                _ => match errno() {
+                    libc::EAGAIN => return Ok(None),
+                    libc::EINTR => {}
+                    libc::ECONNRESET => return Err(GuardianError::Gone),
+                    _ => return Err(self.error("recv")),
+                },
+            }
+        }
+    }
+
+    /// The next message, waiting for it at most `milliseconds` (-1: for ever).
+    ///
+    /// # Errors
+    /// As for [`Self::receive`].
+    pub fn wait(&self, milliseconds: i32) -> Result<Option<ToRank>, GuardianError> {
+        let now = self.receive()?;
+        if now.is_some() || milliseconds == 0 {
+            return Ok(now);
+        }
+        self.poll(libc::POLLIN, milliseconds)?;
+        self.receive()
+    }
+
+    fn poll(&self, events: i16, milliseconds: i32) -> Result<(), GuardianError> {
+        let mut on = libc::pollfd { fd: self.fd(), events, revents: 0 };
+        // SAFETY: one valid pollfd.
+        let ready = unsafe { libc::poll(&mut on, 1, milliseconds) };
+        if ready < 0 && errno() != libc::EINTR {
+            return Err(self.error("poll"));
+        }
+        Ok(())
+    }
+
+    fn error(&self, call: &'static str) -> GuardianError {
+        GuardianError::Os(OsError::last(call, format!("descriptor {}", self.fd())))
+    }
+}
+
+fn is_socket(fd: RawFd) -> bool {
+    let mut kind: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    let (at, size_at) = ((&raw mut kind).cast(), &raw mut size);
+    // SAFETY: room for an int and its size.
+    let got = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, at, size_at) };
+    got == 0 && kind == libc::SOCK_STREAM
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustbtl_coordination::control::LineId;
+    use std::io::{Read, Write};
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    fn pair() -> (Guardian, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        // SAFETY: just made, given away.
+        (unsafe { Guardian::adopt(ours.into_raw_fd()) }.unwrap(), theirs)
+    }
+
+    #[test]
+    fn messages_come_out_as_they_arrive_and_the_end_comes_last() {
+        let (guardian, mut theirs) = pair();
+        assert_eq!(guardian.receive(), Ok(None));
+        let frame = ToRank::Resume { line: LineId(4) }.encode().unwrap();
+        let (first, rest) = frame.split_at(5);
+        theirs.write_all(first).unwrap();
+        assert_eq!(guardian.wait(10), Ok(None));
+        theirs.write_all(rest).unwrap();
+        theirs.write_all(&ToRank::MayFinish {}.encode().unwrap()).unwrap();
+        drop(theirs);
+        assert_eq!(guardian.wait(1000), Ok(Some(ToRank::Resume { line: LineId(4) })));
+        assert_eq!(guardian.receive(), Ok(Some(ToRank::MayFinish {})));
+        assert_eq!(guardian.receive(), Err(GuardianError::Gone));
+        assert_eq!(guardian.send(&FromRank::Ready {}), Err(GuardianError::Gone));
+    }
+
+    #[test]
+    fn frames_of_two_threads_do_not_mix() {
+        let (guardian, mut theirs) = pair();
+        let big = |line| FromRank::LineFailed { line: LineId(line), reason: "x".repeat(300_000) };
+        let read = thread::scope(|scope| {
+            let senders = [1, 2].map(|n| {
+                let (guardian, big) = (&guardian, &big);
+                scope.spawn(move || {
+                    for _ in 0..5 {
+                        guardian.send(&big(n)).unwrap();
+                    }
+                })
+            });
+            let reader = scope.spawn(|| {
+                let mut all = vec![0; big(1).encode().unwrap().len() * 10];
+                theirs.read_exact(&mut all).unwrap();
+                all
+            });
+            senders.into_iter().for_each(|s| s.join().unwrap());
+            reader.join().unwrap()
+        });
+        let mut buffer = FrameBuffer::new();
+        buffer.add(&read);
+        let mut seen = 0;
+        while let Some(message) = buffer.next_message::<FromRank>().unwrap() {
+            assert!(message == big(1) || message == big(2));
+            seen += 1;
+        }
+        assert_eq!(seen, 10);
+    }
+
+    #[test]
+    fn garbage_from_the_other_end_is_an_error() {
+        let (guardian, mut theirs) = pair();
+        theirs.write_all(&[0, 0, 0, 0, 99, 2, 1, 0]).unwrap();
+        let version = GuardianError::Control(ControlError::Version(99));
+        assert_eq!(guardian.receive(), Err(version));
+    }
+}

@@ -1,0 +1,475 @@
+//! The messages. The numbers in front are those on the wire: never give one to another message.
+
+use super::codec::Field;
+use super::frame::{ControlError, Message};
+use core::fmt;
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+
+/// Number of a line of a job, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct LineId(pub u64);
+
+impl fmt::Display for LineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Field for LineId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        u64::take(from).map(Self)
+    }
+}
+
+/// Which processes a line is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LineKind {
+    /// One set.
+    Set,
+    /// All sets.
+    Global,
+}
+
+impl Field for LineKind {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::Set => 1,
+            Self::Global => 2,
+        });
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        match u8::take(from)? {
+            1 => Ok(Self::Set),
+            2 => Ok(Self::Global),
+            _ => Err(ControlError::Damaged),
+        }
+    }
+}
+
+/// What the guardian reads the image from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Picture {
+    /// A frozen copy of the process, a child of it with this process id.
+    Child(i32),
+    /// The process itself, which waits for [`ToRank::Release`].
+    InPause,
+}
+
+impl Field for Picture {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Child(pid) => {
+                out.push(1);
+                pid.put(out);
+            }
+            Self::InPause => out.push(2),
+        }
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        match u8::take(from)? {
+            1 => i32::take(from).map(Self::Child),
+            2 => Ok(Self::InPause),
+            _ => Err(ControlError::Damaged),
+        }
+    }
+}
+
+/// How to reach a rank.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RankCard {
+    /// Whose.
+    pub rank: PeerId,
+    /// In which incarnation.
+    pub incarnation: Incarnation,
+    /// The component's own encoding.
+    pub card: Vec<u8>,
+}
+
+impl Field for RankCard {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.rank.put(out);
+        self.incarnation.put(out);
+        self.card.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        Ok(Self {
+            rank: Field::take(from)?,
+            incarnation: Field::take(from)?,
+            card: Field::take(from)?,
+        })
+    }
+}
+
+/// From one table: the enum, its numbers, the fields in their order.
+macro_rules! messages {
+    ($( $(#[$doc:meta])* class $class:literal $name:ident { $(
+        $(#[$note:meta])* $number:literal $kind:ident
+        { $( $(#[$what:meta])* $field:ident: $type:ty ),* $(,)? },
+    )* } )*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub enum $name {
+            $( $(#[$note])* $kind { $( $(#[$what])* $field: $type ),* }, )*
+        }
+
+        impl Message for $name {
+            const CLASS: u8 = $class;
+
+            fn kind(&self) -> u8 {
+                match self { $( Self::$kind { .. } => $number, )* }
+            }
+
+            fn put_fields(&self, _out: &mut Vec<u8>) {
+                match self { $( Self::$kind { $( $field ),* } => { $( $field.put(_out); )* } )* }
+            }
+
+            fn take_fields(kind: u8, _from: &mut &[u8]) -> Result<Self, ControlError> {
+                match kind {
+                    $( $number => Ok(Self::$kind { $( $field: Field::take(_from)? ),* }), )*
+                    other => Err(ControlError::Kind(other)),
+                }
+            }
+        }
+
+        /// Inside another message: its number, then its fields.
+        impl Field for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.kind().put(out);
+                self.put_fields(out);
+            }
+
+            fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+                let kind = u8::take(from)?;
+                Self::take_fields(kind, from)
+            }
+        }
+    )* };
+}
+
+messages! {
+/// From a rank, to its guardian or (through guardian and agent) to the coordinator.
+class 1 FromRank {
+    /// First on every connection, also on that of a restored rank.
+    1 Hello {
+        /// Who it is.
+        rank: PeerId,
+        /// Ranks in its world.
+        size: u32,
+        /// Process id, as it sees it itself.
+        pid: u32,
+        /// How often its set was restarted.
+        incarnation: Incarnation,
+        /// Version of the component.
+        version: String,
+        /// Its correlated set.
+        set: SetId,
+        /// How others reach it: the component's own encoding.
+        card: Vec<u8>,
+    },
+    /// A line may be ordered from now on (MPI_Init is over, or the restart).
+    2 Ready {},
+    /// Answer to `StopOutgoing`: nothing leaves the set until `Resume`.
+    3 Stopped {
+        /// Of this line.
+        line: LineId,
+    },
+    /// Answer to `Begin`: the picture is taken. The guardian writes the image.
+    4 Frozen {
+        /// Of this line.
+        line: LineId,
+        /// Where the memory is.
+        picture: Picture,
+        /// What only the process itself knows: the image part's own encoding.
+        description: Vec<u8>,
+        /// From `Begin` to the end of the silence.
+        coordination_ns: u64,
+        /// How long the program stood still.
+        pause_ns: u64,
+    },
+    /// It cannot take part; the whole line fails. Also when the silence is not reached.
+    5 LineFailed {
+        /// This line.
+        line: LineId,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// Answer to `TellStatus`.
+    6 Status {
+        /// Payload log now.
+        log_bytes: u64,
+        /// And at most so far.
+        log_bytes_peak: u64,
+        /// Messages in it.
+        messages: u64,
+        /// The set that holds most of it.
+        largest: SetId,
+    },
+    /// What a line has made superfluous in the log of `to`; opaque, routed as it is.
+    7 Covered {
+        /// By this line.
+        line: LineId,
+        /// For whom.
+        to: PeerId,
+        /// The account.
+        bytes: Vec<u8>,
+    },
+    /// It is in MPI_Finalize and needs nobody any more. `MayFinish` comes when all have said so.
+    8 Finishing {},
+    /// The program, or a budget, wants a line.
+    9 Ask {
+        /// The asker's number for it, repeated in `Answer`.
+        number: u32,
+        /// Of all sets, not only of its own.
+        all: bool,
+        /// The job ends when the line is complete.
+        then_exit: bool,
+        /// `Answer` shall come when the line is complete, not when it is ordered.
+        wait: bool,
+    },
+}
+
+/// To a rank, from its guardian or (through agent and guardian) from the coordinator.
+class 2 ToRank {
+    /// Answer to `Hello`.
+    1 Welcome {
+        /// Name of the job.
+        job: String,
+        /// The line that the job was restarted from.
+        restarted_from: Option<LineId>,
+    },
+    /// Global lines, first step: hold what leaves the set, answer `Stopped`.
+    2 StopOutgoing {
+        /// For this line.
+        line: LineId,
+    },
+    /// Take a line together with `members`, answer `Frozen` or `LineFailed`.
+    3 Begin {
+        /// Its number.
+        line: LineId,
+        /// Alone, or with all sets (then outgoing messages stay held until `Resume`).
+        kind: LineKind,
+        /// All ranks of the set, ascending.
+        members: Vec<PeerId>,
+        /// The job will end at this line: nobody needs to go on quickly.
+        then_exit: bool,
+    },
+    /// Global lines, last step: messages may leave the set again.
+    4 Resume {
+        /// Of this line.
+        line: LineId,
+    },
+    /// The line will not be: undo, go on. Comes at any point between `StopOutgoing` or `Begin`
+    /// and `LineComplete`.
+    5 Abort {
+        /// This line.
+        line: LineId,
+        /// Why.
+        reason: String,
+    },
+    /// The line of `set` is stored and committed.
+    6 LineComplete {
+        /// This line.
+        line: LineId,
+        /// Of this set.
+        set: SetId,
+    },
+    /// [`FromRank::Covered`] of `from`.
+    7 Covered {
+        /// By this line.
+        line: LineId,
+        /// Whose.
+        from: PeerId,
+        /// The account.
+        bytes: Vec<u8>,
+    },
+    /// How to reach ranks that were started again: all of the job after a restart of the job.
+    8 Cards {
+        /// In order of ranks.
+        cards: Vec<RankCard>,
+    },
+    /// All ranks are `Finishing`.
+    9 MayFinish {},
+    /// The image of the line is read: the frozen child is gone, or the rank may leave its pause.
+    10 Release {
+        /// Of this line.
+        line: LineId,
+    },
+    /// Answer `Status`.
+    11 TellStatus {},
+    /// Answer to `Ask`.
+    12 Answer {
+        /// The number that was asked with.
+        number: u32,
+        /// The line, 0 if there is none.
+        line: LineId,
+        /// Empty, or why there is no line.
+        problem: String,
+    },
+}
+
+/// Up the tree: guardian to agent, agent to coordinator.
+class 3 FromNode {
+    /// First of a guardian.
+    1 Guardian {
+        /// The rank it guards.
+        rank: PeerId,
+        /// Ranks in the world of the job.
+        size: u32,
+        /// Its process id.
+        pid: u32,
+        /// How often its set was restarted.
+        incarnation: Incarnation,
+    },
+    /// First of an agent.
+    2 Agent {
+        /// Name of its node.
+        node: String,
+        /// Its process id.
+        pid: u32,
+        /// Version of the program.
+        version: String,
+    },
+    /// What a rank says.
+    3 Rank {
+        /// Which.
+        rank: PeerId,
+        /// What.
+        message: FromRank,
+    },
+    /// An image is on its way to the storage; tells how it looks so far.
+    4 Frozen {
+        /// Whose.
+        rank: PeerId,
+        /// Of this line.
+        line: LineId,
+        /// From `Begin` to the end of the silence.
+        coordination_ns: u64,
+        /// How long the program stood still.
+        pause_ns: u64,
+    },
+    /// An image is safe at its final name.
+    5 Stored {
+        /// Whose.
+        rank: PeerId,
+        /// Of this line.
+        line: LineId,
+        /// Its size.
+        bytes: u64,
+        /// Memory it holds.
+        raw_bytes: u64,
+        /// How long it took to write.
+        ns: u64,
+        /// Checksum of the file: the image store's own kind.
+        checksum: u64,
+    },
+    /// An image could not be written.
+    6 StoreFailed {
+        /// Whose.
+        rank: PeerId,
+        /// Of this line.
+        line: LineId,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The program of a rank has ended.
+    7 Ended {
+        /// Which.
+        rank: PeerId,
+        /// As waitpid tells it.
+        status: i32,
+    },
+    /// A guardian has gone (of an agent).
+    8 Gone {
+        /// Its rank.
+        rank: PeerId,
+    },
+    /// Still alive.
+    9 Beat {
+        /// Counts up.
+        count: u64,
+    },
+}
+
+/// Down the tree: coordinator to agent, agent to guardian.
+class 4 ToNode {
+    /// For a rank.
+    1 Rank {
+        /// Which.
+        rank: PeerId,
+        /// What.
+        message: ToRank,
+    },
+    /// Images of a line go into this directory. Comes before `Begin`.
+    2 Prepare {
+        /// For the guardian of this rank.
+        rank: PeerId,
+        /// The line.
+        line: LineId,
+        /// Absolute path; the guardian makes it if it is not there.
+        directory: String,
+    },
+    /// Remove what there is of this line.
+    3 Discard {
+        /// For the guardian of this rank.
+        rank: PeerId,
+        /// The line.
+        line: LineId,
+    },
+    /// The job is to end here, as if the user had asked for it.
+    4 End {
+        /// Why.
+        reason: String,
+    },
+    /// Still alive.
+    5 Beat {
+        /// Counts up.
+        count: u64,
+    },
+}
+
+/// From the `rustbtl` command to the coordinator.
+class 5 Request {
+    /// Everything there is to know.
+    1 Status {},
+    /// Take a line.
+    2 Checkpoint {
+        /// Of all sets: what a job can be restarted from. Otherwise one line per set.
+        all: bool,
+        /// Reply when it is complete, not when it is ordered.
+        wait: bool,
+        /// End the job when it is complete.
+        then_exit: bool,
+    },
+}
+
+/// To the `rustbtl` command.
+class 6 Reply {
+    /// To `Status`.
+    1 Status {
+        /// As the user guide describes it.
+        json: String,
+    },
+    /// To `Checkpoint`: ordered.
+    2 Ordered {
+        /// The first line that was ordered.
+        line: LineId,
+    },
+    /// To `Checkpoint`: complete.
+    3 Complete {
+        /// The last line that was completed.
+        line: LineId,
+    },
+    /// It cannot be.
+    4 Refused {
+        /// What is wrong and what to do.
+        reason: String,
+    },
+}
+}

@@ -1,0 +1,26 @@
+//! What ranks, guardians, agents, the coordinator and the `rustbtl` command say to each other.
+//! Pure: messages to bytes and back; who carries them is no business of this module.
+//!
+//! Source: ADR 0002 (lines and processes). Invariants:
+//! 1. What encodes decodes to the same message, and each message has one encoding.
+//! 2. Bytes from nowhere give an error: never a panic, never more memory than they have bytes.
+//! 3. The first 8 bytes of a frame have the same meaning in all versions, so that a frame of
+//!    another version can be named.
+//!
+//! ```text
+//! u32 bytes after this header | u8 version | u8 class | u8 kind | u8 zero | fields …
+//! ```
+//! Integers are little endian. Texts, blobs and lists: u32 length, then their content.
+
+mod codec;
+mod frame;
+mod messages;
+
+pub use codec::Field;
+pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
+pub use messages::{
+    FromNode, FromRank, LineId, LineKind, Picture, RankCard, Reply, Request, ToNode, ToRank,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Golden bytes; what goes wrong with frames.
+
+use super::*;
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+
+/// The frame as hexadecimal digits, header and body apart.
+fn hex(frame: &[u8]) -> String {
+    let digits = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let (header, body) = frame.split_at(HEADER_BYTES);
+    format!("{} {}", digits(header), digits(body))
+}
+
+fn hello() -> FromRank {
+    FromRank::Hello {
+        rank: PeerId(3),
+        size: 8,
+        pid: 4711,
+        incarnation: Incarnation(2),
+        version: "0.1.0".into(),
+        set: SetId(2),
+        card: vec![0xCA, 0xFE],
+    }
+}
+
+#[test]
+fn invariant_1_the_format_does_not_change_by_accident() {
+    let table = [
+        (
+            hello().encode(),
+            "2100000001010100 030000000800000067120000020005000000302e312e30\
+             0200000002000000cafe",
+        ),
+        (FromRank::Ready {}.encode(), "0000000001010200 "),
+        (
+            FromRank::Frozen {
+                line: LineId(7),
+                picture: Picture::Child(258),
+                description: vec![9],
+                coordination_ns: 5,
+                pause_ns: 6,
+            }
+            .encode(),
+            "2200000001010400 0700000000000000010201000001000000090500000000000000\
+             0600000000000000",
+        ),
+        (
+            ToRank::Begin {
+                line: LineId(7),
+                kind: LineKind::Global,
+                members: vec![PeerId(2), PeerId(3)],
+                then_exit: true,
+            }
+            .encode(),
+            "1600000001020300 07000000000000000202000000020000000300000001",
+        ),
+        (
+            ToRank::Welcome { job: "j".into(), restarted_from: Some(LineId(1)) }.encode(),
+            "0e00000001020100 010000006a010100000000000000",
+        ),
+        (
+            FromNode::Rank { rank: PeerId(1), message: FromRank::Stopped { line: LineId(2) } }
+                .encode(),
+            "0d00000001030300 01000000030200000000000000",
+        ),
+        (
+            ToNode::Rank { rank: PeerId(1), message: ToRank::MayFinish {} }.encode(),
+            "0500000001040100 0100000009",
+        ),
+        (
+            Request::Checkpoint { all: true, wait: false, then_exit: true }.encode(),
+            "0300000001050200 010001",
+        ),
+        (Reply::Refused { reason: "no".into() }.encode(), "0600000001060400 020000006e6f"),
+    ];
+    for (frame, expected) in table {
+        assert_eq!(hex(&frame.unwrap()), expected);
+    }
+}
+
+#[test]
+fn invariant_2_every_cut_and_every_addition_is_refused() {
+    let good = hello().encode().unwrap();
+    for length in 0..good.len() {
+        assert!(FromRank::decode(&good[..length]).is_err(), "{length}");
+    }
+    let mut longer = good.clone();
+    longer.push(0);
+    assert_eq!(FromRank::decode(&longer), Err(ControlError::Damaged));
+    longer[0] += 1;
+    assert_eq!(FromRank::decode(&longer), Err(ControlError::Damaged), "bytes after the fields");
+}
+
+#[test]
+fn invariant_2_a_long_list_of_nothing_is_refused_before_it_takes_memory() {
+    let mut frame = ToRank::Cards { cards: vec![] }.encode().unwrap();
+    frame[HEADER_BYTES..].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(ToRank::decode(&frame), Err(ControlError::Damaged));
+}
+
+#[test]
+fn invariant_3_another_version_class_or_kind_is_named() {
+    let good = hello().encode().unwrap();
+    let with = |at: usize, value: u8| {
+        let mut frame = good.clone();
+        frame[at] = value;
+        FromRank::decode(&frame)
+    };
+    assert_eq!(with(4, VERSION + 1), Err(ControlError::Version(VERSION + 1)));
+    assert_eq!(with(5, 2), Err(ControlError::Class(2)));
+    assert_eq!(with(6, 200), Err(ControlError::Kind(200)));
+    assert_eq!(with(7, 1), Err(ControlError::Damaged));
+    let mut buffer = FrameBuffer::new();
+    buffer.add(&(BODY_BYTES_MAX as u32 + 1).to_le_bytes());
+    buffer.add(&[VERSION, 1, 1, 0]);
+    let too_long = ControlError::TooLong(BODY_BYTES_MAX as u32 + 1);
+    assert_eq!(buffer.next_message::<FromRank>(), Err(too_long));
+}
+
+#[test]
+fn what_is_too_long_is_not_sent() {
+    let huge = FromRank::Covered { line: LineId(1), to: PeerId(0), bytes: vec![0; BODY_BYTES_MAX] };
+    assert!(matches!(huge.encode(), Err(ControlError::TooLong(_))));
+}
+
+#[test]
+fn frames_come_out_of_a_stream_however_it_is_cut() {
+    let messages = [hello(), FromRank::Ready {}, FromRank::Stopped { line: LineId(9) }, hello()];
+    let stream: Vec<u8> = messages.iter().flat_map(|m| m.encode().unwrap()).collect();
+    for piece in 1..=stream.len() {
+        let mut buffer = FrameBuffer::new();
+        let mut got = Vec::new();
+        for bytes in stream.chunks(piece) {
+            buffer.add(bytes);
+            while let Some(message) = buffer.next_message::<FromRank>().unwrap() {
+                got.push(message);
+            }
+        }
+        assert_eq!(got, messages, "pieces of {piece}");
+        assert_eq!(buffer.pending(), 0);
+    }
+}

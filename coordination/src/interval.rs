@@ -1,0 +1,85 @@
+//! When the next line is due: fixed intervals, and Daly's optimum.
+//!
+//! Source: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
+//! dumps", Future Generation Computer Systems 22 (2006), equation 37.
+
+/// Time between lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interval {
+    /// Only on demand.
+    Off,
+    /// From the beginning of one to the beginning of the next.
+    Fixed {
+        /// Milliseconds, at least 1.
+        interval_ms: u64,
+    },
+    /// What loses least time, from what lines cost and how often something fails.
+    Auto {
+        /// Mean time between failures of one set.
+        mtbf_ms: u64,
+    },
+}
+
+/// What a line is taken to cost until one was measured.
+pub const COST_GUESS_MS: u64 = 1000;
+
+impl Interval {
+    /// Milliseconds from the beginning of one line to that of the next. `sets`: how many sets go
+    /// back together; `cost_ms`: how long a line stopped them.
+    pub fn next_ms(self, sets: usize, cost_ms: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Off => None,
+            Self::Fixed { interval_ms } => Some(interval_ms.max(1)),
+            Self::Auto { mtbf_ms } => {
+                let mtbf_ms = mtbf_ms / sets.max(1) as u64;
+                let cost_ms = cost_ms.unwrap_or(COST_GUESS_MS);
+                Some(daly_ms(cost_ms, mtbf_ms).saturating_add(cost_ms).max(1))
+            }
+        }
+    }
+}
+
+/// Daly's optimum of the time of work between two checkpoints that cost `cost_ms` each.
+pub fn daly_ms(cost_ms: u64, mtbf_ms: u64) -> u64 {
+    let (cost, mtbf) = (cost_ms.max(1) as f64, mtbf_ms.max(1) as f64);
+    if cost >= 2.0 * mtbf {
+        return mtbf_ms.max(1);
+    }
+    let ratio = cost / (2.0 * mtbf);
+    let optimum = (2.0 * cost * mtbf).sqrt() * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - cost;
+    (optimum as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected time per unit of work (Daly 2006, equation 20, without the cost of restart).
+    fn overhead(tau: f64, cost: f64, mtbf: f64) -> f64 {
+        mtbf * (((tau + cost) / mtbf).exp() - 1.0) / tau
+    }
+
+    #[test]
+    fn dalys_optimum_loses_no_more_than_other_intervals() {
+        for (cost, mtbf) in [(1_000, 3_600_000), (60_000, 3_600_000), (5_000, 86_400_000)] {
+            let best = daly_ms(cost, mtbf) as f64;
+            let (cost, mtbf) = (cost as f64, mtbf as f64);
+            let least = overhead(best, cost, mtbf);
+            for factor in [0.5, 0.8, 1.25, 2.0] {
+                assert!(least < overhead(best * factor, cost, mtbf), "{cost} {mtbf} {factor}");
+            }
+        }
+    }
+
+    #[test]
+    fn intervals_of_the_ends_of_the_range() {
+        assert_eq!(daly_ms(10_000, 100), 100, "a line costs more than two failures");
+        assert_eq!(Interval::Off.next_ms(3, None), None);
+        assert_eq!(Interval::Fixed { interval_ms: 0 }.next_ms(1, None), Some(1));
+        let auto = Interval::Auto { mtbf_ms: 7_200_000 };
+        let (one, four) = (auto.next_ms(1, Some(2000)), auto.next_ms(4, Some(2000)));
+        assert!(one > four, "more sets fail more often: {one:?} {four:?}");
+        assert!(auto.next_ms(1, Some(u64::MAX)).is_some());
+        assert_eq!(Interval::Auto { mtbf_ms: 0 }.next_ms(0, None), Some(1 + COST_GUESS_MS));
+    }
+}

@@ -1,0 +1,670 @@
+//! The coordinator's part in lines: when, whose, in which order; complete, or dropped.
+//!
+//! Source: DESIGN §6; docs/adr/0002 "Lines".
+//!
+//! ```text
+//!  set line:    Begin ─all Frozen─> (resumed by themselves) ─all Stored─> Commit ─Committed─> kept
+//!  global line: StopOutgoing ─all Stopped─> Begin ─all Frozen─> Resume ─all Stored─> Commit …
+//! ```
+//!
+//! Invariants:
+//! * L1 Numbers of lines ascend; each is used once.
+//! * L2 A global line is taken alone; at most `sets_at_once` set lines are under way, one of a set.
+//! * L3 `Commit` only when every rank of the line has stored; `Trim`, `Drop` of older lines and
+//!   `Exit` only after `Committed`.
+//! * L4 A line that is ordered ends in `Complete` or in `Abort` and `Drop`, once.
+//! * L5 Messages are trimmed by the oldest line that their receiver's set can go back to alone.
+//! * L6 No line is ordered of a set that has lost a rank or of which one is in MPI_Finalize; no
+//!   global line while there is such a set.
+
+use crate::interval::Interval;
+use crate::silence::{Answer, Refusal, Scope};
+use core::fmt;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What the user chose.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Between lines of each set.
+    pub set_interval: Interval,
+    /// Between global lines.
+    pub global_interval: Interval,
+    /// Set lines under way at a time, at least 1: storage is shared.
+    pub sets_at_once: usize,
+    /// Lines to keep, of each set and of the job; at least 1.
+    pub kept_lines: usize,
+    /// From the order until all have their picture.
+    pub silence_timeout_ms: u64,
+    /// From there until all is stored and committed.
+    pub store_timeout_ms: u64,
+}
+
+/// What happens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A deadline has come, or nothing has.
+    Tick,
+    /// A line of this set, soon: a sender's log is nearly full, or a user asks.
+    Demand {
+        /// The set.
+        set: SetId,
+    },
+    /// A global line, soon.
+    Checkpoint {
+        /// End the job when it is complete; the ranks do not go on meanwhile.
+        exit: bool,
+    },
+    /// What a rank's `Silence` says.
+    Answered {
+        /// The rank.
+        rank: PeerId,
+        /// Its answer.
+        answer: Answer,
+    },
+    /// A rank's picture is stored at the configured level.
+    Stored {
+        /// The rank.
+        rank: PeerId,
+        /// The line.
+        line: u64,
+    },
+    /// It cannot be stored.
+    NotStored {
+        /// The rank.
+        rank: PeerId,
+        /// The line.
+        line: u64,
+    },
+    /// The manifest is written.
+    Committed {
+        /// The line.
+        line: u64,
+    },
+    /// It cannot be written.
+    NotCommitted {
+        /// The line.
+        line: u64,
+    },
+    /// A rank has died; its set has to go back.
+    Lost {
+        /// The rank.
+        rank: PeerId,
+    },
+    /// A set runs again.
+    Back {
+        /// The set.
+        set: SetId,
+        /// The line it was restored from.
+        line: u64,
+    },
+    /// A rank is in MPI_Finalize.
+    Finishing {
+        /// The rank.
+        rank: PeerId,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// To every rank.
+    StopOutgoing {
+        /// The line.
+        line: u64,
+    },
+    /// To every rank of these sets.
+    Begin {
+        /// The line.
+        line: u64,
+        /// Of one set, or of all.
+        scope: Scope,
+        /// The sets.
+        sets: Vec<SetId>,
+    },
+    /// To every rank.
+    Resume {
+        /// The line.
+        line: u64,
+    },
+    /// To every rank of these sets. What is stored of the line is dropped (`Drop` follows).
+    Abort {
+        /// The line.
+        line: u64,
+        /// The sets.
+        sets: Vec<SetId>,
+        /// For the user.
+        why: Why,
+    },
+    /// Write the manifest, then hand in `Committed`.
+    Commit {
+        /// The line.
+        line: u64,
+        /// Of one set, or of all.
+        scope: Scope,
+        /// The sets.
+        sets: Vec<SetId>,
+    },
+    /// The line is complete: a restart may use it.
+    Complete {
+        /// The line.
+        line: u64,
+        /// How long the ranks were stopped, at most.
+        pause_ms: u64,
+    },
+    /// To every rank of the set: tell your peers in other sets what you held of their messages at
+    /// this line; they may drop it from their logs.
+    Trim {
+        /// The set.
+        set: SetId,
+        /// The oldest line that it can go back to.
+        line: u64,
+    },
+    /// Delete the files of a line, its manifest first.
+    Drop {
+        /// The line.
+        line: u64,
+    },
+    /// The line that the user asked for is complete: end the job.
+    Exit {
+        /// The line.
+        line: u64,
+    },
+}
+
+/// Why a line was aborted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// A rank has no picture.
+    Failed(PeerId, Refusal),
+    /// A rank's picture could not be stored.
+    NotStored(PeerId),
+    /// A rank has died.
+    Lost(PeerId),
+    /// Nothing was heard of this rank in time.
+    Timeout(PeerId),
+    /// The manifest could not be written, or not in time.
+    Manifest,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(rank, why) => write!(f, "rank {rank}: {why}"),
+            Self::NotStored(rank) => write!(f, "the image of rank {rank} could not be stored"),
+            Self::Lost(rank) => write!(f, "rank {rank} has died"),
+            Self::Timeout(rank) => write!(f, "rank {rank} did not answer in time"),
+            Self::Manifest => write!(f, "the manifest could not be written"),
+        }
+    }
+}
+
+/// An input that makes no sense. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinesError {
+    /// No such rank.
+    Rank(PeerId),
+    /// No such set.
+    Set(SetId),
+    /// Ranks of the job are in MPI_Finalize: it is too late for a line.
+    Finishing,
+    /// An answer to what was not asked.
+    NotAsked(PeerId, u64),
+}
+
+impl fmt::Display for LinesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rank(rank) => write!(f, "there is no rank {rank} in this job"),
+            Self::Set(set) => write!(f, "there is no set {set} in this job"),
+            Self::Finishing => write!(f, "the job is in MPI_Finalize: no more checkpoints"),
+            Self::NotAsked(rank, line) => {
+                write!(f, "rank {rank} answers for line {line} what was not asked")
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Set {
+    ranks: BTreeSet<PeerId>,
+    lost: bool,
+    finishing: bool,
+    wanted: bool,
+    due: Option<u64>,
+    pause_ms: Option<u64>,
+    /// Complete lines that it can go back to alone, ascending; global ones, too.
+    kept: VecDeque<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Phase {
+    Stopping,
+    Taking,
+    Storing,
+    Committing,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    scope: Scope,
+    sets: Vec<SetId>,
+    phase: Phase,
+    exit: bool,
+    ranks: BTreeSet<PeerId>,
+    stopped: BTreeSet<PeerId>,
+    frozen: BTreeSet<PeerId>,
+    stored: BTreeSet<PeerId>,
+    begun: u64,
+    pause_ms: u64,
+    deadline: u64,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    config: Config,
+    sets: BTreeMap<SetId, Set>,
+    set_of: BTreeMap<PeerId, SetId>,
+    lines: BTreeMap<u64, Line>,
+    next_line: u64,
+    now: u64,
+    global_due: Option<u64>,
+    /// A global line is wanted; with it, the end of the job?
+    global_wanted: Option<bool>,
+    global_pause_ms: Option<u64>,
+    /// Complete global lines, ascending.
+    globals: VecDeque<u64>,
+    exiting: bool,
+    outputs: VecDeque<Output>,
+}
+
+impl Lines {
+    /// For a job whose ranks belong to these sets. `first_line`: lines are numbered from here;
+    /// above all that its folder holds. `now` in milliseconds, here and below.
+    pub fn new(config: Config, set_of: &[(PeerId, SetId)], first_line: u64, now: u64) -> Self {
+        let mut sets: BTreeMap<SetId, Set> = BTreeMap::new();
+        for &(rank, set) in set_of {
+            sets.entry(set).or_default().ranks.insert(rank);
+        }
+        let mut lines = Self {
+            config,
+            sets,
+            set_of: set_of.iter().copied().collect(),
+            lines: BTreeMap::new(),
+            next_line: first_line,
+            now,
+            global_due: None,
+            global_wanted: None,
+            global_pause_ms: None,
+            globals: VecDeque::new(),
+            exiting: false,
+            outputs: VecDeque::new(),
+        };
+        // Staggered: the sets share storage, hence not all at once.
+        let count = lines.sets.len() as u64;
+        let interval = lines.config.set_interval.next_ms(1, None);
+        for (at, set) in (1..).zip(lines.sets.values_mut()) {
+            let part = |ms| (u128::from(ms) * at / u128::from(count)) as u64;
+            set.due = interval.map(|ms| now.saturating_add(part(ms)));
+        }
+        let interval = lines.config.global_interval.next_ms(lines.sets.len(), None);
+        lines.global_due = interval.map(|ms| now.saturating_add(ms));
+        lines
+    }
+
+    /// For a job that was restored from the global line `line`: every set can go back to it.
+    pub fn restored(
+        config: Config,
+        set_of: &[(PeerId, SetId)],
+        line: u64,
+        first_line: u64,
+        now: u64,
+    ) -> Self {
+        let mut lines = Self::new(config, set_of, first_line.max(line + 1), now);
+        lines.globals.push_back(line);
+        lines.sets.values_mut().for_each(|set| set.kept.push_back(line));
+        lines
+    }
+
+    /// Something has happened.
+    ///
+    /// # Errors
+    /// See [`LinesError`]; nothing has changed.
+    pub fn handle(&mut self, now: u64, input: Input) -> Result<(), LinesError> {
+        self.now = self.now.max(now);
+        match input {
+            Input::Tick => {}
+            Input::Demand { set } => self.demand(set)?,
+            Input::Checkpoint { exit } => self.checkpoint(exit)?,
+            Input::Answered { rank, answer } => self.on_answer(rank, answer)?,
+            Input::Stored { rank, line } => self.on_stored(rank, line)?,
+            Input::NotStored { rank, line } => {
+                self.rank(rank)?;
+                self.abort(line, Why::NotStored(rank));
+            }
+            Input::Committed { line } => self.on_committed(line),
+            Input::NotCommitted { line } => {
+                if self.lines.get(&line).is_some_and(|line| line.phase == Phase::Committing) {
+                    self.abort(line, Why::Manifest);
+                }
+            }
+            Input::Lost { rank } => self.on_lost(rank)?,
+            Input::Back { set, line } => self.on_back(set, line)?,
+            Input::Finishing { rank } => self.rank(rank)?.finishing = true,
+        }
+        self.time_out();
+        self.schedule();
+        Ok(())
+    }
+
+    /// What is to be done next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When `Tick` is to be handed in, in milliseconds.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let lines = self.lines.values().map(|line| line.deadline);
+        let dues = self.sets.values().filter(|set| set.usable()).filter_map(|set| set.due);
+        // What is due and not ordered waits for a line to end, not for time.
+        let dues = dues.chain(self.global_due).filter(|&due| due > self.now && !self.exiting);
+        lines.chain(dues).min()
+    }
+
+    /// Lines under way.
+    pub fn under_way(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The youngest complete global line.
+    pub fn last_global(&self) -> Option<u64> {
+        self.globals.back().copied()
+    }
+
+    /// The youngest complete line that a set can go back to.
+    pub fn last_of(&self, set: SetId) -> Option<u64> {
+        self.sets.get(&set)?.kept.back().copied()
+    }
+
+    fn rank(&mut self, rank: PeerId) -> Result<&mut Set, LinesError> {
+        let set = self.set_of.get(&rank).and_then(|set| self.sets.get_mut(set));
+        set.ok_or(LinesError::Rank(rank))
+    }
+
+    fn demand(&mut self, id: SetId) -> Result<(), LinesError> {
+        let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
+        if set.finishing {
+            return Err(LinesError::Finishing);
+        }
+        let under_way = self.lines.values().any(|line| line.sets.contains(&id));
+        set.wanted |= !under_way;
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, exit: bool) -> Result<(), LinesError> {
+        if self.sets.values().any(|set| set.finishing) {
+            return Err(LinesError::Finishing);
+        }
+        self.global_wanted = Some(exit || self.global_wanted == Some(true));
+        Ok(())
+    }
+
+    fn on_answer(&mut self, rank: PeerId, answer: Answer) -> Result<(), LinesError> {
+        self.rank(rank)?;
+        let (Answer::Stopped { line: number }
+        | Answer::Frozen { line: number }
+        | Answer::Failed { line: number, .. }) = answer;
+        let Some(line) = self.lines.get_mut(&number) else { return Ok(()) };
+        let asked = line.ranks.contains(&rank)
+            && match answer {
+                Answer::Stopped { .. } => line.scope == Scope::Global,
+                Answer::Frozen { .. } => line.phase >= Phase::Taking,
+                Answer::Failed { .. } => true,
+            };
+        if !asked {
+            return Err(LinesError::NotAsked(rank, number));
+        }
+        match answer {
+            Answer::Stopped { .. } => {
+                line.stopped.insert(rank);
+            }
+            Answer::Frozen { .. } => {
+                line.frozen.insert(rank);
+            }
+            Answer::Failed { why, .. } => {
+                if why == Refusal::Finishing {
+                    self.rank(rank)?.finishing = true;
+                }
+                self.abort(number, Why::Failed(rank, why));
+                return Ok(());
+            }
+        }
+        self.advance(number);
+        Ok(())
+    }
+
+    fn on_stored(&mut self, rank: PeerId, number: u64) -> Result<(), LinesError> {
+        self.rank(rank)?;
+        let Some(line) = self.lines.get_mut(&number) else { return Ok(()) };
+        if !line.frozen.contains(&rank) {
+            return Err(LinesError::NotAsked(rank, number));
+        }
+        line.stored.insert(rank);
+        self.advance(number);
+        Ok(())
+    }
+
+    fn advance(&mut self, number: u64) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        let all = line.ranks.len();
+        if line.phase == Phase::Stopping && line.stopped.len() == all {
+            line.phase = Phase::Taking;
+            let (scope, sets) = (line.scope, line.sets.clone());
+            self.outputs.push_back(Output::Begin { line: number, scope, sets });
+        }
+        if line.phase == Phase::Taking && line.frozen.len() == all {
+            line.phase = Phase::Storing;
+            line.pause_ms = self.now - line.begun;
+            line.deadline = self.now.saturating_add(self.config.store_timeout_ms);
+            if line.scope == Scope::Global && !line.exit {
+                self.outputs.push_back(Output::Resume { line: number });
+            }
+        }
+        if line.phase == Phase::Storing && line.stored.len() == all {
+            line.phase = Phase::Committing;
+            let (scope, sets) = (line.scope, line.sets.clone());
+            self.outputs.push_back(Output::Commit { line: number, scope, sets });
+        }
+    }
+
+    fn on_committed(&mut self, number: u64) {
+        let Some(line) = self.lines.remove(&number) else { return };
+        debug_assert_eq!(line.phase, Phase::Committing, "L3: committed on order only");
+        let Line { scope, sets, pause_ms, exit, .. } = line;
+        self.outputs.push_back(Output::Complete { line: number, pause_ms });
+        let kept = self.config.kept_lines.max(1);
+        let mut dropped = BTreeSet::new();
+        if scope == Scope::Global {
+            self.global_pause_ms = Some(pause_ms);
+            self.globals.push_back(number);
+            if self.globals.len() > kept {
+                dropped.extend(self.globals.pop_front());
+            }
+        }
+        for id in sets {
+            let Some(set) = self.sets.get_mut(&id) else { continue };
+            if scope == Scope::Set {
+                set.pause_ms = Some(pause_ms);
+            }
+            let oldest = set.kept.front().copied();
+            set.kept.push_back(number);
+            while set.kept.len() > kept {
+                // A global line that the job can still go back to as a whole stays.
+                let old = set.kept.pop_front();
+                dropped.extend(old.filter(|old| !self.globals.contains(old)));
+            }
+            // L5.
+            if let Some(&line) = set.kept.front()
+                && oldest != Some(line)
+            {
+                self.outputs.push_back(Output::Trim { set: id, line });
+            }
+        }
+        self.outputs.extend(dropped.into_iter().map(|line| Output::Drop { line }));
+        if exit {
+            self.exiting = true;
+            self.outputs.push_back(Output::Exit { line: number });
+        }
+    }
+
+    /// L4: the line is void.
+    fn abort(&mut self, number: u64, why: Why) {
+        let Some(line) = self.lines.remove(&number) else { return };
+        self.outputs.push_back(Output::Abort { line: number, sets: line.sets, why });
+        self.outputs.push_back(Output::Drop { line: number });
+    }
+
+    fn on_lost(&mut self, rank: PeerId) -> Result<(), LinesError> {
+        self.rank(rank)?.lost = true;
+        let of_it = |line: &Line| line.ranks.contains(&rank);
+        let lines: Vec<u64> =
+            self.lines.iter().filter(|(_, line)| of_it(line)).map(|(&number, _)| number).collect();
+        lines.into_iter().for_each(|number| self.abort(number, Why::Lost(rank)));
+        Ok(())
+    }
+
+    fn on_back(&mut self, id: SetId, line: u64) -> Result<(), LinesError> {
+        let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
+        set.lost = false;
+        while let Some(younger) = set.kept.back().copied().filter(|kept| *kept > line) {
+            set.kept.pop_back();
+            if !self.globals.contains(&younger) {
+                self.outputs.push_back(Output::Drop { line: younger });
+            }
+        }
+        Ok(())
+    }
+
+    fn time_out(&mut self) {
+        let late: Vec<(u64, Why)> = self
+            .lines
+            .iter()
+            .filter(|(_, line)| line.deadline <= self.now)
+            .map(|(&number, line)| (number, line.awaited().map_or(Why::Manifest, Why::Timeout)))
+            .collect();
+        late.into_iter().for_each(|(number, why)| self.abort(number, why));
+    }
+
+    /// Order what is wanted or due (L2, L6).
+    fn schedule(&mut self) {
+        let global = self.lines.values().any(|line| line.scope == Scope::Global);
+        if global || self.exiting {
+            return;
+        }
+        let due = |due: Option<u64>| due.is_some_and(|due| due <= self.now);
+        let wanted = self.global_wanted.is_some() || due(self.global_due);
+        if wanted && self.sets.values().all(Set::usable) {
+            if self.lines.is_empty() {
+                self.begin_global();
+            }
+            return;
+        }
+        while self.lines.len() < self.config.sets_at_once.max(1) {
+            let busy: BTreeSet<SetId> =
+                self.lines.values().flat_map(|line| line.sets.iter().copied()).collect();
+            let next = self
+                .sets
+                .iter()
+                .filter(|(id, set)| set.usable() && !busy.contains(id))
+                .filter(|(_, set)| set.wanted || set.due.is_some_and(|due| due <= self.now))
+                .min_by_key(|(_, set)| (!set.wanted, set.due));
+            let Some((&id, _)) = next else { return };
+            self.begin_set(id);
+        }
+    }
+
+    fn begin_set(&mut self, id: SetId) {
+        let (now, interval) = (self.now, self.config.set_interval);
+        let Some(set) = self.sets.get_mut(&id) else { return };
+        set.wanted = false;
+        set.due = interval.next_ms(1, set.pause_ms).map(|ms| now.saturating_add(ms));
+        let line = self.open(Scope::Set, vec![id], false);
+        self.outputs.push_back(Output::Begin { line, scope: Scope::Set, sets: vec![id] });
+    }
+
+    fn begin_global(&mut self) {
+        let (now, count) = (self.now, self.sets.len());
+        let exit = self.global_wanted.take() == Some(true);
+        let interval = self.config.global_interval.next_ms(count, self.global_pause_ms);
+        self.global_due = interval.map(|ms| now.saturating_add(ms));
+        let sets = self.sets.keys().copied().collect();
+        let line = self.open(Scope::Global, sets, exit);
+        self.outputs.push_back(Output::StopOutgoing { line });
+    }
+
+    /// L1.
+    fn open(&mut self, scope: Scope, sets: Vec<SetId>, exit: bool) -> u64 {
+        let number = self.next_line;
+        self.next_line += 1;
+        let ranks = sets.iter().flat_map(|set| self.sets[set].ranks.iter().copied()).collect();
+        let phase = if scope == Scope::Global { Phase::Stopping } else { Phase::Taking };
+        self.lines.insert(
+            number,
+            Line {
+                scope,
+                sets,
+                phase,
+                exit,
+                ranks,
+                stopped: BTreeSet::new(),
+                frozen: BTreeSet::new(),
+                stored: BTreeSet::new(),
+                begun: self.now,
+                pause_ms: 0,
+                deadline: self.now.saturating_add(self.config.silence_timeout_ms),
+            },
+        );
+        number
+    }
+
+    /// Assert the invariants that can be seen at rest.
+    pub fn check(&self) {
+        let global = self.lines.values().filter(|line| line.scope == Scope::Global).count();
+        assert!(global == 0 || self.lines.len() == 1, "L2: a global line is taken alone");
+        assert!(self.lines.len() <= self.config.sets_at_once.max(1), "L2: too many at once");
+        let of_sets: usize = self.lines.values().map(|line| line.sets.len()).sum();
+        let sets: BTreeSet<SetId> =
+            self.lines.values().flat_map(|line| line.sets.iter().copied()).collect();
+        assert_eq!(of_sets, sets.len(), "L2: two lines of one set");
+        assert!(self.lines.keys().all(|&line| line < self.next_line), "L1");
+        for line in self.lines.values() {
+            let stored = line.stored.len() == line.ranks.len();
+            assert_eq!(line.phase == Phase::Committing, stored, "L3");
+            assert!(line.frozen.is_superset(&line.stored), "stored before it was frozen");
+        }
+        for set in self.sets.values() {
+            assert!(set.kept.iter().is_sorted(), "kept lines ascend");
+            assert!(set.kept.len() <= self.config.kept_lines.max(1), "too many lines are kept");
+        }
+    }
+}
+
+impl Set {
+    fn usable(&self) -> bool {
+        !self.lost && !self.finishing
+    }
+}
+
+impl Line {
+    /// A rank whose answer is awaited.
+    fn awaited(&self) -> Option<PeerId> {
+        let answered = match self.phase {
+            Phase::Stopping => &self.stopped,
+            Phase::Taking => &self.frozen,
+            Phase::Storing => &self.stored,
+            Phase::Committing => return None,
+        };
+        self.ranks.difference(answered).next().copied()
+    }
+}

@@ -1,0 +1,631 @@
+//! One process's part in the lines of its set: enter, fall silent, meet, take the picture, go on.
+//!
+//! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence); docs/adr/0002. Phases of a line:
+//!
+//! ```text
+//!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─silent─> Flush ─all seen─>
+//!  First barrier ─> Freeze (picture) ─Frozen─> Second barrier ─> Idle
+//!                                     └ global line: wait for Resume ─┘
+//! ```
+//!
+//! * **Token** to each process of the set: no message from me follows. When all are in, every eager
+//!   fragment that has left has arrived.
+//! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no `Data`
+//!   can be under way, but a `Done` can: to those who were sent one behind our token goes a
+//!   **Flush**, and we wait for the answer. Most lines need none.
+//! * **First barrier** (dissemination, ⌈log₂ n⌉ frames a process): who leaves it knows that all have
+//!   come here, so nothing but frames of the barrier is under way inside the set.
+//! * **Second barrier**: nobody sends before all have their picture. A set of one needs neither; in
+//!   a global line the order to resume, which comes when all sets have theirs, stands for it.
+//!
+//! Invariants (N is the number of processes in the set):
+//! * S1 Each line that is entered is resumed once, before the next is entered.
+//! * S2 Each other process of the set gets one token of a line, after `Enter` and before `Freeze`.
+//! * S3 `Freeze` comes after all tokens are in, all flushes are answered and every round of the
+//!   first barrier is in.
+//! * S4 Frames and orders of a line up to `last` (over, abandoned or refused) change nothing.
+//! * S5 Outgoing channels are held from `HoldOutgoing` to `ReleaseOutgoing`, which alternate.
+//! * S6 At most N tokens, N flushes with N answers and 2·⌈log₂ N⌉ barrier frames are sent in a line.
+//!
+//! A newer line abandons an older one: the coordinator orders it only when the older is over.
+
+use core::fmt;
+use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Whose line it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Scope {
+    /// Of one set. Channels to other sets go on; resync repairs them.
+    Set,
+    /// Of all sets at once: a whole job can start from it.
+    Global,
+}
+
+/// What happens to the machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// Coordinator, first step of a global line: nothing new leaves the set.
+    StopOutgoing {
+        /// The line.
+        line: u64,
+    },
+    /// Coordinator: take this line.
+    Begin {
+        /// The line.
+        line: u64,
+        /// Whose.
+        scope: Scope,
+    },
+    /// `Host::line_frame` was called.
+    Frame {
+        /// The sender.
+        from: PeerId,
+        /// The frame.
+        frame: LineFrame,
+    },
+    /// `Engine::is_rendezvous_silent` is true, while `wants_rendezvous_silence`.
+    RendezvousSilent {
+        /// What `Engine::take_told` gave.
+        told: Vec<PeerId>,
+    },
+    /// The picture of this process is taken (it may still have to be stored).
+    Frozen {
+        /// The line.
+        line: u64,
+    },
+    /// It cannot be taken. The others are not kept waiting; the line will not be complete.
+    NotFrozen {
+        /// The line.
+        line: u64,
+    },
+    /// Coordinator: all sets have frozen this global line, go on.
+    Resume {
+        /// The line.
+        line: u64,
+    },
+    /// Coordinator: forget this line, whatever phase it is in.
+    Abort {
+        /// The line.
+        line: u64,
+    },
+    /// The program is in MPI_Finalize and past its last message.
+    Finish,
+    /// The process was restored from the picture of the line it was in.
+    Restored,
+}
+
+/// What the driver has to do, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// `Engine::hold(Side::Outgoing)`.
+    HoldOutgoing,
+    /// `Engine::release(Side::Outgoing)`.
+    ReleaseOutgoing,
+    /// Keep the program out of the engine, then `Engine::hold(Side::Internal)`.
+    Enter {
+        /// The line.
+        line: u64,
+    },
+    /// `Engine::send_line`.
+    Send {
+        /// To whom.
+        to: PeerId,
+        /// What.
+        frame: LineFrame,
+    },
+    /// Take the picture, then hand in `Frozen` or `NotFrozen`.
+    Freeze {
+        /// The line.
+        line: u64,
+    },
+    /// Tell the coordinator.
+    Answer(Answer),
+    /// The line is over here: `Engine::release(Side::Internal)`, let the program in again.
+    Resume {
+        /// The line.
+        line: u64,
+        /// A picture was taken.
+        frozen: bool,
+    },
+}
+
+/// What a process tells the coordinator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Nothing new leaves the set any more.
+    Stopped {
+        /// The line.
+        line: u64,
+    },
+    /// The picture is taken.
+    Frozen {
+        /// The line.
+        line: u64,
+    },
+    /// No picture of this process will be in the line.
+    Failed {
+        /// The line.
+        line: u64,
+        /// Why.
+        why: Refusal,
+    },
+}
+
+/// Why a process has no picture in a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It is in MPI_Finalize.
+    Finishing,
+    /// The picture could not be taken; the driver knows more.
+    Picture,
+    /// A global line began here without `StopOutgoing`.
+    NotStopped,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Finishing => "the process is in MPI_Finalize",
+            Self::Picture => "the picture of the process could not be taken",
+            Self::NotStopped => "a global line began before sends to other sets were stopped",
+        })
+    }
+}
+
+/// Somebody broke the protocol. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SilenceError {
+    /// A frame from a process that is not of the set.
+    Stranger(PeerId),
+    /// A frame that can only follow our token, for a line that we are not in.
+    TooEarly(LineFrame),
+    /// A round that a barrier of this set does not have.
+    Round(u8),
+    /// The driver reports what was not asked for.
+    NotAsked(&'static str),
+}
+
+impl fmt::Display for SilenceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stranger(peer) => {
+                write!(f, "frame of a line from process {peer}, which is not of the set")
+            }
+            Self::TooEarly(frame) => {
+                write!(f, "{:?} of line {} before its token", frame.what, frame.line)
+            }
+            Self::Round(round) => write!(f, "round {round} of a barrier that is shorter"),
+            Self::NotAsked(what) => write!(f, "{what}, which nobody asked for"),
+        }
+    }
+}
+
+/// Where a process is in a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Tokens are awaited.
+    Eager,
+    /// Matched receives are awaited.
+    Rendezvous,
+    /// Answers to flushes are awaited.
+    Flush,
+    /// All have to come.
+    FirstBarrier,
+    /// The driver takes the picture.
+    Freeze,
+    /// All must have theirs.
+    SecondBarrier,
+    /// All sets must have theirs.
+    AwaitResume,
+}
+
+/// A line that is being taken.
+#[derive(Clone, Debug)]
+struct Current {
+    line: u64,
+    scope: Scope,
+    phase: Phase,
+    /// Members whose token is in.
+    tokens: BTreeSet<PeerId>,
+    /// Members whose answer to a flush is awaited.
+    flushing: BTreeSet<PeerId>,
+    /// First and second barrier: rounds that are in, and how many were sent.
+    rounds: [(u64, u8); 2],
+    frozen: bool,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Silence {
+    me: PeerId,
+    /// All processes of the set, ascending.
+    members: Vec<PeerId>,
+    current: Option<Current>,
+    /// The global line for which outgoing channels are held.
+    stopped: Option<u64>,
+    /// The youngest line that is over, abandoned or refused.
+    last: Option<u64>,
+    finishing: bool,
+    outputs: VecDeque<Output>,
+}
+
+impl Silence {
+    /// The machine of process `me`, one of `members` (all processes of its set, in any order).
+    pub fn new(me: PeerId, members: &[PeerId]) -> Self {
+        let mut members = members.to_vec();
+        members.push(me);
+        members.sort_unstable();
+        members.dedup();
+        Self {
+            me,
+            members,
+            current: None,
+            stopped: None,
+            last: None,
+            finishing: false,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Something has happened.
+    ///
+    /// # Errors
+    /// A process of the set or the driver broke the protocol; nothing has changed.
+    pub fn handle(&mut self, input: Input) -> Result<(), SilenceError> {
+        match input {
+            Input::StopOutgoing { line } => self.stop_outgoing(line),
+            Input::Begin { line, scope } => self.begin(line, scope),
+            Input::Frame { from, frame } => return self.on_frame(from, frame),
+            Input::RendezvousSilent { told } => return self.on_rendezvous_silent(&told),
+            Input::Frozen { line } => return self.on_picture(line, true),
+            Input::NotFrozen { line } => return self.on_picture(line, false),
+            Input::Resume { line } => self.on_resume(line),
+            Input::Abort { line } => self.abort(line),
+            Input::Finish => self.finish(),
+            Input::Restored => return self.on_restored(),
+        }
+        Ok(())
+    }
+
+    /// What is to be done next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// A line is being taken: the program is out of the engine, the driver keeps it going.
+    pub fn is_active(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// The line that is being taken, and how far it is.
+    pub fn phase(&self) -> Option<(u64, Phase)> {
+        self.current.as_ref().map(|current| (current.line, current.phase))
+    }
+
+    /// The driver has to look at `Engine::is_rendezvous_silent` after each of its rounds.
+    pub fn wants_rendezvous_silence(&self) -> bool {
+        self.phase().is_some_and(|(_, phase)| phase == Phase::Rendezvous)
+    }
+
+    /// After `Finish`: no line is under way here and none will be; MPI may be taken down.
+    pub fn has_finished(&self) -> bool {
+        self.finishing && self.current.is_none()
+    }
+
+    /// The youngest line that is over here.
+    pub fn last_line(&self) -> Option<u64> {
+        self.last
+    }
+
+    fn is_over(&self, line: u64) -> bool {
+        self.last.is_some_and(|last| line <= last)
+    }
+
+    /// Not over, and not older than what is being done.
+    fn is_news(&self, line: u64) -> bool {
+        !self.is_over(line)
+            && self.current.as_ref().is_none_or(|current| current.line <= line)
+            && self.stopped.is_none_or(|stopped| stopped <= line)
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        self.outputs.push_back(Output::Answer(answer));
+    }
+
+    fn stop_outgoing(&mut self, line: u64) {
+        if !self.is_news(line) || self.stopped == Some(line) || self.is_in(line) {
+            return;
+        }
+        self.give_up_older(line);
+        if self.finishing {
+            self.refuse(line, Refusal::Finishing);
+            return;
+        }
+        self.stopped = Some(line);
+        self.outputs.push_back(Output::HoldOutgoing);
+        self.answer(Answer::Stopped { line });
+    }
+
+    fn is_in(&self, line: u64) -> bool {
+        self.current.as_ref().is_some_and(|current| current.line == line)
+    }
+
+    /// Enter a line: on order, or because a token of it has come.
+    fn begin(&mut self, line: u64, scope: Scope) {
+        if !self.is_news(line) || self.is_in(line) {
+            return;
+        }
+        self.give_up_older(line);
+        if self.finishing {
+            self.refuse(line, Refusal::Finishing);
+            return;
+        }
+        if scope == Scope::Global && self.stopped != Some(line) {
+            self.refuse(line, Refusal::NotStopped);
+            return;
+        }
+        self.current = Some(Current {
+            line,
+            scope,
+            phase: Phase::Eager,
+            tokens: BTreeSet::new(),
+            flushing: BTreeSet::new(),
+            rounds: [(0, 0); 2],
+            frozen: false,
+        });
+        self.outputs.push_back(Output::Enter { line });
+        let what = LineWhat::Token { global: scope == Scope::Global };
+        for at in 0..self.members.len() {
+            let to = self.members[at];
+            if to != self.me {
+                self.outputs.push_back(Output::Send { to, frame: LineFrame { line, what } });
+            }
+        }
+        self.advance();
+    }
+
+    /// S4: the line will not be taken here, and nothing of it is listened to.
+    fn refuse(&mut self, line: u64, why: Refusal) {
+        self.over(line);
+        self.answer(Answer::Failed { line, why });
+    }
+
+    fn over(&mut self, line: u64) {
+        self.last = self.last.max(Some(line));
+    }
+
+    /// Older lines than `line` are over, whatever became of them.
+    fn give_up_older(&mut self, line: u64) {
+        if let Some(current) = &self.current
+            && current.line < line
+        {
+            self.leave();
+        }
+        if self.stopped.is_some_and(|stopped| stopped < line) {
+            self.release_outgoing();
+        }
+    }
+
+    fn release_outgoing(&mut self) {
+        if let Some(line) = self.stopped.take() {
+            self.over(line);
+            self.outputs.push_back(Output::ReleaseOutgoing);
+        }
+    }
+
+    /// The line is over here.
+    fn leave(&mut self) {
+        let Some(Current { line, frozen, scope, .. }) = self.current.take() else { return };
+        self.over(line);
+        self.outputs.push_back(Output::Resume { line, frozen });
+        if scope == Scope::Global {
+            self.release_outgoing();
+        }
+    }
+
+    fn on_frame(&mut self, from: PeerId, frame: LineFrame) -> Result<(), SilenceError> {
+        if from == self.me || self.members.binary_search(&from).is_err() {
+            return Err(SilenceError::Stranger(from));
+        }
+        let LineFrame { line, what } = frame;
+        if !self.is_news(line) {
+            return Ok(());
+        }
+        if let LineWhat::Token { global } = what {
+            self.begin(line, if global { Scope::Global } else { Scope::Set });
+        }
+        let rounds = self.rounds();
+        let Some(current) = self.current.as_mut().filter(|current| current.line == line) else {
+            // A token that was refused is answered by then; anything else follows our token.
+            let refused = matches!(what, LineWhat::Token { .. });
+            return if refused { Ok(()) } else { Err(SilenceError::TooEarly(frame)) };
+        };
+        match what {
+            LineWhat::Token { .. } => {
+                current.tokens.insert(from);
+            }
+            LineWhat::Flush => {
+                let frame = LineFrame { line, what: LineWhat::Flushed };
+                self.outputs.push_back(Output::Send { to: from, frame });
+            }
+            LineWhat::Flushed => {
+                current.flushing.remove(&from);
+            }
+            LineWhat::Barrier { round, .. } if round >= rounds => {
+                return Err(SilenceError::Round(round));
+            }
+            LineWhat::Barrier { second, round } => {
+                current.rounds[usize::from(second)].0 |= 1 << round;
+            }
+        }
+        self.advance();
+        Ok(())
+    }
+
+    fn on_rendezvous_silent(&mut self, told: &[PeerId]) -> Result<(), SilenceError> {
+        if let Some(&stranger) = told.iter().find(|peer| self.members.binary_search(peer).is_err())
+        {
+            return Err(SilenceError::Stranger(stranger));
+        }
+        let me = self.me;
+        let Some(current) =
+            self.current.as_mut().filter(|current| current.phase == Phase::Rendezvous)
+        else {
+            return Err(SilenceError::NotAsked("rendezvous silence"));
+        };
+        current.flushing = told.iter().copied().filter(|&peer| peer != me).collect();
+        current.phase = Phase::Flush;
+        let frame = LineFrame { line: current.line, what: LineWhat::Flush };
+        self.outputs.extend(current.flushing.iter().map(|&to| Output::Send { to, frame }));
+        self.advance();
+        Ok(())
+    }
+
+    fn on_picture(&mut self, line: u64, frozen: bool) -> Result<(), SilenceError> {
+        if self.is_over(line) {
+            return Ok(());
+        }
+        let alone = self.members.len() == 1;
+        let Some(current) = self
+            .current
+            .as_mut()
+            .filter(|current| current.line == line && current.phase == Phase::Freeze)
+        else {
+            return Err(SilenceError::NotAsked("a picture"));
+        };
+        current.frozen = frozen;
+        let scope = current.scope;
+        current.phase =
+            if scope == Scope::Global { Phase::AwaitResume } else { Phase::SecondBarrier };
+        let why = Refusal::Picture;
+        self.answer(if frozen { Answer::Frozen { line } } else { Answer::Failed { line, why } });
+        if scope == Scope::Set && alone {
+            self.leave();
+        } else {
+            self.advance();
+        }
+        Ok(())
+    }
+
+    fn on_resume(&mut self, line: u64) {
+        let awaited = self
+            .current
+            .as_ref()
+            .is_some_and(|current| current.line == line && current.phase == Phase::AwaitResume);
+        if awaited {
+            self.leave();
+        }
+    }
+
+    fn abort(&mut self, line: u64) {
+        if !self.is_news(line) {
+            return;
+        }
+        self.give_up_older(line);
+        if self.is_in(line) {
+            self.leave();
+        }
+        if self.stopped == Some(line) {
+            self.release_outgoing();
+        }
+        self.over(line);
+    }
+
+    fn finish(&mut self) {
+        self.finishing = true;
+        if self.current.is_none()
+            && let Some(line) = self.stopped
+        {
+            self.release_outgoing();
+            self.answer(Answer::Failed { line, why: Refusal::Finishing });
+        }
+    }
+
+    fn on_restored(&mut self) -> Result<(), SilenceError> {
+        let Some(current) = self.current.take_if(|current| current.phase == Phase::Freeze) else {
+            return Err(SilenceError::NotAsked("a restored process"));
+        };
+        self.outputs.clear();
+        // `Engine::restarted` has released the channels.
+        self.stopped = None;
+        self.over(current.line);
+        self.outputs.push_back(Output::Resume { line: current.line, frozen: true });
+        Ok(())
+    }
+
+    /// ⌈log₂ N⌉.
+    fn rounds(&self) -> u8 {
+        self.members.len().next_power_of_two().trailing_zeros() as u8
+    }
+
+    /// Go through all phases whose conditions hold.
+    fn advance(&mut self) {
+        let (others, rounds) = (self.members.len() - 1, self.rounds());
+        loop {
+            let Some(current) = &mut self.current else { return };
+            let (line, next) = match current.phase {
+                Phase::Eager if current.tokens.len() == others => (current.line, Phase::Rendezvous),
+                Phase::Flush if current.flushing.is_empty() => (current.line, Phase::FirstBarrier),
+                Phase::FirstBarrier | Phase::SecondBarrier => {
+                    let second = current.phase == Phase::SecondBarrier;
+                    let (come, sent) = &mut current.rounds[usize::from(second)];
+                    let complete = (*come).trailing_ones() as u8;
+                    // Round r + 1 goes out when rounds 0 to r are in.
+                    let (first, end) = (*sent, rounds.min(complete + 1));
+                    *sent = end.max(first);
+                    let line = current.line;
+                    for round in first..end {
+                        self.send_round(line, second, round);
+                    }
+                    if complete < rounds {
+                        return;
+                    }
+                    if second {
+                        self.leave();
+                        return;
+                    }
+                    (line, Phase::Freeze)
+                }
+                _ => return,
+            };
+            if let Some(current) = &mut self.current {
+                current.phase = next;
+            }
+            if next == Phase::Freeze {
+                self.outputs.push_back(Output::Freeze { line });
+            }
+        }
+    }
+
+    /// To the process 2^round places further.
+    fn send_round(&mut self, line: u64, second: bool, round: u8) {
+        let Ok(at) = self.members.binary_search(&self.me) else {
+            unreachable!("a process is of its own set")
+        };
+        let to = self.members[(at + (1 << round)) % self.members.len()];
+        let what = LineWhat::Barrier { second, round };
+        self.outputs.push_back(Output::Send { to, frame: LineFrame { line, what } });
+    }
+
+    /// Assert what can be seen of the invariants from inside.
+    pub fn check(&self) {
+        if let Some(current) = &self.current {
+            assert!(!self.is_over(current.line), "S4: the line is not over");
+            let past = !matches!(current.phase, Phase::Eager);
+            let all = current.tokens.len() + 1 == self.members.len();
+            assert!(!past || all, "S3: past eager silence without a token");
+            let barrier = !matches!(current.phase, Phase::Flush | Phase::Rendezvous | Phase::Eager);
+            assert!(!barrier || current.flushing.is_empty(), "S3: a flush is not answered");
+            let picture = barrier && current.phase != Phase::FirstBarrier;
+            let rounds = current.rounds[0].0.trailing_ones() as u8;
+            assert!(!picture || rounds == self.rounds(), "S3: a round is missing");
+            let global = current.scope == Scope::Global;
+            assert!(!global || self.stopped == Some(current.line), "S5: outgoing is not held");
+        }
+        assert!(self.stopped.is_none_or(|line| !self.is_over(line)), "S5: held for an old line");
+        let bound = 6 * self.members.len() + 200;
+        assert!(self.outputs.len() <= bound, "S6: {} outputs", self.outputs.len());
+    }
+}

@@ -1,0 +1,127 @@
+//! Control messages: what encodes decodes, and bytes from nowhere are survived.
+
+use proptest::prelude::*;
+use rustbtl_coordination::control::{
+    FrameBuffer, FromNode, FromRank, HEADER_BYTES, LineId, LineKind, Message, Picture, RankCard,
+    Reply, Request, ToNode, ToRank, VERSION,
+};
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+
+fn blob() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..40)
+}
+
+fn line() -> impl Strategy<Value = LineId> {
+    any::<u64>().prop_map(LineId)
+}
+
+fn rank() -> impl Strategy<Value = PeerId> {
+    any::<u32>().prop_map(PeerId)
+}
+
+fn picture() -> impl Strategy<Value = Picture> {
+    prop_oneof![Just(Picture::InPause), any::<i32>().prop_map(Picture::Child)]
+}
+
+fn from_rank() -> impl Strategy<Value = FromRank> {
+    let hello = (rank(), any::<u32>(), any::<u16>(), ".{0,20}", blob());
+    prop_oneof![
+        hello.prop_map(|(rank, pid, incarnation, version, card)| FromRank::Hello {
+            rank,
+            size: pid / 3,
+            pid,
+            incarnation: Incarnation(incarnation),
+            version,
+            set: SetId(rank.0),
+            card,
+        }),
+        Just(FromRank::Ready {}),
+        line().prop_map(|line| FromRank::Stopped { line }),
+        (line(), picture(), blob(), any::<u64>()).prop_map(|(line, picture, description, ns)| {
+            FromRank::Frozen { line, picture, description, coordination_ns: ns, pause_ns: ns / 2 }
+        }),
+        (line(), ".{0,30}").prop_map(|(line, reason)| FromRank::LineFailed { line, reason }),
+        (line(), rank(), blob()).prop_map(|(line, to, bytes)| FromRank::Covered {
+            line,
+            to,
+            bytes
+        }),
+        (any::<u32>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+            |(number, all, then_exit, wait)| FromRank::Ask { number, all, then_exit, wait }
+        ),
+    ]
+}
+
+fn to_rank() -> impl Strategy<Value = ToRank> {
+    let card = (rank(), any::<u16>(), blob()).prop_map(|(rank, incarnation, card)| RankCard {
+        rank,
+        incarnation: Incarnation(incarnation),
+        card,
+    });
+    let members = prop::collection::vec(rank(), 0..20);
+    let kind = prop_oneof![Just(LineKind::Set), Just(LineKind::Global)];
+    prop_oneof![
+        (".{0,30}", prop::option::of(line()))
+            .prop_map(|(job, restarted_from)| ToRank::Welcome { job, restarted_from }),
+        (line(), kind, members, any::<bool>()).prop_map(|(line, kind, members, then_exit)| {
+            ToRank::Begin { line, kind, members, then_exit }
+        }),
+        prop::collection::vec(card, 0..8).prop_map(|cards| ToRank::Cards { cards }),
+        (line(), any::<u32>())
+            .prop_map(|(line, set)| ToRank::LineComplete { line, set: SetId(set) }),
+        Just(ToRank::MayFinish {}),
+    ]
+}
+
+fn there_and_back<M: Message + PartialEq + core::fmt::Debug>(message: M) {
+    let frame = message.encode().expect("short");
+    assert_eq!(M::decode(&frame), Ok(message));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn what_encodes_decodes(up in from_rank(), down in to_rank(), who in rank()) {
+        there_and_back(up.clone());
+        there_and_back(down.clone());
+        there_and_back(FromNode::Rank { rank: who, message: up });
+        there_and_back(ToNode::Rank { rank: who, message: down });
+    }
+
+    /// What decodes encodes to the same bytes: nobody can hide anything in a message.
+    #[test]
+    fn arbitrary_bodies_are_survived(class in 1u8..7, kind in 0u8..14, body in blob()) {
+        let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+        frame.extend_from_slice(&[VERSION, class, kind, 0]);
+        frame.extend_from_slice(&body);
+        fn same<M: Message>(frame: &[u8]) {
+            if let Ok(message) = M::decode(frame) {
+                assert_eq!(message.encode().as_deref(), Ok(frame));
+            }
+        }
+        same::<FromRank>(&frame);
+        same::<ToRank>(&frame);
+        same::<FromNode>(&frame);
+        same::<ToNode>(&frame);
+        same::<Request>(&frame);
+        same::<Reply>(&frame);
+    }
+
+    #[test]
+    fn arbitrary_streams_are_survived(
+        pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)
+    ) {
+        let mut buffer = FrameBuffer::new();
+        'stream: for piece in pieces {
+            buffer.add(&piece);
+            loop {
+                match buffer.next_frame() {
+                    Ok(Some(frame)) => assert!(frame.len() >= HEADER_BYTES),
+                    Ok(None) => break,
+                    Err(_) => break 'stream,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Frames of a coordinated checkpoint: what the processes of a set tell each other while they take
+//! a line.
+//!
+//! Source: DESIGN §6. They travel like other control frames, in order behind the eager fragments of
+//! their pair: that is what makes a token mean something. As [`Kind::Line`] frames: `a` is the
+//! number of the line; the bytes of `b`, lowest first, are what (1–4), an argument, and a round.
+
+use crate::ids::Incarnation;
+use crate::wire::{HEADER_BYTES, Header, Kind};
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LineFrame {
+    /// Number of the line.
+    pub line: u64,
+    /// What it says.
+    pub what: LineWhat,
+}
+
+/// What a frame of a line says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LineWhat {
+    /// No message from me will follow until the line is over.
+    Token {
+        /// The line is of all sets: the order to resume comes from outside.
+        global: bool,
+    },
+    /// Answer when you have seen all that I sent before this.
+    Flush,
+    /// I have seen it.
+    Flushed,
+    /// Round `round` of a barrier.
+    Barrier {
+        /// The one after the picture.
+        second: bool,
+        /// From 0.
+        round: u8,
+    },
+}
+
+/// Rounds of a barrier: of 2^32 processes.
+pub const ROUNDS_MAX: u8 = 32;
+
+impl LineFrame {
+    /// As it travels.
+    pub fn header(&self, from: Incarnation, to: Incarnation) -> Header {
+        let (what, argument, round) = match self.what {
+            LineWhat::Token { global } => (1, u64::from(global), 0),
+            LineWhat::Flush => (2, 0, 0),
+            LineWhat::Flushed => (3, 0, 0),
+            LineWhat::Barrier { second, round } => (4, u64::from(second), u64::from(round)),
+        };
+        Header::control(Kind::Line, from, to, self.line, what | (argument << 8) | (round << 16))
+    }
+
+    /// What a header says; `None`: it is not one that a process of this version sends.
+    pub fn of(header: &Header) -> Option<Self> {
+        let b = header.b();
+        let (what, argument, round) = (b as u8, (b >> 8) as u8, (b >> 16) as u8);
+        let plain = header.length as usize == HEADER_BYTES && header.flags == 0 && header.tag == 0;
+        if header.kind != Kind::Line || !plain || b >> 24 != 0 || argument > 1 {
+            return None;
+        }
+        let what = match (what, argument, round) {
+            (1, global, 0) => LineWhat::Token { global: global == 1 },
+            (2, 0, 0) => LineWhat::Flush,
+            (3, 0, 0) => LineWhat::Flushed,
+            (4, second, round) if round < ROUNDS_MAX => {
+                LineWhat::Barrier { second: second == 1, round }
+            }
+            _ => return None,
+        };
+        Some(Self { line: header.a(), what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [LineWhat; 7] = [
+        LineWhat::Token { global: false },
+        LineWhat::Token { global: true },
+        LineWhat::Flush,
+        LineWhat::Flushed,
+        LineWhat::Barrier { second: false, round: 0 },
+        LineWhat::Barrier { second: false, round: 31 },
+        LineWhat::Barrier { second: true, round: 5 },
+    ];
+
+    #[test]
+    fn golden_bytes_of_a_barrier_frame() {
+        let frame = LineFrame {
+            line: 0x0102_0304_0506_0708,
+            what: LineWhat::Barrier { second: true, round: 5 },
+        };
+        let golden = [
+            32, 0, 0, 0, 0xB1, 7, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 1, 0, 2, 0, 4, 1, 5, 0,
+            0, 0, 0, 0,
+        ];
+        assert_eq!(frame.header(Incarnation(1), Incarnation(2)).encode(), golden);
+        let token = LineFrame { line: 9, what: LineWhat::Token { global: true } };
+        let golden = [
+            32, 0, 0, 0, 0xB1, 7, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0,
+            0, 0, 0, 0,
+        ];
+        assert_eq!(token.header(Incarnation(0), Incarnation(0)).encode(), golden);
+    }
+
+    #[test]
+    fn what_is_encoded_decodes() {
+        for what in ALL {
+            for line in [0, 1, u64::MAX] {
+                let frame = LineFrame { line, what };
+                let header = frame.header(Incarnation(3), Incarnation(4));
+                assert_eq!(Header::decode(&header.encode()), Ok(header));
+                assert_eq!(LineFrame::of(&header), Some(frame));
+            }
+        }
+    }
+
+    /// Every value of each byte: what is taken is exactly what can be sent.
+    #[test]
+    fn what_nobody_sends_is_refused() {
+        let sent: Vec<u64> = ALL
+            .iter()
+            .map(|&what| LineFrame { line: 1, what })
+            .chain((0..ROUNDS_MAX).flat_map(|round| {
+                [false, true]
+                    .map(|second| LineFrame { line: 1, what: LineWhat::Barrier { second, round } })
+            }))
+            .map(|frame| frame.header(Incarnation(0), Incarnation(0)).b())
+            .collect();
+        for b in (0..1u64 << 24).chain((0..40).map(|bit| 1 | (1 << (bit + 24)))) {
+            let header = Header::control(Kind::Line, Incarnation(0), Incarnation(0), 1, b);
+            assert_eq!(LineFrame::of(&header).is_some(), sent.contains(&b), "{b:#x}");
+        }
+        let good =
+            LineFrame { line: 1, what: LineWhat::Flush }.header(Incarnation(0), Incarnation(0));
+        assert_eq!(LineFrame::of(&Header { kind: Kind::Grant, ..good }), None);
+        assert_eq!(LineFrame::of(&Header { flags: 1, ..good }), None);
+        assert_eq!(LineFrame::of(&Header { tag: 1, ..good }), None);
+        assert_eq!(LineFrame::of(&Header { length: 33, ..good }), None);
+    }
+}
