@@ -173,6 +173,7 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
 
 int mca_vprotocol_correlated_finalize(void)
 {
+    mca_vprotocol_correlated_last_fence();
     rustbtl_finish();
     mca_vprotocol_correlated_requests_close();
     return OMPI_SUCCESS;

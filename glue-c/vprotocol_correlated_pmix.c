@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "ompi/runtime/mpiruntime.h"
-#include "opal/mca/pmix/pmix.h"
 
 int32_t rustbtl_glue_stage(void)
 {
@@ -23,6 +22,8 @@ int32_t rustbtl_glue_stage(void)
     }
     return OMPI_MPI_STATE_FINALIZE_STARTED > state ? 1 : 2;
 }
+
+#if !CORRELATED_OMPI_5 /* vprotocol_correlated_pmix5.c */
 
 /* From PMIx's public interface (pmix_common.h, version 2 and later); its headers need not be
  * installed where Open MPI's are. */
@@ -150,3 +151,10 @@ void rustbtl_glue_restored(void)
     opal_pmix.abort = end_here;
     opal_pmix.commit = commit_nothing;
 }
+
+void mca_vprotocol_correlated_last_fence(void)
+{
+    /* MPI_Finalize has waited already, by opal_pmix. */
+}
+
+#endif
