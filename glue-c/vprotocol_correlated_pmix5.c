@@ -1,7 +1,7 @@
 /*
  * What vprotocol_correlated_pmix.c does, for Open MPI 5.0: there is no table of PMIx functions to
- * replace. MPI_Finalize is told not to wait for the others by PMIx, and we wait by the guardian when
- * the PML is finalized. MPI_Abort without a server ends in exit(), which the guardian sees.
+ * replace. MPI_Finalize is told not to wait for the others by PMIx, and we wait by the guardian
+ * when the PML is finalized. MPI_Abort without a server ends in exit(), which the guardian sees.
  */
 #include "vprotocol_correlated.h"
 
