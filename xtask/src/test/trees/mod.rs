@@ -14,7 +14,7 @@ use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, fail};
 use crate::tree::{self, Installed, Version};
-use crate::{paths, run};
+use crate::{deb, paths, run};
 
 /// The quick part.
 pub fn quick(summary: &mut Summary) {
@@ -22,6 +22,7 @@ pub fn quick(summary: &mut Summary) {
     summary.check("prepare: everything once, nothing twice, nothing stale", prepare_is_exact);
     summary.check("configure: no, yes, and loud when something is missing", configure::decides);
     summary.check("the Rust core of a tree compiles without network", core_compiles);
+    summary.check("a Debian package holds what an installation needs", debian_package);
 }
 
 /// The long part, for one version or all.
@@ -81,6 +82,18 @@ fn core_compiles() -> Result<()> {
     cargo.current_dir(&rust).env("CARGO_HOME", scratch.0.join("cargo-home"));
     cargo.args(["check", "--quiet", "--offline", "--locked", "--package", "rustbtl-component"]);
     run::output(cargo.arg("--target-dir").arg(paths::target().join("tree-core"))).map(drop)
+}
+
+fn debian_package() -> Result<()> {
+    let scratch = Scratch::new("deb")?;
+    let package = deb::package(&scratch.0)?;
+    let text = run::output(Command::new("dpkg-deb").arg("-c").arg(&package))?;
+    for wanted in ["/mca_vprotocol_correlated.so", "/help-mca-vprotocol-correlated.txt"] {
+        if !text.contains(wanted) {
+            fail!("{} lacks {wanted}:\n{text}", package.display());
+        }
+    }
+    Ok(())
 }
 
 fn listed(installed: &Installed) -> Result<()> {
