@@ -214,6 +214,9 @@ void rustbtl_idle(void);
 uint64_t rustbtl_pvar(uint32_t which);
 /* A process with a guardian is in MPI_Finalize and waits for the others; `fenced` follows. */
 void rustbtl_fence(void);
+/* A line that the program asks for; its number, 0 if there is none. */
+int32_t rustbtl_ask(int32_t all, int32_t wait, int32_t then_exit, uint64_t *line);
+uint32_t rustbtl_restarts(void);
 
 #pragma GCC visibility pop
 

@@ -23,7 +23,7 @@ int32_t rustbtl_glue_stage(void)
     return OMPI_MPI_STATE_FINALIZE_STARTED > state ? 1 : 2;
 }
 
-#if !CORRELATED_OMPI_5 /* vprotocol_correlated_pmix5.c */
+#if !CORRELATED_OMPI_5 /* else vprotocol_correlated_pmix5.c */
 
 /* From PMIx's public interface (pmix_common.h, version 2 and later); its headers need not be
  * installed where Open MPI's are. */
@@ -64,7 +64,7 @@ static void registered(int status, size_t id, void *data)
     atomic_store(&answer, status);
 }
 
-/* ---- what a process with a guardian does without its server -------------------------------------- */
+/* ---- what a process with a guardian does without its server --------------------------------- */
 
 static int commit_nothing(void)
 {
@@ -83,10 +83,15 @@ static int end_here(int status, const char *message, opal_list_t *processes)
 static opal_pmix_op_cbfunc_t fence_done = NULL;
 static void *fence_data = NULL;
 
+/* Open MPI's own, for the fences of MPI_Init. */
+static opal_pmix_base_module_fence_nb_fn_t servers_fence_nb = NULL;
+static opal_pmix_base_module_fence_fn_t servers_fence = NULL;
+
 static int fence_begin(opal_list_t *processes, int collect, opal_pmix_op_cbfunc_t done, void *data)
 {
-    (void) processes;
-    (void) collect;
+    if (0 == rustbtl_glue_stage()) {
+        return servers_fence_nb(processes, collect, done, data);
+    }
     fence_done = done;
     fence_data = data;
     rustbtl_fence();
@@ -113,6 +118,9 @@ static void wake(int status, void *data)
 
 static int fence(opal_list_t *processes, int collect)
 {
+    if (0 == rustbtl_glue_stage()) {
+        return servers_fence(processes, collect);
+    }
     atomic_store(&fence_is_over, false);
     (void) fence_begin(processes, collect, wake, NULL);
     while (!atomic_load(&fence_is_over)) {
@@ -124,6 +132,8 @@ static int fence(opal_list_t *processes, int collect)
 
 int32_t rustbtl_glue_protect(void)
 {
+    servers_fence = opal_pmix.fence;
+    servers_fence_nb = opal_pmix.fence_nb;
     opal_pmix.fence = fence;
     opal_pmix.fence_nb = fence_begin;
     void *library = dlopen("libpmix.so.2", RTLD_NOLOAD | RTLD_NOW);

@@ -1,9 +1,10 @@
-//! What is stored so that a set can come back; today the payload log of sender-based logging.
+//! What is stored so that a set can come back; the payload log and the image format.
 //!
 //! Pure data structures: memory comes from the driver through [`SegmentMemory`], and neither time
 //! nor threads exist here. `DESIGN.md` in this folder names the parts.
 #![forbid(unsafe_code)]
 
+pub mod image;
 pub mod payload_log;
 
 pub use payload_log::PayloadLog;

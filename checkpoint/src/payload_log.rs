@@ -171,6 +171,22 @@ impl<M: SegmentMemory> PayloadLog<M> {
         self.segment(place.slot).memory.as_ref()[place.offset..].get(..head.bytes)
     }
 
+    /// The same, to be written: for payloads that are copied after [`Self::append`] has made room.
+    pub fn payload_mut(&mut self, record: LogRecord) -> Option<&mut [u8]> {
+        let (segment, at) = self.find(record)?;
+        let head = record::read(segment.memory.as_ref(), at.offset);
+        if !head.live {
+            return None;
+        }
+        let (slot, from) = if head.bulk {
+            let place = record::read_place(segment.memory.as_ref(), at.offset);
+            (place.slot, place.offset)
+        } else {
+            (at.slot, at.offset + record::HEAD_BYTES)
+        };
+        self.segment_mut(slot).memory.as_mut()[from..].get_mut(..head.bytes)
+    }
+
     /// What was appended, if it was not trimmed.
     pub fn entry(&self, record: LogRecord) -> Option<LogEntry> {
         let (segment, at) = self.find_live(record)?;

@@ -2,12 +2,16 @@
 //! what. Nothing in here knows of MPI, frames or ranks.
 
 pub mod barrier;
+pub mod copy;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;
+pub mod pmix;
 pub mod process;
 pub mod random;
+pub mod signals;
 pub mod socket;
+pub mod wake;
 
 use core::fmt;
 

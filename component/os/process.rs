@@ -3,6 +3,15 @@
 use super::{OsError, errno};
 
 /// Effective user id.
+pub fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: writable for its length, less the last byte, which stays zero.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let text = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// The user.
 pub fn uid() -> u32 {
     // SAFETY: no arguments, no failure.
     unsafe { libc::geteuid() }

@@ -2,8 +2,9 @@
 
 use super::{OsError, errno, errno_text};
 use std::io::IoSlice;
+use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Outcome of a read or a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -111,6 +112,14 @@ fn raw_address(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t)
         }
     };
     (raw, len as libc::socklen_t)
+}
+
+/// The other end of a connected TCP socket, if this descriptor is one.
+pub fn peer(fd: RawFd) -> Option<SocketAddr> {
+    // SAFETY: only looked at: not closed, because it is never dropped. A number that is not open
+    // fails with EBADF.
+    let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
+    stream.peer_addr().ok()
 }
 
 /// Set an integer option.

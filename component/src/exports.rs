@@ -5,7 +5,7 @@ use crate::idle;
 use crate::operation::Op;
 use crate::process::{is_installed, shared};
 use crate::start::{self, Started};
-use crate::{finish, report, summary};
+use crate::{checkpoint, finish, report, summary};
 use core::ffi::c_void;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
 use rustbtl_fragments::ids::*;
@@ -125,11 +125,13 @@ pub unsafe extern "C" fn rustbtl_send(
     let mut process = shared.enter();
     let mode = if synchronous != 0 { Mode::Synchronous } else { Mode::Standard };
     let (comm, to) = (CommId(comm), CommRank(to as u32));
+    process.host.allow_copy_later(synchronous == 0);
     let sent =
         process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, op.bytes(), op));
     process.host.push();
     let code = match sent {
-        Ok(Sent::Complete) => DONE,
+        Ok(Sent::Complete) if process.host.settle(op) => DONE,
+        Ok(Sent::Complete) => PENDING,
         Ok(Sent::Pending(id)) => {
             op.set_id(id.0);
             PENDING
@@ -284,8 +286,34 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
     report::counters(&process)[..PVARS].get(which as usize).map_or(0, |(_, value)| *value)
 }
 
-/// A restored process waits for the others in MPI_Finalize; `Glue::fenced` follows.
+/// The program asks for a line (`glue-c/api/`). `line`: its number, 0 if there is none.
+///
+/// # Safety
+/// `line` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: *mut u64) -> i32 {
+    let wish = checkpoint::Wish { all: all != 0, wait: wait != 0, then_exit: then_exit != 0 };
+    let outcome = checkpoint::ask(wish);
+    // SAFETY: null or writable.
+    if let Some(line) = unsafe { line.as_mut() } {
+        *line = outcome.as_ref().map_or(0, |line| line.0);
+    }
+    if let Err(problem) = &outcome
+        && is_installed()
+    {
+        shared().glue.tell("no-line", &[problem]);
+    }
+    outcome.map_or(FAILED, |_| DONE)
+}
+
+/// How often this process was restored.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_restarts() -> u32 {
+    checkpoint::restarts()
+}
+
+/// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {
-    // Filled in by the checkpoint thread's part.
+    checkpoint::fence();
 }

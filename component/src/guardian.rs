@@ -90,6 +90,11 @@ impl Guardian {
         Ok(Self { socket, incoming: Mutex::default(), outgoing: Mutex::new(()) })
     }
 
+    /// In a restored process: the socket under the same number is another one.
+    pub fn renew(&self) {
+        *self.incoming.lock().unwrap_or_else(PoisonError::into_inner) = FrameBuffer::new();
+    }
+
     /// To poll: readable when [`Self::receive`] has something to do.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()

@@ -8,15 +8,22 @@ use crate::peers::{Peers, Route, card_of};
 use crate::transports::shm::Shm;
 use crate::transports::tcp::{Tcp, TcpPeer};
 use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
+use crate::unlogged::Unlogged;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
 const COPY_BYTES: u64 = 64 << 10;
+
+/// Up to this size a message that leaves the set is copied into the log before it is sent: that is
+/// not worth a thought.
+const COPIED_FIRST_BYTES: u64 = 4 << 10;
+/// Up to this size a message that leaves the set is copied into the log before the call returns.
+const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// See the module's documentation.
 pub struct Surroundings {
@@ -42,10 +49,18 @@ pub struct Surroundings {
     pub tcp: Option<Tcp>,
     /// Payloads that left the set.
     pub log: PayloadLog<LogMemory>,
+    /// Messages that are not all in the log yet.
+    unlogged: Unlogged,
+    /// The message that is being sent may be copied later.
+    copy_later: bool,
     /// Complete operations that C has not been told of.
     pub done: VecDeque<Op>,
     /// Frames of a checkpoint that the machine of the line has not seen.
     pub line_frames: VecDeque<(PeerId, LineFrame)>,
+    /// How often this process' set was started again.
+    pub incarnation: Incarnation,
+    /// New cards of processes that were started again; others are in Open MPI's modex.
+    pub cards: BTreeMap<PeerId, crate::card::Card>,
     /// Something was handed to TCP since it was flushed.
     pub tcp_holds: bool,
     told_log_full: bool,
@@ -69,12 +84,29 @@ impl Surroundings {
             shm: None,
             tcp: None,
             log,
+            unlogged: Unlogged::default(),
+            copy_later: false,
             done: VecDeque::with_capacity(256),
             line_frames: VecDeque::new(),
+            incarnation: Incarnation(0),
+            cards: BTreeMap::new(),
             tcp_holds: false,
             told_log_full: false,
             scratch: Vec::new(),
         }
+    }
+
+    /// The process was made from a picture, on this node: no peer is known any more.
+    pub fn restarted(&mut self, incarnation: Incarnation, node: String) {
+        let me = self.peers.me().0 as usize;
+        self.routes.clear();
+        self.routes.resize(me + 1, Route::Unknown);
+        self.routes[me] = Route::Myself;
+        self.cards.clear();
+        self.line_frames.clear();
+        self.tcp_holds = false;
+        self.incarnation = incarnation;
+        self.node = node;
     }
 
     /// How a peer is reached.
@@ -121,6 +153,9 @@ impl Surroundings {
     #[cold]
     pub fn checked_card(&self, peer: PeerId) -> crate::card::Card {
         let who = self.describe(peer);
+        if let Some(card) = self.cards.get(&peer) {
+            return card.clone();
+        }
         let card = match card_of(&self.glue, self.peers.name(peer)) {
             None => self.glue.fatal("no-card", &[&who]),
             Some(Err(CardError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
@@ -157,6 +192,72 @@ impl Surroundings {
         let why = spill_error.unwrap_or("its budget is used up");
         let held = self.log.counters().bytes;
         self.glue.tell("log-full", &[&wanted.to_string(), &held.to_string(), why]);
+    }
+
+    /// Call `send` for an operation in standard mode: its copy in the log may be made later.
+    #[inline]
+    pub fn allow_copy_later(&mut self, allowed: bool) {
+        self.copy_later = allowed;
+    }
+
+    /// The operation is sent. False: it is not all in the log, so it is told later of its end.
+    #[inline]
+    pub fn settle(&mut self, op: Op) -> bool {
+        self.unlogged.is_empty() || self.unlogged.settle(&mut self.log, op, COPIED_AT_ONCE_BYTES)
+    }
+
+    /// There is nothing else to do: go on with the copies in the log. True: something was done.
+    #[inline]
+    pub fn copy_some(&mut self) -> bool {
+        !self.unlogged.is_empty() && self.copy_step()
+    }
+
+    #[cold]
+    fn copy_step(&mut self) -> bool {
+        let over = self.unlogged.step(&mut self.log);
+        self.copied(over);
+        true
+    }
+
+    /// All of an operation is in the log.
+    fn copied(&mut self, over: Option<Op>) {
+        if let Some(op) = over {
+            self.end(op);
+        }
+    }
+
+    /// Tell of the end of an operation.
+    #[inline]
+    fn end(&mut self, op: Op) {
+        if op.on_stack() && !self.threads {
+            op.set_complete();
+        } else {
+            self.done.push_back(op);
+        }
+    }
+
+    /// A frame with a part of a logged message.
+    fn transmit_logged(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        (record, range): (LogRecord, Range<u64>),
+        taken: usize,
+    ) -> Transmit {
+        let route = self.route(to);
+        let source = if self.unlogged.is_empty() { None } else { self.unlogged.source(record) };
+        let bytes = match source {
+            // SAFETY: the program's buffer, which stays unchanged until the send is complete.
+            Some(op) => unsafe { op.slice(range.start, range.end - range.start) },
+            None => &self.log.payload(record)[range.start as usize..range.end as usize],
+        };
+        let ways = (&mut self.shm, &mut self.tcp);
+        let outcome = hand(ways, route, to, header, Outgoing::Bytes(bytes), taken);
+        if source.is_some() && outcome == Transmit::Accepted {
+            let over = self.unlogged.copy_until(&mut self.log, record, range.end);
+            self.copied(over);
+        }
+        outcome
     }
 
     /// Push out what TCP still holds.
@@ -208,10 +309,7 @@ impl Surroundings {
                     hand(ways, route, to, header, Outgoing::Pack(bytes, &mut pack), taken)
                 }
             },
-            Payload::Log(record, range) => {
-                let bytes = &self.log.payload(record)[range.start as usize..range.end as usize];
-                hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
-            }
+            Payload::Log(record, range) => self.transmit_logged(to, header, (record, range), taken),
         }
     }
 
@@ -315,6 +413,13 @@ impl Host for Surroundings {
     fn log_append(&mut self, entry: &LogEntry, buffer: &mut Op) -> Result<LogRecord, LogFull> {
         let glue = self.glue;
         let op = *buffer;
+        let long = entry.bytes > COPIED_FIRST_BYTES;
+        if long && self.copy_later && op.convertor().is_none() && self.route(entry.to) == Route::Tcp
+        {
+            let record = self.log.append(entry, |_| ())?;
+            self.unlogged.add(record, op);
+            return Ok(record);
+        }
         self.log.append(entry, |into| match op.convertor() {
             // SAFETY: `into` is writable for all of the message.
             Some(convertor) => unsafe {
@@ -393,6 +498,7 @@ impl Host for Surroundings {
             return false;
         }
         let Some(shm) = &mut self.shm else { return false };
+        // What goes through shared memory is copied at once: all of it is in the log.
         let bytes: &[u8] = match buffer {
             Payload::Program(op, range) if op.convertor().is_none() => {
                 // SAFETY: the program's buffer, unchanged until the send is complete.
@@ -438,15 +544,12 @@ impl Host for Surroundings {
     #[inline]
     fn complete(&mut self, mut token: Op, status: Status) {
         token.fill(&status);
-        if token.on_stack() && !self.threads {
-            token.set_complete();
-        } else {
-            self.done.push_back(token);
-        }
+        self.end(token);
     }
 
     #[cold]
     fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
         self.line_frames.push_back((from, frame));
+        crate::checkpoint::ring();
     }
 }

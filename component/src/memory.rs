@@ -1,5 +1,6 @@
 //! Memory of the payload log: anonymous mappings within the budget, then a file.
 
+use crate::pages::Pages;
 use core::ptr::NonNull;
 use rustbtl_checkpoint::{Place, SegmentMemory};
 use std::fs::{File, OpenOptions};
@@ -25,7 +26,7 @@ unsafe impl Send for Segment {}
 
 impl Segment {
     /// Anonymous memory; large segments lie on the boundaries of huge pages.
-    fn anonymous(bytes: usize) -> io::Result<Self> {
+    pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         if bytes < HUGE {
             return Self::map(bytes, flags, -1, 0);
@@ -58,6 +59,21 @@ impl Segment {
         }
         let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
         Ok(Self { start, bytes, spilled: fd >= 0 })
+    }
+
+    /// Its address, for [`Self::from_raw`]; nothing is unmapped. Not for a part of the spill file.
+    pub fn into_raw(self) -> usize {
+        debug_assert!(!self.spilled);
+        let start = self.start.as_ptr() as usize;
+        core::mem::forget(self);
+        start
+    }
+
+    /// # Safety
+    /// `start` came from [`Self::into_raw`] of a segment of this size, and is used once.
+    pub unsafe fn from_raw(start: usize, bytes: usize) -> Option<Self> {
+        let start = NonNull::new(start as *mut u8)?;
+        Some(Self { start, bytes, spilled: false })
     }
 
     /// Have the kernel give pages for all of it now.
@@ -106,12 +122,35 @@ pub struct LogMemory {
     spilled: u64,
     /// Why the last spill failed, for the message to the user.
     pub spill_error: Option<String>,
+    /// Makes pages ahead of need.
+    pages: Option<Pages>,
+    /// There is a processor for that.
+    ahead: bool,
 }
 
 impl LogMemory {
     /// Spill to an unnamed file in `directory`.
     pub fn new(directory: Option<PathBuf>, rank: u32) -> Self {
-        Self { directory, rank, spill: None, spilled: 0, spill_error: None }
+        let (spill, pages) = (None, None);
+        Self { directory, rank, spill, spilled: 0, spill_error: None, pages, ahead: false }
+    }
+
+    /// Let a thread prepare large segments from now on; only where a processor is free for it.
+    pub fn prepare_ahead(&mut self) {
+        self.ahead = true;
+    }
+
+    /// A large segment whose pages are there already, if one is ready. The thread starts when
+    /// the log first grows to large segments.
+    fn prepared(&mut self, bytes: usize) -> Option<Segment> {
+        if !self.ahead || bytes < HUGE {
+            return None;
+        }
+        if self.pages.is_none() {
+            self.pages = Pages::start();
+            self.ahead = self.pages.is_some();
+        }
+        self.pages.as_mut()?.take(bytes)
     }
 
     /// Make the file now, to find out early that it cannot be made.
@@ -154,7 +193,7 @@ impl SegmentMemory for LogMemory {
 
     fn allocate(&mut self, bytes: usize, place: Place) -> io::Result<Segment> {
         match place {
-            Place::Memory => Segment::anonymous(bytes),
+            Place::Memory => self.prepared(bytes).map_or_else(|| Segment::anonymous(bytes), Ok),
             Place::Spill => self.spill(bytes).inspect_err(|error| {
                 self.spill_error = Some(error.to_string());
             }),

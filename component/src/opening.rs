@@ -22,11 +22,20 @@ pub struct Opening {
     tcp: TcpConfig,
     tcp_poll_interval: u32,
     size: u32,
+    /// Processors that this node's ranks may use.
+    pub processors: u32,
 }
 
 impl Opening {
     /// From the parameters, for process `me` of `size`.
-    pub fn new(glue: &Glue, config: &Config, texts: &Texts, me: PeerId, size: u32) -> Self {
+    pub fn new(
+        glue: &Glue,
+        config: &Config,
+        texts: &Texts,
+        me: PeerId,
+        size: u32,
+        processors: u32,
+    ) -> Self {
         let single_copy = match texts.single_copy.as_str() {
             "auto" | "cma" | "" => true,
             "none" => false,
@@ -55,7 +64,7 @@ impl Opening {
             single_copy,
         };
         let (shm, tcp_poll_interval) = (config.shm != 0, config.tcp_poll_interval);
-        Self { shm, segment, tcp, tcp_poll_interval, size }
+        Self { shm, segment, tcp, tcp_poll_interval, size, processors }
     }
 
     /// Do `local` ranks of a node use shared memory?

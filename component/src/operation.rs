@@ -88,8 +88,10 @@ impl Op {
     /// Tell the waiting call. Only without threads; the operation is gone afterwards.
     #[inline]
     pub fn set_complete(self) {
-        // SAFETY: invariant of the type; without threads nobody else writes it meanwhile.
-        unsafe { (*self.0.as_ptr()).state = STATE_COMPLETE };
+        // SAFETY: invariant of the type: the first field lives; others touch it atomically.
+        let state = unsafe { self.0.cast::<AtomicUsize>().as_ref() };
+        // [complete] the results: the checkpoint thread may be the one who completes it.
+        state.store(STATE_COMPLETE, Ordering::Release);
     }
 
     /// Is it complete? Only for the call that waits for it.

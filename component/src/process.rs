@@ -176,6 +176,9 @@ impl Process {
         if !self.engine.is_flushed() {
             self.timed(|engine, host| engine.flush(host));
         }
+        if happened == 0 {
+            self.host.copy_some();
+        }
         self.rounds += 1;
         if self.rounds >= SLOW_ROUNDS {
             self.rounds = 0;

@@ -1,6 +1,7 @@
 //! From parameters to a process that others can talk to.
 
 use crate::card::Card;
+use crate::checkpoint;
 use crate::glue::{Config, Glue, Job};
 use crate::host::Surroundings;
 use crate::idle::Idle;
@@ -27,6 +28,8 @@ pub struct Started {
     pub opening: Opening,
     /// Processes of this node.
     local: Vec<PeerId>,
+    /// Processes of the own set, where the policy alone names them.
+    members: Option<Vec<PeerId>>,
     /// Directory of the report.
     pub report: Option<PathBuf>,
 }
@@ -112,6 +115,8 @@ impl Place {
 /// The policy's names and this process' set.
 struct Sets {
     set: SetId,
+    /// All processes of the set; `None`: those of this node that say they are in it.
+    members: Option<Vec<PeerId>>,
     fingerprint: u64,
     text: String,
 }
@@ -134,7 +139,15 @@ fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &Place) -> 
     let placed = set_of(&policy, me, &local, file.as_deref())
         .unwrap_or_else(|error| glue.fatal("bad-sets", &[sets, &error.to_string()]));
     let fingerprint = fingerprint(&policy, size, file.as_deref());
-    Sets { set: placed.set, fingerprint, text: policy.to_string() }
+    let members = match (&policy, file) {
+        (SetPolicy::All, _) => Some((0..size).map(PeerId).collect()),
+        (_, Some(sets)) => {
+            let all = sets.iter().zip(0..);
+            Some(all.filter(|&(&set, _)| set == placed.set).map(|(_, rank)| PeerId(rank)).collect())
+        }
+        _ => None,
+    };
+    Sets { set: placed.set, members, fingerprint, text: policy.to_string() }
 }
 
 /// The log, with a place to spill to that was tried.
@@ -186,9 +199,12 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let texts = unsafe { Texts::read(config) };
     let chosen = choose_set(&glue, &texts.sets, rank, job.size, &place);
     let report = report::directory(&glue, &texts.report);
-    let log = make_log(&glue, config, &texts.spill, rank.0, &place);
+    let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);
+    if job.processors > job.local_size {
+        log.memory_mut().prepare_ahead();
+    }
 
-    let opening = Opening::new(&glue, config, &texts, me, job.size);
+    let opening = Opening::new(&glue, config, &texts, me, job.size, job.processors);
     let index = place.ranks.iter().position(|&other| other == rank).unwrap_or(0);
     let use_shm = opening.uses_shm(place.ranks.len());
     let segment = (use_shm && index == 0).then(|| opening.segment(&glue, place.ranks.len(), index));
@@ -206,6 +222,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         set: SetId(peers.of_rank(chosen.set.0).0),
         segment: segment.as_ref().map(|s| s.name().to_owned()).unwrap_or_default(),
         tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
+        known: Vec::new(),
     };
 
     let mut host = Surroundings::new(glue, job.threads != 0, peers, log);
@@ -228,21 +245,35 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     }
     process::install(process);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
-    Started { card: card.encode(), segment, opening, local, report }
+    let members = chosen.members;
+    Started { card: card.encode(), segment, opening, local, members, report }
 }
 
 impl Started {
-    /// The others' cards can be had: check those of this node and of rank 0, attach the segment.
+    /// The others' cards can be had: check those of this node and of rank 0, attach the segment;
+    /// then lines may be taken, if somebody looks after this process.
     pub fn connect(&mut self) {
+        let members = self.attach();
+        if let Err(error) = checkpoint::start(&self.opening, members) {
+            process::shared().glue.fatal("guardian", &[&error]);
+        }
+    }
+
+    /// The processes of the own set.
+    fn attach(&mut self) -> Vec<PeerId> {
         let mut process = process::shared().enter();
         let host = &mut process.host;
-        let me = host.peers.me();
+        let (me, set) = (host.peers.me(), host.set);
         // Rank 0 stands for the nodes that this process may never talk to.
         let others = self.local.iter().copied().chain([host.peers.of_rank(0)]);
         let cards: Vec<(PeerId, Card)> =
             others.filter(|&peer| peer != me).map(|peer| (peer, host.checked_card(peer))).collect();
+        let members = self.members.take().unwrap_or_else(|| {
+            let of_set = cards.iter().filter(|(_, card)| card.set == set).map(|(peer, _)| *peer);
+            of_set.chain([me]).collect()
+        });
         if !self.opening.uses_shm(self.local.len()) {
-            return;
+            return members;
         }
         let index = self.local.iter().position(|&rank| rank == me).unwrap_or(0);
         let segment = self.segment.take().unwrap_or_else(|| {
@@ -251,5 +282,6 @@ impl Started {
             self.opening.attach(&host.glue, name, self.local.len(), index)
         });
         host.shm = Some(Shm::new(segment, &self.local));
+        members
     }
 }

@@ -21,6 +21,7 @@ use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
 use rustbtl_ring::{Consumer, Producer, Raw, frame_bytes_max};
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 
 /// Frames taken from one ring before the next one has its turn.
 const BURST: u32 = 16;
@@ -90,6 +91,16 @@ pub struct Shm {
 const NOBODY: u16 = u16::MAX;
 
 impl Shm {
+    /// The descriptor of the segment.
+    pub fn descriptor(&self) -> RawFd {
+        self.segment.descriptor()
+    }
+
+    /// Where the segment is mapped.
+    pub fn range(&self) -> core::ops::Range<usize> {
+        self.segment.range()
+    }
+
     /// The transport over an attached segment; `peers`: the ids of the local ranks in the order
     /// of their local indices, this one's included.
     ///

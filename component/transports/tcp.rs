@@ -1,7 +1,7 @@
 //! Transport between nodes: one TCP connection per pair, opened when it is first needed.
 //!
 //! Nothing is read from a connection before both ends have proved that they belong to the job
-//! (`tcp/handshake.rs`). If both ends connect at the same time, the connection that the lower
+//! (`coordination/src/handshake.rs`). If both ends connect at the same time, the connection that the lower
 //! [`PeerId`] initiated survives.
 //!
 //! Waiting costs one `recv` on each of a few connections that were active last; all others, the
@@ -12,7 +12,7 @@ mod config;
 mod connection;
 mod dial;
 mod dialing;
-mod handshake;
+
 mod select;
 mod stranger;
 
@@ -24,11 +24,12 @@ use crate::os::socket::{self, Epoll, Ready};
 use crate::os::{now_ns, random};
 use connection::{Connection, Fill, Next};
 use dial::Dial;
-use handshake::Names;
+use rustbtl_coordination::handshake::{self, Names};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::{ANNOUNCE_BYTES, FRAME_BYTES_MAX};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, RawFd};
 use stranger::Stranger;
 
 /// Frames taken from one connection before the next one has its turn.
@@ -252,6 +253,19 @@ impl Tcp {
     /// at this transport may bring something. Not while a connection is being opened.
     pub fn descriptor(&self) -> Option<i32> {
         (self.dialing == 0).then(|| self.epoll.descriptor())
+    }
+
+    /// Every descriptor that this transport has open.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let connections = self.connections.iter().flatten().map(|c| c.stream.as_raw_fd());
+        let strangers = self.strangers.iter().flatten().map(|s| s.stream.as_raw_fd());
+        let dials = self
+            .peers
+            .iter()
+            .filter_map(|peer| peer.dial.as_ref()?.socket().map(|(stream, _)| stream.as_raw_fd()));
+        let listeners = self.listeners.iter().map(AsRawFd::as_raw_fd);
+        let all = connections.chain(strangers).chain(dials).chain(listeners);
+        all.chain([self.epoll.descriptor()]).collect()
     }
 
     #[inline]

@@ -15,7 +15,7 @@
 //! * L4 A line that is ordered ends in `Complete` or in `Abort` and `Drop`, once.
 //! * L5 Messages are trimmed by the oldest line that their receiver's set can go back to alone.
 //! * L6 No line is ordered of a set that has lost a rank or of which one is in MPI_Finalize; no
-//!   global line while there is such a set.
+//!   global line while there is such a set or one that repeats its past.
 
 use crate::interval::Interval;
 use crate::silence::{Answer, Refusal, Scope};
@@ -91,12 +91,17 @@ pub enum Input {
         /// The rank.
         rank: PeerId,
     },
-    /// A set runs again.
+    /// A set runs again, alone: it repeats what it has done since its line.
     Back {
         /// The set.
         set: SetId,
         /// The line it was restored from.
         line: u64,
+    },
+    /// It has done again all that other sets have seen of it.
+    CaughtUp {
+        /// The set.
+        set: SetId,
     },
     /// A rank is in MPI_Finalize.
     Finishing {
@@ -229,6 +234,9 @@ impl fmt::Display for LinesError {
 struct Set {
     ranks: BTreeSet<PeerId>,
     lost: bool,
+    /// Others have seen what it has not done again yet: of such a state a global line would hold
+    /// messages that nobody has sent.
+    behind: bool,
     finishing: bool,
     wanted: bool,
     due: Option<u64>,
@@ -351,6 +359,9 @@ impl Lines {
             }
             Input::Lost { rank } => self.on_lost(rank)?,
             Input::Back { set, line } => self.on_back(set, line)?,
+            Input::CaughtUp { set } => {
+                self.sets.get_mut(&set).ok_or(LinesError::Set(set))?.behind = false;
+            }
             Input::Finishing { rank } => self.rank(rank)?.finishing = true,
         }
         self.time_out();
@@ -382,9 +393,10 @@ impl Lines {
         self.globals.back().copied()
     }
 
-    /// The youngest complete line that a set can go back to.
-    pub fn last_of(&self, set: SetId) -> Option<u64> {
-        self.sets.get(&set)?.kept.back().copied()
+    /// The complete lines that a set can go back to alone, ascending. After `Lost` and until `Back`
+    /// they do not change.
+    pub fn lines_of(&self, set: SetId) -> impl Iterator<Item = u64> + '_ {
+        self.sets.get(&set).into_iter().flat_map(|set| set.kept.iter().copied())
     }
 
     fn rank(&mut self, rank: PeerId) -> Result<&mut Set, LinesError> {
@@ -537,6 +549,7 @@ impl Lines {
     fn on_back(&mut self, id: SetId, line: u64) -> Result<(), LinesError> {
         let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
         set.lost = false;
+        set.behind = true;
         while let Some(younger) = set.kept.back().copied().filter(|kept| *kept > line) {
             set.kept.pop_back();
             if !self.globals.contains(&younger) {
@@ -564,7 +577,7 @@ impl Lines {
         }
         let due = |due: Option<u64>| due.is_some_and(|due| due <= self.now);
         let wanted = self.global_wanted.is_some() || due(self.global_due);
-        if wanted && self.sets.values().all(Set::usable) {
+        if wanted && self.sets.values().all(|set| set.usable() && !set.behind) {
             if self.lines.is_empty() {
                 self.begin_global();
             }

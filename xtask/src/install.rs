@@ -38,9 +38,11 @@ pub fn run(options: &Options) -> Result<()> {
     for text in build::help_files()? {
         copy(&text, &to)?;
     }
+    copy(&build::program(), &to)?;
     let searched = options.prefix.is_none() || to == build::component_folder()?;
     prove(&to, searched)?;
     println!("installed in {}", to.display());
+    println!("the command: {}", to.join(build::PROGRAM).display());
     if !searched {
         println!("tell Open MPI: --mca mca_base_component_path {}:SYSTEM_DEFAULT", to.display());
     }

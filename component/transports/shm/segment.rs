@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
 use rustbtl_ring::{Raw, frame_bytes_max, valid_ring_bytes};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 /// Largest payload of an eager fragment unless told otherwise; see docs/performance.md.
@@ -173,6 +174,17 @@ impl Segment {
     /// Sizes.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// The descriptor of its file.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.mapping.file().as_raw_fd()
+    }
+
+    /// Where it is mapped.
+    pub(super) fn range(&self) -> core::ops::Range<usize> {
+        let start = self.mapping.start().as_ptr() as usize;
+        start..start + self.mapping.bytes()
     }
 
     /// My local index.

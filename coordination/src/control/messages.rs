@@ -312,6 +312,11 @@ class 2 ToRank {
         /// Empty, or why there is no line.
         problem: String,
     },
+    /// This set goes back to no line before this one: send `Covered` to peers of other sets.
+    13 Trim {
+        /// The oldest line that it can go back to.
+        line: LineId,
+    },
 }
 
 /// Up the tree: guardian to agent, agent to coordinator.
@@ -431,6 +436,11 @@ class 4 ToNode {
     5 Beat {
         /// Counts up.
         count: u64,
+    },
+    /// Of an agent: there is no way to the coordinator, and there will be none.
+    6 Alone {
+        /// What is wrong and what to do; empty for all guardians but one.
+        reason: String,
     },
 }
 

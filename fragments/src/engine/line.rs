@@ -174,6 +174,12 @@ impl<H: Host> Engine<H> {
         told
     }
 
+    /// After [`Engine::restarted`]: a process of the own set is reached in another way.
+    pub fn readdress(&mut self, host: &mut H, id: PeerId) {
+        let info = host.peer_info(id);
+        self.peer(id).info = info;
+    }
+
     /// The process runs in a new incarnation: the engine was restored from a line, which is over.
     /// The driver then reports every channel to another set as down, and as up when it is open
     /// again; the channels inside the set go on from the line.

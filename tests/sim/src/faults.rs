@@ -3,26 +3,15 @@
 //! A line of a set is taken when the set is silent inside: its programs pause until no frame is
 //! under way among its processes and every matched receive from inside is complete (DESIGN §6).
 
-use crate::host::Memory;
-use crate::host::SimHost;
+use crate::image::Image;
 use crate::model::{Stream, lane};
 use crate::network::{Event, is};
 use crate::options::{Options, Planted};
-use crate::process::{Process, Program};
+use crate::process::Process;
 use crate::world::World;
-use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::wire::{HEADER_BYTES, Kind};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// One process in a line.
-struct Image {
-    engine: Engine<SimHost>,
-    memory: Memory,
-    program: Program,
-    /// Internal sends on offer.
-    exposed: Vec<(usize, u64, Vec<u8>)>,
-}
 
 /// A frame that outlived its incarnation.
 struct Ghost {
@@ -39,7 +28,7 @@ pub struct Faults {
     deaths: u32,
     lines: u32,
     rate: u32,
-    stored: BTreeMap<u32, Vec<Image>>,
+    pub(crate) stored: BTreeMap<u32, Vec<Image>>,
     /// Sets that are to be silent for a line.
     quiescing: BTreeSet<u32>,
     /// Sets that are dead.
@@ -112,7 +101,8 @@ impl Faults {
 }
 
 impl World {
-    fn members(&self, set: u32) -> Vec<usize> {
+    /// The processes of a set.
+    pub fn members(&self, set: u32) -> Vec<usize> {
         let sets = &self.shared.options.sets;
         (0..sets.len()).filter(|&rank| sets[rank] == set).collect()
     }
@@ -125,12 +115,15 @@ impl World {
     /// Maybe a fault, a repair or a line. True: that was this step.
     pub fn fault_step(&mut self) -> bool {
         self.take_lines_of_silent_sets();
+        let calm = self.lines.is_past_the_fence();
         if !self.prng.chance(20) {
             return false;
         }
         match self.prng.below(8) {
             0 if self.faults.resets > 0 && self.prng.chance(self.faults.rate) => self.reset(),
-            1 if self.faults.deaths > 0 && self.prng.chance(self.faults.rate) => self.die(),
+            1 if !calm && self.faults.deaths > 0 && self.prng.chance(self.faults.rate) => {
+                self.die()
+            }
             2 if self.faults.lines > 0 && self.prng.chance(self.faults.rate) => self.ask_for_line(),
             3 | 4 => self.learn(),
             5 => self.connect(),
@@ -205,7 +198,8 @@ impl World {
         true
     }
 
-    fn peer_down(&mut self, me: usize, other: usize) {
+    /// One end reports the loss of a channel.
+    pub fn peer_down(&mut self, me: usize, other: usize) {
         self.net.borrow_mut().end(me, other).view = None;
         let process = &mut self.processes[me];
         // The driver ends pulls from a peer before it reports the loss.
@@ -246,23 +240,8 @@ impl World {
 
     /// Take a line of a silent set.
     pub fn take_line(&mut self, set: u32) {
-        let members = self.members(set);
-        let net = self.net.borrow();
-        let mut line = Vec::new();
-        for &rank in &members {
-            let process = &self.processes[rank];
-            let inside = |to: &usize| members.contains(to);
-            let exposed =
-                net.exposed.iter().filter(|((owner, to, _), _)| *owner == rank && inside(to));
-            line.push(Image {
-                engine: process.engine.clone(),
-                memory: process.host.memory.clone(),
-                program: process.program.clone(),
-                exposed: exposed.map(|((_, to, id), bytes)| (*to, *id, bytes.clone())).collect(),
-            });
-        }
-        drop(net);
-        self.faults.stored.insert(set, line);
+        let line = self.members(set).into_iter().map(|rank| self.picture(rank)).collect();
+        self.faults.store(set, line);
         if self.shared.options.trim {
             let others = self.others(set).into_iter().map(|rank| (rank, set));
             self.faults.trims.extend(others);
@@ -283,16 +262,9 @@ impl World {
         for &rank in &members {
             self.processes[rank].host.pulls.clear();
             for other in 0..ranks {
+                self.lose(rank, other);
+                self.lose(other, rank);
                 let mut net = self.net.borrow_mut();
-                let epoch = net.connection(rank, other).epoch;
-                for (from, to) in [(rank, other), (other, rank)] {
-                    let frames = net.clear(from, to);
-                    if self.shared.options.ghosts {
-                        let ghosts =
-                            frames.into_iter().map(|frame| Ghost { from, to, epoch, frame });
-                        self.faults.ghosts.extend(ghosts);
-                    }
-                }
                 net.exposed.retain(|(owner, ..), _| *owner != rank);
                 if members.contains(&other) {
                     continue;
@@ -303,32 +275,36 @@ impl World {
                 net.end(rank, other).events.clear();
             }
         }
+        self.lines_lost(&members);
         true
+    }
+
+    /// What is under way between two processes is lost, or comes later than it should.
+    pub fn lose(&mut self, from: usize, to: usize) {
+        let mut net = self.net.borrow_mut();
+        let epoch = net.connection(from, to).epoch;
+        let frames = net.clear(from, to);
+        if self.shared.options.ghosts {
+            let ghosts = frames.into_iter().map(|frame| Ghost { from, to, epoch, frame });
+            self.faults.ghosts.extend(ghosts);
+        }
     }
 
     /// A dead set is restored from its line.
     fn come_back(&mut self) -> bool {
         let Some(&set) = self.faults.dead.first() else { return false };
         let set = if self.prng.chance(50) { set } else { *self.faults.dead.last().unwrap_or(&set) };
-        self.faults.dead.remove(&set);
-        let members = self.members(set);
-        let Some(line) = self.faults.stored.get(&set) else { panic!("no line of {set}") };
-        let keep_exposed = self.prng.chance(50);
-        for (&rank, image) in members.iter().zip(line) {
-            let process = &mut self.processes[rank];
-            process.engine = image.engine.clone();
-            process.host.memory = image.memory.clone();
-            process.program = image.program.clone();
-            process.host.completed.clear();
-            let mut net = self.net.borrow_mut();
-            net.incarnations[rank] += 1;
-            process.engine.restarted(Incarnation(net.incarnations[rank]));
-            if keep_exposed {
-                let again = image.exposed.iter();
-                net.exposed.extend(again.map(|(to, id, bytes)| ((rank, *to, *id), bytes.clone())));
+        if self.shared.options.coordinated {
+            self.come_back_from_line(set);
+        } else {
+            self.faults.dead.remove(&set);
+            let Some(line) = self.faults.stored.get(&set).cloned() else { panic!("no line") };
+            let keep_exposed = self.prng.chance(50);
+            for (rank, image) in self.members(set).into_iter().zip(&line) {
+                self.restore(rank, image, keep_exposed);
             }
         }
-        for rank in members {
+        for rank in self.members(set) {
             for other in self.others(set) {
                 self.peer_down(rank, other);
             }

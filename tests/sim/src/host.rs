@@ -8,6 +8,7 @@ use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
+use rustbtl_fragments::wire::Kind;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -71,6 +72,8 @@ pub struct SimHost {
     pub completed: Vec<(u32, Status)>,
     /// Frames of checkpoints that the machine of the line has not seen.
     pub line_frames: VecDeque<(PeerId, LineFrame)>,
+    /// Planted: messages to other sets find no room, everything else does.
+    pub refuses_messages: bool,
     /// Pulls that go on.
     pub pulls: Vec<Pulling>,
     net: Rc<RefCell<Network>>,
@@ -96,11 +99,17 @@ impl SimHost {
             memory,
             completed: Vec::new(),
             line_frames: VecDeque::new(),
+            refuses_messages: false,
             pulls: Vec::new(),
             net,
             options,
             prng,
         }
+    }
+
+    /// Change the network.
+    pub fn net(&self, change: impl FnOnce(&mut Network)) {
+        change(&mut self.net.borrow_mut());
     }
 
     fn buffer(&self, buffer: Buffer) -> &[u8] {
@@ -193,6 +202,10 @@ impl Host for SimHost {
         assert!(!(outside && from_program), "E4: an outgoing payload comes from the log");
         let inside = matches!(payload, Payload::Log(..)) && !outside;
         assert!(!inside, "E5: an internal payload is not in the log");
+        let message = [Kind::Eager as u8, Kind::Announce as u8].contains(&header[5]);
+        if self.refuses_messages && outside && message && taken == 0 {
+            return Transmit::Full(0);
+        }
         let payload = self.bytes(&payload);
         self.net.borrow_mut().offer(self.me, to.0 as usize, header, &payload, taken)
     }

@@ -8,6 +8,8 @@
 pub mod decoder;
 pub mod faults;
 pub mod host;
+pub mod image;
+pub mod lines;
 pub mod model;
 pub mod network;
 pub mod options;

@@ -71,6 +71,8 @@ pub struct Network {
     pub exposed: Exposed,
     /// Incarnation of each rank's set.
     pub incarnations: Vec<u16>,
+    /// Planted: frames of messages that are offered now are dropped.
+    pub swallow: bool,
 }
 
 impl Network {
@@ -87,6 +89,7 @@ impl Network {
             connections: vec![Connection { epoch: 0, alive: true }; ranks * ranks],
             exposed: Exposed::new(),
             incarnations: vec![0; ranks],
+            swallow: false,
         }
     }
 
@@ -133,6 +136,9 @@ impl Network {
             self.wire(from, to).partial = None;
             let void = self.end(from, to).view.is_some() && self.prng.chance(50);
             return if void { Transmit::Accepted } else { Transmit::Down };
+        }
+        if self.swallow && header[5] == Kind::Eager as u8 && taken == 0 {
+            return Transmit::Accepted;
         }
         let (room_bytes, may_split) = (self.options.room_bytes, self.options.partial);
         let refused = self.prng.chance(self.options.refusals);
@@ -249,7 +255,31 @@ impl Wire {
                 let at = self.frames.len() - 1;
                 self.frames.insert(at, frame);
             }
+            Some(Planted::TokenOvertakes)
+                if is(&frame, Kind::Line)
+                    && self.frames.back().is_some_and(|last| is(last, Kind::Eager)) =>
+            {
+                let at = self.frames.len() - 1;
+                self.frames.insert(at, frame);
+            }
             _ => self.frames.push_back(frame),
         }
+    }
+
+    /// Nothing but frames of a line under way?
+    pub fn is_silent_but_for_lines(&self) -> bool {
+        let half = self.partial.as_ref().is_none_or(|half| half.header[5] == Kind::Line as u8);
+        half && self.frames.iter().all(|frame| is(frame, Kind::Line))
+    }
+
+    /// Is a frame half taken?
+    pub fn is_half(&self) -> bool {
+        self.partial.is_some()
+    }
+
+    /// Planted: a frame that jumps the queue of its sender.
+    pub fn inject(&mut self, frame: Vec<u8>) {
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
     }
 }

@@ -28,6 +28,26 @@ pub enum Planted {
     FrameLost,
     /// A half-taken frame is offered again from its start.
     SendBufferReused,
+    /// A token overtakes the eager fragments before it.
+    TokenOvertakes,
+    /// A token is sent while the frame before it is half taken.
+    TokenPastHalfTaken,
+    /// A process claims rendezvous silence as soon as it is asked.
+    RendezvousSilenceSkipped,
+    /// Nobody is asked whether a `Done` behind the token has arrived.
+    FlushSkipped,
+    /// A process goes on when it has its picture, whatever the others have.
+    ResumeEarly,
+    /// Sends to other sets are not stopped for a global line.
+    OutgoingNotHeld,
+    /// Frames that a line held are dropped at its end.
+    HeldFramesLost,
+    /// Frames of an earlier line are taken for those of this one.
+    StaleLineAccepted,
+    /// Senders trim when a line is frozen, before it is complete.
+    TrimBeforeCommit,
+    /// News of matches pass between sets while a global line is taken.
+    MatchesNotHeld,
 }
 
 /// Everything that a run depends on.
@@ -77,6 +97,18 @@ pub struct Options {
     pub ghosts: bool,
     /// Percent of opportunities for a fault that are taken.
     pub fault_rate: u32,
+    /// Lines are taken by the real machines and a coordinator.
+    pub coordinated: bool,
+    /// Lines that are ordered.
+    pub orders: u32,
+    /// Whole jobs that are started again from a global line.
+    pub restarts: u32,
+    /// Steps after which the coordinator gives a line up.
+    pub timeout: u64,
+    /// Percent of pictures that fail, of images that cannot be stored, of manifests.
+    pub failures: u32,
+    /// Lines that are kept.
+    pub kept_lines: usize,
     /// A bug.
     pub planted: Option<Planted>,
 }
@@ -90,6 +122,9 @@ pub enum Tier {
     Resets,
     /// Connections are reset and sets die.
     Deaths,
+    /// Lines of sets and of the job by the real machines; jobs start again from the latter. Also
+    /// resets, and deaths of sets where results repeat.
+    Lines,
 }
 
 impl Options {
@@ -97,13 +132,20 @@ impl Options {
     pub fn of(tier: Tier, seed: u64) -> Self {
         let mut prng = Prng::new(seed).fork(1);
         let faults = tier != Tier::Calm;
+        let coordinated = tier == Tier::Lines;
         let ranks = prng.from_to(if faults { 2 } else { 1 }, 6) as u32;
-        let size = prng.from_to(1, u64::from(if faults { (ranks - 1).min(3) } else { ranks }));
+        let size_max = match tier {
+            Tier::Resets | Tier::Deaths => (ranks - 1).min(3),
+            Tier::Calm | Tier::Lines => ranks,
+        };
+        let size = prng.from_to(1, u64::from(size_max));
         let sets = (0..ranks).map(|rank| rank - rank % size as u32).collect();
         let eager = |prng: &mut Prng| prng.pick(&[0, 16, 64, 64, 200]);
         let chunk = |prng: &mut Prng| prng.pick(&[1, 50, 64, 200, 1000]);
         let deaths = tier == Tier::Deaths;
-        let repeatable = deaths || tier == Tier::Resets && prng.chance(40);
+        let repeatable = deaths || faults && prng.chance(40);
+        let deaths = deaths || coordinated && repeatable && prng.chance(60);
+        let quiet = coordinated && prng.chance(30);
         Self {
             seed,
             sets,
@@ -120,20 +162,31 @@ impl Options {
             bytes_max: prng.pick(&[100, 700, 700, 4000]),
             wild: !repeatable && prng.chance(60),
             repeatable,
-            instances: deaths || prng.chance(50),
-            resets: if faults { prng.from_to(u64::from(!deaths), 12) as u32 } else { 0 },
+            instances: deaths || coordinated || prng.chance(50),
+            resets: match tier {
+                Tier::Calm => 0,
+                _ if quiet => 0,
+                _ => prng.from_to(u64::from(!deaths), 12) as u32,
+            },
             deaths: if deaths { prng.from_to(1, 6) as u32 } else { 0 },
-            lines: if deaths { prng.from_to(0, 12) as u32 } else { 0 },
+            lines: if tier == Tier::Deaths { prng.from_to(0, 12) as u32 } else { 0 },
             trim: prng.chance(60),
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
+            coordinated,
+            orders: if coordinated { prng.from_to(1, 10) as u32 } else { 0 },
+            restarts: if coordinated { prng.from_to(0, 4) as u32 } else { 0 },
+            timeout: prng.pick(&[300, 1000, 3000, u64::MAX, u64::MAX]),
+            failures: prng.pick(&[0, 0, 5, 20]),
+            kept_lines: prng.from_to(1, 3) as usize,
             planted: None,
         }
     }
 
     /// The same program without faults.
     pub fn without_faults(&self) -> Self {
-        Self { resets: 0, deaths: 0, lines: 0, planted: None, ..self.clone() }
+        let calm = Self { resets: 0, deaths: 0, lines: 0, planted: None, ..self.clone() };
+        Self { coordinated: false, orders: 0, restarts: 0, ..calm }
     }
 
     /// Number of processes.

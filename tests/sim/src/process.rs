@@ -4,6 +4,7 @@ use crate::host::{BLANK, Buffer, SimHost};
 use crate::model::{Book, Matching, Message, Pattern, Sent as SentRecord, Stream, lane};
 use crate::options::{Options, Planted};
 use crate::script::{Op, Request, Script, lonely, pattern};
+use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::host::Status;
 use rustbtl_fragments::ids::*;
@@ -48,6 +49,22 @@ pub struct Program {
     /// What receives gave.
     pub results: BTreeMap<Request, Outcome>,
     lonely: u32,
+    instances: Instances,
+}
+
+impl Program {
+    /// Is this send open?
+    pub fn send_is_open(&self, stream: &Stream, sequence: u64) -> bool {
+        self.open.values().any(|open| match open {
+            Open::Send { message, .. } => (&message.stream, message.sequence) == (stream, sequence),
+            Open::Receive { .. } => false,
+        })
+    }
+
+    /// How many messages of a stream were sent.
+    pub fn sent(&self, stream: &Stream) -> u64 {
+        self.sent.get(stream).copied().unwrap_or(0)
+    }
 }
 
 /// A process.
@@ -150,6 +167,11 @@ impl Process {
         let Some(rank) = info.members.iter().position(|&rank| rank == self.me) else {
             panic!("not a member of {comm}")
         };
+        if comm > 0 && shared.options.instances {
+            let ids: Vec<PeerId> = info.members.iter().map(|&rank| PeerId(rank as u32)).collect();
+            let context = self.program.instances.next(info.context.number() as u16, &ids);
+            assert_eq!(context, info.context, "members agree on the instance of {comm}");
+        }
         let (rank, size) = (CommRank(rank as u32), info.members.len() as u32);
         let id = self.engine.add_comm(info.context, rank, size, comm as u64);
         self.program.comms.insert(comm, id);
@@ -372,7 +394,7 @@ impl Process {
 
     /// How many messages of a stream it has sent.
     pub fn sent(&self, stream: &Stream) -> u64 {
-        self.program.sent.get(stream).copied().unwrap_or(0)
+        self.program.sent(stream)
     }
 
     /// Where the program stands, for messages.

@@ -8,7 +8,8 @@
 use crate::model::{Pattern, lane};
 use crate::options::Options;
 use crate::prng::Prng;
-use rustbtl_fragments::ids::ContextId;
+use rustbtl_coordination::instances::Instances;
+use rustbtl_fragments::ids::{ContextId, PeerId};
 
 /// Names a request in its process.
 pub type Request = u32;
@@ -78,6 +79,7 @@ struct Maker<'a> {
     prng: Prng,
     script: Script,
     requests: Vec<Request>,
+    instances: Instances,
 }
 
 /// The script of a seed.
@@ -89,6 +91,7 @@ pub fn script(options: &Options) -> Script {
         prng: Prng::new(options.seed).fork(2),
         script: Script { comms: vec![world], programs: vec![Vec::new(); ranks] },
         requests: vec![0; ranks],
+        instances: Instances::default(),
     };
     for rank in 0..ranks {
         maker.segment(rank, vec![Op::AddComm { comm: 0 }], false);
@@ -171,8 +174,10 @@ impl Maker<'_> {
         for &rank in &members {
             self.segment(rank, vec![Op::Agree { comm }, Op::AddComm { comm }], false);
         }
-        let instance = if self.options.instances { comm as u16 } else { 0 };
-        self.script.comms.push(Comm { context: ContextId::new(context, instance), members });
+        let ids: Vec<PeerId> = members.iter().map(|&rank| PeerId(rank as u32)).collect();
+        let instance = self.instances.next(context, &ids);
+        let context = if self.options.instances { instance } else { ContextId::new(context, 0) };
+        self.script.comms.push(Comm { context, members });
         comm
     }
 

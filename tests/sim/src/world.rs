@@ -2,6 +2,7 @@
 
 use crate::faults::Faults;
 use crate::host::SimHost;
+use crate::lines::{LineReport, LineWorld};
 use crate::model::Book;
 use crate::network::Network;
 use crate::options::Options;
@@ -30,6 +31,8 @@ pub struct World {
     pub prng: Prng,
     /// Faults and lines.
     pub faults: Faults,
+    /// Lines by the real machines.
+    pub lines: LineWorld,
 }
 
 /// What a job gave: the results of every receive of each process.
@@ -47,6 +50,8 @@ pub struct Report {
     pub counters: Vec<Counters>,
     /// Messages that were trimmed from logs.
     pub trimmed: usize,
+    /// What became of lines.
+    pub lines: LineReport,
 }
 
 impl World {
@@ -66,11 +71,12 @@ impl World {
             .collect();
         let (book, agreed) = (Book::default(), BTreeSet::new());
         let shared = Shared { options: options.clone(), script, book, agreed };
-        let mut world =
-            Self { processes, net, shared, prng: root.fork(2), faults: Faults::new(options) };
+        let (faults, lines) = (Faults::new(options), LineWorld::new(options));
+        let mut world = Self { processes, net, shared, prng: root.fork(2), faults, lines };
         for set in world.sets() {
             world.take_line(set);
         }
+        world.first_line();
         world
     }
 
@@ -87,10 +93,12 @@ impl World {
             steps += 1;
             if steps > STEPS_MAX {
                 let at: Vec<String> = self.processes.iter().map(Process::position).collect();
-                let net = self.net.borrow().describe();
-                panic!("no end after {steps} steps:\n{}\n{net}", at.join("\n"));
+                let net = self.net.borrow();
+                let lines = crate::lines::describe(&self.lines, &net);
+                let net = net.describe();
+                panic!("no end after {steps} steps:\n{}\n{lines}{net}", at.join("\n"));
             }
-            if !self.fault_step() {
+            if !self.line_step() && !self.fault_step() {
                 self.step();
             }
         }
@@ -98,7 +106,7 @@ impl World {
         let (faults, trimmed) = (self.faults.happened, self.faults.covered.len());
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
-        Report { results, steps, faults, counters, trimmed }
+        Report { results, steps, faults, counters, trimmed, lines: self.lines.report }
     }
 
     /// Everybody has finished, nothing is under way.
@@ -110,6 +118,7 @@ impl World {
                     && process.engine.open() == (0, 0, 0)
             })
             && self.is_quiet()
+            && (!self.shared.options.coordinated || self.lines.is_over())
     }
 
     fn is_quiet(&self) -> bool {
@@ -130,9 +139,13 @@ impl World {
             return;
         }
         let draw = self.prng.bits() as usize;
+        let (runs, polls) = self.lines.may(me);
+        if !polls {
+            return;
+        }
         match self.prng.below(10) {
             0..3 => {
-                if !self.faults.is_quiescing(self.shared.options.sets[me]) {
+                if runs && !self.faults.is_quiescing(self.shared.options.sets[me]) {
                     self.processes[me].step(&mut self.shared, draw >> 8);
                 }
             }

@@ -17,3 +17,8 @@ fn resets() {
 fn deaths() {
     run_many(Tier::Deaths, 1500);
 }
+
+#[test]
+fn lines() {
+    run_many(Tier::Lines, 1500);
+}

@@ -1,8 +1,8 @@
 //! The law of layers: which crate may build on which.
 //!
 //! ```text
-//! ring     fragments <- checkpoint, coordination
-//!    \________|______________/
+//! ring     fragments <- checkpoint <- checkpoint/process, fragments <- coordination
+//!    \________|______________/_____________/_________________________/
 //!         component, runtime            tests/*            xtask (alone)
 //! ```
 
@@ -13,14 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("rustbtl-ring", &["loom"]),
     ("rustbtl-fragments", &["slab", "static_assertions", "memoffset"]),
-    ("rustbtl-checkpoint", &["rustbtl-fragments", "static_assertions"]),
-    ("rustbtl-coordination", &["rustbtl-fragments", "static_assertions"]),
+    ("rustbtl-checkpoint", &["rustbtl-fragments", "crc32fast", "lz4_flex", "static_assertions"]),
+    ("rustbtl-process", &["rustbtl-checkpoint", "libc", "cc"]),
+    ("rustbtl-coordination", &["rustbtl-fragments", "hmac", "sha2", "static_assertions"]),
     (
         "rustbtl-component",
         &[
             "rustbtl-ring",
             "rustbtl-fragments",
             "rustbtl-checkpoint",
+            "rustbtl-process",
             "rustbtl-coordination",
             "bytes",
             "hmac",
@@ -36,7 +38,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "rustbtl-runtime",
-        &["rustbtl-ring", "rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination", "*"],
+        &[
+            "rustbtl-ring",
+            "rustbtl-fragments",
+            "rustbtl-checkpoint",
+            "rustbtl-process",
+            "rustbtl-coordination",
+            "*",
+        ],
     ),
     ("rustbtl-conformance", &["rustbtl-component", "rustbtl-fragments", "rustbtl-ring", "*"]),
     ("rustbtl-sim", &["rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination", "*"]),

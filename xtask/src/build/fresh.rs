@@ -1,14 +1,13 @@
 //! Whether the built components are newer than everything they are made of.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::Component;
 use crate::paths;
 
 /// Folders and files that components are made of.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "Cargo.lock",
     "Cargo.toml",
     "rust-toolchain.toml",
@@ -17,13 +16,14 @@ const SOURCES: [&str; 8] = [
     "coordination",
     "fragments",
     "glue-c",
+    "runtime",
 ];
 
 /// True if nothing has to be built.
-pub fn all_newer_than_sources(components: &[Component]) -> bool {
+pub fn all_newer_than_sources(files: &[PathBuf]) -> bool {
     let newest = SOURCES.iter().filter_map(|s| newest_in(&paths::root().join(s))).max();
-    components.iter().all(|component| {
-        let built = fs::metadata(component.file()).and_then(|m| m.modified()).ok();
+    files.iter().all(|file| {
+        let built = fs::metadata(file).and_then(|m| m.modified()).ok();
         built.is_some() && built > newest
     })
 }

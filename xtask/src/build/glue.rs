@@ -78,14 +78,18 @@ fn compile_one(source: &Path, includes: &[PathBuf], debug: bool) -> Result<PathB
 }
 
 /// Links a component under a temporary name, which is returned.
-pub fn link(component: &Component, objects: &[PathBuf], archive: &Path) -> Result<PathBuf> {
+pub fn link(
+    component: &Component,
+    objects: &[PathBuf],
+    archive: Option<&PathBuf>,
+) -> Result<PathBuf> {
     let script = build_folder().join(format!("{}.map", component.name));
     let exports = format!("{{ global: {}_component; local: *; }};\n", component.name);
     fs::write(&script, exports).context(|| script.display().to_string())?;
     let file = build_folder().join(format!("{}.so.new", component.name));
     let mut gcc = Command::new("gcc");
     gcc.args(LDFLAGS).arg(format!("-Wl,--version-script={}", script.display()));
-    gcc.args(objects).arg(archive).args(["-lm", "-lpthread"]).arg("-o").arg(&file);
+    gcc.args(objects).args(archive).args(["-lm", "-lpthread"]).arg("-o").arg(&file);
     run::check(&mut gcc)?;
     Ok(file)
 }

@@ -6,7 +6,7 @@ pub mod openmpi;
 mod symbols;
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
@@ -24,11 +24,30 @@ pub struct Component {
     pub name: &'static str,
     /// Its C files: all in glue-c/ that start with one of these.
     sources: &'static [&'static str],
+    /// Is the Rust archive in it?
+    rust: bool,
+    /// The library of Open MPI that the processes have which load it.
+    library: &'static str,
 }
 
 /// Everything that is built.
-pub const COMPONENTS: [Component; 1] =
-    [Component { name: "mca_vprotocol_correlated", sources: &[""] }];
+pub const COMPONENTS: [Component; 2] = [
+    Component {
+        name: "mca_vprotocol_correlated",
+        sources: &["vprotocol_"],
+        rust: true,
+        library: "libmpi.so",
+    },
+    Component {
+        name: "mca_errmgr_correlated",
+        sources: &["errmgr_"],
+        rust: false,
+        library: "libopen-rte.so",
+    },
+];
+
+/// The program that lies beside the components: guardians, agents, coordinator, command.
+pub const PROGRAM: &str = "rustbtl";
 
 /// The command line of `cargo xtask build`.
 #[derive(Args, Default)]
@@ -45,6 +64,11 @@ impl Component {
     }
 }
 
+/// The program as it is built.
+pub fn program() -> PathBuf {
+    paths::mca().join(PROGRAM)
+}
+
 /// Builds all components.
 pub fn run(options: &Options) -> Result<()> {
     let _lock = lock()?;
@@ -53,14 +77,19 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Builds only if a source is newer than what is there.
 pub fn ensure_fresh() -> Result<()> {
-    if fresh::all_newer_than_sources(&COMPONENTS) {
+    if fresh::all_newer_than_sources(&built()) {
         return Ok(());
     }
     let _lock = lock()?;
-    if fresh::all_newer_than_sources(&COMPONENTS) {
+    if fresh::all_newer_than_sources(&built()) {
         return Ok(()); // somebody else has built it while we waited
     }
     build_all(&Options::default())
+}
+
+/// All files that are built.
+fn built() -> Vec<PathBuf> {
+    COMPONENTS.iter().map(Component::file).chain([program()]).collect()
 }
 
 /// One build at a time.
@@ -75,20 +104,17 @@ fn lock() -> Result<File> {
 fn build_all(options: &Options) -> Result<()> {
     let start = SystemTime::now();
     let archive = rust_archive(options.debug)?;
-    let libraries = openmpi::exported_symbols()?;
+    let program = rust_program(options.debug)?;
+    put(&program, &self::program(), start)?;
     for component in &COMPONENTS {
+        let libraries = openmpi::exported_symbols(component.library)?;
         let objects = glue::compile(component.sources, options.debug)?;
-        let file = glue::link(component, &objects, &archive)?;
+        let file = glue::link(component, &objects, component.rust.then_some(&archive))?;
         symbols::check(&file, component.name, &libraries).inspect_err(|_| {
             let _ = fs::remove_file(&file);
         })?;
-        // A source that is changed during the build is newer than what was built.
-        File::options()
-            .write(true)
-            .open(&file)
-            .and_then(|f| f.set_modified(start))
-            .and_then(|()| fs::rename(&file, component.file()))
-            .context(|| component.file().display().to_string())?;
+        put(&file, &component.file(), start)?;
+        fs::remove_file(&file).context(|| file.display().to_string())?;
     }
     for text in help_files()? {
         let to = paths::mca().join(text.file_name().unwrap_or_default());
@@ -97,20 +123,40 @@ fn build_all(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Compiles everything that is Rust.
+/// Copies what was built to where it is used, whole or not at all: a job that starts meanwhile has
+/// the old file or the new one.
+fn put(file: &Path, to: &Path, start: SystemTime) -> Result<()> {
+    let temporary = to.with_extension("new-file");
+    // A source that is changed during the build is newer than what was built.
+    fs::copy(file, &temporary)
+        .and_then(|_| File::options().write(true).open(&temporary))
+        .and_then(|copy| copy.set_modified(start))
+        .and_then(|()| fs::rename(&temporary, to))
+        .context(|| to.display().to_string())
+}
+
+/// The Rust in the components.
 fn rust_archive(debug: bool) -> Result<PathBuf> {
+    cargo(debug, &["--package", "rustbtl-component", "--lib"], "librustbtl_component.a")
+}
+
+/// The program.
+fn rust_program(debug: bool) -> Result<PathBuf> {
+    cargo(debug, &["--package", "rustbtl-runtime", "--bin", PROGRAM], PROGRAM)
+}
+
+fn cargo(debug: bool, what: &[&str], makes: &str) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(paths::root()).args(["build", "--quiet", "--package", "rustbtl-component"]);
+    cargo.current_dir(paths::root()).args(["build", "--quiet"]).args(what);
     if !debug {
         cargo.arg("--release");
     }
-    cargo.arg("--lib").arg("--target-dir").arg(paths::target());
+    cargo.arg("--target-dir").arg(paths::target());
     run::to_stderr(&mut cargo)?;
     run::check(&mut cargo)?;
-    let folder = paths::target().join(if debug { "debug" } else { "release" });
-    let archive = folder.join("librustbtl_component.a");
-    if !archive.is_file() {
-        return Err(failure!("cargo did not make {}", archive.display()));
+    let file = paths::target().join(if debug { "debug" } else { "release" }).join(makes);
+    if !file.is_file() {
+        return Err(failure!("cargo did not make {}", file.display()));
     }
-    Ok(archive)
+    Ok(file)
 }

@@ -46,14 +46,14 @@ pub fn include_folders() -> Result<Vec<PathBuf>> {
     Ok(vec![internal, include])
 }
 
-/// Every symbol that an MPI process offers to a component.
-pub fn exported_symbols() -> Result<HashSet<String>> {
-    let libmpi = directory("libdir")?.join("libmpi.so");
+/// Every symbol that a process with this library of Open MPI offers to a component.
+pub fn exported_symbols(library: &str) -> Result<HashSet<String>> {
+    let first = directory("libdir")?.join(library);
     let mut ldd = Command::new("ldd");
-    let libraries = run::output(ldd.arg(&libmpi))?;
+    let libraries = run::output(ldd.arg(&first))?;
     let mut symbols = HashSet::new();
     let needed = libraries.lines().filter_map(library_file);
-    for library in std::iter::once(libmpi.as_path()).chain(needed) {
+    for library in std::iter::once(first.as_path()).chain(needed) {
         let mut nm = Command::new("nm");
         let text = run::output(nm.args(["-D", "--defined-only"]).arg(library))?;
         symbols.extend(text.lines().filter_map(symbol_name).map(str::to_string));

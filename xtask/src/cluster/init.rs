@@ -3,10 +3,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::mpirun::Job;
 use super::options::Options;
 use super::stage::Stage;
 use super::supervise::ENDING;
-use super::{TIMED_OUT, mpirun, nodes};
+use super::timeline::Event;
+use super::{KILLED, TIMED_OUT, nodes};
 use crate::error::{Context, Result};
 use crate::report;
 use crate::sys::{self, Signals};
@@ -24,8 +26,9 @@ pub fn main(options: &Options, mask: &libc::sigset_t) -> Result<i32> {
     let nodes = nodes::make(options, &stage)?;
     stage.write_node_table(&nodes)?;
     let start = Instant::now();
-    let mpirun = mpirun::start(options, &stage, &nodes[0], *mask)?;
-    let Ended { code, asked } = attend(mpirun, options, &signals)?;
+    let job = Job { options, stage: &stage, node: &nodes[0], mask: *mask };
+    let mpirun = job.start(&job.program())?;
+    let Ended { code, asked } = attend(mpirun, &job, &signals)?;
     let seconds = start.elapsed().as_secs_f64();
     end_leftovers(&signals, asked)?;
     if let Some(file) = &options.report {
@@ -42,12 +45,14 @@ struct Ended {
 }
 
 /// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
-fn attend(mpirun: libc::pid_t, options: &Options, signals: &Signals) -> Result<Ended> {
-    let mut limit = options.time_limit().map(|t| Instant::now() + t);
+fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended> {
+    let mut limit = job.options.time_limit().map(|t| Instant::now() + t);
+    let mut timeline = job.options.timeline();
     let mut verdict = None;
     let mut asked = false;
     loop {
-        let patience = limit.map(|at| at.saturating_duration_since(Instant::now()));
+        let next = limit.into_iter().chain(timeline.next_at()).min();
+        let patience = next.map(|at| at.saturating_duration_since(Instant::now()));
         match signals.next(patience).context(|| "reading signals".into())? {
             Some(signal) if signal.number == libc::SIGCHLD => {
                 if let Some(status) = reap_until(mpirun)? {
@@ -63,6 +68,17 @@ fn attend(mpirun: libc::pid_t, options: &Options, signals: &Signals) -> Result<E
                     // mpirun would not take its ranks along on SIGQUIT.
                     let quit = signal.number == libc::SIGQUIT;
                     sys::kill(mpirun, if quit { libc::SIGTERM } else { signal.number });
+                }
+            }
+            None if timeline.next_at().is_some_and(|at| at <= Instant::now()) => {
+                match timeline.due() {
+                    Some(Event::Checkpoint) => drop(job.start(&job.checkpoint())?),
+                    Some(Event::KillAll) => {
+                        asked = true;
+                        verdict = Some(KILLED);
+                        kill_all();
+                    }
+                    None => (),
                 }
             }
             None if asked => kill_all(),

@@ -15,6 +15,7 @@ mod options;
 pub mod rsh;
 mod stage;
 mod supervise;
+mod timeline;
 
 pub use options::Options;
 
@@ -25,6 +26,8 @@ use crate::error::Result;
 pub const EMULATION_FAILED: u8 = 125;
 /// Exit code when `--timeout` ended the job, as of `timeout(1)`.
 pub const TIMED_OUT: i32 = 124;
+/// Exit code of a cluster whose processes were all killed (`--kill-all-at`).
+pub const KILLED: i32 = 137;
 
 /// Runs the job; the result is the exit code for the shell.
 pub fn run(options: &Options) -> Result<i32> {

@@ -106,7 +106,6 @@ fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsSt
     for (name, _) in options.environment() {
         line.extend(["-x".into(), name.into()]);
     }
-    line.extend(options.command.iter().cloned());
     line
 }
 
@@ -127,34 +126,66 @@ fn program(options: &Options) -> OsString {
     }
 }
 
-/// Starts mpirun in `node`, in the folder, on the descriptors and with the signal mask of the
-/// user; gives its process id.
-pub fn start(
-    options: &Options,
-    stage: &Stage,
-    node: &Node,
-    mask: libc::sigset_t,
-) -> Result<libc::pid_t> {
-    let folder = env::current_dir().context(|| "the current folder".into())?;
-    let folder_c = sys::c_string(&folder).context(|| "the current folder".into())?;
-    let mut command = Command::new(program(options));
-    command.args(arguments(options, stage, &component_path(options)));
-    command.env_clear().envs(environment::of_user(env::vars_os()));
-    command.env("PWD", &folder).envs(options.environment());
-    let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
-    let namespaces = node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
-    let prepare = move || {
-        nodes::enter(&namespaces)?;
-        sys::change_folder(&folder_c)?;
-        // On a busy machine mpirun's agent can otherwise be running before mpirun has put it into
-        // a process group, and mpirun prints a warning about that.
-        sys::run_first();
-        sys::set_signal_mask(&mask)
-    };
-    // SAFETY: between fork and exec only system calls are made; nothing allocates.
-    unsafe { command.pre_exec(prepare) };
-    let mpirun = command.spawn().context(|| {
-        format!("starting mpirun in {} (`cargo xtask setup` installs it)", folder.display())
-    })?;
-    Ok(mpirun.id() as libc::pid_t)
+/// What runs in a cluster's first node.
+pub struct Job<'a> {
+    /// What was asked for.
+    pub options: &'a Options,
+    /// The cluster's files.
+    pub stage: &'a Stage,
+    /// The first node.
+    pub node: &'a Node,
+    /// The user's signal mask.
+    pub mask: libc::sigset_t,
+}
+
+impl Job<'_> {
+    /// mpirun with the program, or the restart of a job from a line.
+    pub fn program(&self) -> Vec<OsString> {
+        let mut line: Vec<OsString> = match &self.options.restart {
+            Some(folder) => vec![rustbtl(), "restart".into(), folder.into(), "--".into()],
+            None => vec![program(self.options)],
+        };
+        line.extend(arguments(self.options, self.stage, &component_path(self.options)));
+        line.extend(self.options.command.iter().cloned());
+        line
+    }
+
+    /// The command that takes a line of the whole job.
+    pub fn checkpoint(&self) -> Vec<OsString> {
+        vec![rustbtl(), "checkpoint".into(), "--all".into(), "--wait".into()]
+    }
+
+    /// Starts a command in the first node, in the folder, on the descriptors and with the signal
+    /// mask of the user; gives its process id.
+    pub fn start(&self, line: &[OsString]) -> Result<libc::pid_t> {
+        let folder = env::current_dir().context(|| "the current folder".into())?;
+        let folder_c = sys::c_string(&folder).context(|| "the current folder".into())?;
+        let mask = self.mask;
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]);
+        command.env_clear().envs(environment::of_user(env::vars_os()));
+        command.env("PWD", &folder).envs(self.options.environment());
+        let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
+        let namespaces = self.node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
+        let prepare = move || {
+            nodes::enter(&namespaces)?;
+            sys::change_folder(&folder_c)?;
+            // On a busy machine mpirun's agent can otherwise be running before mpirun has put it
+            // into a process group, and mpirun prints a warning about that.
+            sys::run_first();
+            sys::set_signal_mask(&mask)
+        };
+        // SAFETY: between fork and exec only system calls are made; nothing allocates.
+        unsafe { command.pre_exec(prepare) };
+        let child = command.spawn().context(|| {
+            let (what, folder) = (line[0].display(), folder.display());
+            format!("starting {what} in {folder} (`cargo xtask setup` installs what is missing)")
+        })?;
+        Ok(child.id() as libc::pid_t)
+    }
+}
+
+/// Our own command, beside the components.
+fn rustbtl() -> OsString {
+    paths::mca().join("rustbtl").into()
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::timeline::{Event, Timeline};
 use crate::error::{Result, fail};
 
 /// Most nodes that one cluster can have (one /24 of addresses).
@@ -45,8 +46,18 @@ pub struct Options {
     /// Size of each node's /dev/shm, as mount(8) takes it (64k, 1g, 50%)
     #[arg(long, value_name = "SIZE")]
     pub shm_size: Option<String>,
+    /// Take a global line at this time: `rustbtl checkpoint --all --wait` (several times if given
+    /// several times)
+    #[arg(long, value_name = "SECS")]
+    checkpoint_at: Vec<f64>,
+    /// Kill every process of every node at this time; exit code 137
+    #[arg(long, value_name = "SECS")]
+    kill_all_at: Option<f64>,
+    /// Run `rustbtl restart DIR` in place of a program
+    #[arg(long, value_name = "DIR", conflicts_with = "plain")]
+    pub restart: Option<PathBuf>,
     /// The program and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(last = true, required_unless_present = "restart", value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }
 
@@ -67,8 +78,15 @@ impl Options {
         if let Some(bad) = self.environment.iter().find(|e| !e.contains('=')) {
             fail!("--env {bad}: give it as NAME=VALUE");
         }
-        if self.timeout.is_some_and(|t| !(t.is_finite() && t > 0.0 && t < 1e9)) {
+        let is_time = |t: f64| (0.0..1e9).contains(&t);
+        if self.timeout.is_some_and(|t| !is_time(t) || t == 0.0) {
             fail!("--timeout: give a positive number of seconds");
+        }
+        if !self.checkpoint_at.iter().chain(&self.kill_all_at).all(|&t| is_time(t)) {
+            fail!("--checkpoint-at, --kill-all-at: give a number of seconds");
+        }
+        if self.restart.is_some() && !self.command.is_empty() {
+            fail!("--restart: the program is part of the line, name none");
         }
         Ok(())
     }
@@ -91,6 +109,13 @@ impl Options {
     /// How long the job may take.
     pub fn time_limit(&self) -> Option<Duration> {
         self.timeout.map(Duration::from_secs_f64)
+    }
+
+    /// What happens to the job, and when.
+    pub fn timeline(&self) -> Timeline {
+        let events = self.checkpoint_at.iter().map(|&at| (at, Event::Checkpoint));
+        let events = events.chain(self.kill_all_at.map(|at| (at, Event::KillAll)));
+        Timeline::new(events.map(|(at, event)| (Duration::from_secs_f64(at), event)))
     }
 
     /// More ranks than this machine has processors.

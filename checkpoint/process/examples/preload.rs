@@ -1,0 +1,120 @@
+//! A checkpoint thread for any dynamically linked program, by LD_PRELOAD: used by the tests.
+//!
+//! It takes orders from the socket whose number is in RUSTBTL_TEST_FD, one packet each:
+//! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N`. It answers with packets that begin with a
+//! letter: C (continued: pid, timings, description), P (paused), E (error), R (restored).
+
+use rustbtl_process::inside::{Copying, FreezeOptions, Freezer, Outcome};
+use std::os::fd::RawFd;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    let Some(socket) = std::env::var("RUSTBTL_TEST_FD").ok().and_then(|text| text.parse().ok())
+    else {
+        return;
+    };
+    // SAFETY: only asks whether the number is open: children of the program do not have it.
+    if unsafe { libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return;
+    }
+    // SAFETY: plain data.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut old = all;
+    // SAFETY: a local set.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: local sets. The new thread inherits the mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old) };
+    let made = std::thread::Builder::new().name("checkpoint".into()).spawn(move || serve(socket));
+    made.expect("a thread");
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
+}
+
+fn send(socket: RawFd, parts: &[&[u8]]) {
+    let parts: Vec<libc::iovec> = parts
+        .iter()
+        .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() })
+        .collect();
+    // SAFETY: plain data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len();
+    // SAFETY: the kernel reads the parts. Nobody may listen any more: then there is no more to do.
+    unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
+}
+
+fn receive(socket: RawFd, room: &mut [u8]) -> usize {
+    // SAFETY: the kernel writes into `room`.
+    let got = unsafe { libc::recv(socket, room.as_mut_ptr().cast(), room.len(), 0) };
+    got.max(0) as usize
+}
+
+fn numbers(order: &str, key: &str) -> Vec<RawFd> {
+    let list = order.split(';').find_map(|part| part.strip_prefix(key)).unwrap_or_default();
+    list.split(',').filter_map(|number| number.parse().ok()).collect()
+}
+
+fn serve(socket: RawFd) {
+    let mut freezer = Freezer::new().expect("a freezer");
+    loop {
+        let mut room = [0; 4096];
+        let count = receive(socket, &mut room);
+        if count == 0 {
+            return; // nobody will ever ask again
+        }
+        let order = String::from_utf8_lossy(&room[..count]).into_owned();
+        let supplied = [0, 1, 2, socket];
+        let (muted, dropped) = (numbers(&order, "mute="), numbers(&order, "drop="));
+        let mut while_paused = |snapshot: &rustbtl_process::inside::Snapshot<'_>| {
+            // No allocation here: the threads are parked.
+            let mut head = [0u8; 5];
+            head[0] = b'P';
+            head[1..].copy_from_slice(&snapshot.pid.to_le_bytes());
+            let part = |part: &[u8]| libc::iovec {
+                iov_base: part.as_ptr() as *mut _,
+                iov_len: part.len(),
+            };
+            let mut parts = [part(&head), part(snapshot.description)];
+            // SAFETY: plain data.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            message.msg_iov = parts.as_mut_ptr();
+            message.msg_iovlen = parts.len();
+            // SAFETY: the kernel reads the parts.
+            unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
+            receive(socket, &mut [0; 16]);
+        };
+        let mut options = FreezeOptions {
+            supplied: &supplied,
+            muted: &muted,
+            dropped: &dropped,
+            copying: match order.split(';').next() {
+                Some("fork") => Copying::Fork,
+                Some("pause") => Copying::Pause,
+                _ => Copying::ForkOrPause,
+            },
+            while_paused: Some(&mut while_paused),
+            ..FreezeOptions::default()
+        };
+        match freezer.freeze(&mut options) {
+            Ok(Outcome::Continued(done)) => {
+                let t = done.timings;
+                let times =
+                    [t.park_us, t.hook_us, t.describe_us, t.copy_us, t.clone_us, t.pause_us];
+                let times: Vec<u8> = times.iter().flat_map(|time| time.to_le_bytes()).collect();
+                let pid = done.child.as_ref().map_or(0, |child| child.pid());
+                send(socket, &[b"C", &pid.to_le_bytes(), &times, &done.description]);
+                if done.child.is_some() {
+                    receive(socket, &mut [0; 16]);
+                }
+            }
+            Ok(Outcome::Restored(restored)) => {
+                let facts = [u8::from(restored.same_ids), restored.generation as u8];
+                send(socket, &[b"R", &facts, &restored.payload]);
+            }
+            Err(error) => send(socket, &[b"E", error.to_string().as_bytes()]),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Why a freeze stops, in a form that needs no allocator (the threads are still parked).
+
+use super::FreezeError;
+use crate::raw::Errno;
+
+/// A short text.
+#[derive(Clone, Copy, Debug)]
+pub struct Name {
+    bytes: [u8; 120],
+    count: u8,
+}
+
+impl Name {
+    /// The beginning of the text.
+    pub fn of(pieces: &[&[u8]]) -> Self {
+        let mut name = Self { bytes: [0; 120], count: 0 };
+        for piece in pieces {
+            let at = usize::from(name.count);
+            let piece = &piece[..piece.len().min(name.bytes.len() - at)];
+            name.bytes[at..at + piece.len()].copy_from_slice(piece);
+            name.count += piece.len() as u8;
+        }
+        name
+    }
+}
+
+/// See [`FreezeError`].
+#[derive(Clone, Copy, Debug)]
+pub enum Stop {
+    /// A thread did not park.
+    Thread(u32, &'static str),
+    /// Something cannot be put back.
+    Refused(Name, &'static str),
+    /// A system call failed.
+    System(&'static str, Errno),
+    /// `after_parked` said no.
+    Hook(&'static str),
+}
+
+impl Stop {
+    /// For `map_err`.
+    pub fn system(what: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::System(what, errno)
+    }
+}
+
+impl From<Stop> for FreezeError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Thread(tid, reason) => Self::Thread { tid, reason },
+            Stop::Refused(name, reason) => {
+                let what = &name.bytes[..usize::from(name.count)];
+                Self::Refused { what: String::from_utf8_lossy(what).into_owned(), reason }
+            }
+            Stop::System(what, errno) => Self::System { what, errno: errno.0 },
+            Stop::Hook(reason) => Self::Hook(reason),
+        }
+    }
+}

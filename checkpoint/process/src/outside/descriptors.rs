@@ -1,0 +1,274 @@
+//! Descriptors of a restored process, made in it by its restorer.
+
+use super::OutsideError;
+use super::hands::{Call, Hands};
+use crate::inside::letter::MUTED_MAX;
+use rustbtl_checkpoint::image::ImageError;
+use rustbtl_checkpoint::image::record::{self, Descriptor, EpollWatch, PipeContent};
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+
+/// What the image says of descriptors.
+#[derive(Debug, Default)]
+pub struct Descriptors<'a> {
+    /// In the order of the image: a duplicate comes after the first.
+    pub all: Vec<Descriptor<'a>>,
+    /// What epolls watch.
+    pub watches: Vec<EpollWatch>,
+    /// What was in pipes.
+    pub pipes: Vec<PipeContent<'a>>,
+    /// Where objects are that were given to the restorer: by device and inode.
+    pub objects: BTreeMap<(u64, u64), RawFd>,
+}
+
+impl Descriptors<'_> {
+    /// The highest number in use.
+    pub fn highest(&self) -> RawFd {
+        self.all.iter().map(|descriptor| descriptor.fd).max().unwrap_or(2)
+    }
+
+    /// Makes all; gives the far ends of those that are muted.
+    pub fn make(
+        &self,
+        hands: &mut Hands,
+        supplied: &[RawFd],
+    ) -> Result<Vec<(RawFd, RawFd)>, OutsideError> {
+        let mut muted = Vec::new();
+        let mut ends: BTreeMap<(u64, u8), u64> = BTreeMap::new();
+        for descriptor in &self.all {
+            let to = descriptor.fd;
+            if descriptor.same_as >= 0 {
+                let from = descriptor.same_as as u64;
+                hands.call(libc::SYS_dup3, [from, to as u64, 0, 0, 0, 0])?;
+            } else if descriptor.kind == record::DESCRIPTOR_SUPPLIED {
+                if !supplied.contains(&to) {
+                    let what = format!("descriptor {to}");
+                    let reason = "it was to be supplied by whoever restores, and is not";
+                    return Err(OutsideError::Refused { what, reason });
+                }
+            } else if descriptor.kind == record::DESCRIPTOR_MUTED {
+                let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+                let unix = [libc::AF_UNIX as u64, kind, 0, 0, 0, 0];
+                let least = self.highest() + 1;
+                let [near, far] = pair(hands, libc::SYS_socketpair, unix, 3, least)?;
+                place(hands, near, to)?;
+                status_flags(hands, descriptor)?;
+                muted.push((to, far as RawFd));
+            } else if let Some(other) = other_end(descriptor) {
+                let key = (descriptor.inode, descriptor.kind);
+                let fd = match ends.remove(&key) {
+                    Some(fd) => fd,
+                    None => {
+                        let [read, write] = self.pipe(hands, descriptor)?;
+                        let is_read = descriptor.kind == record::DESCRIPTOR_PIPE_READ;
+                        let (own, far) = if is_read { (read, write) } else { (write, read) };
+                        ends.insert((descriptor.inode, other), far);
+                        own
+                    }
+                };
+                place(hands, fd, to)?;
+                status_flags(hands, descriptor)?;
+            } else {
+                let fd = self.open(hands, descriptor)?;
+                place(hands, fd, to)?;
+            }
+            let cloexec = u64::from(descriptor.close_on_exec);
+            let command = libc::F_SETFD as u64;
+            hands.queue(Call::new(libc::SYS_fcntl, [to as u64, command, cloexec, 0, 0, 0]))?;
+        }
+        // Ends that the program had closed.
+        for fd in ends.values() {
+            hands.call(libc::SYS_close, [*fd, 0, 0, 0, 0, 0])?;
+        }
+        for watch in &self.watches {
+            let mut event = watch.events.to_le_bytes().to_vec();
+            event.extend_from_slice(&watch.data.to_le_bytes());
+            let (epoll, fd) = (watch.epoll as u64, watch.fd as u64);
+            let a = [epoll, libc::EPOLL_CTL_ADD as u64, fd, 0, 0, 0];
+            hands.call_with(libc::SYS_epoll_ctl, a, 3, &event)?;
+        }
+        if muted.len() > MUTED_MAX {
+            return Err(ImageError::Limit("muted descriptors").into());
+        }
+        Ok(muted)
+    }
+
+    /// Opens what is not a pipe, with all its properties, at any number.
+    fn open(&self, hands: &mut Hands, descriptor: &Descriptor<'_>) -> Result<u64, OutsideError> {
+        let flags = u64::from(descriptor.flags);
+        let nonblock = flags & libc::O_NONBLOCK as u64;
+        let (a, b) = (descriptor.a, descriptor.b);
+        match descriptor.kind {
+            record::DESCRIPTOR_FILE | record::DESCRIPTOR_PATH => {
+                let fd = open_path(hands, descriptor.data, flags)?;
+                if descriptor.kind == record::DESCRIPTOR_FILE {
+                    position(hands, fd, descriptor)?;
+                }
+                Ok(fd)
+            }
+            record::DESCRIPTOR_UNNAMED => {
+                let object = self.objects.get(&(descriptor.device, descriptor.inode));
+                let object = object.ok_or(ImageError::Value("a file without content"))?;
+                let kept = (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK) as u64;
+                let path = format!("/proc/self/fd/{object}");
+                let fd = open_path(hands, path.as_bytes(), flags & kept)?;
+                position(hands, fd, descriptor)?;
+                Ok(fd)
+            }
+            record::DESCRIPTOR_EVENT => {
+                let kind = nonblock | b & 1; // EFD_SEMAPHORE is 1
+                let fd = hands.call(libc::SYS_eventfd2, [0, kind, 0, 0, 0, 0])?;
+                if a > 0 {
+                    let data = a.to_le_bytes();
+                    hands.call_with(libc::SYS_write, [fd, 0, 8, 0, 0, 0], 1, &data)?;
+                }
+                Ok(fd)
+            }
+            record::DESCRIPTOR_TIMER => {
+                let fd = hands.call(libc::SYS_timerfd_create, [a, nonblock, 0, 0, 0, 0])?;
+                let mut data = Vec::new();
+                for time in [b, descriptor.c] {
+                    data.extend_from_slice(&(time / 1_000_000_000).to_le_bytes());
+                    data.extend_from_slice(&(time % 1_000_000_000).to_le_bytes());
+                }
+                hands.call_with(libc::SYS_timerfd_settime, [fd, 0, 0, 0, 0, 0], 2, &data)?;
+                Ok(fd)
+            }
+            record::DESCRIPTOR_SIGNAL => {
+                let any = u64::from(u32::MAX);
+                let call = [any, 0, 8, nonblock, 0, 0];
+                hands.call_with(libc::SYS_signalfd4, call, 1, &a.to_le_bytes())
+            }
+            record::DESCRIPTOR_EPOLL => hands.call(libc::SYS_epoll_create1, [0; 6]),
+            record::DESCRIPTOR_LISTENER | record::DESCRIPTOR_SOCKET => socket(hands, descriptor),
+            _ => Err(ImageError::Value("kind of descriptor").into()),
+        }
+    }
+
+    /// A pipe with its content.
+    fn pipe(&self, hands: &mut Hands, end: &Descriptor<'_>) -> Result<[u64; 2], OutsideError> {
+        let [read, write] = pair(hands, libc::SYS_pipe2, [0; 6], 0, self.highest() + 1)?;
+        let content = self.pipes.iter().find(|pipe| pipe.inode == end.inode);
+        if let Some(content) = content {
+            let command = libc::F_SETPIPE_SZ as u64;
+            hands.attempt(libc::SYS_fcntl, [write, command, content.capacity, 0, 0, 0])?;
+            for part in content.bytes.chunks(32 << 10) {
+                let call = [write, 0, part.len() as u64, 0, 0, 0];
+                hands.call_with(libc::SYS_write, call, 1, part)?;
+            }
+        }
+        Ok([read, write])
+    }
+}
+
+fn other_end(descriptor: &Descriptor<'_>) -> Option<u8> {
+    match descriptor.kind {
+        record::DESCRIPTOR_PIPE_READ => Some(record::DESCRIPTOR_PIPE_WRITE),
+        record::DESCRIPTOR_PIPE_WRITE => Some(record::DESCRIPTOR_PIPE_READ),
+        _ => None,
+    }
+}
+
+/// Moves a descriptor to its number.
+fn place(hands: &mut Hands, fd: u64, to: RawFd) -> Result<(), OutsideError> {
+    if fd != to as u64 {
+        hands.call(libc::SYS_dup3, [fd, to as u64, 0, 0, 0, 0])?;
+        hands.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+fn status_flags(hands: &mut Hands, descriptor: &Descriptor<'_>) -> Result<(), OutsideError> {
+    let flags = u64::from(descriptor.flags);
+    let command = libc::F_SETFL as u64;
+    hands.call(libc::SYS_fcntl, [descriptor.fd as u64, command, flags, 0, 0, 0]).map(|_| ())
+}
+
+/// A call that makes two descriptors, which it stores where its argument `at` points to. Both are
+/// moved to numbers from `least` on, out of the way of those that are still to be made.
+fn pair(
+    hands: &mut Hands,
+    call: i64,
+    arguments: [u64; 6],
+    at: usize,
+    least: RawFd,
+) -> Result<[u64; 2], OutsideError> {
+    hands.call_with(call, arguments, at, &[0xff; 8])?;
+    let mut data = [0; 8];
+    hands.look_at_scratch(&mut data)?;
+    let (first, second) = data.split_at(4);
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap_or_default());
+    let mut both = [u64::from(number(first)), u64::from(number(second))];
+    for fd in &mut both {
+        let command = libc::F_DUPFD_CLOEXEC as u64;
+        let high = hands.call(libc::SYS_fcntl, [*fd, command, least as u64, 0, 0, 0])?;
+        hands.call(libc::SYS_close, [*fd, 0, 0, 0, 0, 0])?;
+        *fd = high;
+    }
+    Ok(both)
+}
+
+fn open_path(hands: &mut Hands, path: &[u8], flags: u64) -> Result<u64, OutsideError> {
+    let mut path = path.to_vec();
+    let own = path.strip_prefix(b"/proc/").and_then(|rest| {
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        (digits > 0).then(|| [b"/proc/self", &rest[digits..]].concat())
+    });
+    if let Some(own) = own {
+        path = own;
+    }
+    path.push(0);
+    let creating = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u64;
+    let here = libc::AT_FDCWD as u64;
+    let call = [here, 0, flags & !creating, 0, 0, 0];
+    hands.call_with(libc::SYS_openat, call, 1, &path).map_err(|error| match error {
+        OutsideError::System { error, .. } => {
+            let path = String::from_utf8_lossy(&path[..path.len() - 1]).into_owned();
+            OutsideError::System { what: format!("opening {path} again"), error }
+        }
+        other => other,
+    })
+}
+
+/// Offset, and the size that a file had that the program writes to.
+fn position(hands: &mut Hands, fd: u64, file: &Descriptor<'_>) -> Result<(), OutsideError> {
+    let writes = file.flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+    if writes {
+        hands.call(libc::SYS_ftruncate, [fd, file.b, 0, 0, 0, 0])?;
+    }
+    let set = libc::SEEK_SET as u64;
+    hands.call(libc::SYS_lseek, [fd, file.a, set, 0, 0, 0]).map(|_| ())
+}
+
+fn socket(hands: &mut Hands, socket: &Descriptor<'_>) -> Result<u64, OutsideError> {
+    let (domain, protocol) = (socket.b & 0xffff_ffff, socket.b >> 32);
+    let nonblock = u64::from(socket.flags) & libc::O_NONBLOCK as u64;
+    let fd = hands.call(libc::SYS_socket, [domain, socket.a | nonblock, protocol, 0, 0, 0])?;
+    let six = (libc::IPPROTO_IPV6 as u64, libc::IPV6_V6ONLY as u64);
+    let options = [
+        (1, libc::SOL_SOCKET as u64, libc::SO_REUSEADDR as u64),
+        (2, libc::SOL_SOCKET as u64, libc::SO_REUSEPORT as u64),
+        (4, six.0, six.1),
+    ];
+    for (bit, level, option) in options {
+        if socket.c & bit != 0 {
+            let call = [fd, level, option, 0, 4, 0];
+            hands.call_with(libc::SYS_setsockopt, call, 3, &1u32.to_le_bytes())?;
+        }
+    }
+    if !socket.data.is_empty() {
+        let call = [fd, 0, socket.data.len() as u64, 0, 0, 0];
+        let bound = hands.call_with(libc::SYS_bind, call, 1, socket.data);
+        if let Err(OutsideError::System { error, .. }) = bound {
+            // The port is taken: any other. Who wants to connect has to be told the new one anyway.
+            let mut address = socket.data.to_vec();
+            address[2..4].fill(0);
+            let again = hands.call_with(libc::SYS_bind, call, 1, &address);
+            again.map_err(|_| OutsideError::System { what: "binding a socket".into(), error })?;
+        }
+    }
+    if socket.kind == record::DESCRIPTOR_LISTENER {
+        hands.call(libc::SYS_listen, [fd, 4096, 0, 0, 0, 0])?;
+    }
+    Ok(fd)
+}

@@ -1,0 +1,90 @@
+//! Objects that are mapped shared (or were files without a name): put together again in a file on
+//! a tmpfs, where several processes meet, or in memory of one process.
+//!
+//! Invariant: each page of an object is written once, by the first process that has it, before any
+//! process runs that could change it; a page that is there is not written again. So the order in
+//! which processes are restored does not matter, nor that some of them run already.
+
+use super::image_file::ImageFile;
+use super::{OutsideError, SharedPlace};
+use rustbtl_checkpoint::image::Block;
+use rustbtl_checkpoint::image::record::SharedObject;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+/// Makes the object, or finds it, and fills what is missing.
+pub fn make(
+    image: &ImageFile,
+    object: &SharedObject<'_>,
+    bytes: u64,
+    place: Option<&SharedPlace>,
+) -> Result<File, OutsideError> {
+    let shown = String::from_utf8_lossy(object.path).into_owned();
+    let failed = || OutsideError::system(format!("shared memory {shown}"));
+    let file = match place {
+        Some(place) => {
+            let name = format!("{}-{:x}-{:x}", place.key, object.device, object.inode);
+            let path = place.folder.join(name);
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create(true).mode(0o600);
+            let options = options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+            options.open(&path).map_err(OutsideError::system(path.display().to_string()))?
+        }
+        None => memory()?,
+    };
+    // SAFETY: waits for whoever fills it; the lock ends with the file's last descriptor or below.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+        return Err(OutsideError::last(format!("locking shared memory {shown}")));
+    }
+    if file.metadata().map_err(failed())?.len() < bytes {
+        file.set_len(bytes).map_err(failed())?;
+    }
+    let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+    let own = image.blocks.iter().filter(|block| u32::from(block.space) == object.space);
+    for block in own {
+        let data = image.block(block, &mut stored, &mut unpacked)?;
+        fill(&file, block, data).map_err(failed())?;
+    }
+    // SAFETY: our own lock.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+    Ok(file)
+}
+
+/// Writes the parts of a block that are not there yet.
+fn fill(file: &File, block: &Block, data: &[u8]) -> std::io::Result<()> {
+    let seek = |from: u64, whence| {
+        // SAFETY: moves only the offset of this file.
+        let at = unsafe { libc::lseek(file.as_raw_fd(), from as i64, whence) };
+        if at >= 0 { Ok(Some(at as u64)) } else { nothing_there() }
+    };
+    let mut at = block.address;
+    while at < block.end() {
+        let there = seek(at, libc::SEEK_DATA)?.unwrap_or(u64::MAX).min(block.end());
+        if there > at {
+            let part = (at - block.address) as usize..(there - block.address) as usize;
+            file.write_all_at(&data[part], at)?;
+        }
+        at = match seek(there, libc::SEEK_HOLE)? {
+            Some(hole) if there < block.end() => hole,
+            _ => block.end(),
+        };
+    }
+    Ok(())
+}
+
+/// ENXIO says that there is no data behind.
+fn nothing_there() -> std::io::Result<Option<u64>> {
+    let error = std::io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
+}
+
+fn memory() -> Result<File, OutsideError> {
+    // SAFETY: the name is a constant.
+    let fd = unsafe { libc::memfd_create(c"rustbtl-shared".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(OutsideError::last("memfd_create for shared memory"));
+    }
+    // SAFETY: just created, nobody else has it.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}

@@ -1,0 +1,163 @@
+//! What is in an image, sorted by what a restore does with it; and whether this machine will do.
+
+use super::OutsideError;
+use super::build_id::FileMark;
+use super::descriptors::Descriptors;
+use super::image_file::ImageFile;
+use super::write::processor;
+use crate::inside::describe::enabled_state;
+use rustbtl_checkpoint::image::ImageError;
+use rustbtl_checkpoint::image::record::{
+    self, Mapping, MemoryFields, Process, Record, SharedObject, Thread,
+};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// First address where the restorer is tried, and the distance to the next.
+const BASE_FIRST: u64 = 0x1000_0000_0000;
+const BASE_STEP: u64 = 1 << 32;
+/// Above it the kernel has put the stack and its own code.
+const BASE_END: u64 = 0x7000_0000_0000;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The process.
+    pub process: Process,
+    /// The checkpoint thread and the parked ones, in the order of the image.
+    pub threads: Vec<Thread>,
+    /// In the order of their addresses.
+    pub mappings: Vec<Mapping<'a>>,
+    /// Descriptors and what belongs to them.
+    pub descriptors: Descriptors<'a>,
+    /// Shared objects.
+    pub objects: Vec<SharedObject<'a>>,
+    /// For `PR_SET_MM_MAP`.
+    pub fields: MemoryFields,
+    /// For `PR_SET_MM_MAP`.
+    pub auxiliary: &'a [u8],
+    /// The kernel's code.
+    pub kernel_code: &'a [u8],
+    processor: &'a [u8],
+    folder: &'a [u8],
+}
+
+impl<'a> Plan<'a> {
+    /// Sorts the records.
+    pub fn of(image: &'a ImageFile) -> Result<Self, OutsideError> {
+        let process = image.process()?;
+        let mut fields = None;
+        let (mut threads, mut mappings, mut objects) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut auxiliary, mut kernel_code) = (&[][..], &[][..]);
+        let (mut processor, mut folder) = (&[][..], &[][..]);
+        let mut descriptors = Descriptors::default();
+        for record in image.records() {
+            match record {
+                Record::Thread(thread) => threads.push(thread),
+                Record::Mapping(mapping) => mappings.push(mapping),
+                Record::Descriptor(descriptor) => descriptors.all.push(descriptor),
+                Record::EpollWatch(watch) => descriptors.watches.push(watch),
+                Record::PipeContent(pipe) => descriptors.pipes.push(pipe),
+                Record::SharedObject(object) => objects.push(object),
+                Record::MemoryFields(found) => fields = Some(found),
+                Record::AuxiliaryVector(vector) => auxiliary = vector.bytes,
+                Record::KernelCode(code) => kernel_code = code.bytes,
+                Record::Processor(found) => processor = found.flags,
+                Record::WorkingDirectory(found) => folder = found.path,
+                _ => {}
+            }
+        }
+        mappings.sort_by_key(|mapping| mapping.start);
+        let fields = fields.ok_or(ImageError::Value("metadata: no memory fields"))?;
+        let plan = Self {
+            process,
+            threads,
+            mappings,
+            descriptors,
+            objects,
+            fields,
+            auxiliary,
+            kernel_code,
+            processor,
+            folder,
+        };
+        plan.leader()?;
+        Ok(plan)
+    }
+
+    /// The leader thread.
+    pub fn leader(&self) -> Result<&Thread, OutsideError> {
+        let leader = self.threads.iter().find(|thread| thread.tid == self.process.pid);
+        let one = self.threads.iter().filter(|thread| thread.role == 1).count() == 1;
+        let leader = leader.filter(|leader| one && leader.role == 0);
+        leader.ok_or(OutsideError::Image(ImageError::Value("threads")))
+    }
+
+    /// Invariant 3 of `outside.rs`: what can be known before there is a process.
+    pub fn check_machine(&self) -> Result<(), OutsideError> {
+        let missing_state = self.process.state_enabled & !enabled_state();
+        if missing_state != 0 {
+            let what = format!("extended processor state ({missing_state:#x} is missing here)");
+            let reason = "registers would be lost; restore on a processor of the same kind";
+            return Err(OutsideError::Machine { what, reason });
+        }
+        let here = processor();
+        let has = |word: &str| here.split(' ').any(|own| own == word);
+        let wanted = String::from_utf8_lossy(self.processor);
+        let missing: Vec<&str> =
+            wanted.split(' ').filter(|word| !word.is_empty() && !has(word)).collect();
+        if !missing.is_empty() {
+            let what = format!("the processor, which lacks {}", missing.join(" "));
+            let reason = "the program has chosen its code by these; use a processor that has them";
+            return Err(OutsideError::Machine { what, reason });
+        }
+        if !Path::new(OsStr::from_bytes(self.folder)).is_dir() {
+            let what = String::from_utf8_lossy(self.folder).into_owned();
+            let reason = "the program's working directory does not exist here";
+            return Err(OutsideError::Machine { what, reason });
+        }
+        self.check_files()
+    }
+
+    fn check_files(&self) -> Result<(), OutsideError> {
+        let mut marks: BTreeMap<&[u8], FileMark> = BTreeMap::new();
+        for mapping in &self.mappings {
+            if !matches!(mapping.kind, record::MAPPING_FILE | record::MAPPING_SHARED_FILE) {
+                continue;
+            }
+            let path = Path::new(OsStr::from_bytes(mapping.path));
+            let shown = path.display().to_string();
+            if !marks.contains_key(mapping.path) {
+                let mark = FileMark::of(path).map_err(OutsideError::system(shown.clone()))?;
+                marks.insert(mapping.path, mark);
+            }
+            let was = FileMark {
+                bytes: mapping.file_bytes,
+                changed_ns: mapping.changed_ns,
+                build_id: mapping.build_id.to_vec(),
+            };
+            if !marks.get(mapping.path).is_some_and(|mark| mark.is_same(&was)) {
+                let reason = "the program had mapped another version of it; install that version";
+                return Err(OutsideError::Machine { what: shown, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// An address where `bytes` are free in the image, and where the kernel puts nothing.
+    pub fn base_for(&self, bytes: u64) -> Result<u64, OutsideError> {
+        let mut base = BASE_FIRST;
+        while base < BASE_END {
+            let overlaps =
+                self.mappings.iter().any(|map| map.start < base + bytes && base < map.end);
+            if !overlaps {
+                return Ok(base);
+            }
+            base += BASE_STEP;
+        }
+        let what = "the address space of the image".into();
+        Err(OutsideError::Refused { what, reason: "there is no room for the restorer" })
+    }
+}

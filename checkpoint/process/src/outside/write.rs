@@ -1,0 +1,426 @@
+//! Writing an image: what the process says of itself, and its memory, read from outside.
+
+use super::build_id::FileMark;
+use super::image_file::Draft;
+use super::maps::{self, Usage};
+use super::pages::{self, Memory, PAGE};
+use super::{ImageStats, OutsideError, WriteOptions};
+use crate::inside::memory::READ_ONLY_BYTES_MAX;
+use crate::inside::proc_files::{self, MapLine};
+use rustbtl_checkpoint::image::record::{
+    self, AuxiliaryVector, KernelCode, Mapping, MemoryFields, Processor, Record, SharedObject,
+    SharedRun,
+};
+use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, ImageError};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Memory that is to be stored: where it goes, where it is, how much.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    space: u16,
+    address: u64,
+    from: u64,
+    bytes: u64,
+}
+
+/// What is gathered on the way.
+struct Work {
+    metadata: Vec<u8>,
+    pieces: Vec<Piece>,
+    marks: BTreeMap<PathBuf, FileMark>,
+}
+
+/// Writes the image of the process `pid` (a frozen child, or one that waits in `while_paused`).
+pub fn write_image(
+    pid: u32,
+    description: &[u8],
+    path: &Path,
+    options: &WriteOptions,
+) -> Result<ImageStats, OutsideError> {
+    let start = Instant::now();
+    let memory = Memory::of(pid)?;
+    let mut work = Work { metadata: Vec::new(), pieces: Vec::new(), marks: BTreeMap::new() };
+    work.gather(pid, description, &memory)?;
+    let draft = Draft::create(path)?;
+    let mut stats = ImageStats::default();
+    let end = store(&memory, &work.pieces, &draft, options, &mut stats)?;
+    let mut blocks = end.1;
+    blocks.sort_unstable_by_key(|block| (block.space, block.address));
+    stats.blocks = blocks.len() as u64;
+    stats.file_bytes = draft.finish(end.0, &work.metadata, &blocks)?;
+    stats.write_us = start.elapsed().as_micros() as u64;
+    // A frozen child that ended meanwhile has left zeros where its memory was.
+    if fs::read(format!("/proc/{pid}/stat")).map_or(true, |text| is_dead(&text)) {
+        let reason = "it ended while its memory was read";
+        return Err(OutsideError::Refused { what: format!("process {pid}"), reason });
+    }
+    let start = Instant::now();
+    draft.publish(options.sync)?;
+    stats.sync_us = start.elapsed().as_micros() as u64;
+    Ok(stats)
+}
+
+fn is_dead(stat: &[u8]) -> bool {
+    let after_name = stat.iter().rposition(|byte| *byte == b')').map_or(0, |at| at + 2);
+    matches!(stat.get(after_name), Some(b'Z' | b'X') | None)
+}
+
+impl Work {
+    fn gather(
+        &mut self,
+        pid: u32,
+        description: &[u8],
+        memory: &Memory,
+    ) -> Result<(), OutsideError> {
+        let (mut holes, mut runs, mut not_forked, mut text) =
+            (Vec::new(), Vec::new(), Vec::new(), &[][..]);
+        for record in record::records(description) {
+            let record = record?;
+            match record {
+                Record::Excluded(range) => holes.push((range.start, range.end)),
+                Record::SharedRun(run) => runs.push(run),
+                Record::NotForked(range) => not_forked.push(range),
+                Record::Maps(maps) => text = maps.text,
+                _ => {}
+            }
+            if !matches!(record, Record::SharedRun(_) | Record::Maps(_)) {
+                record.encode(&mut self.metadata);
+            }
+        }
+        if text.is_empty() {
+            return Err(ImageError::Value("description: no maps").into());
+        }
+        let spaces = self.shared_objects(&runs, text);
+        let usage = maps::usage(pid)?;
+        for map in proc_files::lines(text).filter_map(MapLine::parse) {
+            let mut usage = usage.get(&map.start).cloned();
+            if let Some(range) = not_forked.iter().find(|range| range.start == map.start) {
+                let mut known = usage.unwrap_or_default();
+                known.flags.push(if range.wiped { *b"wf" } else { *b"dc" });
+                usage = Some(known);
+            }
+            for part in maps::without((map.start, map.end), &holes) {
+                self.mapping(&map, part, usage.as_ref(), &spaces, memory)?;
+            }
+        }
+        for run in runs {
+            let key = (run.device, run.inode);
+            let space = if key == (0, 0) { 0 } else { spaces[&key] };
+            let (address, from, bytes) = (run.offset, run.copy, run.bytes);
+            self.pieces.push(Piece { space, address, from, bytes });
+        }
+        self.surroundings(pid, text, memory)
+    }
+
+    /// Names the objects: spaces from 1 on.
+    fn shared_objects(&mut self, runs: &[SharedRun], maps: &[u8]) -> BTreeMap<(u64, u64), u16> {
+        let mut objects: BTreeMap<(u64, u64), (u64, Vec<u8>)> = BTreeMap::new();
+        for run in runs.iter().filter(|run| run.inode != 0 || run.device != 0) {
+            let object = objects.entry((run.device, run.inode)).or_default();
+            object.0 = object.0.max(run.offset + run.bytes);
+        }
+        for map in proc_files::lines(maps).filter_map(MapLine::parse).filter(MapLine::is_shared) {
+            let object = objects.entry((map.device, map.inode)).or_default();
+            object.0 = object.0.max(map.offset + map.end - map.start);
+            object.1 = map.path.to_vec();
+        }
+        let mut spaces = BTreeMap::new();
+        for (space, ((device, inode), (bytes, path))) in (1..).zip(&objects) {
+            spaces.insert((*device, *inode), space);
+            let (device, inode) = (*device, *inode);
+            SharedObject { space: space.into(), device, inode, bytes: *bytes, path }
+                .encode(&mut self.metadata);
+        }
+        spaces
+    }
+
+    fn mapping(
+        &mut self,
+        map: &MapLine<'_>,
+        (start, end): (u64, u64),
+        usage: Option<&Usage>,
+        spaces: &BTreeMap<(u64, u64), u16>,
+        memory: &Memory,
+    ) -> Result<(), OutsideError> {
+        if map.path == b"[vsyscall]" {
+            return Ok(());
+        }
+        let mut record = Mapping {
+            start,
+            end,
+            protection: protection(&map.access),
+            kind: record::MAPPING_ANONYMOUS,
+            flags: 0,
+            offset: map.offset + (start - map.start),
+            device: map.device,
+            inode: map.inode,
+            file_bytes: 0,
+            changed_ns: 0,
+            path: map.path,
+            build_id: b"",
+        };
+        if map.path.starts_with(b"[v") {
+            record.kind = record::MAPPING_KERNEL;
+            record.encode(&mut self.metadata);
+            return Ok(());
+        }
+        let shown = || {
+            let path = String::from_utf8_lossy(map.path);
+            format!("memory {start:x}-{end:x} {path}")
+        };
+        let Some(usage) = usage else {
+            let reason = "the frozen copy does not have it: freeze again";
+            return Err(OutsideError::Refused { what: shown(), reason });
+        };
+        record.flags = advice(usage);
+        refuse(usage).map_err(|reason| OutsideError::Refused { what: shown(), reason })?;
+        let mut mark = FileMark::default();
+        let has_file = map.path.starts_with(b"/") && map.inode != 0;
+        if map.is_shared() {
+            let named = !map.is_deleted() && map.access[1] != b'w';
+            let again = named && map.end - map.start > READ_ONLY_BYTES_MAX;
+            record.kind = if again { record::MAPPING_SHARED_FILE } else { record::MAPPING_SHARED };
+            if !spaces.contains_key(&(map.device, map.inode)) {
+                return Err(ImageError::Value("description: a shared object is missing").into());
+            }
+        } else if has_file && !map.is_deleted() {
+            record.kind = record::MAPPING_FILE;
+        }
+        if matches!(record.kind, record::MAPPING_FILE | record::MAPPING_SHARED_FILE) {
+            mark = self.mark(map.path)?;
+        }
+        (record.file_bytes, record.changed_ns) = (mark.bytes, mark.changed_ns);
+        record.build_id = &mark.build_id;
+        if !map.is_shared() && !usage.has(b"dc") && !usage.has(b"wf") {
+            let deleted = has_file && map.is_deleted();
+            let runs = if deleted && usage.resident_kib > 0 {
+                vec![(start, end)]
+            } else if usage.own_kib > 0 {
+                memory.own_pages((start, end))?
+            } else {
+                Vec::new()
+            };
+            if !runs.is_empty() {
+                record.flags |= record::MAPPING_FLAG_FILLED;
+            }
+            for (from, end) in runs {
+                let piece = Piece { space: 0, address: from, from, bytes: end - from };
+                self.pieces.push(piece);
+            }
+        } else if !map.is_shared() {
+            record.flags |= record::MAPPING_FLAG_FILLED;
+        }
+        record.encode(&mut self.metadata);
+        Ok(())
+    }
+
+    fn mark(&mut self, path: &[u8]) -> Result<FileMark, OutsideError> {
+        use std::os::unix::ffi::OsStrExt;
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        if let Some(mark) = self.marks.get(path) {
+            return Ok(mark.clone());
+        }
+        let mark = FileMark::of(path).map_err(OutsideError::system(path.display().to_string()))?;
+        self.marks.insert(path.to_owned(), mark.clone());
+        Ok(mark)
+    }
+
+    /// What a restore needs beside memory.
+    fn surroundings(&mut self, pid: u32, maps: &[u8], memory: &Memory) -> Result<(), OutsideError> {
+        let read = |name: &str| {
+            let path = format!("/proc/{pid}/{name}");
+            fs::read(&path).map_err(OutsideError::system(path))
+        };
+        AuxiliaryVector { bytes: &read("auxv")? }.encode(&mut self.metadata);
+        memory_fields(&read("stat")?)
+            .ok_or(ImageError::Value("/proc/PID/stat"))?
+            .encode(&mut self.metadata);
+        let code = proc_files::lines(maps).filter_map(MapLine::parse);
+        for map in code.filter(|map| map.path == b"[vdso]") {
+            let mut bytes = vec![0; (map.end - map.start) as usize];
+            let reading = OutsideError::system("reading the kernel's code in the process");
+            memory.read(map.start, &mut bytes).map_err(reading)?;
+            KernelCode { start: map.start, bytes: &bytes }.encode(&mut self.metadata);
+        }
+        Processor { flags: processor().as_bytes() }.encode(&mut self.metadata);
+        Ok(())
+    }
+}
+
+/// Flags of the processor that programs choose code by, in alphabetical order.
+pub fn processor() -> String {
+    const FAMILIES: &[&str] = &[
+        "abm",
+        "adx",
+        "aes",
+        "amx",
+        "avx",
+        "bmi",
+        "clflushopt",
+        "clwb",
+        "cx16",
+        "erms",
+        "f16c",
+        "fma",
+        "fsgsbase",
+        "fsrm",
+        "gfni",
+        "lahf_lm",
+        "movbe",
+        "movdir",
+        "pclmulqdq",
+        "pku",
+        "popcnt",
+        "rdpid",
+        "rdrand",
+        "rdseed",
+        "rtm",
+        "sha",
+        "sse",
+        "ssse3",
+        "vaes",
+        "vpclmulqdq",
+        "xsave",
+    ];
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let known = |word: &&str| FAMILIES.iter().any(|family| word.starts_with(family));
+    let mut words: Vec<&str> = line.split_whitespace().skip(2).filter(known).collect();
+    words.sort_unstable();
+    words.join(" ")
+}
+
+fn protection(access: &[u8; 4]) -> u32 {
+    let bit = |at: usize, letter, bit: i32| if access[at] == letter { bit as u32 } else { 0 };
+    bit(0, b'r', libc::PROT_READ) | bit(1, b'w', libc::PROT_WRITE) | bit(2, b'x', libc::PROT_EXEC)
+}
+
+fn advice(usage: &Usage) -> u32 {
+    let table: [(&[u8; 2], u32); 8] = [
+        (b"gd", record::MAPPING_FLAG_GROWS),
+        (b"hg", record::MAPPING_FLAG_HUGE),
+        (b"nh", record::MAPPING_FLAG_NOT_HUGE),
+        (b"dc", record::MAPPING_FLAG_NO_FORK),
+        (b"wf", record::MAPPING_FLAG_WIPE),
+        (b"dd", record::MAPPING_FLAG_NO_DUMP),
+        (b"lo", record::MAPPING_FLAG_LOCKED),
+        (b"nr", record::MAPPING_FLAG_NO_RESERVE),
+    ];
+    table.iter().filter(|(flag, _)| usage.has(flag)).map(|(_, bit)| bit).sum()
+}
+
+fn refuse(usage: &Usage) -> Result<(), &'static str> {
+    let table: [(&[u8; 2], &str); 6] = [
+        (b"io", "it is memory of a device; close the device for the checkpoint"),
+        (b"pf", "it is memory of a device; close the device for the checkpoint"),
+        (b"ht", "huge pages of hugetlbfs are not supported; use transparent ones"),
+        (b"um", "it is watched by a userfaultfd"),
+        (b"uw", "it is watched by a userfaultfd"),
+        (b"ss", "it is a shadow stack; start the program without"),
+    ];
+    if usage.key != 0 {
+        return Err("it has a protection key");
+    }
+    table.iter().find(|(flag, _)| usage.has(flag)).map_or(Ok(()), |(_, reason)| Err(reason))
+}
+
+/// Fields 26 to 28 and 45 to 51 of /proc/PID/stat.
+fn memory_fields(stat: &[u8]) -> Option<MemoryFields> {
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let text = std::str::from_utf8(stat.get(after_name..)?).ok()?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    // The first word after the name is field 3.
+    let field = |number: usize| words.get(number - 3)?.parse().ok();
+    Some(MemoryFields {
+        start_code: field(26)?,
+        end_code: field(27)?,
+        start_stack: field(28)?,
+        start_data: field(45)?,
+        end_data: field(46)?,
+        start_brk: field(47)?,
+        arg_start: field(48)?,
+        arg_end: field(49)?,
+        env_start: field(50)?,
+        env_end: field(51)?,
+    })
+}
+
+/// Stores all pieces, by several threads; gives the end of the file and the blocks.
+fn store(
+    memory: &Memory,
+    pieces: &[Piece],
+    draft: &Draft,
+    options: &WriteOptions,
+    stats: &mut ImageStats,
+) -> Result<(u64, Vec<Block>), OutsideError> {
+    let units: Vec<Piece> = pieces.iter().flat_map(split).collect();
+    let (next, end) = (AtomicUsize::new(0), AtomicU64::new(4096));
+    let zero = AtomicU64::new(0);
+    let blocks = Mutex::new(Vec::new());
+    let worker = || -> Result<(), OutsideError> {
+        let (mut room, mut packed, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+            room.resize(unit.bytes as usize, 0);
+            let reading = OutsideError::system("reading the memory of the process");
+            memory.read(unit.from, &mut room).map_err(reading)?;
+            for (from, to) in runs_of_data(&room) {
+                let address = unit.address + from as u64;
+                let place = (unit.space, address);
+                let data = &room[from..to];
+                let (mut block, stored) =
+                    Block::pack(place, data, options.compression, &mut packed);
+                block.offset = end.fetch_add(stored.len() as u64, Ordering::Relaxed);
+                draft.write(stored, block.offset)?;
+                own.push(block);
+            }
+            let kept: usize = runs_of_data(&room).map(|(from, to)| to - from).sum();
+            zero.fetch_add(unit.bytes - kept as u64, Ordering::Relaxed);
+        }
+        blocks.lock().map_or_else(|_| (), |mut blocks| blocks.append(&mut own));
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..options.threads).map(|_| scope.spawn(worker)).collect();
+        let mut outcome = worker();
+        for other in others {
+            outcome = outcome.and(other.join().unwrap_or(Ok(())));
+        }
+        outcome
+    })?;
+    let blocks = blocks.into_inner().unwrap_or_default();
+    stats.touched_bytes = units.iter().map(|unit| unit.bytes).sum();
+    stats.zero_bytes = zero.into_inner();
+    stats.stored_bytes = blocks.iter().map(|block| u64::from(block.stored)).sum();
+    Ok((end.into_inner(), blocks))
+}
+
+fn split(piece: &Piece) -> impl Iterator<Item = Piece> {
+    let piece = *piece;
+    (0..piece.bytes).step_by(BLOCK_BYTES_MAX).map(move |at| Piece {
+        address: piece.address + at,
+        from: piece.from + at,
+        bytes: (piece.bytes - at).min(BLOCK_BYTES_MAX as u64),
+        ..piece
+    })
+}
+
+/// Runs of pages that are not zero.
+fn runs_of_data(room: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+    let page = PAGE as usize;
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        while at < room.len() && pages::is_zero(&room[at..at + page]) {
+            at += page;
+        }
+        let start = at;
+        while at < room.len() && !pages::is_zero(&room[at..at + page]) {
+            at += page;
+        }
+        (at > start).then_some((start, at))
+    })
+}

@@ -1,0 +1,264 @@
+//! A guardian for tests: starts a program with the preload, has it frozen, writes, kills, restores.
+#![allow(dead_code)] // each test file uses a part of it
+
+use rustbtl_process::outside::{
+    self, ImageStats, OutsideError, RestoreOptions, RestoredChild, WriteOptions,
+};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Number of the socket in the program.
+pub const SOCKET: RawFd = 200;
+
+/// Folder of this test run.
+pub fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// The preload, which cargo builds as an example.
+pub fn preload() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    exe.ancestors().nth(2).unwrap().join("examples/libpreload.so")
+}
+
+/// Compiles a program of tests/programs.
+pub fn program(name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    let path = scratch("programs").join(name.split('.').next().unwrap());
+    let compiler = if name.ends_with(".f90") { "gfortran" } else { "gcc" };
+    // Tests run in parallel: a program appears under its name when it is complete.
+    let draft = path.with_extension(format!("{:?}", std::thread::current().id()));
+    let mut command = Command::new(compiler);
+    command.arg("-O1").arg("-g").arg("-o").arg(&draft).arg(&source).args(flags);
+    assert!(command.status().unwrap().success(), "compiling {name}");
+    std::fs::rename(&draft, &path).unwrap();
+    path
+}
+
+/// A program under a guardian's eyes.
+pub struct Subject {
+    pub pid: u32,
+    pub socket: OwnedFd,
+    pub output: PathBuf,
+    child: Option<Child>,
+}
+
+/// Answer to an order.
+#[derive(Debug)]
+pub enum Answer {
+    Continued { child: u32, times_us: [u64; 6], description: Vec<u8> },
+    Paused { pid: u32, description: Vec<u8> },
+    Refused(String),
+    Restored { same_ids: bool, generation: u8, payload: Vec<u8> },
+    Ended,
+}
+
+pub fn pair() -> (OwnedFd, OwnedFd) {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: two numbers.
+    assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }, 0);
+    let room: i32 = 4 << 20;
+    for fd in pair {
+        let size = size_of::<i32>() as u32;
+        let at = (&raw const room).cast();
+        // SAFETY: one number.
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, at, size) };
+    }
+    // SAFETY: just made.
+    let owned = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let [ours, theirs] = owned;
+    (ours, theirs)
+}
+
+impl Subject {
+    /// Starts a program; its output goes to a file.
+    pub fn start(command: &mut Command, output: &Path) -> Subject {
+        let (ours, theirs) = pair();
+        let file = File::create(output).unwrap();
+        let from = theirs.as_raw_fd();
+        command.env("LD_PRELOAD", preload()).env("RUSTBTL_TEST_FD", SOCKET.to_string());
+        command.stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
+        // SAFETY: only system calls.
+        unsafe {
+            command.pre_exec(move || {
+                // Cargo's own pipes are none of the program's business.
+                libc::syscall(libc::SYS_close_range, 3, u32::MAX, 4);
+                if libc::dup2(from, SOCKET) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+            })
+        };
+        let child = command.spawn().unwrap();
+        let (pid, output) = (child.id(), output.to_owned());
+        Subject { pid, socket: ours, output, child: Some(child) }
+    }
+
+    pub fn send(&self, order: &str) {
+        let flags = libc::MSG_NOSIGNAL;
+        // SAFETY: the kernel reads the text.
+        unsafe { libc::send(self.socket.as_raw_fd(), order.as_ptr().cast(), order.len(), flags) };
+    }
+
+    pub fn receive(&self) -> Answer {
+        let mut poll =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd.
+        assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 30_000) }, 1, "no answer in 30 s");
+        let mut room = vec![0; 4 << 20];
+        let fd = self.socket.as_raw_fd();
+        // SAFETY: the kernel writes into `room`.
+        let got = unsafe { libc::recv(fd, room.as_mut_ptr().cast(), room.len(), 0) };
+        if got <= 0 {
+            return Answer::Ended;
+        }
+        room.truncate(got as usize);
+        let number = |at: usize| u32::from_le_bytes(room[at..at + 4].try_into().unwrap());
+        match room[0] {
+            b'C' => {
+                let mut times_us = [0; 6];
+                for (time, bytes) in times_us.iter_mut().zip(room[5..].chunks(8)) {
+                    *time = u64::from_le_bytes(bytes.try_into().unwrap());
+                }
+                Answer::Continued { child: number(1), times_us, description: room[53..].to_vec() }
+            }
+            b'P' => Answer::Paused { pid: number(1), description: room[5..].to_vec() },
+            b'R' => Answer::Restored {
+                same_ids: room[1] != 0,
+                generation: room[2],
+                payload: room[3..].to_vec(),
+            },
+            _ => Answer::Refused(String::from_utf8_lossy(&room[1..]).into_owned()),
+        }
+    }
+
+    /// Freezes and writes the image; the program goes on.
+    pub fn checkpoint(
+        &self,
+        order: &str,
+        path: &Path,
+        options: &WriteOptions,
+    ) -> Result<(ImageStats, [u64; 6]), String> {
+        self.send(order);
+        match self.receive() {
+            Answer::Continued { child, times_us, description } => {
+                let stats = outside::write_image(child, &description, path, options);
+                self.send("d");
+                stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
+            }
+            Answer::Paused { pid, description } => {
+                let stats = outside::write_image(pid, &description, path, options);
+                self.send("d");
+                let Answer::Continued { times_us, .. } = self.receive() else { panic!() };
+                stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
+            }
+            Answer::Refused(reason) => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// kill -9, and waits for the end.
+    pub fn kill(&mut self) {
+        // SAFETY: our own child.
+        unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
+        self.wait_any();
+    }
+
+    fn wait_any(&mut self) -> i32 {
+        let mut status = 0;
+        // SAFETY: our own child.
+        unsafe { libc::waitpid(self.pid as i32, &raw mut status, 0) };
+        self.child.take();
+        status
+    }
+
+    /// Waits for the end; its output.
+    pub fn finish(mut self, seconds: u64) -> (i32, String) {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        let mut status = 0;
+        loop {
+            // SAFETY: our own child.
+            let got = unsafe { libc::waitpid(self.pid as i32, &raw mut status, libc::WNOHANG) };
+            if got == self.pid as i32 {
+                break;
+            }
+            if Instant::now() > end {
+                let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
+                for task in tasks.flatten() {
+                    let read = |name| std::fs::read_to_string(task.path().join(name));
+                    let (name, call) = (read("comm").unwrap(), read("syscall").unwrap());
+                    eprintln!("{} {call}", name.trim());
+                }
+                self.kill();
+                panic!("it hangs; output:\n{}", self.text());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.child.take();
+        let text = self.text();
+        (status, text)
+    }
+
+    pub fn text(&self) -> String {
+        std::fs::read_to_string(&self.output).unwrap()
+    }
+
+    /// Waits until the output has this.
+    pub fn wait_for(&self, what: &str) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !self.text().contains(what) {
+            assert!(Instant::now() < end, "no {what:?} in:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A new process from an image; output goes to a file, which is appended to.
+    pub fn restore(path: &Path, output: &Path, ids: outside::Ids) -> (Subject, RestoredChild) {
+        Self::try_restore(path, output, ids).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn try_restore(
+        path: &Path,
+        output: &Path,
+        ids: outside::Ids,
+    ) -> Result<(Subject, RestoredChild), OutsideError> {
+        let (ours, theirs) = pair();
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(output).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let options = RestoreOptions {
+            supplied: vec![
+                (0, null.into()),
+                (1, file.try_clone().unwrap().into()),
+                (2, file.into()),
+                (SOCKET, theirs),
+            ],
+            ids,
+            payload: b"hello".to_vec(),
+            ..RestoreOptions::default()
+        };
+        let child = outside::restore(path, options)?;
+        let subject =
+            Subject { pid: child.pid, socket: ours, output: output.to_owned(), child: None };
+        match subject.receive() {
+            Answer::Restored { payload, same_ids, .. } => {
+                assert_eq!(payload, b"hello");
+                assert_eq!(same_ids, child.same_ids);
+            }
+            other => panic!("{other:?}"),
+        }
+        Ok((subject, child))
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One line: the machine of the phases (`coordination::silence`) over real transports.
+
+use super::{Checkpoint, picture, restored};
+use crate::os::{now_ns, yield_now};
+use crate::process::{Process, Taken};
+use rustbtl_coordination::control::{FromRank, LineId, LineKind, Picture};
+use rustbtl_coordination::silence::{Input, Output, Phase, Scope};
+use rustbtl_fragments::engine::Side;
+use rustbtl_fragments::ids::PeerId;
+
+/// Fruitless rounds before the processor is given away between rounds.
+const PATIENCE: u32 = 64;
+/// Rounds between two looks at the guardian's socket, which costs a system call.
+const LISTEN_ROUNDS: u32 = 64;
+
+/// What is known of the line that is being taken.
+#[derive(Debug, Default)]
+pub struct Drive {
+    /// When the program was kept out, and when the first barrier was over.
+    entered_ns: u64,
+    silent_ns: u64,
+    /// For the guardian: what the picture's memory is, and what only the process knows.
+    picture: Option<(Picture, Vec<u8>)>,
+    /// Why there is no picture.
+    pub failure: Option<String>,
+    pause_ns: u64,
+}
+
+impl Checkpoint {
+    /// Order from the coordinator.
+    pub(super) fn begin(&mut self, line: LineId, kind: LineKind, members: &[PeerId]) {
+        if members != self.members {
+            let reason = format!(
+                "the coordinator names other processes of the set than this one knows: {members:?} \
+                 instead of {:?}",
+                self.members
+            );
+            self.say(&FromRank::LineFailed { line, reason });
+            return self.input(Input::Abort { line: line.0 });
+        }
+        let scope = match kind {
+            LineKind::Set => Scope::Set,
+            LineKind::Global => Scope::Global,
+        };
+        self.input(Input::Begin { line: line.0, scope });
+    }
+
+    /// Do what the machine wants, until no line is being taken.
+    pub(super) fn line(&mut self) {
+        let mut taken = None;
+        let mut rounds = 0u32;
+        loop {
+            let mut happened = self.frames(&mut taken);
+            while let Some(output) = self.silence.poll_output() {
+                happened = true;
+                self.perform(output, &mut taken);
+            }
+            let Some(process) = &mut taken else { return };
+            if process.poll() > 0 {
+                happened = true;
+            }
+            if self.silence.wants_rendezvous_silence() && process.engine.is_rendezvous_silent() {
+                let told = process.engine.take_told();
+                happened = true;
+                self.input(Input::RendezvousSilent { told });
+            }
+            rounds = if happened { 0 } else { rounds + 1 };
+            let waits = matches!(self.silence.phase(), Some((_, Phase::AwaitResume)));
+            if rounds % LISTEN_ROUNDS == LISTEN_ROUNDS - 1 || waits {
+                self.listen();
+                if self.over {
+                    // The guardian has gone: the job ends.
+                    return self.give_up(taken);
+                }
+            }
+            if waits && rounds > PATIENCE {
+                super::Checkpoint::public().wake.wait(self.guardian.fd(), 1);
+            } else if rounds > PATIENCE {
+                yield_now();
+            }
+        }
+    }
+
+    /// Hand the frames of a line that have come to the machine.
+    fn frames(&mut self, taken: &mut Option<Taken>) -> bool {
+        let mut frames = match taken {
+            Some(process) => core::mem::take(&mut process.host.line_frames),
+            None => match self.shared.take() {
+                Ok(mut process) => core::mem::take(&mut process.host.line_frames),
+                Err(error) => self.fatal(&error.to_string()),
+            },
+        };
+        let some = !frames.is_empty();
+        for (from, frame) in frames.drain(..) {
+            self.input(Input::Frame { from, frame });
+        }
+        some
+    }
+
+    pub(super) fn fatal(&self, what: &str) -> ! {
+        self.shared.glue.fatal("protocol", &["the checkpoint thread", what])
+    }
+
+    /// The engine, for a moment if it is not ours already.
+    fn with<T>(&self, taken: &mut Option<Taken>, call: impl FnOnce(&mut Process) -> T) -> T {
+        if let Some(process) = taken {
+            return call(process);
+        }
+        match self.shared.take() {
+            Ok(mut process) => call(&mut process),
+            Err(error) => self.fatal(&error.to_string()),
+        }
+    }
+
+    fn perform(&mut self, output: Output, taken: &mut Option<Taken>) {
+        match output {
+            Output::HoldOutgoing => self.with(taken, |p| p.engine.hold(Side::Outgoing)),
+            Output::ReleaseOutgoing => self.with(taken, |p| {
+                p.engine.release(&mut p.host, Side::Outgoing);
+                p.host.push();
+            }),
+            Output::Enter { .. } => {
+                if taken.is_none() {
+                    match self.shared.take() {
+                        Ok(process) => *taken = Some(process),
+                        Err(error) => self.fatal(&error.to_string()),
+                    }
+                }
+                self.drive.entered_ns = now_ns();
+                self.with(taken, |p| p.engine.hold(Side::Internal));
+            }
+            Output::Send { to, frame } => self.with(taken, |p| {
+                p.engine.send_line(&mut p.host, to, frame);
+                p.host.push();
+            }),
+            Output::Freeze { line } => self.freeze(LineId(line), taken),
+            Output::Answer(answer) => self.answer(answer),
+            Output::Resume { .. } => {
+                self.with(taken, |p| {
+                    p.engine.release(&mut p.host, Side::Internal);
+                    p.host.push();
+                });
+                *taken = None;
+                self.deliver();
+            }
+        }
+    }
+
+    /// With threads, those who wait sleep until somebody completes what they wait for. Without,
+    /// the program's own thread tells itself when it is let in again.
+    fn deliver(&self) {
+        if self.shared.threads {
+            self.shared.deliver(self.shared.enter());
+        }
+    }
+
+    fn give_up(&mut self, mut taken: Option<Taken>) {
+        if let Some((line, _)) = self.silence.phase() {
+            self.input(Input::Abort { line });
+        }
+        while let Some(output) = self.silence.poll_output() {
+            self.perform(output, &mut taken);
+        }
+    }
+
+    /// Take the picture.
+    fn freeze(&mut self, line: LineId, taken: &mut Option<Taken>) {
+        self.drive.silent_ns = now_ns();
+        let Some(process) = taken else { self.fatal("a picture out of a line") };
+        self.covered.insert(line, picture::covered(process));
+        let outcome = picture::take(self, line, taken);
+        self.drive.pause_ns = now_ns() - self.drive.silent_ns;
+        match outcome {
+            picture::Taken::Child(child, description) => {
+                let picture = Picture::Child(child.pid() as i32);
+                self.children.insert(line, child);
+                self.drive.picture = Some((picture, description));
+                self.input(Input::Frozen { line: line.0 });
+            }
+            // The guardian has read it in the pause: it was told then.
+            picture::Taken::Stored => {
+                self.drive.picture = None;
+                self.input(Input::Frozen { line: line.0 });
+            }
+            picture::Taken::Failed(reason) => {
+                self.drive.failure = Some(reason);
+                self.input(Input::NotFrozen { line: line.0 });
+            }
+            picture::Taken::Restored(new) => restored::go_on(self, line, taken, new),
+        }
+    }
+
+    /// What the guardian needs to write the image.
+    pub(super) fn tell_frozen(&mut self, line: LineId) {
+        if let Some((picture, description)) = self.drive.picture.take() {
+            let frozen = self.drive.frozen(line, picture, description, self.drive.pause_ns);
+            self.say(&frozen);
+        }
+    }
+}
+
+impl Drive {
+    /// As it is told.
+    pub(super) fn frozen(
+        &self,
+        line: LineId,
+        picture: Picture,
+        description: Vec<u8>,
+        pause_ns: u64,
+    ) -> FromRank {
+        let coordination_ns = self.silent_ns - self.entered_ns;
+        FromRank::Frozen { line, picture, description, coordination_ns, pause_ns }
+    }
+}

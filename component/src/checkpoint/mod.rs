@@ -1,0 +1,326 @@
+//! The checkpoint thread: takes part in the lines of this process' set, whatever the program does.
+//!
+//! Source: DESIGN §6, docs/adr/0002. It exists only where a guardian looks after the process. All
+//! signals are blocked in it. It sleeps until the guardian says something, a frame of a line
+//! comes, or the program is in MPI_Finalize. While it takes a line it alone drives the engine: the
+//! program is kept out (`Shared::take`), computes on, or waits.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `mod.rs` | the thread: what it waits for, what it tells the guardian |
+//! | `drive.rs` | one line: the machine of the phases over real transports |
+//! | `picture.rs` | what is and is not part of the image |
+//! | `asking.rs` | lines that the program asks for |
+//! | `restored.rs` | a new process: new transports, new cards |
+
+mod asking;
+mod drive;
+mod picture;
+mod restored;
+
+use crate::guardian::{Guardian, GuardianError};
+use crate::opening::Opening;
+use crate::os::wake::Wake;
+use crate::process::{Shared, shared};
+pub use asking::Wish;
+use asking::Wishes;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use rustbtl_coordination::control::{FromRank, LineId, ToRank};
+use rustbtl_coordination::silence::{Answer, Input, Silence};
+use rustbtl_fragments::engine::Held;
+use rustbtl_fragments::ids::PeerId;
+use rustbtl_process::inside::{Freezer, FrozenChild};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// How often MPI_Init is asked whether it is over.
+const INIT_POLL_MS: i32 = 2;
+
+/// What the program's threads need of the checkpoint thread.
+struct Public {
+    wake: Wake,
+    wishes: Wishes,
+    /// How often the process was restored.
+    restarts: AtomicU32,
+    /// The program waits in MPI_Finalize.
+    fence: AtomicBool,
+}
+
+static PUBLIC: OnceLock<Public> = OnceLock::new();
+
+/// The program is in MPI_Finalize and waits for all others.
+pub fn fence() {
+    if let Some(public) = PUBLIC.get() {
+        // [fence] the callback's place is filled.
+        public.fence.store(true, Ordering::Release);
+        public.wake.ring();
+    }
+}
+
+/// The program wants a line; comes back as the wish says. Not while a lock of ours is held.
+pub fn ask(wish: Wish) -> Result<LineId, String> {
+    let Some(public) = PUBLIC.get() else {
+        return Err("the job runs without protection: nobody takes checkpoints".into());
+    };
+    public.wishes.ask(wish, || public.wake.ring())
+}
+
+/// How often this process was restored from an image.
+pub fn restarts() -> u32 {
+    PUBLIC.get().map_or(0, |public| public.restarts.load(Ordering::Relaxed))
+}
+
+/// A frame of a line has come while nobody looked.
+pub fn ring() {
+    if let Some(public) = PUBLIC.get() {
+        public.wake.ring();
+    }
+}
+
+/// Where the checkpoint thread is in MPI_Finalize.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    Not,
+    /// `Finishing` is sent.
+    Told,
+    /// `MayFinish` has come.
+    Over,
+}
+
+/// See the module's documentation.
+struct Checkpoint {
+    shared: &'static Shared,
+    guardian: Guardian,
+    opening: Opening,
+    silence: Silence,
+    members: Vec<PeerId>,
+    freezer: Freezer,
+    /// Frozen copies that are being stored.
+    children: BTreeMap<LineId, FrozenChild>,
+    /// What the lines that are being stored cover of other processes' logs.
+    covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
+    ready: bool,
+    ending: Ending,
+    /// `MayFinish` or the end of the guardian: nothing more to do.
+    over: bool,
+    drive: drive::Drive,
+}
+
+/// Start the thread if a guardian looks after this process. `members`: the own set.
+pub fn start(opening: &Opening, members: Vec<PeerId>) -> Result<(), String> {
+    let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
+        return Ok(());
+    };
+    let shared = shared();
+    // SAFETY: the PMIx client is initialised: MPI_Init is past its modex.
+    if unsafe { (shared.glue.protect)() } != crate::glue::DONE {
+        return Err("PMIx does not accept a handler for the loss of its server".into());
+    }
+    let wake = Wake::new().map_err(|error| error.to_string())?;
+    // The program is here: nobody else.
+    let me = shared.enter().host.peers.me();
+    let mut members = members;
+    members.sort_unstable();
+    members.dedup();
+    let silence = Silence::new(me, &members);
+    let public = Public {
+        wake,
+        wishes: Wishes::default(),
+        restarts: AtomicU32::new(0),
+        fence: AtomicBool::new(false),
+    };
+    if PUBLIC.set(public).is_err() {
+        return Ok(());
+    }
+    let opening = opening.clone();
+    let blocked = crate::os::signals::block_all();
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("rustbtl-line".into()).spawn(move || {
+        let freezer = match Freezer::new() {
+            Ok(freezer) => freezer,
+            Err(error) => return drop(tell.send(Err(error.to_string()))),
+        };
+        let checkpoint = Checkpoint {
+            shared,
+            guardian,
+            opening,
+            silence,
+            members,
+            freezer,
+            children: BTreeMap::new(),
+            covered: BTreeMap::new(),
+            ready: false,
+            ending: Ending::Not,
+            over: false,
+            drive: drive::Drive::default(),
+        };
+        drop(tell.send(Ok(())));
+        checkpoint.run();
+    });
+    crate::os::signals::restore(&blocked);
+    thread.map_err(|error| format!("the checkpoint thread cannot be started: {error}"))?;
+    told.recv().unwrap_or_else(|_| Err("the checkpoint thread has ended".into()))
+}
+
+impl Checkpoint {
+    fn public() -> &'static Public {
+        PUBLIC.get().expect("set before the thread starts")
+    }
+
+    fn run(mut self) {
+        let hello = self.hello();
+        self.say(&hello);
+        while !self.over {
+            self.wait();
+            self.look();
+        }
+    }
+
+    /// Who this is.
+    fn hello(&self) -> FromRank {
+        match self.shared.take() {
+            Ok(process) => restored::hello(&process, Vec::new()),
+            Err(error) => self.fatal(&error.to_string()),
+        }
+    }
+
+    /// Sleep until there may be something to do.
+    fn wait(&self) {
+        let timeout = if self.ready { -1 } else { INIT_POLL_MS };
+        Self::public().wake.wait(self.guardian.fd(), timeout);
+    }
+
+    /// Everything that may have happened.
+    fn look(&mut self) {
+        // SAFETY: no arguments.
+        if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
+            self.ready = true;
+            self.say(&FromRank::Ready {});
+        }
+        // [fence] the callback's place is filled.
+        let fence = Self::public().fence.load(Ordering::Acquire);
+        if fence && self.ending == Ending::Not && self.ready {
+            self.ending = Ending::Told;
+            self.say(&FromRank::Finishing {});
+        }
+        if self.ready {
+            self.pass_on_wishes();
+        }
+        self.listen();
+        self.line();
+    }
+
+    /// Take in what the guardian says.
+    fn listen(&mut self) {
+        loop {
+            match self.guardian.receive() {
+                Ok(Some(message)) => self.hear(message),
+                Ok(None) => return,
+                Err(error) => return self.alone(&error),
+            }
+        }
+    }
+
+    /// Without a guardian there are no lines; the program's end is near or has come.
+    fn alone(&mut self, error: &GuardianError) {
+        self.over = true;
+        if *error != GuardianError::Gone {
+            self.shared.glue.tell("notice", &[&error.to_string()]);
+        }
+        Self::public().wishes.end("the guardian of this process has gone");
+        // Nobody will ever say MayFinish.
+        self.may_finish();
+    }
+
+    fn say(&self, message: &FromRank) {
+        // That it has gone shows when it is listened to.
+        let _ = self.guardian.send(message);
+    }
+
+    fn may_finish(&mut self) {
+        self.ending = Ending::Over;
+        let _ = self.silence.handle(Input::Finish);
+        if Self::public().fence.swap(false, Ordering::AcqRel) {
+            // SAFETY: the program waits in MPI_Finalize and holds nothing.
+            unsafe { (self.shared.glue.fenced)() };
+        }
+    }
+
+    fn hear(&mut self, message: ToRank) {
+        match message {
+            ToRank::Welcome { .. } | ToRank::LineComplete { .. } => {}
+            ToRank::Answer { number, line, problem } => {
+                let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
+                Self::public().wishes.answer(number, outcome);
+            }
+            ToRank::StopOutgoing { line } => self.input(Input::StopOutgoing { line: line.0 }),
+            ToRank::Begin { line, kind, members, .. } => self.begin(line, kind, &members),
+            ToRank::Resume { line } => self.input(Input::Resume { line: line.0 }),
+            ToRank::Abort { line, .. } => {
+                self.children.remove(&line);
+                self.covered.remove(&line);
+                self.input(Input::Abort { line: line.0 });
+            }
+            ToRank::Trim { line } => self.covered(line),
+            ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes),
+            // Only a restored process waits for them.
+            ToRank::Cards { .. } => {}
+            ToRank::MayFinish {} => self.may_finish(),
+            ToRank::Release { line } => drop(self.children.remove(&line)),
+            ToRank::TellStatus {} => self.status(),
+        }
+    }
+
+    fn input(&mut self, input: Input) {
+        if let Err(error) = self.silence.handle(input) {
+            self.shared.glue.fatal("protocol", &["a line", &error.to_string()]);
+        }
+    }
+
+    fn status(&self) {
+        let Ok(process) = self.shared.take() else { return };
+        let counters = process.host.log.counters();
+        let largest = process.host.log.largest_set().map_or(process.host.set, |(set, _)| set);
+        drop(process);
+        self.say(&FromRank::Status {
+            log_bytes: counters.bytes,
+            log_bytes_peak: counters.bytes_peak,
+            messages: counters.messages,
+            largest,
+        });
+    }
+
+    /// The own set goes back to no older line: what this one covers of the others' logs may go.
+    fn covered(&mut self, line: LineId) {
+        for (to, bytes) in self.covered.remove(&line).unwrap_or_default() {
+            self.say(&FromRank::Covered { line, to, bytes });
+        }
+        self.covered.retain(|&other, _| other > line);
+    }
+
+    /// A process of another set has stored a line: drop what it holds.
+    fn trim(&mut self, from: PeerId, bytes: &[u8]) {
+        let held = match Held::decode(bytes) {
+            Ok(held) => held,
+            Err(error) => self.fatal(&format!("account of rank {from}: {error}")),
+        };
+        let Ok(mut process) = self.shared.take() else { return };
+        let from = process.host.peers.of_rank(from.0);
+        let (engine, host) = (&process.engine, &process.host);
+        let Some((_, set, _)) = engine.traffic().find(|(peer, ..)| *peer == from) else { return };
+        // Records that a send still refers to are open at the receiver, hence not covered.
+        debug_assert_ne!(set, host.set);
+        process.host.log.trim(set, |entry| entry.to == from && held.covers(entry));
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Stopped { line } => self.say(&FromRank::Stopped { line: LineId(line) }),
+            Answer::Frozen { line } => self.tell_frozen(LineId(line)),
+            Answer::Failed { line, why } => {
+                let reason = self.drive.failure.take().unwrap_or_else(|| why.to_string());
+                self.say(&FromRank::LineFailed { line: LineId(line), reason });
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What is part of this process' image and what is not, and taking it.
+
+use super::Checkpoint;
+use crate::process::{Process, Taken as Engine};
+use core::ops::Range;
+use rustbtl_coordination::control::{LineId, Picture, ToRank};
+use rustbtl_fragments::ids::PeerId;
+use rustbtl_process::inside::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
+use std::os::fd::RawFd;
+
+/// What came of it.
+pub enum Taken {
+    /// A frozen copy and what only the process itself knows.
+    Child(FrozenChild, Vec<u8>),
+    /// The guardian has read the process while it stood still.
+    Stored,
+    /// Why there is none; the program is unharmed.
+    Failed(String),
+    /// This is the process that was made from the picture.
+    Restored(Restored),
+}
+
+/// What the line covers of the logs of processes of other sets.
+pub fn covered(process: &Process) -> Vec<(PeerId, Vec<u8>)> {
+    let own = process.host.set;
+    let others = process.engine.traffic().filter(|(_, set, _)| *set != own);
+    others.map(|(peer, ..)| (peer, process.engine.held_from(peer).encode())).collect()
+}
+
+/// Descriptors and memory of the transports, which are made anew after a restore.
+fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
+    let mut descriptors = Vec::new();
+    let mut ranges = Vec::new();
+    if let Some(tcp) = &process.host.tcp {
+        descriptors.extend(tcp.descriptors());
+    }
+    if let Some(shm) = &process.host.shm {
+        descriptors.push(shm.descriptor());
+        ranges.push(shm.range());
+    }
+    (descriptors, ranges)
+}
+
+/// Take the picture of this process, whose set is silent.
+pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engine>) -> Taken {
+    let Some(process) = engine else { return Taken::Failed("no line".into()) };
+    let (dropped, exclude) = left_out(process);
+    let muted: Vec<RawFd> = crate::os::pmix::server_socket().into_iter().collect();
+    let supplied = [0, 1, 2, checkpoint.guardian.fd()];
+    let guardian = &checkpoint.guardian;
+    let drive = &checkpoint.drive;
+    // Where there can be no copy, the guardian reads this process itself, which waits for it. A
+    // parked thread may hold the lock of malloc: nothing here but the message allocates, which is
+    // encoded before.
+    let mut stored = false;
+    let mut while_paused = |snapshot: &Snapshot<'_>| {
+        let description = snapshot.description.to_vec();
+        let frozen = drive.frozen(line, Picture::InPause, description, 0);
+        stored = guardian.send(&frozen).is_ok() && released(guardian, line);
+    };
+    let mut options = FreezeOptions {
+        supplied: &supplied,
+        muted: &muted,
+        dropped: &dropped,
+        exclude: &exclude,
+        copying: Copying::ForkOrPause,
+        while_paused: Some(&mut while_paused),
+        ..FreezeOptions::default()
+    };
+    match checkpoint.freezer.freeze(&mut options) {
+        Ok(Outcome::Continued(continued)) => match continued.child {
+            Some(child) => Taken::Child(child, continued.description),
+            None if stored => Taken::Stored,
+            None => Taken::Failed("the guardian went away while it read the process".into()),
+        },
+        Ok(Outcome::Restored(restored)) => Taken::Restored(restored),
+        Err(error) => Taken::Failed(error.to_string()),
+    }
+}
+
+/// Wait until the guardian has read this process.
+fn released(guardian: &crate::guardian::Guardian, line: LineId) -> bool {
+    loop {
+        match guardian.wait(-1) {
+            Ok(Some(ToRank::Release { line: which })) if which == line => return true,
+            Ok(Some(ToRank::Abort { line: which, .. })) if which == line => return false,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
+}

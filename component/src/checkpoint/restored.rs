@@ -1,0 +1,150 @@
+//! A process that was made from a picture: everything that ties it to others is made anew.
+
+use super::{Checkpoint, Ending};
+use crate::card::Card;
+use crate::process::{Process, Taken};
+use crate::transports::shm::Shm;
+use core::sync::atomic::Ordering;
+use rustbtl_coordination::control::{FromRank, LineId, RankCard, ToRank};
+use rustbtl_coordination::silence::Input;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_process::inside::Restored;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// From the picture to a process that others can talk to. The program is still kept out.
+pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken>, new: Restored) {
+    let Some(process) = taken else { checkpoint.fatal("restored out of a line") };
+    // Copies that the old process had made: not ours to end.
+    for (_, child) in core::mem::take(&mut checkpoint.children) {
+        core::mem::forget(child);
+    }
+    checkpoint.covered.clear();
+    checkpoint.guardian.renew();
+    let incarnation = Incarnation(process.host.incarnation.0 + 1);
+    leave_behind(process, incarnation);
+    // SAFETY: the program is kept out, so nobody is in Open MPI's runtime but its own threads.
+    unsafe { (checkpoint.shared.glue.restored)() };
+
+    let tcp = checkpoint.opening.tcp(&checkpoint.shared.glue, 0, incarnation);
+    let card = Card {
+        node: process.host.node.clone(),
+        rank: process.host.peers.rank(),
+        size: process.host.peers.size(),
+        pid: std::process::id(),
+        incarnation,
+        policy: process.host.policy,
+        policy_text: process.host.policy_text.clone(),
+        set: process.host.set,
+        segment: String::new(),
+        tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
+        known: Card::bits(talked_to(process)),
+    };
+    process.host.tcp = tcp;
+    checkpoint.say(&hello(process, card.encode()));
+    let cards = checkpoint.cards();
+    checkpoint.reconnect(process, &cards);
+    // The loss of the old PMIx server may be noticed now.
+    drop(new.muted);
+    let public = Checkpoint::public();
+    public.restarts.fetch_add(1, Ordering::Relaxed);
+    public.wishes.restored(line);
+    checkpoint.ready = false;
+    checkpoint.ending = Ending::Not;
+    checkpoint.input(Input::Restored);
+}
+
+/// Transports of the process that was pictured: their descriptors and mappings are not here.
+fn leave_behind(process: &mut Process, incarnation: Incarnation) {
+    core::mem::forget(process.host.shm.take());
+    core::mem::forget(process.host.tcp.take());
+    process.host.restarted(incarnation, crate::os::process::host_name());
+}
+
+/// Ranks of other sets that this process has talked to.
+fn talked_to(process: &Process) -> impl Iterator<Item = u32> {
+    let (set, peers) = (process.host.set, process.host.peers);
+    let others = process.engine.traffic().filter(move |&(_, other, _)| other != set);
+    others.map(move |(peer, ..)| peers.name(peer).rank)
+}
+
+/// Who this is.
+pub(super) fn hello(process: &Process, card: Vec<u8>) -> FromRank {
+    let host = &process.host;
+    FromRank::Hello {
+        rank: PeerId(host.peers.rank()),
+        size: host.peers.size(),
+        pid: std::process::id(),
+        incarnation: host.incarnation,
+        version: crate::card::VERSION.to_owned(),
+        set: host.set,
+        card,
+    }
+}
+
+impl Checkpoint {
+    /// Everybody's new card. The job ends if they cannot be had.
+    fn cards(&mut self) -> Vec<RankCard> {
+        loop {
+            match self.guardian.wait(-1) {
+                Ok(Some(ToRank::Cards { cards })) => return cards,
+                Ok(_) => {}
+                Err(error) => self.fatal(&format!("after the restart: {error}")),
+            }
+        }
+    }
+
+    fn reconnect(&self, process: &mut Process, cards: &[RankCard]) {
+        let mut known = BTreeMap::new();
+        let mut digest = Sha256::new();
+        for RankCard { rank, card, .. } in cards {
+            digest.update(card);
+            match Card::decode(card) {
+                Ok(card) if card.rank == rank.0 => {
+                    known.insert(process.host.peers.of_rank(rank.0), card);
+                }
+                Ok(card) => self.fatal(&format!("rank {rank} gave the card of {}", card.rank)),
+                Err(error) => self.fatal(&format!("card of rank {rank}: {error}")),
+            }
+        }
+        let me = process.host.peers.me();
+        let here = |card: &Card| card.node == process.host.node;
+        let local: Vec<PeerId> =
+            known.iter().filter(|(_, card)| here(card)).map(|(&peer, _)| peer).collect();
+        process.host.cards = known;
+        process.tcp_interval = self.opening.tcp_interval(local.len());
+        process.idle.oversubscribed = local.len() > self.opening.processors as usize;
+        if self.opening.uses_shm(local.len()) {
+            // Cards hold fresh secrets: nobody outside the job can guess the name.
+            digest.update(process.host.node.as_bytes());
+            let digest = digest.finalize();
+            let number = digest.first_chunk().map_or(0, |bytes| u128::from_le_bytes(*bytes));
+            let index = local.iter().position(|&peer| peer == me).unwrap_or(0);
+            match self.opening.meet(number, local.len(), index) {
+                Ok(segment) => process.host.shm = Some(Shm::new(segment, &local)),
+                Err(error) => self.shared.glue.fatal("shm", &[&error.to_string()]),
+            }
+        }
+        let incarnation = process.host.incarnation;
+        let (engine, host) = (&mut process.engine, &mut process.host);
+        engine.restarted(incarnation);
+        let mut peers: BTreeSet<_> = engine.traffic().map(|(peer, ..)| peer).collect();
+        let rank = host.peers.rank();
+        let know_me = host.cards.iter().filter(|(_, card)| card.knows(rank));
+        peers.extend(know_me.map(|(&peer, _)| peer));
+        peers.remove(&me);
+        for peer in peers {
+            let Some(card) = host.cards.get(&peer) else {
+                self.fatal(&format!("{} is not in the line", host.describe(peer)))
+            };
+            if card.set == host.set {
+                engine.readdress(host, peer);
+            } else {
+                let theirs = card.incarnation;
+                engine.peer_down(host, peer);
+                engine.peer_up(host, peer, theirs);
+            }
+        }
+        engine.flush(host);
+    }
+}

@@ -1,0 +1,48 @@
+/*
+ * Shared by the C files of mca_errmgr_correlated.so, which is loaded by mpirun and by orteds.
+ */
+#ifndef ERRMGR_CORRELATED_H
+#define ERRMGR_CORRELATED_H
+
+#include "orte_config.h"
+#include "orte/constants.h"
+#include "orte/mca/errmgr/errmgr.h"
+#include "orte/runtime/orte_globals.h"
+
+#define CORRELATED_ERRMGR_HELP "help-mca-errmgr-correlated.txt"
+
+/* MCA variables of the job; strings may be NULL or empty. */
+typedef struct {
+    char *vprotocol; /* the selection list of framework vprotocol */
+    char *dir;       /* vprotocol_correlated_dir */
+    char *restore;   /* vprotocol_correlated_restore */
+    char *command;   /* vprotocol_correlated_command: path of the rustbtl program */
+    double interval; /* vprotocol_correlated_interval, seconds */
+    double set_interval;
+    int keep;
+    bool guard;
+} mca_errmgr_correlated_params_t;
+
+extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;
+
+/* Does the user want protection? THE place where that is decided. */
+bool mca_errmgr_correlated_wanted(void);
+
+void mca_errmgr_correlated_register_params(void);
+/* Path of the rustbtl program: the parameter, or beside this DSO. */
+const char *mca_errmgr_correlated_program(void);
+
+/* mpirun: hook into the launch of jobs; end what was started. */
+int mca_errmgr_correlated_launch_open(void);
+void mca_errmgr_correlated_launch_close(void);
+
+/* The coordinator of a job. 0, or a text that says why not (to be freed). */
+char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
+                                              char **secret);
+/* Its requests, to be watched; -1 if there is no coordinator. */
+int mca_errmgr_correlated_coordinator_fd(void);
+/* The next thing it says ("end"), NULL when it has gone. */
+char *mca_errmgr_correlated_coordinator_read(void);
+void mca_errmgr_correlated_coordinator_stop(void);
+
+#endif

@@ -1,0 +1,175 @@
+/*
+ * The MCA component of framework errmgr: in mpirun and orteds it has a guardian started in place
+ * of each rank's program, and in mpirun a coordinator for the job.
+ *
+ * It declines unless protection is wanted: then everything is stock Open MPI. In mpirun it wraps
+ * the component default_hnp, whose module does all of the framework's work; in an orted it only
+ * sets the fork agent and lets default_orted be chosen.
+ */
+#include "errmgr_correlated.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "opal/mca/base/base.h"
+#include "opal/mca/base/mca_base_component_repository.h"
+#include "opal/mca/installdirs/installdirs.h"
+#include "opal/util/argv.h"
+#include "opal/util/show_help.h"
+#include "orte/mca/errmgr/base/base.h"
+#include "orte/mca/errmgr/base/errmgr_private.h"
+#include "orte/util/proc_info.h"
+#include "orte/util/show_help.h"
+
+static int component_register(void);
+static int component_open(void);
+static int component_close(void);
+static int component_query(mca_base_module_t **module, int *priority);
+
+__attribute__((visibility("default")))
+orte_errmgr_base_component_t mca_errmgr_correlated_component = {
+    .base_version = {
+        ORTE_ERRMGR_BASE_VERSION_3_0_0,
+        .mca_component_name = "correlated",
+        MCA_BASE_MAKE_VERSION(component, 0, 1, 0),
+        .mca_open_component = component_open,
+        .mca_close_component = component_close,
+        .mca_query_component = component_query,
+        .mca_register_component_params = component_register,
+    },
+    .base_data = { MCA_BASE_METADATA_PARAM_NONE },
+};
+
+/* default_hnp's, and ours: the same but for init and finalize. */
+static orte_errmgr_base_module_t *stock_module = NULL;
+static orte_errmgr_base_module_t module;
+
+static int component_register(void)
+{
+    /* The framework is opened in MPI processes, too: there these names belong to the component of
+     * framework vprotocol. */
+    if (!ORTE_PROC_IS_APP) {
+        mca_errmgr_correlated_register_params();
+    }
+    return ORTE_SUCCESS;
+}
+
+/* Where this DSO is; NULL if that cannot be found out. */
+static const char *own_folder(void)
+{
+    static char folder[OPAL_PATH_MAX] = "";
+    Dl_info self;
+    if ('\0' == folder[0] && 0 != dladdr(&mca_errmgr_correlated_component, &self)
+        && NULL != self.dli_fname) {
+        const char *slash = strrchr(self.dli_fname, '/');
+        int length = NULL == slash ? 0 : (int) (slash - self.dli_fname);
+        snprintf(folder, sizeof(folder), "%.*s", length, self.dli_fname);
+    }
+    return '\0' == folder[0] ? NULL : folder;
+}
+
+const char *mca_errmgr_correlated_program(void)
+{
+    static char path[OPAL_PATH_MAX + sizeof("/rustbtl")];
+    const char *given = mca_errmgr_correlated_params.command;
+    if (NULL != given && '\0' != given[0]) {
+        return given;
+    }
+    const char *folder = own_folder();
+    if (NULL == folder) {
+        return "rustbtl";
+    }
+    snprintf(path, sizeof(path), "%s/rustbtl", folder);
+    if (0 != access(path, X_OK)) {
+        /* We were built with Open MPI: it is among its programs. */
+        snprintf(path, sizeof(path), "%s/rustbtl", opal_install_dirs.bindir);
+    }
+    return path;
+}
+
+/* In front of a fork agent that the user has chosen: it becomes the guardian's program. */
+static void set_fork_agent(void)
+{
+    char **users = orte_fork_agent;
+    orte_fork_agent = NULL;
+    opal_argv_append_nosize(&orte_fork_agent, mca_errmgr_correlated_program());
+    opal_argv_append_nosize(&orte_fork_agent, "guardian");
+    for (int i = 0; NULL != users && NULL != users[i]; i++) {
+        opal_argv_append_nosize(&orte_fork_agent, users[i]);
+    }
+    opal_argv_free(users);
+}
+
+static int component_open(void)
+{
+    if (!ORTE_PROC_IS_HNP && !ORTE_PROC_IS_DAEMON) {
+        return ORTE_ERR_NOT_AVAILABLE;
+    }
+    if (!mca_errmgr_correlated_wanted()) {
+        return ORTE_ERR_NOT_AVAILABLE;
+    }
+    if (NULL != own_folder()) {
+        opal_show_help_add_dir(own_folder());
+    }
+    if (0 != access(mca_errmgr_correlated_program(), X_OK)) {
+        orte_show_help(CORRELATED_ERRMGR_HELP, "no-program", true, orte_process_info.nodename,
+                       mca_errmgr_correlated_program());
+        /* Without guardians the job would look protected and not be it. */
+        return ORTE_ERR_FATAL;
+    }
+    set_fork_agent();
+    /* Processes that are started again find their data only in this store. */
+    setenv("PMIX_MCA_gds", "hash", 0);
+    return ORTE_SUCCESS;
+}
+
+static int component_close(void)
+{
+    return ORTE_SUCCESS;
+}
+
+static int module_init(void)
+{
+    int rc = stock_module->init();
+    return ORTE_SUCCESS == rc ? mca_errmgr_correlated_launch_open() : rc;
+}
+
+static int module_finalize(void)
+{
+    mca_errmgr_correlated_launch_close();
+    return stock_module->finalize();
+}
+
+static int component_query(mca_base_module_t **chosen, int *priority)
+{
+    mca_base_component_list_item_t *item;
+    *chosen = NULL;
+    *priority = -1;
+    if (!ORTE_PROC_IS_HNP) {
+        return ORTE_ERROR; /* default_orted does all that is needed */
+    }
+    OPAL_LIST_FOREACH(item, &orte_errmgr_base_framework.framework_components,
+                      mca_base_component_list_item_t) {
+        const mca_base_component_t *component = item->cli_component;
+        mca_base_module_t *found = NULL;
+        int rank = 0;
+        if (0 != strcmp("default_hnp", component->mca_component_name)
+            || NULL == component->mca_query_component
+            || ORTE_SUCCESS != component->mca_query_component(&found, &rank) || NULL == found) {
+            continue;
+        }
+        /* Otherwise it is unloaded when we are chosen. */
+        mca_base_component_repository_retain_component("errmgr", "default_hnp");
+        stock_module = (orte_errmgr_base_module_t *) found;
+        module = *stock_module;
+        module.init = module_init;
+        module.finalize = module_finalize;
+        *chosen = (mca_base_module_t *) &module;
+        *priority = rank + 10;
+        return ORTE_SUCCESS;
+    }
+    return ORTE_ERROR;
+}

@@ -1,0 +1,223 @@
+/*
+ * The coordinator: a child of mpirun with a pipe in each direction. It ends when its input does.
+ */
+#include "errmgr_correlated.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "opal/util/os_path.h"
+#include "opal/util/path.h"
+#include "orte/util/proc_info.h"
+
+/* How long it may take to start, and to end. */
+#define START_MS 30000
+#define STOP_MS 3000
+
+static int to_it = -1, from_it = -1;
+static char line[4096];
+static size_t line_bytes = 0;
+
+static void close_all(int *fds, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (0 <= fds[i]) {
+            close(fds[i]);
+        }
+    }
+}
+
+/* In the child: nothing but system calls. */
+static void become_coordinator(const char *program, int input, int output)
+{
+    sigset_t none;
+    /* Ctrl-C is mpirun's business; what follows from it comes by the pipe. */
+    setsid();
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (0 <= dup2(input, 0) && 0 <= dup2(output, 1)) {
+        execl(program, "rustbtl", "coordinator", (char *) NULL);
+    }
+    _exit(127);
+}
+
+/* A key and a value; a value that would break the line is left out. */
+static void tell(FILE *to, const char *key, const char *value)
+{
+    if (NULL != value && '\0' != value[0] && NULL == strchr(value, '\n')) {
+        fprintf(to, "%s %s\n", key, value);
+    }
+}
+
+static void tell_path(FILE *to, const char *key, const char *value)
+{
+    char here[OPAL_PATH_MAX];
+    if (NULL == value || '\0' == value[0]) {
+        return;
+    }
+    if ('/' != value[0] && NULL != getcwd(here, sizeof(here))) {
+        char *whole = opal_os_path(false, here, value, NULL);
+        tell(to, key, whole);
+        free(whole);
+    } else {
+        tell(to, key, value);
+    }
+}
+
+static char *tell_setup(orte_job_t *job)
+{
+    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    int copy = fcntl(to_it, F_DUPFD_CLOEXEC, 3);
+    FILE *to = 0 > copy ? NULL : fdopen(copy, "w");
+    if (NULL == to) {
+        return strdup("no file descriptor is left");
+    }
+    tell_path(to, "dir", p->dir);
+    tell_path(to, "restore", p->restore);
+    tell_path(to, "log", orte_process_info.jobfam_session_dir);
+    fprintf(to, "interval %.0f\n", 0 < p->interval ? p->interval * 1000 : 0);
+    fprintf(to, "set_interval %.0f\n", 0 < p->set_interval ? p->set_interval * 1000 : 0);
+    fprintf(to, "keep %d\n", 0 < p->keep ? p->keep : 1);
+    fprintf(to, "size %u\n", (unsigned) job->num_procs);
+    for (int i = 0; i < job->apps->size; i++) {
+        orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);
+        for (int word = 0; NULL != app && NULL != app->argv && NULL != app->argv[word]; word++) {
+            tell(to, "arg", app->argv[word]);
+        }
+    }
+    fprintf(to, "go\n");
+    return 0 == fclose(to) ? NULL : strdup("it ended at once");
+}
+
+static long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000L + now.tv_nsec / 1000000L;
+}
+
+/* Wait until it says something; false: it did not. */
+static bool wait_for_it(int ms)
+{
+    long until = now_ms() + ms;
+    struct pollfd on = { .fd = from_it, .events = POLLIN };
+    int got;
+    do {
+        long left = until - now_ms();
+        got = poll(&on, 1, 0 < left ? (int) left : 0);
+    } while (0 > got && EINTR == errno);
+    return 0 < got;
+}
+
+char *mca_errmgr_correlated_coordinator_read(void)
+{
+    for (;;) {
+        char *end = memchr(line, '\n', line_bytes);
+        if (NULL != end) {
+            size_t length = (size_t) (end - line);
+            char *text = strndup(line, length);
+            line_bytes -= length + 1;
+            memmove(line, end + 1, line_bytes);
+            return text;
+        }
+        if (line_bytes == sizeof(line)) {
+            return NULL;
+        }
+        ssize_t got = read(from_it, line + line_bytes, sizeof(line) - line_bytes);
+        if (0 >= got && EINTR != errno) {
+            return NULL;
+        }
+        line_bytes += 0 < got ? (size_t) got : 0;
+    }
+}
+
+/* Its answer: "ok PORT JOB SECRET" or "error TEXT". */
+static char *understand(char *answer, char **port, char **name, char **secret)
+{
+    char *rest = NULL;
+    if (NULL == answer) {
+        return strdup("it ended without a word");
+    }
+    if (0 == strncmp(answer, "error ", 6)) {
+        return strdup(answer + 6);
+    }
+    const char *ok = strtok_r(answer, " ", &rest);
+    const char *words[3] = { strtok_r(NULL, " ", &rest), strtok_r(NULL, " ", &rest),
+                             strtok_r(NULL, " ", &rest) };
+    if (NULL == ok || 0 != strcmp(ok, "ok") || NULL == words[2]) {
+        return strdup("it gave an answer of another version");
+    }
+    *port = strdup(words[0]);
+    *name = strdup(words[1]);
+    *secret = strdup(words[2]);
+    return NULL;
+}
+
+char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
+                                              char **secret)
+{
+    const char *program = mca_errmgr_correlated_program();
+    int fds[4] = { -1, -1, -1, -1 };
+    if (0 != pipe2(fds, O_CLOEXEC) || 0 != pipe2(fds + 2, O_CLOEXEC)) {
+        close_all(fds, 4);
+        return strdup("no file descriptor is left");
+    }
+    pid_t child = fork();
+    if (0 == child) {
+        become_coordinator(program, fds[0], fds[3]);
+    }
+    close(fds[0]);
+    close(fds[3]);
+    if (0 > child) {
+        close(fds[1]);
+        close(fds[2]);
+        return strdup("no process can be started");
+    }
+    to_it = fds[1];
+    from_it = fds[2];
+    char *problem = tell_setup(job);
+    if (NULL == problem && !wait_for_it(START_MS)) {
+        problem = strdup("it does not answer");
+    }
+    if (NULL == problem) {
+        char *answer = mca_errmgr_correlated_coordinator_read();
+        problem = understand(answer, port, name, secret);
+        free(answer);
+    }
+    if (NULL != problem) {
+        mca_errmgr_correlated_coordinator_stop();
+    }
+    return problem;
+}
+
+int mca_errmgr_correlated_coordinator_fd(void)
+{
+    return from_it;
+}
+
+void mca_errmgr_correlated_coordinator_stop(void)
+{
+    if (0 <= to_it) {
+        close(to_it);
+        to_it = -1;
+    }
+    if (0 <= from_it) {
+        /* Until it has gone: then nothing of it is left behind mpirun. */
+        while (wait_for_it(STOP_MS)) {
+            char *rest = mca_errmgr_correlated_coordinator_read();
+            if (NULL == rest) {
+                break;
+            }
+            free(rest);
+        }
+        close(from_it);
+        from_it = -1;
+    }
+}

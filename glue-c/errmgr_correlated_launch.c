@@ -1,0 +1,147 @@
+/*
+ * mpirun's part in the start and the end of a protected job: a coordinator is started before the
+ * job's launch message is packed, and what guardians must know goes into that message with the
+ * environment of the job's programs. So it is on no command line.
+ */
+#include "errmgr_correlated.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "opal/mca/event/event.h"
+#include "opal/util/opal_environ.h"
+#include "orte/mca/oob/base/base.h"
+#include "orte/mca/plm/plm.h"
+#include "orte/mca/plm/plm_types.h"
+#include "orte/mca/state/state.h"
+#include "orte/util/name_fns.h"
+#include "orte/util/proc_info.h"
+#include "orte/util/show_help.h"
+#include "orte/util/threads.h"
+
+static orte_state_cbfunc_t stock_launch = NULL;
+static orte_jobid_t protected_job = ORTE_JOBID_INVALID;
+static opal_event_t requests;
+static bool watching = false;
+
+static const char *const variables[] = { "RUSTBTL_JOB", "RUSTBTL_SECRET", "RUSTBTL_COORDINATOR",
+                                         "RUSTBTL_RESTORE", "RUSTBTL_GUARDIAN_FD" };
+
+/* The coordinator wants something. */
+static void on_request(int fd, short flags, void *unused)
+{
+    (void) fd;
+    (void) flags;
+    (void) unused;
+    char *what = mca_errmgr_correlated_coordinator_read();
+    if (NULL == what) {
+        /* It has gone; guardians and ranks know how to do without. */
+        opal_event_del(&requests);
+        watching = false;
+        orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-gone", true,
+                       orte_process_info.nodename);
+        return;
+    }
+    if (0 == strcmp("end", what)) {
+        /* Processes that mpirun itself ends are no failures: the exit code is 0. */
+        orte_plm.terminate_job(protected_job);
+    }
+    free(what);
+}
+
+static void for_each_app(orte_job_t *job, const char *name, const char *value)
+{
+    for (int i = 0; i < job->apps->size; i++) {
+        orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);
+        if (NULL == app) {
+            continue;
+        }
+        if (NULL == value) {
+            opal_unsetenv(name, &app->env);
+        } else {
+            opal_setenv(name, value, true, &app->env);
+        }
+    }
+}
+
+static void protect(orte_job_t *job, const char *port, const char *name, const char *secret)
+{
+    const char *restore = mca_errmgr_correlated_params.restore;
+    char *uri = NULL, *place = NULL;
+    orte_oob_base_get_addr(&uri);
+    if (0 > asprintf(&place, "%s %s", port, NULL == uri ? "" : uri)) {
+        place = NULL;
+    }
+    for_each_app(job, "RUSTBTL_JOB", name);
+    for_each_app(job, "RUSTBTL_SECRET", secret);
+    for_each_app(job, "RUSTBTL_COORDINATOR", NULL == place ? port : place);
+    if (NULL != restore && '\0' != restore[0]) {
+        for_each_app(job, "RUSTBTL_RESTORE", restore);
+    }
+    free(uri);
+    free(place);
+    opal_event_set(orte_event_base, &requests, mca_errmgr_correlated_coordinator_fd(),
+                   OPAL_EV_READ | OPAL_EV_PERSIST, on_request, NULL);
+    opal_event_add(&requests, NULL);
+    watching = true;
+}
+
+static void on_launch(int fd, short flags, void *data)
+{
+    orte_state_caddy_t *caddy = (orte_state_caddy_t *) data;
+    ORTE_ACQUIRE_OBJECT(caddy);
+    orte_job_t *job = caddy->jdata;
+    bool program = NULL != job && NULL != job->apps && job->jobid != ORTE_PROC_MY_NAME->jobid;
+    if (program) {
+        /* What the user's shell has is not for this job. Spawned jobs are not protected. */
+        for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+            for_each_app(job, variables[i], NULL);
+        }
+    }
+    if (program && ORTE_JOBID_INVALID == protected_job) {
+        char *port = NULL, *name = NULL, *secret = NULL;
+        protected_job = job->jobid;
+        char *problem = mca_errmgr_correlated_coordinator_start(job, &port, &name, &secret);
+        if (NULL == problem) {
+            protect(job, port, name, secret);
+        } else {
+            orte_show_help(CORRELATED_ERRMGR_HELP, "no-coordinator", true,
+                           orte_process_info.nodename, mca_errmgr_correlated_program(), problem);
+            ORTE_UPDATE_EXIT_STATUS(ORTE_ERROR_DEFAULT_EXIT_CODE);
+            caddy->jdata->state = ORTE_JOB_STATE_FAILED_TO_START;
+            ORTE_ACTIVATE_JOB_STATE(caddy->jdata, ORTE_JOB_STATE_SILENT_ABORT);
+        }
+        free(port);
+        free(name);
+        free(secret);
+        if (NULL != problem) {
+            free(problem);
+            OBJ_RELEASE(caddy);
+            return;
+        }
+    }
+    stock_launch(fd, flags, data);
+}
+
+int mca_errmgr_correlated_launch_open(void)
+{
+    orte_state_t *state;
+    OPAL_LIST_FOREACH(state, &orte_job_states, orte_state_t) {
+        if (ORTE_JOB_STATE_LAUNCH_APPS == state->job_state) {
+            stock_launch = state->cbfunc;
+            state->cbfunc = on_launch;
+            return ORTE_SUCCESS;
+        }
+    }
+    return ORTE_ERR_NOT_FOUND;
+}
+
+void mca_errmgr_correlated_launch_close(void)
+{
+    if (watching) {
+        opal_event_del(&requests);
+        watching = false;
+    }
+    mca_errmgr_correlated_coordinator_stop();
+}

@@ -1,0 +1,55 @@
+/*
+ * MCA variables of protection. They have the names of the component of framework vprotocol, since
+ * users know only that one; here they are read by mpirun and orteds.
+ */
+#include "errmgr_correlated.h"
+
+#include <string.h>
+
+#include "opal/mca/base/mca_base_var.h"
+
+mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2 };
+
+bool mca_errmgr_correlated_wanted(void)
+{
+    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    if (NULL == p->vprotocol || 0 != strcmp("correlated", p->vprotocol)) {
+        return false;
+    }
+    /* Not by default as long as a job gains nothing from it. */
+    return p->guard || 0 < p->interval || 0 < p->set_interval
+           || (NULL != p->dir && '\0' != p->dir[0])
+           || (NULL != p->restore && '\0' != p->restore[0]);
+}
+
+static void variable(const char *name, mca_base_var_type_t type, mca_base_var_info_lvl_t level,
+                     void *where, const char *help)
+{
+    (void) mca_base_var_register("ompi", "vprotocol", "correlated", name, help, type, NULL, 0, 0,
+                                 level, MCA_BASE_VAR_SCOPE_READONLY, where);
+}
+
+void mca_errmgr_correlated_register_params(void)
+{
+    mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    (void) mca_base_var_register("ompi", "vprotocol", NULL, NULL, "", MCA_BASE_VAR_TYPE_STRING,
+                                 NULL, 0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY,
+                                 &p->vprotocol);
+    variable("dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
+             "Directory for checkpoints (lines), the same on all nodes. Setting it switches "
+             "protection on.");
+    variable("interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_1, &p->interval,
+             "Seconds between lines of the whole job, from which it can be restarted. 0: only when "
+             "asked for.");
+    variable("set_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->set_interval,
+             "Seconds between lines of each correlated set. 0: only when asked for.");
+    variable("keep", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
+             "Complete lines that are kept.");
+    variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
+             "Switches protection on without a directory for lines.");
+    variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
+             "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
+    variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,
+             "Folder of a line: its images are restored in place of starting programs (set by "
+             "`rustbtl restart`).");
+}

@@ -1,0 +1,299 @@
+//! `rustbtl agent`: the one process per node and job. Guardians come to its Unix socket; it has
+//! the one connection of the node to the coordinator, and passes messages on.
+//!
+//! It ends when its last guardian has gone, and when the coordinator has gone: guardians that
+//! still want it start another one, which tries anew.
+
+use crate::link::Link;
+use crate::node::NodeDirectory;
+use crate::os::{self, Poll};
+use crate::prove::{self, Secret};
+use crate::settings;
+use rustbtl_coordination::control::{FromNode, ToNode};
+use rustbtl_fragments::ids::PeerId;
+use std::collections::BTreeMap;
+use std::env;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between signs of life.
+pub const BEAT: Duration = Duration::from_millis(500);
+/// Silence of the coordinator that is taken for its end (its host is gone without a word).
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// For one address of the coordinator.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+/// How often all addresses are tried.
+const CONNECT_ROUNDS: u32 = 4;
+/// How long an agent without guardians stays.
+const LONELY: Duration = Duration::from_millis(200);
+
+struct Guarded {
+    link: Link,
+    /// Known from its first message.
+    rank: Option<PeerId>,
+}
+
+struct Agent {
+    directory: NodeDirectory,
+    listener: UnixListener,
+    guardians: BTreeMap<u64, Guarded>,
+    next: u64,
+    /// When the last guardian went, or when none had come.
+    lonely: Instant,
+}
+
+/// What the environment says.
+struct Way {
+    secret: Secret,
+    coordinator: Vec<SocketAddr>,
+}
+
+fn way() -> Option<Way> {
+    let secret = settings::unhex(&env::var(settings::SECRET).ok()?)?;
+    let hosts = env::var(settings::COORDINATOR).ok()?;
+    let coordinator = hosts.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    Some(Way { secret, coordinator })
+}
+
+/// Runs the agent; comes back at once in the process that was started, as soon as there is
+/// something to connect to.
+pub fn run(path: &Path) -> Result<(), String> {
+    let way = way().ok_or("an agent is only started by a guardian")?;
+    let shown = path.display();
+    os::private_directory(path).map_err(|error| format!("{shown}: {error}"))?;
+    // The guardian that starts us holds the lock.
+    let directory = NodeDirectory::open(path).map_err(|error| format!("{shown}: {error}"))?;
+    let listener = directory.listen().map_err(|error| format!("listening in {shown}: {error}"))?;
+    let ready = listener.set_nonblocking(true);
+    ready.map_err(|error| format!("listening in {shown}: {error}"))?;
+    if os::go_to_background().map_err(|error| format!("forking: {error}"))? {
+        return Ok(());
+    }
+    let lonely = Instant::now();
+    let mut agent = Agent { directory, listener, guardians: BTreeMap::new(), next: 0, lonely };
+    match connect(&way) {
+        Ok(mut coordinator) => agent.serve(&mut coordinator),
+        Err(reason) => agent.stay_alone(&reason),
+    }
+    agent.end();
+    Ok(())
+}
+
+fn connect(way: &Way) -> Result<Link, String> {
+    let mut problem = String::new();
+    for round in 0..CONNECT_ROUNDS {
+        if round > 0 {
+            thread::sleep(Duration::from_millis(250 << round));
+        }
+        match prove::connect(&way.coordinator, &way.secret, CONNECT_PATIENCE) {
+            Ok(stream) => return Link::new(stream).map_err(|error| error.to_string()),
+            Err(why) => problem = why,
+        }
+    }
+    Err(format!(
+        "node {}: the job's coordinator cannot be reached, so no checkpoint can be taken \
+         ({problem}). Is a firewall between this node and that of mpirun?",
+        os::hostname()
+    ))
+}
+
+impl Agent {
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            // The directory lets nobody else in; this is for the case that it does.
+            let ours = os::peer_uid(&stream).is_ok_and(|uid| uid == os::euid());
+            if let (true, Ok(link)) = (ours, Link::new(stream)) {
+                self.guardians.insert(self.next, Guarded { link, rank: None });
+                self.next += 1;
+            }
+        }
+    }
+
+    /// Nobody is left, and nobody is coming?
+    fn is_done(&mut self) -> bool {
+        if !self.guardians.is_empty() {
+            self.lonely = Instant::now();
+            return false;
+        }
+        self.lonely.elapsed() >= LONELY && self.directory.leave().unwrap_or(true)
+    }
+
+    fn serve(&mut self, coordinator: &mut Link) {
+        let hello = FromNode::Agent {
+            node: os::hostname(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        if coordinator.send(&hello).is_err() {
+            return;
+        }
+        let (mut beat_at, mut heard, mut count) = (Instant::now(), Instant::now(), 0);
+        while !self.is_done() {
+            let mut poll = Poll::default();
+            let listener = poll.add(self.listener.as_raw_fd(), false);
+            let up = poll.add(coordinator.fd(), coordinator.wants_to_write());
+            let places: Vec<(u64, usize)> = self
+                .guardians
+                .iter()
+                .map(|(&id, guarded)| {
+                    (id, poll.add(guarded.link.fd(), guarded.link.wants_to_write()))
+                })
+                .collect();
+            let until = if places.is_empty() { Instant::now() + LONELY / 4 } else { beat_at };
+            if poll.wait(Some(until)).is_err() {
+                return;
+            }
+            if Instant::now() >= beat_at {
+                count += 1;
+                beat_at = Instant::now() + BEAT;
+                if coordinator.send(&FromNode::Beat { count }).is_err() {
+                    return;
+                }
+            }
+            if poll.is_ready(listener) {
+                self.accept();
+            }
+            for (id, place) in places {
+                if poll.is_ready(place) && !self.hear_guardian(id, coordinator) {
+                    return;
+                }
+            }
+            if poll.is_ready(up) {
+                heard = Instant::now();
+                if !self.hear_coordinator(coordinator) {
+                    return;
+                }
+            }
+            if heard.elapsed() > SILENCE_MAX {
+                return;
+            }
+        }
+    }
+
+    /// False: the coordinator has gone.
+    fn hear_guardian(&mut self, id: u64, coordinator: &mut Link) -> bool {
+        let Some(guarded) = self.guardians.get_mut(&id) else { return true };
+        let mut open = guarded.link.flush().is_ok() & guarded.link.read().is_ok();
+        loop {
+            match guarded.link.next_message::<FromNode>() {
+                Ok(Some(message)) => {
+                    if !belongs(&message, &mut guarded.rank) {
+                        open = false;
+                        break;
+                    }
+                    if coordinator.send(&message).is_err() {
+                        return false;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    open = false;
+                    break;
+                }
+            }
+        }
+        if open {
+            return true;
+        }
+        let rank = self.guardians.remove(&id).and_then(|guarded| guarded.rank);
+        rank.is_none_or(|rank| coordinator.send(&FromNode::Gone { rank }).is_ok())
+    }
+
+    /// False: the coordinator has gone.
+    fn hear_coordinator(&mut self, coordinator: &mut Link) -> bool {
+        let open = coordinator.flush().is_ok() & coordinator.read().is_ok();
+        loop {
+            match coordinator.next_message::<ToNode>() {
+                Ok(Some(ToNode::Beat { .. })) => {}
+                Ok(Some(message)) => self.pass_on(&message),
+                Ok(None) => return open,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn pass_on(&mut self, message: &ToNode) {
+        let to = match message {
+            ToNode::Rank { rank, .. }
+            | ToNode::Prepare { rank, .. }
+            | ToNode::Discard { rank, .. } => Some(*rank),
+            _ => None,
+        };
+        for guarded in self.guardians.values_mut() {
+            if to.is_none() || guarded.rank == to {
+                // If it has gone, the next round of polling finds out.
+                let _ = guarded.link.send(message);
+            }
+        }
+    }
+
+    /// Without a coordinator: say so to whoever comes, until nobody comes any more.
+    fn stay_alone(&mut self, reason: &str) {
+        let mut reason = reason.to_owned();
+        while !self.is_done() {
+            self.accept();
+            for guarded in self.guardians.values_mut() {
+                // The reason goes to one of them: it is printed.
+                let _ = guarded.link.send(&ToNode::Alone { reason: core::mem::take(&mut reason) });
+            }
+            self.guardians.clear();
+            thread::sleep(LONELY / 4);
+        }
+    }
+
+    /// Whatever the reason: leave nothing behind. Guardians notice only after that.
+    fn end(&mut self) {
+        for _ in 0..20 {
+            if self.directory.leave().unwrap_or(true) {
+                return;
+            }
+            self.guardians.clear();
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Does the message speak for the rank of its guardian? The first one says which rank that is.
+fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
+    let of = match message {
+        FromNode::Guardian { rank: first, .. } if rank.is_none() => {
+            *rank = Some(*first);
+            return true;
+        }
+        FromNode::Rank { rank, .. }
+        | FromNode::Frozen { rank, .. }
+        | FromNode::Stored { rank, .. }
+        | FromNode::StoreFailed { rank, .. }
+        | FromNode::Ended { rank, .. } => rank,
+        _ => return false,
+    };
+    *rank == Some(*of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustbtl_coordination::control::LineId;
+
+    #[test]
+    fn a_guardian_speaks_for_its_own_rank_only() {
+        let ended = |rank| FromNode::Ended { rank: PeerId(rank), status: 0 };
+        let mut rank = None;
+        assert!(!belongs(&ended(1), &mut rank), "it has not said who it is");
+        let incarnation = rustbtl_fragments::ids::Incarnation(0);
+        let first = |rank| FromNode::Guardian { rank: PeerId(rank), size: 4, pid: 9, incarnation };
+        assert!(belongs(&first(1), &mut rank));
+        assert!(belongs(&ended(1), &mut rank));
+        assert!(!belongs(&ended(2), &mut rank));
+        assert!(!belongs(&first(2), &mut rank), "once");
+        let line = LineId(1);
+        let failed = FromNode::StoreFailed { rank: PeerId(0), line, reason: String::new() };
+        assert!(!belongs(&failed, &mut rank));
+        let agent = FromNode::Agent { node: "n".into(), pid: 1, version: "1".into() };
+        assert!(!belongs(&agent, &mut rank), "nor for an agent");
+    }
+}

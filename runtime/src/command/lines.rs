@@ -1,0 +1,51 @@
+//! `rustbtl lines DIR`: what is there to restart from.
+
+use super::bytes;
+use crate::guardian::images::ImageStore;
+use crate::store::{self, Kind, Line};
+use std::path::Path;
+
+/// Lists the lines in a directory; with `verify`, reads every image. Fails if something is
+/// damaged.
+pub fn lines(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
+    let (lines, mut problems) = store::list(directory)?;
+    if !lines.is_empty() {
+        println!(
+            "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
+            "job", "line", "kind", "images", "on disk", "memory"
+        );
+    }
+    for line in &lines {
+        let manifest = &line.manifest;
+        let sum = |of: fn(&store::Image) -> u64| bytes(manifest.images.iter().map(of).sum());
+        println!(
+            "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
+            manifest.job,
+            manifest.line,
+            if manifest.kind == Kind::Global { "global" } else { "set" },
+            manifest.images.len(),
+            sum(|image| image.bytes),
+            sum(|image| image.raw_bytes),
+        );
+        problems.extend(line.missing());
+        if verify {
+            problems.extend(damaged(line, store));
+        }
+    }
+    if lines.is_empty() && problems.is_empty() {
+        println!("{} has no lines", directory.display());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+}
+
+fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
+    let problem = |image: &store::Image| {
+        let file = line.image(image.rank);
+        match store.check(&file) {
+            Ok(found) if found.checksum == image.checksum => None,
+            Ok(_) => Some(format!("{}: its checksum is not that of its line", file.display())),
+            Err(problem) => Some(format!("{}: {problem}", file.display())),
+        }
+    };
+    line.manifest.images.iter().filter_map(problem).collect()
+}

@@ -1,0 +1,91 @@
+//! `rustbtl restart DIR`: mpirun again, with images in place of programs.
+
+use crate::store;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What was typed.
+pub struct Restart {
+    /// Lines of several jobs, of one, or one line.
+    pub directory: PathBuf,
+    /// What to run in place of mpirun.
+    pub mpirun: PathBuf,
+    /// For mpirun.
+    pub options: Vec<OsString>,
+}
+
+/// The word after which guardians restore instead of starting a program.
+pub const PLACEHOLDER: &str = "restored";
+
+/// Becomes mpirun; comes back only to say why not.
+pub fn restart(what: &Restart) -> Result<(), String> {
+    let directory = what.directory.canonicalize();
+    let directory = directory.map_err(|error| format!("{}: {error}", what.directory.display()))?;
+    let line = store::newest_global(&directory)?;
+    let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
+    eprintln!(
+        "rustbtl: restarting {} ({} ranks) from line {} in {}",
+        line.manifest.job,
+        line.manifest.size,
+        line.manifest.line,
+        line.folder.display()
+    );
+    let words = arguments(&line, &what.options, &own);
+    let mut mpirun = Command::new(&what.mpirun);
+    let error = mpirun.args(words).exec();
+    Err(format!("starting {}: {error}", what.mpirun.display()))
+}
+
+/// The user's options come last, because mpirun takes the first of equal ones; but what names the
+/// line and the number of ranks is not the user's to choose.
+fn arguments(line: &store::Line, options: &[OsString], own: &Path) -> Vec<OsString> {
+    let manifest = &line.manifest;
+    let mut words: Vec<OsString> = vec!["-np".into(), manifest.size.to_string().into()];
+    let given = |key: &str| options.iter().any(|word| word == key);
+    let base = line.folder.parent().and_then(Path::parent).unwrap_or(&line.folder);
+    let mut set = |key: &str, value: OsString| {
+        if !given(key) {
+            words.extend(["--mca".into(), key.into(), value]);
+        }
+    };
+    set("pml", "v".into());
+    set("vprotocol", "correlated".into());
+    set("vprotocol_correlated_dir", base.into());
+    set("vprotocol_correlated_restore", line.folder.clone().into());
+    words.extend(options.iter().cloned());
+    words.extend([own.into(), PLACEHOLDER.into()]);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{FORMAT, Kind, Line, Manifest};
+
+    #[test]
+    fn mpirun_gets_the_size_the_line_and_the_users_options() {
+        let manifest = Manifest {
+            format: FORMAT,
+            job: "j".into(),
+            line: 3,
+            kind: Kind::Global,
+            unix_ms: 0,
+            size: 8,
+            command: vec![],
+            images: vec![],
+        };
+        let line = Line { folder: "/l/j/line-3".into(), manifest };
+        let options = ["--mca", "vprotocol_correlated_dir", "/other", "--tag-output"];
+        let options: Vec<OsString> = options.iter().map(OsString::from).collect();
+        let words = arguments(&line, &options, Path::new("/bin/rustbtl"));
+        let text: Vec<String> =
+            words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        assert_eq!(
+            text.join(" "),
+            "-np 8 --mca pml v --mca vprotocol correlated --mca vprotocol_correlated_restore \
+             /l/j/line-3 --mca vprotocol_correlated_dir /other --tag-output /bin/rustbtl restored"
+        );
+    }
+}

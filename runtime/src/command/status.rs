@@ -1,0 +1,107 @@
+//! `rustbtl status`: the coordinator's document, as it is or as a table.
+
+use super::{ask, bytes, time};
+use crate::jobs;
+use rustbtl_coordination::control::{Reply, Request};
+use serde_json::Value;
+use std::fmt::Write;
+
+/// Prints the state of a job.
+pub fn status(job: Option<&str>, json: bool) -> Result<(), String> {
+    let (_, mut stream) = jobs::find(job)?;
+    let Reply::Status { json: text } = ask(&mut stream, &Request::Status {}, false)? else {
+        return Err("an answer to another question".into());
+    };
+    if json {
+        println!("{text}");
+        return Ok(());
+    }
+    let document: Value =
+        serde_json::from_str(&text).map_err(|error| format!("the answer is no JSON: {error}"))?;
+    print!("{}", table(&document));
+    Ok(())
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn number(value: &Value) -> String {
+    value.as_u64().map_or("-".into(), |number| number.to_string())
+}
+
+/// For people.
+fn table(document: &Value) -> String {
+    let mut out = String::new();
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let _ = writeln!(
+        out,
+        "job {}: {} ranks on {} nodes, lines in {}",
+        text(&document["job"]),
+        number(&document["size"]),
+        list(document, "nodes").len(),
+        text(&document["directory"]),
+    );
+    let _ = writeln!(
+        out,
+        "\n{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10}",
+        "rank", "node", "pid", "set", "state", "log", "log, most"
+    );
+    for rank in list(document, "ranks") {
+        let log = |key: &str| rank["log"][key].as_u64().map_or("-".into(), bytes);
+        let _ = writeln!(
+            out,
+            "{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10}",
+            number(&rank["rank"]),
+            text(&rank["node"]),
+            number(&rank["pid"]),
+            number(&rank["set"]),
+            text(&rank["state"]),
+            log("bytes"),
+            log("bytes_peak"),
+        );
+    }
+    if list(document, "lines").is_empty() {
+        let _ = writeln!(out, "\nno lines yet");
+        return out;
+    }
+    let _ = writeln!(
+        out,
+        "\n{:>5} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
+        "line", "kind", "state", "on disk", "silence", "pause", "storing"
+    );
+    for line in list(document, "lines") {
+        let ns = |key: &str| line[key].as_u64().map_or("-".into(), time);
+        let _ = writeln!(
+            out,
+            "{:>5} {:<7} {:<10} {:>12} {:>12} {:>12} {:>12}",
+            number(&line["line"]),
+            text(&line["kind"]),
+            text(&line["state"]),
+            bytes(line["bytes"].as_u64().unwrap_or(0)),
+            ns("coordination_ns"),
+            ns("pause_ns"),
+            ns("store_ns"),
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_document_with_holes_is_shown_as_far_as_it_goes() {
+        let document = json!({
+            "job": "n0-1", "size": 2, "nodes": [{}], "directory": null,
+            "ranks": [{"rank": 0, "node": "n0", "set": null, "state": "starting", "log": null}],
+            "lines": [{"line": 1, "kind": "global", "bytes": 2048, "pause_ns": 2_000_000}],
+        });
+        let text = table(&document);
+        assert!(text.contains("job n0-1: 2 ranks on 1 nodes"), "{text}");
+        assert!(text.contains("2.0 KiB") && text.contains("2.0 ms"), "{text}");
+        assert!(table(&json!({})).contains("no lines yet"));
+    }
+}

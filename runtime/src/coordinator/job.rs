@@ -1,0 +1,582 @@
+//! What the coordinator knows of the job, and what follows from what it hears. No I/O: effects
+//! are handed to the driver (`mod.rs`), time is an argument.
+//!
+//! 1. Orders concern ranks that have said who they are; lines are ordered when all are ready.
+//! 2. What a rank says counts for that rank only; nonsense is noted and changes nothing.
+//! 3. Whoever waits for a line hears of its end, once.
+
+use super::setup::Setup;
+use super::wishes::{Wish, Wisher, Wishes};
+use crate::store::{FORMAT, Image, Kind, Manifest};
+use rustbtl_coordination::control::{
+    FromNode, FromRank, LineId, LineKind, RankCard, Reply, ToNode, ToRank,
+};
+use rustbtl_coordination::interval::Interval;
+use rustbtl_coordination::lines::{Config, Input, Lines, Output};
+use rustbtl_coordination::silence::{Answer, Refusal, Scope};
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// From the order until all have their picture.
+const SILENCE_TIMEOUT_MS: u64 = 120_000;
+/// From there until all images are stored.
+const STORE_TIMEOUT_MS: u64 = 3_600_000;
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    /// Send it to the agent of this rank.
+    Send(PeerId, ToNode),
+    /// Write this manifest, then call [`Job::committed`].
+    Commit(Manifest),
+    /// Remove the manifest of this line.
+    Forget(LineId),
+    /// Answer this client of the command's socket.
+    Reply(u64, Reply),
+    /// Ask mpirun to end the job.
+    EndJob,
+    /// Write down an event.
+    Log(Value),
+}
+
+/// A rank.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rank {
+    /// Its guardian is connected.
+    pub(super) here: bool,
+    pub(super) node: String,
+    /// Of the program, as it sees it itself.
+    pub(super) pid: u32,
+    pub(super) set: Option<SetId>,
+    pub(super) incarnation: Incarnation,
+    pub(super) version: String,
+    pub(super) ready: bool,
+    pub(super) finishing: bool,
+    pub(super) ended: Option<i32>,
+    pub(super) log: Option<[u64; 3]>,
+    pub(super) log_for: SetId,
+    card: Vec<u8>,
+}
+
+/// A line that is being taken, or that is complete.
+#[derive(Clone, Debug)]
+pub(super) struct LineState {
+    pub(super) kind: Kind,
+    ranks: BTreeSet<PeerId>,
+    exit: bool,
+    pub(super) started_ms: u64,
+    pub(super) images: BTreeMap<PeerId, Image>,
+    pub(super) coordination_ns: u64,
+    pub(super) pause_ns: u64,
+    pub(super) store_ns: u64,
+    pub(super) complete: bool,
+    problem: String,
+}
+
+/// Everything about one job.
+pub struct Job {
+    pub(super) name: String,
+    pub(super) setup: Setup,
+    pub(super) ranks: BTreeMap<PeerId, Rank>,
+    /// Once all ranks are ready.
+    machine: Option<Lines>,
+    pub(super) lines: BTreeMap<LineId, LineState>,
+    wishes: Wishes,
+    cards_sent: bool,
+    pub(super) effects: VecDeque<Effect>,
+}
+
+fn ms(interval: u64) -> Interval {
+    if interval == 0 { Interval::Off } else { Interval::Fixed { interval_ms: interval } }
+}
+
+impl Job {
+    /// A job of which nothing runs yet.
+    pub fn new(name: String, setup: Setup) -> Self {
+        Self {
+            name,
+            setup,
+            ranks: BTreeMap::new(),
+            machine: None,
+            lines: BTreeMap::new(),
+            wishes: Wishes::default(),
+            cards_sent: false,
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`Self::tick`] is due.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.machine.as_ref().and_then(Lines::next_deadline)
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: u64) {
+        self.input(now, Input::Tick);
+    }
+
+    fn log(&mut self, event: Value) {
+        self.effects.push_back(Effect::Log(event));
+    }
+
+    fn send(&mut self, rank: PeerId, message: ToRank) {
+        self.effects.push_back(Effect::Send(rank, ToNode::Rank { rank, message }));
+    }
+
+    fn members(&self, sets: &[SetId]) -> Vec<PeerId> {
+        let of = |rank: &Rank| rank.set.is_some_and(|set| sets.contains(&set));
+        self.ranks.iter().filter(|(_, rank)| of(rank)).map(|(&id, _)| id).collect()
+    }
+
+    /// From the agent of `node`.
+    pub fn hear(&mut self, now: u64, node: &str, message: FromNode) {
+        match message {
+            FromNode::Guardian { rank, size, incarnation, .. } => {
+                self.guardian(rank, size, incarnation, node);
+            }
+            FromNode::Rank { rank, message } => self.hear_rank(now, rank, message),
+            FromNode::Frozen { rank, line, coordination_ns, pause_ns } => {
+                if let Some(state) = self.lines.get_mut(&line) {
+                    state.coordination_ns = state.coordination_ns.max(coordination_ns);
+                    state.pause_ns = state.pause_ns.max(pause_ns);
+                }
+                self.input(now, Input::Answered { rank, answer: Answer::Frozen { line: line.0 } });
+            }
+            FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum } => {
+                let set = self.ranks.get(&rank).and_then(|r| r.set).unwrap_or_default().0;
+                let node = node.to_owned();
+                if let Some(state) = self.lines.get_mut(&line) {
+                    state.store_ns = state.store_ns.max(ns);
+                    let image = Image { rank: rank.0, set, node, bytes, raw_bytes, checksum };
+                    state.images.insert(rank, image);
+                }
+                self.input(now, Input::Stored { rank, line: line.0 });
+            }
+            FromNode::StoreFailed { rank, line, reason } => {
+                self.problem(line, format!("rank {rank} on {node}: {reason}"));
+                self.input(now, Input::NotStored { rank, line: line.0 });
+            }
+            FromNode::Ended { rank, status } => self.ended(now, rank, status),
+            FromNode::Gone { rank } => self.gone(now, rank),
+            FromNode::Agent { .. } | FromNode::Beat { .. } => {}
+        }
+    }
+
+    fn guardian(&mut self, id: PeerId, size: u32, incarnation: Incarnation, node: &str) {
+        if id.0 >= size || (self.setup.size != 0 && size != self.setup.size) {
+            self.log(json!({"event": "nonsense", "rank": id.0, "size": size, "node": node}));
+            return;
+        }
+        self.setup.size = size;
+        let rank = self.ranks.entry(id).or_default();
+        (rank.here, rank.node, rank.incarnation) = (true, node.to_owned(), incarnation);
+        self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
+        self.come_back(id);
+    }
+
+    /// A set that had lost a guardian, and no rank, is whole again.
+    fn come_back(&mut self, id: PeerId) {
+        let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
+        let whole = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
+        if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
+            self.input(0, Input::Back { set, line: u64::MAX });
+        }
+    }
+
+    fn hear_rank(&mut self, now: u64, id: PeerId, message: FromRank) {
+        let Some(rank) = self.ranks.get_mut(&id) else { return };
+        match message {
+            FromRank::Hello { pid, incarnation, version, set, card, .. } => {
+                (rank.pid, rank.set, rank.incarnation) = (pid, Some(set), incarnation);
+                (rank.card, rank.version) = (card, version);
+                self.log(json!({"event": "rank", "rank": id.0, "pid": pid, "set": set.0}));
+                self.come_back(id);
+                self.send_cards();
+            }
+            FromRank::Ready {} => {
+                rank.ready = true;
+                self.start_lines(now);
+            }
+            FromRank::Stopped { line } => {
+                let answer = Answer::Stopped { line: line.0 };
+                self.input(now, Input::Answered { rank: id, answer });
+            }
+            FromRank::LineFailed { line, reason } => {
+                let node = rank.node.clone();
+                self.problem(line, format!("rank {id} on {node}: {reason}"));
+                let answer = Answer::Failed { line: line.0, why: Refusal::Picture };
+                self.input(now, Input::Answered { rank: id, answer });
+            }
+            FromRank::Status { log_bytes, log_bytes_peak, messages, largest } => {
+                rank.log = Some([log_bytes, log_bytes_peak, messages]);
+                rank.log_for = largest;
+            }
+            FromRank::Covered { line, to, bytes } => {
+                if self.ranks.contains_key(&to) {
+                    self.send(to, ToRank::Covered { line, from: id, bytes });
+                }
+            }
+            FromRank::Finishing {} => {
+                rank.finishing = true;
+                self.input(now, Input::Finishing { rank: id });
+                self.finish(id);
+            }
+            FromRank::Ask { number, all, then_exit, wait } => {
+                let sets = rank.set.filter(|_| !all);
+                let wisher = Wisher::Rank(id, number);
+                self.wish(now, wisher, sets, then_exit, wait);
+            }
+            // A guardian never passes it on.
+            FromRank::Frozen { .. } => {}
+        }
+    }
+
+    /// After a restart everybody has to learn the others' new addresses.
+    fn send_cards(&mut self) {
+        let restarted = self.setup.restore.is_some();
+        if !restarted || self.cards_sent || !self.all(|rank| rank.set.is_some()) {
+            return;
+        }
+        self.cards_sent = true;
+        let card = |(&rank, state): (&PeerId, &Rank)| RankCard {
+            rank,
+            incarnation: state.incarnation,
+            card: state.card.clone(),
+        };
+        let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
+        for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
+            self.send(rank, ToRank::Cards { cards: cards.clone() });
+        }
+    }
+
+    /// Are all ranks of the job known, and is it true of each?
+    pub(super) fn all(&self, of: impl Fn(&Rank) -> bool) -> bool {
+        let size = self.setup.size as usize;
+        size > 0 && self.ranks.len() == size && self.ranks.values().all(of)
+    }
+
+    fn start_lines(&mut self, now: u64) {
+        if self.machine.is_some() || !self.all(|rank| rank.ready && rank.set.is_some()) {
+            return;
+        }
+        let possible = self.setup.directory.is_some();
+        let interval = |interval| if possible { ms(interval) } else { Interval::Off };
+        let config = Config {
+            set_interval: interval(self.setup.set_interval_ms),
+            global_interval: interval(self.setup.interval_ms),
+            sets_at_once: 1,
+            kept_lines: self.setup.keep,
+            silence_timeout_ms: SILENCE_TIMEOUT_MS,
+            store_timeout_ms: STORE_TIMEOUT_MS,
+        };
+        let sets: Vec<(PeerId, SetId)> =
+            self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
+        self.machine = Some(Lines::new(config, &sets, 1, now));
+        self.log(json!({"event": "ready", "ranks": sets.len()}));
+    }
+
+    /// All have said that they are done, or have ended anyway.
+    fn finish(&mut self, id: PeerId) {
+        if self.all(|rank| rank.finishing || rank.ended.is_some()) {
+            let known = self.ranks.iter().filter(|(_, rank)| rank.finishing);
+            for rank in known.map(|(&id, _)| id).collect::<Vec<_>>() {
+                self.send(rank, ToRank::MayFinish {});
+            }
+            self.log(json!({"event": "finish", "last": id.0}));
+        }
+    }
+
+    fn ended(&mut self, now: u64, id: PeerId, status: i32) {
+        let Some(rank) = self.ranks.get_mut(&id) else { return };
+        rank.ended = Some(status);
+        let finishing = rank.finishing;
+        self.log(json!({"event": "ended", "rank": id.0, "status": status}));
+        self.input(now, Input::Lost { rank: id });
+        if !finishing {
+            self.finish(id);
+        }
+    }
+
+    fn gone(&mut self, now: u64, id: PeerId) {
+        let Some(rank) = self.ranks.get_mut(&id) else { return };
+        rank.here = false;
+        if rank.ended.is_none() {
+            self.log(json!({"event": "gone", "rank": id.0}));
+            self.input(now, Input::Lost { rank: id });
+        }
+    }
+
+    /// The connection to the agent of this node is lost.
+    pub fn node_gone(&mut self, now: u64, node: &str) {
+        let here = |rank: &Rank| rank.here && rank.node == node;
+        let lost: Vec<PeerId> =
+            self.ranks.iter().filter(|(_, rank)| here(rank)).map(|(&id, _)| id).collect();
+        lost.into_iter().for_each(|rank| self.gone(now, rank));
+    }
+
+    /// A user asks for lines.
+    pub fn checkpoint(&mut self, now: u64, client: u64, all: bool, wait: bool, then_exit: bool) {
+        let wisher = Wisher::Client(client);
+        if all || then_exit {
+            self.wish(now, wisher, None, then_exit, wait);
+            return;
+        }
+        let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
+        self.wishes.add(Wish { wisher, global: false, sets: sets.clone(), wait });
+        self.try_wish(now, wisher, sets.into_iter().map(|set| Input::Demand { set }).collect());
+    }
+
+    /// `set`: a line of this set; `None`: a global one.
+    fn wish(&mut self, now: u64, who: Wisher, set: Option<SetId>, exit: bool, wait: bool) {
+        let sets: BTreeSet<SetId> = set.into_iter().collect();
+        self.wishes.add(Wish { wisher: who, global: set.is_none(), sets, wait });
+        let input = match set {
+            Some(set) => Input::Demand { set },
+            None => Input::Checkpoint { exit },
+        };
+        if set.is_none() && exit {
+            self.wishes.exit = true;
+        }
+        self.try_wish(now, who, vec![input]);
+    }
+
+    fn try_wish(&mut self, now: u64, who: Wisher, inputs: Vec<Input>) {
+        let problem = if self.setup.directory.is_none() {
+            Some(
+                "this job has no place for lines: start it with --mca vprotocol_correlated_dir \
+                  DIR, a directory that all nodes share"
+                    .to_owned(),
+            )
+        } else if self.machine.is_none() {
+            Some(self.why_not_ready())
+        } else if let Some(problem) = self.missing() {
+            Some(problem)
+        } else {
+            inputs.into_iter().find_map(|input| self.try_input(now, input).err())
+        };
+        if let Some(problem) = problem
+            && let Some(wish) = self.wishes.remove(who)
+        {
+            self.answer(&wish, LineId(0), &problem);
+        }
+        self.carry_out(now);
+    }
+
+    /// A rank without which there is no line.
+    fn missing(&self) -> Option<String> {
+        let missing = |rank: &Rank| !rank.here || rank.ended.is_some();
+        let (id, rank) = self.ranks.iter().find(|(_, rank)| missing(rank))?;
+        Some(match rank.ended {
+            Some(_) => format!("rank {id} has ended"),
+            None => format!("rank {id} on {} cannot be reached at the moment", rank.node),
+        })
+    }
+
+    fn why_not_ready(&self) -> String {
+        let (known, size) = (self.ranks.len(), self.setup.size);
+        let waits = self.ranks.iter().find(|(_, rank)| !rank.ready);
+        let waits = waits.map_or(String::new(), |(id, _)| format!(", rank {id} is not ready"));
+        format!(
+            "the job is still starting, or its programs do not use MPI ({known} of {size} ranks \
+             are known{waits}): try again"
+        )
+    }
+
+    fn answer(&mut self, wish: &Wish, line: LineId, problem: &str) {
+        let refused = !problem.is_empty();
+        match wish.wisher {
+            Wisher::Rank(rank, number) => {
+                let problem = problem.to_owned();
+                self.send(rank, ToRank::Answer { number, line, problem });
+            }
+            Wisher::Client(client) => {
+                let reply = match (refused, wish.wait) {
+                    (true, _) => Reply::Refused { reason: problem.to_owned() },
+                    (false, true) => Reply::Complete { line },
+                    (false, false) => Reply::Ordered { line },
+                };
+                self.effects.push_back(Effect::Reply(client, reply));
+            }
+        }
+    }
+
+    /// Remembered until the line is given up.
+    fn problem(&mut self, line: LineId, problem: String) {
+        if let Some(state) = self.lines.get_mut(&line)
+            && state.problem.is_empty()
+        {
+            state.problem = problem;
+        }
+    }
+
+    /// The manifest is written, or not.
+    pub fn committed(&mut self, now: u64, line: LineId, result: Result<(), String>) {
+        let input = match result {
+            Ok(()) => Input::Committed { line: line.0 },
+            Err(problem) => {
+                self.problem(line, problem);
+                Input::NotCommitted { line: line.0 }
+            }
+        };
+        self.input(now, input);
+    }
+
+    fn input(&mut self, now: u64, input: Input) {
+        if let Err(problem) = self.try_input(now, input) {
+            self.log(json!({"event": "nonsense", "what": problem}));
+        }
+        self.carry_out(now);
+    }
+
+    fn try_input(&mut self, now: u64, input: Input) -> Result<(), String> {
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        machine.handle(now, input).map_err(|error| error.to_string())
+    }
+
+    fn carry_out(&mut self, now: u64) {
+        while let Some(output) = self.machine.as_mut().and_then(Lines::poll_output) {
+            self.carry_out_one(now, output);
+        }
+    }
+
+    fn open(&mut self, now: u64, line: LineId, kind: Kind, ranks: Vec<PeerId>, exit: bool) {
+        for wish in self.wishes.ordered(kind == Kind::Global) {
+            self.answer(&wish, line, "");
+        }
+        let kind_text = if kind == Kind::Global { "global" } else { "set" };
+        self.log(json!({"event": "line", "line": line.0, "kind": kind_text}));
+        let state = LineState {
+            kind,
+            ranks: ranks.into_iter().collect(),
+            exit,
+            started_ms: now,
+            images: BTreeMap::new(),
+            coordination_ns: 0,
+            pause_ns: 0,
+            store_ns: 0,
+            complete: false,
+            problem: String::new(),
+        };
+        self.lines.insert(line, state);
+    }
+
+    fn carry_out_one(&mut self, now: u64, output: Output) {
+        let all: Vec<PeerId> = self.ranks.keys().copied().collect();
+        match output {
+            Output::StopOutgoing { line } => {
+                let line = LineId(line);
+                let exit = core::mem::take(&mut self.wishes.exit);
+                self.open(now, line, Kind::Global, all.clone(), exit);
+                all.into_iter().for_each(|rank| self.send(rank, ToRank::StopOutgoing { line }));
+            }
+            Output::Begin { line, scope, sets } => self.begin(now, LineId(line), scope, &sets),
+            Output::Resume { line } => {
+                let line = LineId(line);
+                all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { line }));
+            }
+            Output::Abort { line, sets, why } => {
+                let (line, known) = (LineId(line), self.lines.get(&LineId(line)));
+                let problem = known.map(|state| state.problem.clone()).unwrap_or_default();
+                let reason = if problem.is_empty() { why.to_string() } else { problem };
+                self.log(json!({"event": "aborted", "line": line.0, "reason": reason}));
+                for rank in self.members(&sets) {
+                    self.send(rank, ToRank::Abort { line, reason: reason.clone() });
+                }
+                let global = self.lines.get(&line).is_some_and(|s| s.kind == Kind::Global);
+                let reason = format!("line {line} was given up: {reason}");
+                for wish in self.wishes.ended(global, &sets, true) {
+                    self.answer(&wish, line, &reason);
+                }
+            }
+            Output::Commit { line, .. } => self.commit(LineId(line)),
+            Output::Complete { line, pause_ms } => self.complete(LineId(line), pause_ms),
+            Output::Trim { set, line } => {
+                for rank in self.members(&[set]) {
+                    self.send(rank, ToRank::Trim { line: LineId(line) });
+                }
+            }
+            Output::Drop { line } => {
+                let line = LineId(line);
+                self.effects.push_back(Effect::Forget(line));
+                let Some(state) = self.lines.remove(&line) else { return };
+                for rank in state.ranks {
+                    let discard = ToNode::Discard { rank, line };
+                    self.effects.push_back(Effect::Send(rank, discard));
+                }
+            }
+            Output::Exit { line } => {
+                self.log(json!({"event": "exit", "line": line}));
+                self.effects.push_back(Effect::EndJob);
+            }
+        }
+    }
+
+    fn begin(&mut self, now: u64, line: LineId, scope: Scope, sets: &[SetId]) {
+        if scope == Scope::Set {
+            self.open(now, line, Kind::Set, self.members(sets), false);
+        }
+        let exit = self.lines.get(&line).is_some_and(|state| state.exit);
+        let kind = if scope == Scope::Set { LineKind::Set } else { LineKind::Global };
+        let folder = self.setup.directory.as_ref();
+        let folder = folder.map(|base| crate::store::folder(base, &self.name, line));
+        let directory = folder.unwrap_or_default().display().to_string();
+        for set in sets {
+            let members = self.members(&[*set]);
+            for &rank in &members {
+                let prepare = ToNode::Prepare { rank, line, directory: directory.clone() };
+                self.effects.push_back(Effect::Send(rank, prepare));
+                let members = members.clone();
+                self.send(rank, ToRank::Begin { line, kind, members, then_exit: exit });
+            }
+        }
+    }
+
+    fn commit(&mut self, line: LineId) {
+        let Some(state) = self.lines.get(&line) else { return };
+        let manifest = Manifest {
+            format: FORMAT,
+            job: self.name.clone(),
+            line: line.0,
+            kind: state.kind,
+            unix_ms: 0,
+            size: self.setup.size,
+            command: self.setup.command.clone(),
+            images: state.images.values().cloned().collect(),
+        };
+        self.effects.push_back(Effect::Commit(manifest));
+    }
+
+    fn complete(&mut self, line: LineId, pause_ms: u64) {
+        let Some(state) = self.lines.get_mut(&line) else { return };
+        state.complete = true;
+        let (global, ranks) = (state.kind == Kind::Global, state.ranks.clone());
+        let bytes: u64 = state.images.values().map(|image| image.bytes).sum();
+        let event = json!({
+            "event": "complete", "line": line.0, "bytes": bytes, "from_order_ms": pause_ms,
+            "coordination_ns": state.coordination_ns, "pause_ns": state.pause_ns,
+            "store_ns": state.store_ns,
+        });
+        self.log(event);
+        let mut sets = BTreeSet::new();
+        for rank in ranks {
+            let Some(set) = self.ranks.get(&rank).and_then(|state| state.set) else { continue };
+            sets.insert(set);
+            self.send(rank, ToRank::LineComplete { line, set });
+        }
+        let sets: Vec<SetId> = sets.into_iter().collect();
+        for wish in self.wishes.ended(global, &sets, false) {
+            self.answer(&wish, line, "");
+        }
+    }
+
+    /// A client has gone: nobody waits for its line any more.
+    pub fn client_gone(&mut self, client: u64) {
+        self.wishes.remove(Wisher::Client(client));
+    }
+}

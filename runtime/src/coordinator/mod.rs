@@ -1,0 +1,463 @@
+//! `rustbtl coordinator`: the one process per job, started by mpirun's component. It knows which
+//! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
+//!
+//! ```text
+//! mpirun ── stdin: setup; its end is the end of the job ──> coordinator
+//!        <── stdout: "ok PORT JOB SECRET" or "error …", then "end" to have the job ended ──
+//! agents ── TCP, after mutual proof of the secret ──>
+//! rustbtl ── Unix socket in the user's private directory ──>
+//! ```
+
+mod events;
+mod job;
+mod setup;
+mod status;
+mod wishes;
+
+use crate::agent::BEAT;
+use crate::jobs;
+use crate::link::Link;
+use crate::os::{self, Poll};
+use crate::prove::{Progress, Secret, Stranger};
+use crate::settings::hex;
+use crate::store;
+use events::Events;
+use job::{Effect, Job};
+use rustbtl_coordination::control::{FromNode, Reply, Request, ToNode};
+use rustbtl_fragments::ids::PeerId;
+use serde_json::json;
+use setup::Setup;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a stranger may take to prove that it belongs to the job.
+const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
+/// Strangers at a time; further ones wait in the kernel's queue.
+const STRANGERS_MAX: usize = 64;
+/// Silence of an agent after which a word is said about it.
+const AGENT_SILENCE: Duration = Duration::from_secs(5);
+/// How long a question about the ranks' logs may take.
+const STATUS_PATIENCE: Duration = Duration::from_millis(300);
+
+struct Agent {
+    link: Link,
+    /// Known from its first message.
+    node: String,
+    pid: u32,
+    heard: Instant,
+    silent: bool,
+}
+
+struct Coordinator {
+    secret: Secret,
+    started: Instant,
+    job: Job,
+    events: Events,
+    listener: TcpListener,
+    commands: UnixListener,
+    socket: PathBuf,
+    strangers: Vec<Stranger>,
+    agents: BTreeMap<u64, Agent>,
+    /// The agent of each rank.
+    home: BTreeMap<PeerId, u64>,
+    clients: BTreeMap<u64, Link>,
+    /// Clients that wait for what the ranks say about their logs.
+    curious: Vec<(u64, Instant)>,
+    next: u64,
+    beat: u64,
+}
+
+/// Runs the coordinator until mpirun ends.
+pub fn run() -> Result<(), String> {
+    let mut input = BufReader::new(io::stdin());
+    let done = Coordinator::start(&mut input);
+    match done {
+        Ok(mut coordinator) => {
+            let _ = coordinator.serve(&mut input);
+            coordinator.end();
+            Ok(())
+        }
+        Err(problem) => {
+            println!("error {}", problem.replace('\n', " "));
+            Err(problem)
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A name that tells jobs apart, on one host and in one directory of lines.
+fn job_name() -> String {
+    let fine = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let host: String = os::hostname().chars().take(40).filter(|&c| fine(c)).collect();
+    format!("{host}-{}-{:x}", std::process::id(), unix_ms() / 1000)
+}
+
+/// Lines up to `go`.
+fn read_setup(input: &mut impl BufRead) -> Result<Setup, String> {
+    let mut setup = Setup::default();
+    loop {
+        let mut line = Vec::new();
+        let read = input.take(setup::LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
+        read.map_err(|error| format!("reading the setup: {error}"))?;
+        if line.pop() != Some(b'\n') {
+            return Err("the coordinator is only started by mpirun".into());
+        }
+        let line = String::from_utf8(line).map_err(|_| "the setup is not UTF-8".to_owned())?;
+        if setup.take(&line)? {
+            return Ok(setup);
+        }
+    }
+}
+
+fn listen() -> io::Result<TcpListener> {
+    // Takes IPv4, too, where the system allows it (the default).
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
+}
+
+impl Coordinator {
+    fn start(input: &mut impl BufRead) -> Result<Self, String> {
+        let setup = read_setup(input)?;
+        let name = job_name();
+        if let Some(directory) = &setup.directory {
+            let folder = directory.join(&name);
+            fs::create_dir_all(&folder).map_err(|error| {
+                format!(
+                    "the directory for lines, {}, cannot be used: {error}. It must exist on all \
+                     nodes, and this user must be able to write into it",
+                    directory.display()
+                )
+            })?;
+        }
+        let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        let secret = os::random().map_err(text("drawing the job's secret"))?;
+        let listener = listen().map_err(text("listening for agents"))?;
+        listener.set_nonblocking(true).map_err(text("listening for agents"))?;
+        let port = listener.local_addr().map_err(text("listening for agents"))?.port();
+        let socket = jobs::socket(&jobs::directory()?, &name);
+        let commands = UnixListener::bind(&socket);
+        let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
+        commands.set_nonblocking(true).map_err(text("listening for commands"))?;
+        let events = Events::open(&setup, &name);
+        println!("ok {port} {name} {}", hex(&secret));
+        io::stdout().flush().map_err(text("answering mpirun"))?;
+        Ok(Self {
+            secret,
+            started: Instant::now(),
+            job: Job::new(name, setup),
+            events,
+            listener,
+            commands,
+            socket,
+            strangers: Vec::new(),
+            agents: BTreeMap::new(),
+            home: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            curious: Vec::new(),
+            next: 0,
+            beat: 0,
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// When there is something to do even if nobody says anything.
+    fn deadline(&self, beat_at: Instant) -> Instant {
+        let lines = self.job.next_deadline();
+        let lines = lines.map(|ms| self.started + Duration::from_millis(ms));
+        let strangers = self.strangers.iter().map(|stranger| stranger.until);
+        let curious = self.curious.iter().map(|(_, until)| *until);
+        lines.into_iter().chain(strangers).chain(curious).chain([beat_at]).min().unwrap_or(beat_at)
+    }
+
+    fn serve(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<()> {
+        let mut beat_at = Instant::now();
+        loop {
+            let mut poll = Poll::default();
+            let mpirun = poll.add(input.get_ref().as_raw_fd(), false);
+            let listener = (self.strangers.len() < STRANGERS_MAX)
+                .then(|| poll.add(self.listener.as_raw_fd(), false));
+            let commands = poll.add(self.commands.as_raw_fd(), false);
+            let strangers: Vec<usize> =
+                self.strangers.iter().map(|s| poll.add(s.stream().as_raw_fd(), false)).collect();
+            let mut add = |link: &Link| poll.add(link.fd(), link.wants_to_write());
+            let agents: Vec<(u64, usize)> =
+                self.agents.iter().map(|(&id, agent)| (id, add(&agent.link))).collect();
+            let clients: Vec<(u64, usize)> =
+                self.clients.iter().map(|(&id, link)| (id, add(link))).collect();
+            poll.wait(Some(self.deadline(beat_at)))?;
+
+            if poll.is_ready(mpirun) && input.read(&mut [0; 256])? == 0 {
+                return Ok(());
+            }
+            for (id, place) in agents {
+                if poll.is_ready(place) {
+                    self.hear_agent(id);
+                }
+            }
+            for (id, place) in clients {
+                if poll.is_ready(place) {
+                    self.hear_client(id);
+                }
+            }
+            self.drive_strangers(|at| strangers.get(at).is_some_and(|&place| poll.is_ready(place)));
+            if listener.is_some_and(|place| poll.is_ready(place)) {
+                self.accept_strangers();
+            }
+            if poll.is_ready(commands) {
+                self.accept_commands();
+            }
+            if Instant::now() >= beat_at {
+                beat_at = Instant::now() + BEAT;
+                self.beat();
+            }
+            let now = self.now();
+            self.job.tick(now);
+            self.carry_out();
+            self.satisfy();
+        }
+    }
+
+    fn accept_strangers(&mut self) {
+        while self.strangers.len() < STRANGERS_MAX {
+            let Ok((stream, _)) = self.listener.accept() else { return };
+            self.strangers.extend(Stranger::new(stream, STRANGER_PATIENCE));
+        }
+    }
+
+    fn drive_strangers(&mut self, is_ready: impl Fn(usize) -> bool) {
+        let now = Instant::now();
+        for (at, mut stranger) in core::mem::take(&mut self.strangers).into_iter().enumerate() {
+            let progress =
+                if is_ready(at) { stranger.drive(&self.secret) } else { Progress::Waiting };
+            match progress {
+                Progress::Proved => {
+                    if let Ok(link) = Link::new(stranger.into_stream()) {
+                        let (node, heard) = (String::new(), Instant::now());
+                        let id = self.number();
+                        let agent = Agent { link, node, pid: 0, heard, silent: false };
+                        self.agents.insert(id, agent);
+                    }
+                }
+                Progress::Waiting if stranger.until > now => self.strangers.push(stranger),
+                Progress::Waiting => {}
+                Progress::Refused(reason) => {
+                    self.events.write(json!({"event": "refused", "reason": reason}));
+                }
+            }
+        }
+    }
+
+    fn accept_commands(&mut self) {
+        while let Ok((stream, _)) = self.commands.accept() {
+            // The directory lets nobody else in; root may look at everything.
+            let theirs = os::peer_uid(&stream).is_ok_and(|uid| uid == os::euid() || uid == 0);
+            if let (true, Ok(link)) = (theirs, Link::new(stream)) {
+                let id = self.number();
+                self.clients.insert(id, link);
+            }
+        }
+    }
+
+    fn hear_agent(&mut self, id: u64) {
+        let now = self.now();
+        let Some(agent) = self.agents.get_mut(&id) else { return };
+        (agent.heard, agent.silent) = (Instant::now(), false);
+        let mut problem = agent.link.flush().and_then(|()| agent.link.read()).err();
+        loop {
+            let Some(agent) = self.agents.get_mut(&id) else { return };
+            match agent.link.next_message::<FromNode>() {
+                Ok(Some(FromNode::Agent { node, pid, version })) => {
+                    let event = json!({
+                        "event": "agent", "node": node, "pid": pid, "version": version
+                    });
+                    (agent.node, agent.pid) = (node, pid);
+                    self.events.write(event);
+                }
+                Ok(Some(message)) => {
+                    if let FromNode::Guardian { rank, .. } = &message {
+                        self.home.insert(*rank, id);
+                    }
+                    let node = agent.node.clone();
+                    if self.speaks_for(id, &message) {
+                        self.job.hear(now, &node, message);
+                        self.carry_out();
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    problem = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(problem) = problem {
+            self.lose_agent(id, &problem.to_string());
+        }
+    }
+
+    /// An agent speaks for the ranks that came to it last.
+    fn speaks_for(&self, id: u64, message: &FromNode) -> bool {
+        match message {
+            FromNode::Guardian { rank, .. }
+            | FromNode::Rank { rank, .. }
+            | FromNode::Frozen { rank, .. }
+            | FromNode::Stored { rank, .. }
+            | FromNode::StoreFailed { rank, .. }
+            | FromNode::Ended { rank, .. }
+            | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
+            FromNode::Agent { .. } | FromNode::Beat { .. } => true,
+        }
+    }
+
+    fn lose_agent(&mut self, id: u64, problem: &str) {
+        let Some(agent) = self.agents.remove(&id) else { return };
+        let node = agent.node;
+        self.events.write(json!({"event": "agent_gone", "node": node, "reason": problem}));
+        let ranks = self.home.len();
+        self.home.retain(|_, home| *home != id);
+        if self.home.len() < ranks {
+            self.job.node_gone(self.now(), &node);
+            self.carry_out();
+        }
+    }
+
+    fn hear_client(&mut self, id: u64) {
+        let Some(link) = self.clients.get_mut(&id) else { return };
+        let mut open = link.flush().is_ok() & link.read().is_ok();
+        loop {
+            let Some(link) = self.clients.get_mut(&id) else { return };
+            match link.next_message::<Request>() {
+                Ok(Some(request)) => self.obey_client(id, &request),
+                Ok(None) => break,
+                Err(_) => {
+                    open = false;
+                    break;
+                }
+            }
+        }
+        if !open {
+            self.clients.remove(&id);
+            self.curious.retain(|(client, _)| *client != id);
+            self.job.client_gone(id);
+        }
+    }
+
+    fn obey_client(&mut self, id: u64, request: &Request) {
+        match *request {
+            Request::Status {} => {
+                self.job.ask_for_logs();
+                self.curious.push((id, Instant::now() + STATUS_PATIENCE));
+            }
+            Request::Checkpoint { all, wait, then_exit } => {
+                self.events.write(json!({
+                    "event": "asked", "all": all, "then_exit": then_exit
+                }));
+                self.job.checkpoint(self.now(), id, all, wait, then_exit);
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Clients that have waited long enough, or for whom all is known.
+    fn satisfy(&mut self) {
+        let (now, known) = (Instant::now(), self.job.all_logs_known());
+        let done: Vec<u64> = self
+            .curious
+            .extract_if(.., |(_, until)| known || *until <= now)
+            .map(|(client, _)| client)
+            .collect();
+        if done.is_empty() {
+            return;
+        }
+        let node = |agent: &Agent| (agent.node.clone(), agent.pid, agent.heard.elapsed());
+        let nodes: Vec<_> = self.agents.values().map(node).collect();
+        let json = self.job.status(&nodes).to_string();
+        for client in done {
+            self.reply(client, &Reply::Status { json: json.clone() });
+        }
+    }
+
+    fn reply(&mut self, client: u64, reply: &Reply) {
+        if let Some(link) = self.clients.get_mut(&client)
+            && link.send(reply).is_err()
+        {
+            self.clients.remove(&client);
+        }
+    }
+
+    fn beat(&mut self) {
+        self.beat += 1;
+        let beat = ToNode::Beat { count: self.beat };
+        let mut lost = Vec::new();
+        for (&id, agent) in &mut self.agents {
+            if agent.link.send(&beat).is_err() {
+                lost.push(id);
+            }
+            if !agent.silent && agent.heard.elapsed() > AGENT_SILENCE {
+                agent.silent = true;
+                self.events.write(json!({"event": "agent_silent", "node": agent.node}));
+            }
+        }
+        lost.into_iter().for_each(|id| self.lose_agent(id, "it does not read"));
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.job.next_effect() {
+            match effect {
+                Effect::Send(rank, message) => {
+                    let home = self.home.get(&rank).and_then(|home| self.agents.get_mut(home));
+                    if let Some(agent) = home {
+                        // A broken connection is noticed when it is polled.
+                        let _ = agent.link.send(&message);
+                    }
+                }
+                Effect::Commit(mut manifest) => {
+                    let line = rustbtl_coordination::control::LineId(manifest.line);
+                    manifest.unix_ms = unix_ms();
+                    let folder = self.job.folder(line);
+                    let what = |error| format!("the manifest in {}: {error}", folder.display());
+                    let written = manifest.write(&folder).map_err(what);
+                    let now = self.now();
+                    self.job.committed(now, line, written);
+                }
+                Effect::Forget(line) => store::forget(&self.job.folder(line)),
+                Effect::Reply(client, reply) => self.reply(client, &reply),
+                Effect::EndJob => {
+                    println!("end");
+                    let _ = io::stdout().flush();
+                }
+                Effect::Log(event) => self.events.write(event),
+            }
+        }
+    }
+
+    /// mpirun has ended: leave nothing behind.
+    fn end(&mut self) {
+        self.events.write(json!({"event": "end"}));
+        let _ = fs::remove_file(&self.socket);
+        // Of a job that never took a line.
+        self.events.close();
+        if let Some(directory) = &self.job.setup.directory {
+            let _ = fs::remove_dir(directory.join(&self.job.name));
+        }
+    }
+}

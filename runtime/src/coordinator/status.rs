@@ -1,0 +1,119 @@
+//! The answer to `rustbtl status`: a document of which the user guide says what is in it.
+
+use super::job::{Job, Rank};
+use crate::store::{self, Kind};
+use rustbtl_coordination::control::{LineId, ToNode, ToRank};
+use rustbtl_fragments::ids::SetId;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Version of the document.
+const FORMAT: u32 = 1;
+
+fn state(rank: &Rank) -> &'static str {
+    if rank.ended.is_some() {
+        "ended"
+    } else if !rank.here {
+        "unreachable"
+    } else if rank.finishing {
+        "finishing"
+    } else if rank.ready {
+        "ready"
+    } else if rank.set.is_some() {
+        "starting"
+    } else {
+        "no MPI yet"
+    }
+}
+
+impl Job {
+    /// Folder of a line.
+    pub fn folder(&self, line: LineId) -> PathBuf {
+        let base = self.setup.directory.clone().unwrap_or_default();
+        store::folder(&base, &self.name, line)
+    }
+
+    /// Ask all ranks how their logs are.
+    pub fn ask_for_logs(&mut self) {
+        for (&id, rank) in &mut self.ranks {
+            rank.log = None;
+            if rank.here && rank.set.is_some() && rank.ended.is_none() {
+                let message = ToRank::TellStatus {};
+                self.effects.push_back(super::Effect::Send(id, ToNode::Rank { rank: id, message }));
+            }
+        }
+    }
+
+    /// Have all answered that can?
+    pub fn all_logs_known(&self) -> bool {
+        let answers = |rank: &Rank| rank.here && rank.set.is_some() && rank.ended.is_none();
+        self.ranks.values().all(|rank| rank.log.is_some() || !answers(rank))
+    }
+
+    /// The document. `nodes`: name, process id of the agent, time since it was heard.
+    pub fn status(&self, nodes: &[(String, u32, Duration)]) -> Value {
+        let node = |(name, pid, silent): &(String, u32, Duration)| {
+            let ranks = self.ranks.iter().filter(|(_, rank)| rank.here && rank.node == *name);
+            let ranks: Vec<u32> = ranks.map(|(id, _)| id.0).collect();
+            let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+            json!({"node": name, "agent_pid": pid, "silent_ms": silent_ms, "ranks": ranks})
+        };
+        let mut sets: BTreeMap<SetId, BTreeSet<u32>> = BTreeMap::new();
+        for (id, rank) in &self.ranks {
+            if let Some(set) = rank.set {
+                sets.entry(set).or_default().insert(id.0);
+            }
+        }
+        let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| json!({"set": set.0, "ranks": ranks, "last_line": self.last_line(*set).map(|l| l.0)});
+        json!({
+            "format": FORMAT,
+            "job": self.name,
+            "size": self.setup.size,
+            "directory": self.setup.directory,
+            "interval_ms": self.setup.interval_ms,
+            "set_interval_ms": self.setup.set_interval_ms,
+            "restarted_from": self.setup.restore,
+            "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+            "sets": sets.iter().map(set).collect::<Vec<_>>(),
+            "ranks": self.ranks.iter().map(|(id, rank)| self.rank(id.0, rank)).collect::<Vec<_>>(),
+            "lines": self.lines.keys().map(|line| self.line(*line)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn last_line(&self, set: SetId) -> Option<LineId> {
+        let of = |image: &store::Image| image.set == set.0;
+        let complete = self.lines.iter().filter(|(_, line)| line.complete);
+        complete.rev().find(|(_, line)| line.images.values().any(of)).map(|(&id, _)| id)
+    }
+
+    fn rank(&self, id: u32, rank: &Rank) -> Value {
+        let log = rank.log.map(|[now, peak, messages]| {
+            json!({"bytes": now, "bytes_peak": peak, "messages": messages,
+                   "largest_set": rank.log_for.0})
+        });
+        json!({
+            "rank": id, "node": rank.node, "pid": rank.pid, "state": state(rank),
+            "set": rank.set.map(|set| set.0), "incarnation": rank.incarnation.0,
+            "version": rank.version, "log": log,
+        })
+    }
+
+    fn line(&self, id: LineId) -> Value {
+        let Some(line) = self.lines.get(&id) else { return Value::Null };
+        let sum = |of: fn(&store::Image) -> u64| line.images.values().map(of).sum::<u64>();
+        json!({
+            "line": id.0,
+            "kind": if line.kind == Kind::Global { "global" } else { "set" },
+            "state": if line.complete { "complete" } else { "under way" },
+            "started_ms": line.started_ms,
+            "images": line.images.len(),
+            "bytes": sum(|image| image.bytes),
+            "raw_bytes": sum(|image| image.raw_bytes),
+            "coordination_ns": line.coordination_ns,
+            "pause_ns": line.pause_ns,
+            "store_ns": line.store_ns,
+        })
+    }
+}

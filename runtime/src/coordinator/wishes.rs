@@ -1,0 +1,116 @@
+//! Who has asked for lines and has not been answered yet.
+
+use rustbtl_fragments::ids::{PeerId, SetId};
+use std::collections::BTreeSet;
+
+/// Somebody who can ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wisher {
+    /// A program, with its own number for it.
+    Rank(PeerId, u32),
+    /// A `rustbtl` command.
+    Client(u64),
+}
+
+/// What somebody asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// Who.
+    pub wisher: Wisher,
+    /// A global line.
+    pub global: bool,
+    /// Otherwise a line of each of these.
+    pub sets: BTreeSet<SetId>,
+    /// The answer comes when it is complete, not when it is ordered.
+    pub wait: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Wishes {
+    all: Vec<(Wish, bool)>,
+    /// The next global line is the end of the job.
+    pub exit: bool,
+}
+
+impl Wishes {
+    /// One more.
+    pub fn add(&mut self, wish: Wish) {
+        self.all.push((wish, false));
+    }
+
+    /// Not any more.
+    pub fn remove(&mut self, wisher: Wisher) -> Option<Wish> {
+        let at = self.all.iter().rposition(|(wish, _)| wish.wisher == wisher)?;
+        Some(self.all.remove(at).0)
+    }
+
+    /// A line of this kind was ordered: those to whom that is answer enough. The others wait for
+    /// the end of this line, not of one that was ordered before.
+    pub fn ordered(&mut self, global: bool) -> Vec<Wish> {
+        for (wish, begun) in &mut self.all {
+            *begun |= wish.global == global;
+        }
+        self.take(|wish, _| wish.global == global && !wish.wait)
+    }
+
+    /// A line of these sets has ended: those that need not wait any more.
+    pub fn ended(&mut self, global: bool, sets: &[SetId], failed: bool) -> Vec<Wish> {
+        if global {
+            return self.take(|wish, begun| wish.global && begun);
+        }
+        if failed {
+            return self.take(|wish, _| !wish.global && sets.iter().any(|s| wish.sets.contains(s)));
+        }
+        for (wish, _) in self.all.iter_mut().filter(|(wish, _)| !wish.global) {
+            wish.sets.retain(|set| !sets.contains(set));
+        }
+        self.take(|wish, _| !wish.global && wish.sets.is_empty())
+    }
+
+    fn take(&mut self, which: impl Fn(&Wish, bool) -> bool) -> Vec<Wish> {
+        let taken = self.all.extract_if(.., |(wish, begun)| which(wish, *begun));
+        taken.map(|(wish, _)| wish).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(client: u64, global: bool, sets: &[u32], wait: bool) -> Wish {
+        let sets = sets.iter().map(|&set| SetId(set)).collect();
+        Wish { wisher: Wisher::Client(client), global, sets, wait }
+    }
+
+    fn clients(wishes: &[Wish]) -> Vec<u64> {
+        let client = |wish: &Wish| match wish.wisher {
+            Wisher::Client(client) => client,
+            Wisher::Rank(..) => 99,
+        };
+        wishes.iter().map(client).collect()
+    }
+
+    #[test]
+    fn who_asks_during_a_global_line_waits_for_the_next() {
+        let mut wishes = Wishes::default();
+        wishes.add(wish(1, true, &[], true));
+        assert!(wishes.ordered(true).is_empty());
+        wishes.add(wish(2, true, &[], true));
+        wishes.add(wish(3, true, &[], false));
+        assert_eq!(clients(&wishes.ended(true, &[], false)), [1]);
+        assert_eq!(clients(&wishes.ordered(true)), [3]);
+        assert_eq!(clients(&wishes.ended(true, &[], true)), [2]);
+    }
+
+    #[test]
+    fn lines_of_all_sets_end_with_the_last_or_with_a_failure() {
+        let mut wishes = Wishes::default();
+        wishes.add(wish(1, false, &[0, 2], true));
+        wishes.add(wish(2, false, &[2], true));
+        assert!(wishes.ended(false, &[SetId(0)], false).is_empty());
+        assert_eq!(clients(&wishes.ended(false, &[SetId(2)], false)), [1, 2]);
+        wishes.add(wish(3, false, &[0, 2], true));
+        assert_eq!(clients(&wishes.ended(false, &[SetId(2)], true)), [3]);
+    }
+}

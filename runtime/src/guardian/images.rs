@@ -1,0 +1,183 @@
+//! Images of ranks: who writes and restores them is behind a trait, when and where is decided here.
+
+use crate::os::{self, Pid};
+use rustbtl_coordination::control::{LineId, Picture};
+use rustbtl_fragments::ids::PeerId;
+use std::fs;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Written {
+    /// Size of the file.
+    pub bytes: u64,
+    /// Memory that is in it.
+    pub raw_bytes: u64,
+    /// Checksum over the file, as [`ImageStore::check`] gives it.
+    pub checksum: u64,
+}
+
+/// A picture of a process, as the process has announced it.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The program.
+    pub program: Pid,
+    /// Where its memory is.
+    pub picture: Picture,
+    /// What only it knew.
+    pub description: &'a [u8],
+}
+
+/// Writes images and makes processes of them. The texts of errors say what failed, on what, and
+/// what to do.
+pub trait ImageStore: Send + Sync {
+    /// Write an image to `to`, which does not exist, and flush it to the disk.
+    fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String>;
+
+    /// Start the process that is in the image as a child of this one: with the signal mask and the
+    /// standard descriptors of a program, with `socket` as its way to its guardian, and so that it
+    /// dies with its parent.
+    fn restore(&self, image: &Path, socket: RawFd) -> Result<Pid, String>;
+
+    /// Read the whole image: is it undamaged?
+    fn check(&self, image: &Path) -> Result<Written, String>;
+
+    /// The program has ended: remove what restoring it has left on this node.
+    fn tidy(&self) {}
+}
+
+/// Where no image can be written or restored.
+pub struct NoImages;
+
+const NO_IMAGES: &str = "this rustbtl was built without the part that writes and restores images";
+
+impl ImageStore for NoImages {
+    fn write(&self, _: &Source<'_>, _: &Path) -> Result<Written, String> {
+        Err(NO_IMAGES.into())
+    }
+
+    fn restore(&self, _: &Path, _: RawFd) -> Result<Pid, String> {
+        Err(NO_IMAGES.into())
+    }
+
+    fn check(&self, _: &Path) -> Result<Written, String> {
+        Err(NO_IMAGES.into())
+    }
+}
+
+/// Name of a rank's image in the folder of its line.
+pub fn file_name(rank: PeerId) -> String {
+    format!("rank-{rank}.img")
+}
+
+/// An image on its way to the disk.
+pub struct Job {
+    /// Whose.
+    pub rank: PeerId,
+    /// Of this line.
+    pub line: LineId,
+    /// The program.
+    pub program: Pid,
+    /// Where its memory is.
+    pub picture: Picture,
+    /// The frozen child, if it is one: its number could be somebody else's by now.
+    pub child: Option<OwnedFd>,
+    /// What only the program knew.
+    pub description: Vec<u8>,
+    /// Folder of the line.
+    pub directory: PathBuf,
+}
+
+impl Job {
+    /// Write it under a temporary name, give it its name, make both durable. The frozen child is
+    /// gone afterwards, however it went.
+    pub fn run(&self, store: &dyn ImageStore) -> Result<(Written, u64), String> {
+        let start = Instant::now();
+        let done = self.write(store);
+        if let Some(child) = &self.child {
+            os::kill_pidfd(child);
+        }
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        done.map(|written| (written, ns))
+    }
+
+    fn write(&self, store: &dyn ImageStore) -> Result<Written, String> {
+        let folder = &self.directory;
+        let shown = folder.display();
+        fs::create_dir_all(folder).map_err(|error| format!("making {shown}: {error}"))?;
+        let name = folder.join(file_name(self.rank));
+        let temporary = temporary(folder, self.rank);
+        let _ = fs::remove_file(&temporary);
+        let (program, picture) = (self.program, self.picture);
+        let source = Source { program, picture, description: &self.description };
+        let written = store.write(&source, &temporary).and_then(|written| {
+            let named = fs::rename(&temporary, &name).and_then(|()| os::sync_directory(folder));
+            named.map(|()| written).map_err(|error| format!("{}: {error}", name.display()))
+        });
+        written.inspect_err(|_| {
+            let _ = fs::remove_file(&temporary);
+        })
+    }
+}
+
+/// Name of an image that is not complete.
+fn temporary(folder: &Path, rank: PeerId) -> PathBuf {
+    folder.join(format!("{}.tmp", file_name(rank)))
+}
+
+/// Remove what there is of a rank in the folder of a line, and the folder if it was the last.
+pub fn discard(folder: &Path, rank: PeerId) {
+    let _ = fs::remove_file(folder.join(file_name(rank)));
+    let _ = fs::remove_file(temporary(folder, rank));
+    let _ = fs::remove_dir(folder);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes the description, or half of it.
+    struct Half(bool);
+
+    impl ImageStore for Half {
+        fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
+            let half = &source.description[..source.description.len() / 2];
+            fs::write(to, if self.0 { half } else { source.description }).unwrap();
+            let bytes = source.description.len() as u64;
+            if self.0 { Err("no room".into()) } else { Ok(Written { bytes, ..Default::default() }) }
+        }
+
+        fn restore(&self, _: &Path, _: RawFd) -> Result<Pid, String> {
+            unreachable!()
+        }
+
+        fn check(&self, _: &Path) -> Result<Written, String> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn an_image_has_its_name_only_when_it_is_whole() {
+        let folder = std::env::temp_dir().join(format!("rustbtl-img-{}", std::process::id()));
+        let job = Job {
+            rank: PeerId(3),
+            line: LineId(1),
+            program: 1,
+            picture: Picture::InPause,
+            child: None,
+            description: b"abcd".to_vec(),
+            directory: folder.join("job/line-1"),
+        };
+        assert_eq!(job.run(&Half(true)).unwrap_err(), "no room");
+        assert_eq!(fs::read_dir(&job.directory).unwrap().count(), 0);
+        assert_eq!(job.run(&Half(false)).unwrap().0.bytes, 4);
+        let names: Vec<_> =
+            fs::read_dir(&job.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["rank-3.img"]);
+        discard(&job.directory, PeerId(3));
+        assert!(!job.directory.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

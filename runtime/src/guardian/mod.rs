@@ -1,0 +1,378 @@
+//! `rustbtl guardian PROGRAM…`: Open MPI's fork agent, one per rank. It starts the program, stays
+//! between orted and it without being noticed, writes its images, and passes messages on.
+//!
+//! 1. It ends as its program ends: same exit code, same signal.
+//! 2. Whatever goes wrong with agent or coordinator, the program runs on.
+//! 3. It outlives neither its program nor its orted, and its program does not outlive it.
+
+pub mod images;
+pub mod process_images;
+mod program;
+mod rank;
+
+use crate::link::Link;
+use crate::node;
+use crate::os::{self, Poll, Signals};
+use crate::settings::{NoSettings, Settings};
+use images::{ImageStore, Written, file_name};
+use rank::Rank;
+use rustbtl_coordination::control::{FromNode, LineId, ToNode};
+use std::ffi::OsString;
+use std::io;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Signals that a guardian must not follow: orted sends them to the whole process group, so the
+/// program has them already.
+const SIGNALS: [i32; 16] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGCHLD,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGPROF,
+    libc::SIGPWR,
+];
+/// How often a lost agent is replaced.
+const AGENTS_MAX: u32 = 5;
+/// How long the news of the program's end may take.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// What threads of the guardian report.
+enum News {
+    Agent(Result<UnixStream, String>),
+    Written(LineId, Result<(Written, u64), String>),
+}
+
+/// How threads report it.
+#[derive(Clone)]
+struct Reporter {
+    news: mpsc::Sender<News>,
+    wake: Arc<UnixStream>,
+}
+
+impl Reporter {
+    fn report(&self, news: News) {
+        let _ = self.news.send(news);
+        // Full means that the guardian is going to look anyway.
+        let _ = (&*self.wake).write(&[1]);
+    }
+}
+
+enum Agent {
+    /// A thread looks for it.
+    Sought,
+    There(Link),
+    /// There is none, and there will be none.
+    None,
+}
+
+/// Everything about one rank.
+struct Guardian {
+    settings: Settings,
+    store: Arc<dyn ImageStore>,
+    reporter: Reporter,
+    agent: Agent,
+    agents_left: u32,
+    rank: Rank,
+}
+
+/// Runs the guardian; never comes back.
+pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
+    let settings = match Settings::read(|name| std::env::var_os(name)) {
+        Ok(settings) => settings,
+        Err(reason) => {
+            if let NoSettings::Bad(variable) = reason {
+                eprintln!("rustbtl: the variable {variable} makes no sense: running unprotected");
+            }
+            cannot_start(words, &program::become_it(words))
+        }
+    };
+    let ended = guard(words, settings, Arc::clone(&store));
+    store.tidy();
+    match ended {
+        Ok(status) => os::end_as(status),
+        Err(Trouble::Start(error)) => cannot_start(words, &error),
+        Err(Trouble::Restore(problem)) => {
+            eprintln!("rustbtl: {problem}");
+            os::exit_now(1)
+        }
+    }
+}
+
+/// Why nothing runs.
+enum Trouble {
+    Start(io::Error),
+    Restore(String),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Start(error)
+    }
+}
+
+fn cannot_start(words: &[OsString], error: &io::Error) -> ! {
+    let name = words.first().map_or("nothing".into(), |name| name.to_string_lossy());
+    eprintln!("rustbtl: cannot start {name} on node {}: {error}", os::hostname());
+    os::exit_now(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+/// Starts the program or restores the image, and stays with it: how it ended.
+fn guard(
+    words: &[OsString],
+    settings: Settings,
+    store: Arc<dyn ImageStore>,
+) -> Result<i32, Trouble> {
+    let signals = Signals::take(&SIGNALS)?;
+    let orted = os::pidfd(os::parent())?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let theirs = OwnedFd::from(theirs);
+    let pid = match &settings.restore {
+        None => program::start(words, theirs, signals.mask_before())?.id() as os::Pid,
+        Some(line) => {
+            let image = line.join(file_name(settings.rank));
+            let restored = store.restore(&image, theirs.as_raw_fd());
+            restored.map_err(|problem| {
+                Trouble::Restore(format!(
+                    "rank {} cannot be restored from {} on node {}: {problem}",
+                    settings.rank,
+                    image.display(),
+                    os::hostname()
+                ))
+            })?
+        }
+    };
+    // Threads only from here on: the program dies with the thread that has started it.
+    let (wake, waker) = UnixStream::pair()?;
+    wake.set_nonblocking(true)?;
+    waker.set_nonblocking(true)?;
+    let (sender, news) = mpsc::channel();
+    let reporter = Reporter { news: sender, wake: Arc::new(waker) };
+    let rank = Rank::new(pid, Link::new(ours)?);
+    let (agent, agents_left) = (Agent::Sought, AGENTS_MAX);
+    let mut guardian = Guardian { settings, store, reporter, agent, agents_left, rank };
+    guardian.seek_agent();
+    guardian.attend(&signals, &orted, &wake, &news).map_err(Trouble::Start)
+}
+
+impl Guardian {
+    fn attend(
+        &mut self,
+        signals: &Signals,
+        orted: &OwnedFd,
+        wake: &UnixStream,
+        news: &mpsc::Receiver<News>,
+    ) -> io::Result<i32> {
+        loop {
+            let mut poll = Poll::default();
+            let signalled = poll.add(signals.fd(), false);
+            let woken = poll.add(wake.as_raw_fd(), false);
+            let orphaned = poll.add(orted.as_raw_fd(), false);
+            let from_rank = self.rank.link().map(|link| poll.add(link.fd(), link.wants_to_write()));
+            let from_agent = match &self.agent {
+                Agent::There(link) => Some(poll.add(link.fd(), link.wants_to_write())),
+                _ => None,
+            };
+            poll.wait(None)?;
+            if poll.is_ready(orphaned) {
+                self.end_group();
+            }
+            if from_rank.is_some_and(|place| poll.is_ready(place)) {
+                self.hear_rank();
+            }
+            if poll.is_ready(woken) {
+                let mut bytes = [0; 64];
+                while (&*wake).read(&mut bytes).is_ok_and(|n| n > 0) {}
+                while let Ok(news) = news.try_recv() {
+                    self.hear_news(news);
+                }
+            }
+            if from_agent.is_some_and(|place| poll.is_ready(place)) {
+                self.hear_agent();
+            }
+            if poll.is_ready(signalled) {
+                while let Some(signal) = signals.next() {
+                    self.heed(signal);
+                }
+                if let Some(status) = os::reap(self.rank.program)? {
+                    self.hear_rank();
+                    self.last_words(status);
+                    return Ok(status);
+                }
+            }
+        }
+    }
+
+    /// Orted has gone: nothing of the job may stay.
+    fn end_group(&mut self) -> ! {
+        self.rank.give_up();
+        os::kill(self.rank.program, libc::SIGKILL);
+        if os::leads_group() {
+            os::kill(0, libc::SIGKILL);
+        }
+        os::exit_now(1)
+    }
+
+    /// A signal that somebody sent to the guardian alone is meant for the program; orted sends to
+    /// the whole group.
+    fn heed(&self, signal: os::Signal) {
+        let known = [0, os::parent(), self.rank.program, std::process::id() as os::Pid];
+        if signal.number != libc::SIGCHLD && !known.contains(&signal.sender) {
+            os::kill(self.rank.program, signal.number);
+        }
+    }
+
+    /// The program has ended: tell, but do not let anybody wait for it.
+    fn last_words(&mut self, status: i32) {
+        self.rank.give_up();
+        let rank = self.settings.rank;
+        self.tell(&FromNode::Ended { rank, status });
+        let until = Instant::now() + LAST_WORDS;
+        while let Agent::There(link) = &mut self.agent {
+            if !link.wants_to_write() || Instant::now() >= until {
+                break;
+            }
+            let mut poll = Poll::default();
+            poll.add(link.fd(), true);
+            if poll.wait(Some(until)).is_err() || link.flush().is_err() {
+                break;
+            }
+        }
+    }
+
+    fn seek_agent(&mut self) {
+        let (settings, reporter) = (self.settings.clone(), self.reporter.clone());
+        self.agent = Agent::Sought;
+        thread::spawn(move || reporter.report(News::Agent(node::reach_agent(&settings))));
+    }
+
+    fn hear_news(&mut self, news: News) {
+        match news {
+            News::Agent(Ok(stream)) => match Link::new(stream) {
+                Ok(link) => {
+                    self.agent = Agent::There(link);
+                    self.introduce();
+                }
+                Err(error) => self.no_agent(&error.to_string()),
+            },
+            News::Agent(Err(problem)) => {
+                let node = os::hostname();
+                self.no_agent(&format!(
+                    "node {node}: no agent, so no checkpoint can be taken ({problem})"
+                ));
+            }
+            News::Written(line, result) => self.written(line, result),
+        }
+    }
+
+    /// To a new agent: who we are and what the rank has said so far.
+    fn introduce(&mut self) {
+        let Settings { rank, size, .. } = self.settings;
+        let (pid, incarnation) = (std::process::id(), self.rank.incarnation());
+        self.tell(&FromNode::Guardian { rank, size, pid, incarnation });
+        for message in self.rank.said() {
+            self.tell(&FromNode::Rank { rank, message });
+        }
+    }
+
+    /// To the agent, if there is one.
+    fn tell(&mut self, message: &FromNode) {
+        if let Agent::There(link) = &mut self.agent
+            && link.send(message).is_err()
+        {
+            self.lost_agent();
+        }
+    }
+
+    fn hear_agent(&mut self) {
+        let Agent::There(link) = &mut self.agent else { return };
+        let open = link.flush().is_ok() & link.read().is_ok();
+        let mut messages = Vec::new();
+        let sane = loop {
+            match link.next_message::<ToNode>() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break true,
+                Err(_) => break false,
+            }
+        };
+        for message in messages {
+            self.obey(message);
+        }
+        if (!open || !sane) && matches!(self.agent, Agent::There(_)) {
+            self.lost_agent();
+        }
+    }
+
+    fn obey(&mut self, message: ToNode) {
+        let mine = self.settings.rank;
+        match message {
+            ToNode::Rank { rank, message } if rank == mine => self.rank.order(message),
+            ToNode::Prepare { rank, line, directory } if rank == mine => {
+                self.rank.prepare(line, directory.into());
+            }
+            ToNode::Discard { rank, line } if rank == mine => self.rank.discard(line, mine),
+            ToNode::Alone { reason } => self.no_agent(&reason),
+            _ => {}
+        }
+    }
+
+    /// The agent has gone: the line that was being taken fails, and there shall be another agent.
+    fn lost_agent(&mut self) {
+        self.rank.nobody_coordinates("the agent of this node has gone");
+        if self.agents_left == 0 {
+            self.no_agent("the agent of this node ends again and again: no more checkpoints");
+            return;
+        }
+        self.agents_left -= 1;
+        self.seek_agent();
+    }
+
+    /// From now on the program is alone.
+    fn no_agent(&mut self, reason: &str) {
+        self.agent = Agent::None;
+        if !reason.is_empty() {
+            eprintln!("rustbtl: {reason}");
+        }
+        self.rank.stay_alone();
+    }
+
+    fn hear_rank(&mut self) {
+        let alone = matches!(self.agent, Agent::None);
+        for message in self.rank.hear(&self.settings, alone) {
+            self.tell(&message);
+        }
+        while let Some(job) = self.rank.next_image() {
+            let (store, reporter) = (self.store.clone(), self.reporter.clone());
+            thread::spawn(move || {
+                let result = job.run(&*store);
+                reporter.report(News::Written(job.line, result));
+            });
+        }
+    }
+
+    fn written(&mut self, line: LineId, result: Result<(Written, u64), String>) {
+        let rank = self.settings.rank;
+        self.rank.release(line, rank);
+        let message = match result {
+            Ok((Written { bytes, raw_bytes, checksum }, ns)) => {
+                FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum }
+            }
+            Err(reason) => FromNode::StoreFailed { rank, line, reason },
+        };
+        self.tell(&message);
+    }
+}

@@ -1,0 +1,119 @@
+//! Images of processes, by `rustbtl_process`.
+
+use super::images::{ImageStore, Source, Written};
+use crate::os::Pid;
+use crate::settings::GUARDIAN_FD_NUMBER;
+use rustbtl_coordination::control::Picture;
+use rustbtl_process::outside::{self, Compression, RestoreOptions, SharedPlace, WriteOptions};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct ProcessImages {
+    /// Of blocks of memory.
+    pub compression: Compression,
+    shared: Mutex<Option<PathBuf>>,
+}
+
+impl ProcessImages {
+    /// With blocks compressed like this.
+    pub fn new(compression: Compression) -> Self {
+        Self { compression, shared: Mutex::default() }
+    }
+}
+
+/// A number that belongs to one image: both checksums of its header, which are over the metadata
+/// and over the table, which has the checksum of every block.
+fn checksum(image: &Path) -> io::Result<u64> {
+    let mut sums = [0; 8];
+    File::open(image)?.read_exact_at(&mut sums, 48)?;
+    Ok(u64::from_le_bytes(sums))
+}
+
+fn copy_of(fd: RawFd) -> Result<OwnedFd, String> {
+    // SAFETY: standard descriptors and the caller's socket are open while this runs.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    borrowed.try_clone_to_owned().map_err(|error| format!("copying descriptor {fd}: {error}"))
+}
+
+/// Where processes of one node that share memory find it: named by the line they come from and by
+/// what makes this restart different from others of the same line.
+fn shared_place(image: &Path) -> Option<SharedPlace> {
+    let folder = image.parent()?;
+    let line = folder.file_name()?.to_string_lossy().into_owned();
+    let restart = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
+    let key = format!("{line}-{restart}");
+    let memory = PathBuf::from("/dev/shm");
+    let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let name = format!("rustbtl-{}-shared-{key}", crate::os::euid());
+    Some(SharedPlace { folder: place.join(name), key })
+}
+
+/// A folder of this user alone, made by whoever comes first.
+fn make_private(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let found = folder.symlink_metadata()?;
+            let private = found.is_dir() && found.uid() == crate::os::euid();
+            if private && found.mode() & 0o077 == 0 {
+                return Ok(());
+            }
+            Err(io::Error::other("it is there already and not a private folder of this user"))
+        }
+        result => result,
+    }
+}
+
+impl ImageStore for ProcessImages {
+    fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
+        let pid = match source.picture {
+            Picture::Child(pid) => pid as u32,
+            Picture::InPause => source.program as u32,
+        };
+        let options = WriteOptions { compression: self.compression, ..WriteOptions::default() };
+        let stats = outside::write_image(pid, source.description, to, &options);
+        let stats = stats.map_err(|error| error.to_string())?;
+        let checksum = checksum(to).map_err(|error| format!("{}: {error}", to.display()))?;
+        Ok(Written { bytes: stats.file_bytes, raw_bytes: stats.touched_bytes, checksum })
+    }
+
+    fn restore(&self, image: &Path, socket: RawFd) -> Result<Pid, String> {
+        let numbers = [(0, 0), (1, 1), (2, 2), (GUARDIAN_FD_NUMBER, socket)];
+        let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
+        let shared = shared_place(image);
+        let folder = shared.as_ref().map(|place| place.folder.clone());
+        if let Some(folder) = &folder {
+            make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = folder;
+        let options = RestoreOptions {
+            supplied: copies.collect::<Result<_, String>>()?,
+            shared,
+            ..RestoreOptions::default()
+        };
+        let child = outside::restore(image, options);
+        let child = child.map_err(|error| format!("{}: {error}", image.display()))?;
+        Ok(child.pid as Pid)
+    }
+
+    fn tidy(&self) {
+        let folder = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(folder) = folder {
+            // Another guardian of the node may have done it: all have been restored long ago.
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+
+    fn check(&self, image: &Path) -> Result<Written, String> {
+        let what = |error: &dyn core::fmt::Display| format!("{}: {error}", image.display());
+        let summary = outside::verify(image).map_err(|error| what(&error))?;
+        let checksum = checksum(image).map_err(|error| what(&error))?;
+        let (bytes, raw_bytes) = (summary.file_bytes, summary.memory_bytes);
+        Ok(Written { bytes, raw_bytes, checksum })
+    }
+}

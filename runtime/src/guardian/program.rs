@@ -1,0 +1,74 @@
+//! The program of a rank: starting it as orted would have done.
+
+use crate::os;
+use crate::settings;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The command with the environment of a program; what guardians are told is none of its business.
+fn command(words: &[OsString]) -> io::Result<Command> {
+    let Some((name, arguments)) = words.split_first() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program is named"));
+    };
+    let mut command = Command::new(find(name)?);
+    command.arg0(name).args(arguments);
+    for variable in settings::ALL {
+        command.env_remove(variable);
+    }
+    Ok(command)
+}
+
+/// As Open MPI looks for programs: in PATH, then in the current folder.
+fn find(name: &OsStr) -> io::Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(PathBuf::from(name));
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let here = [PathBuf::from(".")];
+    let found = env::split_paths(&path).chain(here).map(|folder| folder.join(name));
+    let mut found = found.filter(|file| is_program(file));
+    found.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is not in PATH"))
+}
+
+fn is_program(file: &Path) -> bool {
+    file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+/// Become the program: nobody guards it. Comes back only to say why it cannot be started.
+pub fn become_it(words: &[OsString]) -> io::Error {
+    match command(words) {
+        Ok(mut command) => command.exec(),
+        Err(error) => error,
+    }
+}
+
+/// Start the program; it dies with this process, and `socket` is its way to it.
+pub fn start(
+    words: &[OsString],
+    socket: OwnedFd,
+    mask: libc::sigset_t,
+) -> io::Result<std::process::Child> {
+    let mut command = command(words)?;
+    let fd: RawFd = socket.as_raw_fd();
+    let number = settings::GUARDIAN_FD_NUMBER;
+    command.env(settings::GUARDIAN_FD, number.to_string());
+    let guardian = std::process::id();
+    let prepare = move || {
+        os::inherit_as(fd, number)?;
+        os::die_with_parent(libc::SIGKILL)?;
+        if os::parent() as u32 != guardian {
+            return Err(io::Error::other("the guardian has gone"));
+        }
+        os::set_mask(&mask)
+    };
+    // SAFETY: between fork and exec only system calls are made; nothing allocates in the good case.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}

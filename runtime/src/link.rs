@@ -1,0 +1,191 @@
+//! A connection that carries control messages: nothing here ever waits.
+
+use rustbtl_coordination::control::{ControlError, FrameBuffer, Message};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+/// Bytes that may wait for a reader who does not read.
+const WAITING_BYTES_MAX: usize = 256 << 20;
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// Why a connection is of no more use.
+#[derive(Debug)]
+pub enum LinkError {
+    /// The other end has closed it, or it broke.
+    Closed(io::Error),
+    /// What came makes no sense.
+    Control(ControlError),
+    /// The other end does not read.
+    Full,
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed(error) => error.fmt(f),
+            Self::Control(error) => error.fmt(f),
+            Self::Full => f.write_str("the other end does not read"),
+        }
+    }
+}
+
+impl std::error::Error for LinkError {}
+
+impl From<ControlError> for LinkError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+/// A stream of either kind.
+pub trait Stream: Read + Write + AsRawFd + Send {
+    /// Never wait from now on.
+    fn never_wait(&self) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn never_wait(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+}
+
+impl Stream for TcpStream {
+    fn never_wait(&self) -> io::Result<()> {
+        // A hint: without it messages are late, not lost.
+        let _ = self.set_nodelay(true);
+        self.set_nonblocking(true)
+    }
+}
+
+/// The connection.
+pub struct Link {
+    stream: Box<dyn Stream>,
+    incoming: FrameBuffer,
+    outgoing: Vec<u8>,
+    /// Bytes of `outgoing` that are sent.
+    sent: usize,
+}
+
+impl Link {
+    /// Over a stream whose other end is known.
+    pub fn new(stream: impl Stream + 'static) -> io::Result<Self> {
+        stream.never_wait()?;
+        let incoming = FrameBuffer::new();
+        Ok(Self { stream: Box::new(stream), incoming, outgoing: Vec::new(), sent: 0 })
+    }
+
+    /// To poll.
+    pub fn fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Is something waiting to be sent?
+    pub fn wants_to_write(&self) -> bool {
+        self.sent < self.outgoing.len()
+    }
+
+    /// Send a message, now or as soon as there is room.
+    pub fn send<M: Message>(&mut self, message: &M) -> Result<(), LinkError> {
+        self.send_frame(&message.encode()?)
+    }
+
+    /// Send a frame as it came.
+    pub fn send_frame(&mut self, frame: &[u8]) -> Result<(), LinkError> {
+        if self.outgoing.len() - self.sent + frame.len() > WAITING_BYTES_MAX {
+            return Err(LinkError::Full);
+        }
+        self.outgoing.extend_from_slice(frame);
+        self.flush()
+    }
+
+    /// Send what is waiting, as far as there is room.
+    pub fn flush(&mut self) -> Result<(), LinkError> {
+        while self.wants_to_write() {
+            match self.stream.write(&self.outgoing[self.sent..]) {
+                Ok(bytes) => self.sent += bytes,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => break,
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Err(LinkError::Closed(error)),
+                },
+            }
+        }
+        if self.sent == self.outgoing.len() || self.sent > WAITING_BYTES_MAX / 4 {
+            self.outgoing.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// Take what has arrived; the end of the connection is an error, but comes after everything
+    /// that was sent before it.
+    pub fn read(&mut self) -> Result<(), LinkError> {
+        let mut piece = [0; READ_BYTES];
+        // Not for ever: others wait, too.
+        for _ in 0..16 {
+            match self.stream.read(&mut piece) {
+                Ok(0) => {
+                    let end = io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed");
+                    return Err(LinkError::Closed(end));
+                }
+                Ok(bytes) => self.incoming.add(&piece[..bytes]),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => break,
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Err(LinkError::Closed(error)),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message that is whole.
+    pub fn next_message<M: Message>(&mut self) -> Result<Option<M>, LinkError> {
+        Ok(self.incoming.next_message()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustbtl_coordination::control::{FromNode, Request};
+
+    #[test]
+    fn everything_that_was_sent_comes_before_the_end() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let (mut one, mut two) = (Link::new(one).unwrap(), Link::new(two).unwrap());
+        for count in 0..3 {
+            one.send(&FromNode::Beat { count }).unwrap();
+        }
+        drop(one);
+        assert!(matches!(two.read(), Err(LinkError::Closed(_))));
+        for count in 0..3 {
+            assert_eq!(two.next_message().unwrap(), Some(FromNode::Beat { count }));
+        }
+        assert_eq!(two.next_message::<FromNode>().unwrap(), None);
+    }
+
+    #[test]
+    fn a_message_of_another_conversation_is_refused() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let (mut one, mut two) = (Link::new(one).unwrap(), Link::new(two).unwrap());
+        one.send(&Request::Status {}).unwrap();
+        two.read().unwrap();
+        let got = two.next_message::<FromNode>();
+        assert!(matches!(got, Err(LinkError::Control(ControlError::Class(5)))));
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_does_not_stop_the_writer() {
+        let (one, _two) = UnixStream::pair().unwrap();
+        let mut one = Link::new(one).unwrap();
+        for count in 0..100_000 {
+            one.send(&FromNode::Beat { count }).unwrap();
+        }
+        assert!(one.wants_to_write());
+    }
+}

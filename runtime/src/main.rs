@@ -1,0 +1,121 @@
+//! The `rustbtl` program: what users type, and what jobs run beside their ranks.
+
+use clap::{Parser, Subcommand};
+use rustbtl_process::outside::Compression;
+use rustbtl_runtime::command::{self, Restart};
+use rustbtl_runtime::guardian::images::ImageStore;
+use rustbtl_runtime::guardian::process_images::ProcessImages;
+use rustbtl_runtime::{agent, coordinator, guardian};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Checkpoints of running MPI jobs, and restarts from them
+#[derive(Parser)]
+#[command(name = "rustbtl", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Take a checkpoint (a line) of a running job
+    ///
+    /// Without --all each correlated set takes a line of its own; a job can be restarted only from
+    /// a line of all.
+    Checkpoint {
+        /// One line of all sets at once, from which the whole job can be restarted
+        #[arg(long)]
+        all: bool,
+        /// Come back when the line is complete, not when it is ordered
+        #[arg(long)]
+        wait: bool,
+        /// End the job when the line is complete (implies --all and --wait)
+        #[arg(long)]
+        then_exit: bool,
+        /// Name of the job, or the beginning of it; can be left out if there is only one
+        job: Option<String>,
+    },
+    /// Show a running job: ranks, nodes, sets, lines, logs
+    Status {
+        /// As a JSON document
+        #[arg(long)]
+        json: bool,
+        /// Name of the job, or the beginning of it; can be left out if there is only one
+        job: Option<String>,
+    },
+    /// List the lines in a directory
+    Lines {
+        /// What was given to mpirun as vprotocol_correlated_dir, or a folder in it
+        directory: PathBuf,
+        /// Read every image to see whether it is undamaged
+        #[arg(long)]
+        verify: bool,
+    },
+    /// Start a job again from the newest complete line of all sets
+    ///
+    /// The exit code is that of the job.
+    Restart {
+        /// What was given to mpirun as vprotocol_correlated_dir, or a folder in it
+        directory: PathBuf,
+        /// The mpirun to use
+        #[arg(long, default_value = "mpirun", value_name = "PATH")]
+        mpirun: PathBuf,
+        /// Options for mpirun: hostfile, MCA parameters, ... (the number of ranks is known)
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+        options: Vec<OsString>,
+    },
+    /// Started by the first guardian of a node
+    #[command(hide = true)]
+    Agent { directory: PathBuf },
+    /// Started by mpirun
+    #[command(hide = true)]
+    Coordinator,
+    /// What a restarted job is said to run
+    #[command(hide = true)]
+    Restored,
+}
+
+/// Who writes and restores images.
+fn images() -> Arc<dyn ImageStore> {
+    Arc::new(ProcessImages::new(Compression::None))
+}
+
+fn run(command: Command) -> Result<(), String> {
+    match command {
+        Command::Checkpoint { all, wait, then_exit, job } => {
+            command::checkpoint(job.as_deref(), all, wait, then_exit)
+        }
+        Command::Status { json, job } => command::status(job.as_deref(), json),
+        Command::Lines { directory, verify } => command::lines(&directory, verify, &*images()),
+        Command::Restart { directory, mpirun, options } => {
+            command::restart(&Restart { directory, mpirun, options })
+        }
+        Command::Agent { directory } => agent::run(&directory),
+        Command::Coordinator => coordinator::run(),
+        Command::Restored => {
+            Err("nothing was restored: use `rustbtl restart DIR`, with rustbtl's components \
+                 where mpirun finds them on all nodes"
+                .into())
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    // Started by orted in place of each rank's program, whose words are nobody else's business.
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some((first, program)) = words.split_first()
+        && first == "guardian"
+    {
+        guardian::run(program, images());
+    }
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("rustbtl: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The private directory of a job on a node, and how a guardian gets to the node's agent.
+//!
+//! ```text
+//! TMP/rustbtl-JOB/        mode 0700, owner checked
+//!   lock                  held while the agent is started or goes
+//!   agent                 the agent's socket
+//! ```
+//! Whoever removes the directory holds the lock; whoever gets the lock of a directory that is gone
+//! begins again. So a guardian and a leaving agent cannot miss each other.
+
+use crate::os;
+use crate::settings::{self, Settings};
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The directory; the lock is free.
+pub struct NodeDirectory {
+    path: PathBuf,
+    /// Keeps paths to sockets short: they have room for 107 bytes only.
+    handle: File,
+    /// The socket that was made here, if one was.
+    own: Cell<Option<u64>>,
+}
+
+/// Held until it is dropped.
+pub struct Locked(#[allow(dead_code, reason = "closing it frees the lock")] File);
+
+impl NodeDirectory {
+    /// Where it is for this job.
+    pub fn path_for(tmp: &Path, job: &str) -> PathBuf {
+        tmp.join(format!("rustbtl-{job}"))
+    }
+
+    /// Find or make it, and lock it.
+    pub fn enter(path: &Path) -> io::Result<(Self, Locked)> {
+        for _ in 0..1000 {
+            os::private_directory(path)?;
+            let Some(handle) = gone(open_directory(path))? else { continue };
+            let lock_path = path.join("lock");
+            let mut options = File::options();
+            options.create(true).truncate(false).write(true).mode(0o600);
+            options.custom_flags(libc::O_NOFOLLOW);
+            let Some(lock) = gone(options.open(&lock_path))? else { continue };
+            os::lock(&lock, true)?;
+            let Some(now) = gone(fs::symlink_metadata(&lock_path))? else { continue };
+            if now.ino() == lock.metadata()?.ino() {
+                return Ok((Self::at(path, handle), Locked(lock)));
+            }
+        }
+        Err(io::Error::other("it is removed again and again"))
+    }
+
+    /// The directory of somebody who holds its lock for us.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self::at(path, open_directory(path)?))
+    }
+
+    fn at(path: &Path, handle: File) -> Self {
+        Self { path: path.to_owned(), handle, own: Cell::new(None) }
+    }
+
+    fn socket(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/agent", self.handle.as_raw_fd()))
+    }
+
+    /// A connection to the agent, if one is there. The other end is this user's.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(self.socket())?;
+        if os::peer_uid(&stream)? != os::euid() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is somebody else's"));
+        }
+        Ok(stream)
+    }
+
+    /// Where the agent is reached from now on.
+    pub fn listen(&self) -> io::Result<UnixListener> {
+        match fs::remove_file(self.socket()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(self.socket())?;
+        self.own.set(Some(fs::symlink_metadata(self.socket())?.ino()));
+        Ok(listener)
+    }
+
+    /// Remove it, unless somebody holds the lock (false): then a guardian is on its way. What
+    /// another agent has made in the meantime stays.
+    pub fn leave(&self) -> io::Result<bool> {
+        let lock = File::options().write(true).open(self.path.join("lock"))?;
+        if !os::lock(&lock, false)? {
+            return Ok(false);
+        }
+        let now = fs::symlink_metadata(self.path.join("agent")).map(|found| found.ino()).ok();
+        if now != self.own.get() {
+            return Ok(true);
+        }
+        for name in ["agent", "lock"] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        let _ = fs::remove_dir(&self.path);
+        Ok(true)
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    File::options().read(true).custom_flags(flags).open(path)
+}
+
+/// `None` if it was removed in between.
+fn gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// A connection to the node's agent, which is started if it is not there.
+pub fn reach_agent(settings: &Settings) -> Result<UnixStream, String> {
+    let path = NodeDirectory::path_for(&settings.tmp, &settings.job);
+    let shown = path.display();
+    let (directory, _lock) =
+        NodeDirectory::enter(&path).map_err(|error| format!("using {shown}: {error}"))?;
+    if let Ok(stream) = directory.connect() {
+        return Ok(stream);
+    }
+    start_agent(settings, &path).map_err(|error| format!("starting the agent: {error}"))?;
+    directory.connect().map_err(|error| format!("connecting to the agent in {shown}: {error}"))
+}
+
+/// Returns when it listens.
+fn start_agent(settings: &Settings, path: &Path) -> io::Result<()> {
+    let mut agent = Command::new("/proc/self/exe");
+    agent.arg("agent").arg(path).current_dir("/").env_clear();
+    let hosts: Vec<String> = settings.coordinator.iter().map(ToString::to_string).collect();
+    agent.env(settings::JOB, &settings.job).env(settings::SECRET, settings::hex(&settings.secret));
+    agent.env(settings::COORDINATOR, hosts.join(" "));
+    // What Open MPI reads from here must end with the program, not with the agent.
+    agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let output = agent.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn a_guardian_that_waits_for_the_lock_of_a_removed_directory_begins_again() {
+        let path = std::env::temp_dir().join(format!("rustbtl-node-{}", std::process::id()));
+        let (first, lock) = NodeDirectory::enter(&path).unwrap();
+        assert!(!first.leave().unwrap(), "it is locked");
+        let other = {
+            let path = path.clone();
+            thread::spawn(move || NodeDirectory::enter(&path).map(|(d, _)| d.listen().map(drop)))
+        };
+        thread::sleep(Duration::from_millis(50));
+        fs::remove_file(path.join("lock")).unwrap();
+        fs::remove_dir(&path).unwrap();
+        drop(lock);
+        other.join().unwrap().unwrap().unwrap();
+        let (again, lock) = NodeDirectory::enter(&path).unwrap();
+        let _listener = again.listen().unwrap();
+        drop(lock);
+        assert!(again.leave().unwrap());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_long_path_is_no_hindrance() {
+        let base = std::env::temp_dir().join(format!("rustbtl-long-{}", std::process::id()));
+        let path = base.join("x".repeat(120));
+        fs::create_dir(&base).unwrap();
+        let (directory, _lock) = NodeDirectory::enter(&path).unwrap();
+        let _listener = directory.listen().unwrap();
+        directory.connect().unwrap();
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -1,0 +1,340 @@
+//! System calls, each wrapped once: safe signatures, errors as `io::Error`.
+
+use std::ffi::CStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+use std::time::Instant;
+
+/// A process id.
+pub type Pid = libc::pid_t;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Effective user id.
+pub fn euid() -> u32 {
+    // SAFETY: no arguments, no failure.
+    unsafe { libc::geteuid() }
+}
+
+/// Name of this host.
+pub fn hostname() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: room for the given length.
+    let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) } != 0;
+    match CStr::from_bytes_until_nul(&name) {
+        Ok(text) if !failed => text.to_string_lossy().into_owned(),
+        _ => "localhost".into(),
+    }
+}
+
+/// Descriptors to wait for.
+#[derive(Default)]
+pub struct Poll(Vec<libc::pollfd>);
+
+impl Poll {
+    /// Wait for reading, and for writing if asked; gives the place for [`Self::is_ready`].
+    pub fn add(&mut self, fd: RawFd, write: bool) -> usize {
+        let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
+        self.0.push(libc::pollfd { fd, events, revents: 0 });
+        self.0.len() - 1
+    }
+
+    /// Wait until one is ready, or until the time is over (`None`: for ever).
+    pub fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
+        let milliseconds = until.map_or(-1, |at| {
+            let left = at.saturating_duration_since(Instant::now());
+            // Rounded up: waking too early would make the caller spin.
+            i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+        });
+        // SAFETY: a valid array of its length.
+        let got = unsafe { libc::poll(self.0.as_mut_ptr(), self.0.len() as _, milliseconds) };
+        match check(got) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Did something happen there?
+    pub fn is_ready(&self, place: usize) -> bool {
+        self.0.get(place).is_some_and(|on| on.revents != 0)
+    }
+}
+
+/// A signal that has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// Who sent it, 0 if the kernel did.
+    pub sender: Pid,
+}
+
+/// Signals as something to poll.
+pub struct Signals {
+    fd: OwnedFd,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Block these signals and read them from a descriptor.
+    pub fn take(numbers: &[i32]) -> io::Result<Self> {
+        // SAFETY: all-zero is valid; it is filled below.
+        let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: all-zero is valid; it is filled by sigprocmask.
+        let mut before: libc::sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: a writable set.
+        unsafe { libc::sigemptyset(&mut set) };
+        for &number in numbers {
+            // SAFETY: an initialised set.
+            unsafe { libc::sigaddset(&mut set, number) };
+        }
+        // SAFETY: two valid sets.
+        check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, &mut before) })?;
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: a valid set.
+        let fd = check(unsafe { libc::signalfd(-1, &set, flags) })?;
+        // SAFETY: just made, owned by nobody else.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, before })
+    }
+
+    /// To poll.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The mask as it was: for programs that are started from here.
+    pub fn mask_before(&self) -> libc::sigset_t {
+        self.before
+    }
+
+    /// The next signal, if there is one.
+    pub fn next(&self) -> Option<Signal> {
+        // SAFETY: all-zero is a valid signalfd_siginfo.
+        let mut info: libc::signalfd_siginfo = unsafe { core::mem::zeroed() };
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: room for one of them.
+        let got = unsafe { libc::read(self.fd(), (&raw mut info).cast(), size) };
+        let sender = if info.ssi_code <= 0 { info.ssi_pid as Pid } else { 0 };
+        (got == size as isize).then_some(Signal { number: info.ssi_signo as i32, sender })
+    }
+}
+
+/// Set the signal mask (safe between fork and exec).
+pub fn set_mask(mask: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: a valid set; the old one is not wanted.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, core::ptr::null_mut()) }).map(drop)
+}
+
+/// Something to poll that becomes readable when the process ends.
+pub fn pidfd(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = check(fd as libc::c_int)?;
+    // SAFETY: just made, owned by nobody else; the kernel makes it close-on-exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// SIGKILL to the process that the descriptor is of, whatever has got its number since.
+pub fn kill_pidfd(process: &OwnedFd) {
+    let none: *const libc::siginfo_t = core::ptr::null();
+    let fd = process.as_raw_fd();
+    // SAFETY: a pidfd; no siginfo.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, none, 0) };
+}
+
+/// Send a signal.
+pub fn kill(pid: Pid, signal: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// The process that started this one.
+pub fn parent() -> Pid {
+    // SAFETY: no arguments, no failure.
+    unsafe { libc::getppid() }
+}
+
+/// Does this process lead its process group?
+pub fn leads_group() -> bool {
+    // SAFETY: no arguments, no failure.
+    let group = unsafe { libc::getpgrp() };
+    group as u32 == std::process::id()
+}
+
+/// Have the kernel send `signal` to this process when its parent ends.
+pub fn die_with_parent(signal: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal as libc::c_ulong) }).map(drop)
+}
+
+/// The wait status of the child, if it has ended.
+pub fn reap(pid: Pid) -> io::Result<Option<i32>> {
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    let got = check(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) })?;
+    Ok((got != 0).then_some(status))
+}
+
+/// End as a process with this wait status has ended: the same exit code, or the same signal, but
+/// without a second core.
+pub fn end_as(status: i32) -> ! {
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+        // SAFETY: the default action, no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: all-zero is valid; emptied at once.
+        let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: a writable set.
+        unsafe { libc::sigemptyset(&mut set) };
+        let _ = set_mask(&set);
+        // SAFETY: no pointers.
+        unsafe { libc::raise(signal) };
+        exit_now(128 + signal);
+    }
+    exit_now(libc::WEXITSTATUS(status))
+}
+
+/// End at once: nothing of this process is flushed or cleaned up.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: never returns.
+    unsafe { libc::_exit(code) }
+}
+
+/// Fork, and go on in a session of its own: no terminal, no process group that somebody else ends.
+/// True: in the process that was there before. Only while there is one thread.
+pub fn go_to_background() -> io::Result<bool> {
+    // SAFETY: no other thread exists whose locks the child could find held.
+    let child = check(unsafe { libc::fork() })?;
+    if child != 0 {
+        return Ok(true);
+    }
+    // SAFETY: no arguments.
+    check(unsafe { libc::setsid() })?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    for fd in 0..=2 {
+        // SAFETY: two open descriptors.
+        check(unsafe { libc::dup2(null.as_raw_fd(), fd) })?;
+    }
+    Ok(false)
+}
+
+/// Lock a file for this open descriptor; `false`: somebody else has it and `wait` is not wanted.
+pub fn lock(file: &File, wait: bool) -> io::Result<bool> {
+    let flags = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
+    loop {
+        // SAFETY: an open descriptor.
+        match check(unsafe { libc::flock(file.as_raw_fd(), flags) }) {
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// User of the process at the other end of a Unix socket.
+pub fn peer_uid(socket: &impl AsRawFd) -> io::Result<u32> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let (at, size_at) = ((&raw mut who).cast(), &raw mut size);
+    let fd = socket.as_raw_fd();
+    // SAFETY: room for the credentials and their size.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, size_at) })?;
+    Ok(who.uid)
+}
+
+/// Let programs that are started from here inherit the descriptor.
+pub fn inherit(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }).map(drop)
+}
+
+/// Have programs that are started inherit a copy of this descriptor under another number.
+pub fn inherit_as(fd: RawFd, number: RawFd) -> io::Result<()> {
+    if fd == number {
+        return inherit(fd);
+    }
+    // SAFETY: no pointers.
+    check(unsafe { libc::dup2(fd, number) }).map(drop)
+}
+
+/// Random bytes.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut done = 0;
+    while done < N {
+        let rest = &mut bytes[done..];
+        // SAFETY: `rest` is writable for its length.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match got {
+            1.. => done += got as usize,
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Make sure of a directory that is ours alone: made here, or found to belong to this user, to be
+/// no link and closed to everybody else.
+pub fn private_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(path)?;
+    if found.is_dir() && found.uid() == euid() && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "it is not a directory of this user that is closed to others (mode 0700)",
+    ))
+}
+
+/// Flush a directory: a rename in it is then durable.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_directory_that_others_could_have_prepared_is_refused() {
+        let base = std::env::temp_dir().join(format!("rustbtl-os-{}", std::process::id()));
+        private_directory(&base).unwrap();
+        private_directory(&base).unwrap();
+        let link = base.join("link");
+        symlink(&base, &link).unwrap();
+        assert!(private_directory(&link).is_err());
+        let open = base.join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(private_directory(&open).is_err());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn the_other_end_of_a_socket_is_known() {
+        let (one, _two) = UnixStream::pair().unwrap();
+        assert_eq!(peer_uid(&one).unwrap(), euid());
+    }
+}

@@ -1,0 +1,158 @@
+//! What mpirun's component tells guardians through the environment of the job.
+
+use crate::prove::Secret;
+use rustbtl_fragments::ids::PeerId;
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// Name of the job.
+pub const JOB: &str = "RUSTBTL_JOB";
+/// The job's secret, 64 hexadecimal digits.
+pub const SECRET: &str = "RUSTBTL_SECRET";
+/// Port of the coordinator, a blank, and mpirun's own address as Open MPI writes it.
+pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";
+/// Folder of the line that the job restarts from.
+pub const RESTORE: &str = "RUSTBTL_RESTORE";
+/// Number of the rank's end of the socket to its guardian.
+pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
+/// The same number in every process, because it is part of images.
+pub const GUARDIAN_FD_NUMBER: i32 = 199;
+/// All of them: programs see only the last.
+pub const ALL: [&str; 5] = [JOB, SECRET, COORDINATOR, RESTORE, GUARDIAN_FD];
+
+/// What a guardian has to know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Name of the job.
+    pub job: String,
+    /// Its secret.
+    pub secret: Secret,
+    /// Where the coordinator may be.
+    pub coordinator: Vec<SocketAddr>,
+    /// The line to restore from.
+    pub restore: Option<PathBuf>,
+    /// Whom to guard.
+    pub rank: PeerId,
+    /// Ranks of the job.
+    pub size: u32,
+    /// Where the node keeps what belongs to the job.
+    pub tmp: PathBuf,
+}
+
+/// Why there is no guarding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NoSettings {
+    /// Nobody asked for it.
+    Unasked,
+    /// A variable makes no sense.
+    Bad(&'static str),
+}
+
+impl Settings {
+    /// From the environment, through `get`.
+    pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, NoSettings> {
+        let text = |name: &str| get(name).and_then(|value| value.into_string().ok());
+        let place = text(COORDINATOR).ok_or(NoSettings::Unasked)?;
+        // Open MPI sets it for each process; without it this is no process of a job.
+        let rank = text("OMPI_COMM_WORLD_RANK").ok_or(NoSettings::Unasked)?;
+        let rank = rank.parse().map_err(|_| NoSettings::Bad("OMPI_COMM_WORLD_RANK"))?;
+        let size = text("OMPI_COMM_WORLD_SIZE").and_then(|size| size.parse().ok());
+        let size =
+            size.filter(|size| rank < *size).ok_or(NoSettings::Bad("OMPI_COMM_WORLD_SIZE"))?;
+        let job = text(JOB).filter(|job| is_job_name(job)).ok_or(NoSettings::Bad(JOB))?;
+        let secret = text(SECRET).and_then(|digits| unhex(&digits));
+        let secret = secret.ok_or(NoSettings::Bad(SECRET))?;
+        let coordinator = addresses(&place).ok_or(NoSettings::Bad(COORDINATOR))?;
+        let restore = get(RESTORE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let tmp = get("PMIX_SERVER_TMPDIR").or_else(|| get("TMPDIR")).filter(|t| !t.is_empty());
+        let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+        Ok(Self { job, secret, coordinator, restore, rank: PeerId(rank), size, tmp })
+    }
+}
+
+/// A name that is safe as a file name.
+pub fn is_job_name(name: &str) -> bool {
+    let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.len() <= 100 && !name.starts_with('.') && name.chars().all(fine)
+}
+
+/// As hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The reverse.
+pub fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if digits.len() != 2 * N || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Addresses in `4000 1234.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://[fd00::1]:5001`, with the port
+/// in front; this host comes last.
+fn addresses(text: &str) -> Option<Vec<SocketAddr>> {
+    let (port, uri) = text.split_once(' ').unwrap_or((text, ""));
+    let port: u16 = port.parse().ok()?;
+    let mut all: Vec<IpAddr> = Vec::new();
+    for part in uri.split(';') {
+        let Some((_, hosts)) = part.split_once("://") else { continue };
+        let hosts = hosts.rsplit_once(':').map_or(hosts, |(hosts, _)| hosts);
+        let ip = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+        let parsed = hosts.split(',').filter_map(ip);
+        all.extend(parsed);
+    }
+    all.push(Ipv4Addr::LOCALHOST.into());
+    Some(all.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_mpis_addresses_are_understood() {
+        let text = |all: &[&str]| -> Vec<SocketAddr> {
+            all.iter().map(|address| address.parse().unwrap()).collect()
+        };
+        let uri = "77 12.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://[fd00::1],[fd00::2]:5001";
+        let wanted = ["10.0.0.1:77", "10.1.0.1:77", "[fd00::1]:77", "[fd00::2]:77", "127.0.0.1:77"];
+        assert_eq!(addresses(uri), Some(text(&wanted)));
+        assert_eq!(addresses("77"), Some(text(&["127.0.0.1:77"])));
+        assert_eq!(addresses("77 nonsense;tcp://;x://:"), Some(text(&["127.0.0.1:77"])));
+        assert_eq!(addresses("seven"), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_told_from_what_is_wrong() {
+        let good = [
+            (JOB, "a-1"),
+            (SECRET, &"0f".repeat(32)),
+            (COORDINATOR, "77"),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+        ];
+        let read = |change: &str, to: Option<&str>| {
+            Settings::read(|name| {
+                let found = good.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
+                (if name == change { to } else { found }).map(OsString::from)
+            })
+        };
+        let settings = read("", None).ok().unwrap();
+        assert_eq!((settings.rank, settings.size), (PeerId(1), 2));
+        assert_eq!(settings.secret, [15; 32]);
+        assert_eq!(read(COORDINATOR, None).err(), Some(NoSettings::Unasked));
+        assert_eq!(read("OMPI_COMM_WORLD_RANK", None).err(), Some(NoSettings::Unasked));
+        assert_eq!(
+            read("OMPI_COMM_WORLD_RANK", Some("2")).err(),
+            Some(NoSettings::Bad("OMPI_COMM_WORLD_SIZE"))
+        );
+        assert_eq!(read(SECRET, Some("0f")).err(), Some(NoSettings::Bad(SECRET)));
+        assert_eq!(read(JOB, Some("../x")).err(), Some(NoSettings::Bad(JOB)));
+    }
+}

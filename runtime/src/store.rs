@@ -1,0 +1,331 @@
+//! Lines on the disk: `DIR/JOB/line-N/rank-R.img` and `manifest.json`, which is written last. A
+//! line without a manifest is not a line.
+
+use crate::os;
+use crate::settings::{hex, is_job_name};
+use rustbtl_coordination::control::LineId;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Version of the manifest.
+pub const FORMAT: u32 = 1;
+/// Longest manifest that is read.
+const MANIFEST_BYTES_MAX: u64 = 1 << 30;
+const MANIFEST: &str = "manifest.json";
+
+/// An image of a line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Image {
+    /// Whose.
+    pub rank: u32,
+    /// Its set: the lowest rank in it.
+    pub set: u32,
+    /// Where it ran.
+    pub node: String,
+    /// Size of the file.
+    pub bytes: u64,
+    /// Memory in it.
+    pub raw_bytes: u64,
+    /// Checksum over the file.
+    pub checksum: u64,
+}
+
+/// Which ranks a line is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// One set.
+    Set,
+    /// All sets: a job can be restarted from it.
+    Global,
+}
+
+/// What there is to know about a line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Name of the job.
+    pub job: String,
+    /// Number of the line.
+    pub line: u64,
+    /// Of whom.
+    pub kind: Kind,
+    /// Milliseconds since 1970 when it was complete.
+    pub unix_ms: u64,
+    /// Ranks of the job.
+    pub size: u32,
+    /// Command line of the programs, as mpirun was given it.
+    pub command: Vec<String>,
+    /// In order of ranks.
+    pub images: Vec<Image>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    manifest: Manifest,
+    sha256: String,
+}
+
+/// A line that is on the disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What it holds.
+    pub manifest: Manifest,
+}
+
+/// Folder of a line.
+pub fn folder(directory: &Path, job: &str, line: LineId) -> PathBuf {
+    directory.join(job).join(format!("line-{line}"))
+}
+
+impl Manifest {
+    /// Sets in it.
+    pub fn sets(&self) -> Vec<SetId> {
+        let mut sets: Vec<SetId> = self.images.iter().map(|image| SetId(image.set)).collect();
+        sets.sort_unstable();
+        sets.dedup();
+        sets
+    }
+
+    fn seal(&self) -> io::Result<String> {
+        let text = serde_json::to_string(self).map_err(io::Error::other)?;
+        Ok(hex(&Sha256::digest(text.as_bytes())))
+    }
+
+    /// Make it durable as the last file of its line.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let sealed = Sealed { manifest: self.clone(), sha256: self.seal()? };
+        let mut text = serde_json::to_string_pretty(&sealed).map_err(io::Error::other)?;
+        text.push('\n');
+        let temporary = folder.join(format!("{MANIFEST}.tmp"));
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, folder.join(MANIFEST))?;
+        os::sync_directory(folder)?;
+        folder.parent().map_or(Ok(()), os::sync_directory)
+    }
+
+    /// Read and check the one of this folder.
+    pub fn read(folder: &Path) -> Result<Self, String> {
+        let file = folder.join(MANIFEST);
+        let what = |problem: &str| format!("{}: {problem}", file.display());
+        let mut text = String::new();
+        let opened = File::open(&file).map_err(|error| what(&error.to_string()))?;
+        let read = opened.take(MANIFEST_BYTES_MAX).read_to_string(&mut text);
+        read.map_err(|error| what(&error.to_string()))?;
+        let sealed: Sealed =
+            serde_json::from_str(&text).map_err(|error| what(&format!("damaged: {error}")))?;
+        let manifest = sealed.manifest;
+        if manifest.seal().ok() != Some(sealed.sha256) {
+            return Err(what("damaged: its checksum is wrong"));
+        }
+        if manifest.format != FORMAT {
+            let (theirs, ours) = (manifest.format, FORMAT);
+            return Err(what(&format!("of format {theirs}; this rustbtl reads format {ours}")));
+        }
+        manifest.check().map_err(|problem| what(&problem))?;
+        Ok(manifest)
+    }
+
+    /// Does it make sense?
+    fn check(&self) -> Result<(), String> {
+        if !is_job_name(&self.job) || self.line == 0 {
+            return Err("names no job or no line".into());
+        }
+        let ascending = self.images.windows(2).all(|pair| pair[0].rank < pair[1].rank);
+        let inside = self.images.iter().all(|image| image.rank < self.size);
+        let whole = self.kind == Kind::Set || self.images.len() == self.size as usize;
+        if ascending && inside && whole && !self.images.is_empty() {
+            return Ok(());
+        }
+        Err("its images are not those of its ranks".into())
+    }
+}
+
+impl Line {
+    /// The line in this folder.
+    pub fn read(folder: &Path) -> Result<Self, String> {
+        Manifest::read(folder).map(|manifest| Self { folder: folder.to_owned(), manifest })
+    }
+
+    /// File of a rank's image.
+    pub fn image(&self, rank: u32) -> PathBuf {
+        self.folder.join(crate::guardian::images::file_name(PeerId(rank)))
+    }
+
+    /// Images that are not there as the manifest says; their content is not read.
+    pub fn missing(&self) -> Vec<String> {
+        let problem = |image: &Image| {
+            let file = self.image(image.rank);
+            match fs::metadata(&file) {
+                Ok(found) if found.len() == image.bytes => None,
+                Ok(found) => Some(format!(
+                    "{} has {} bytes, it should have {}",
+                    file.display(),
+                    found.len(),
+                    image.bytes
+                )),
+                Err(error) => Some(format!("{}: {error}", file.display())),
+            }
+        };
+        self.manifest.images.iter().filter_map(problem).collect()
+    }
+}
+
+/// What is in a directory of lines, or of one job, or of one line: lines in order of time, and
+/// what is there but cannot be used.
+pub fn list(directory: &Path) -> Result<(Vec<Line>, Vec<String>), String> {
+    let (mut lines, mut problems) = (Vec::new(), Vec::new());
+    let mut look = |folder: &Path| match Line::read(folder) {
+        Ok(line) => lines.push(line),
+        Err(problem) => problems.push(problem),
+    };
+    if directory.join(MANIFEST).exists() {
+        look(directory);
+    } else {
+        for folder in folders(directory)? {
+            if is_line(&folder) {
+                look(&folder);
+            } else {
+                for folder in folders(&folder)?.iter().filter(|folder| is_line(folder)) {
+                    look(folder);
+                }
+            }
+        }
+    }
+    lines.sort_by_key(|line| (line.manifest.unix_ms, line.manifest.line));
+    Ok((lines, problems))
+}
+
+/// The newest line from which a whole job can be restarted.
+pub fn newest_global(directory: &Path) -> Result<Line, String> {
+    let (lines, mut problems) = list(directory)?;
+    for line in lines.into_iter().rev().filter(|line| line.manifest.kind == Kind::Global) {
+        let missing = line.missing();
+        if missing.is_empty() {
+            return Ok(line);
+        }
+        problems.extend(missing);
+    }
+    let mut text = format!("{} has no complete global line", directory.display());
+    if !problems.is_empty() {
+        text = format!("{text}. What is there cannot be used:\n  {}", problems.join("\n  "));
+    }
+    Err(text)
+}
+
+fn is_line(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    name.strip_prefix("line-").is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries =
+        fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let mut all: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    all.sort();
+    Ok(all)
+}
+
+/// Make a line no line any more: the manifest goes first.
+pub fn forget(folder: &Path) {
+    if fs::remove_file(folder.join(MANIFEST)).is_ok() {
+        let _ = os::sync_directory(folder);
+    }
+    let _ = fs::remove_file(folder.join(format!("{MANIFEST}.tmp")));
+    let _ = fs::remove_dir(folder);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(line: u64, kind: Kind) -> Manifest {
+        let image = |rank| Image {
+            rank,
+            set: rank / 2 * 2,
+            node: "n0".into(),
+            bytes: 3,
+            raw_bytes: 4096,
+            checksum: 7,
+        };
+        let images: Vec<Image> = (0..4).map(image).collect();
+        Manifest {
+            format: FORMAT,
+            job: "job-1".into(),
+            line,
+            kind,
+            unix_ms: line,
+            size: 4,
+            command: vec!["./a".into()],
+            images: if kind == Kind::Set { images[..2].to_vec() } else { images },
+        }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("rustbtl-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_line_is_found_when_its_manifest_is_written_and_not_before() {
+        let base = scratch("store");
+        let make = |line: u64, kind| {
+            let folder = folder(&base, "job-1", LineId(line));
+            fs::create_dir_all(&folder).unwrap();
+            let manifest = manifest(line, kind);
+            for image in &manifest.images {
+                fs::write(folder.join(format!("rank-{}.img", image.rank)), "abc").unwrap();
+            }
+            (folder, manifest)
+        };
+        let (first, manifest_1) = make(1, Kind::Global);
+        assert!(newest_global(&base).is_err());
+        manifest_1.write(&first).unwrap();
+        let (second, manifest_2) = make(2, Kind::Set);
+        manifest_2.write(&second).unwrap();
+        assert_eq!(newest_global(&base).unwrap().manifest, manifest_1);
+        assert_eq!(list(&base).unwrap().0.len(), 2);
+        assert_eq!(manifest_2.sets(), [SetId(0)]);
+        let (third, manifest_3) = make(3, Kind::Global);
+        manifest_3.write(&third).unwrap();
+        fs::write(third.join("rank-2.img"), "ab").unwrap();
+        assert_eq!(newest_global(&base).unwrap().manifest.line, 1, "a damaged one is passed over");
+        forget(&first);
+        let why = newest_global(&base).unwrap_err();
+        assert!(why.contains("rank-2.img has 2 bytes, it should have 3"), "{why}");
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn every_change_of_a_manifest_is_noticed() {
+        let base = scratch("sealed");
+        manifest(1, Kind::Global).write(&base).unwrap();
+        let file = base.join(MANIFEST);
+        let good = fs::read_to_string(&file).unwrap();
+        for (from, to) in [("\"size\": 4", "\"size\": 5"), ("./a", "./b"), ("}", ""), ("1", "x")] {
+            fs::write(&file, good.replacen(from, to, 1)).unwrap();
+            assert!(Manifest::read(&base).unwrap_err().contains("damaged"), "{from}");
+        }
+        fs::write(&file, &good).unwrap();
+        assert!(Manifest::read(&base).is_ok());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

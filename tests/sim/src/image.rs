@@ -1,0 +1,168 @@
+//! The picture of a simulated process, and what must hold of a line made of them.
+
+use crate::faults::Faults;
+use crate::host::{Memory, SimHost};
+use crate::model::Stream;
+use crate::process::Program;
+use crate::world::World;
+use rustbtl_coordination::silence::{Input, Silence};
+use rustbtl_fragments::engine::Engine;
+use rustbtl_fragments::ids::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One process in a line.
+#[derive(Clone)]
+pub struct Image {
+    /// Its engine.
+    pub engine: Engine<SimHost>,
+    memory: Memory,
+    /// Its program.
+    pub program: Program,
+    /// Internal sends on offer.
+    exposed: Vec<(usize, u64, Vec<u8>)>,
+    machine: Silence,
+    /// What it holds of the messages of processes of other sets, as it goes to them.
+    pub held: BTreeMap<usize, Vec<u8>>,
+    /// Its receives that have matched, its messages that lines of others cover, its agreements.
+    matched: BTreeSet<(Stream, u64)>,
+    covered: BTreeSet<(Stream, u64)>,
+    agreed: BTreeSet<(usize, usize)>,
+    missed: Vec<String>,
+}
+
+impl World {
+    /// The picture of a process, now.
+    pub fn picture(&self, rank: usize) -> Image {
+        let missed = self.missed(rank);
+        let process = &self.processes[rank];
+        let options = &self.shared.options;
+        let net = self.net.borrow();
+        let inside = |to: usize| options.same_set(rank, to);
+        let exposed =
+            net.exposed.iter().filter(|((owner, to, _), _)| *owner == rank && inside(*to));
+        let others = process.engine.traffic().filter(|(peer, ..)| !inside(peer.0 as usize));
+        let book = &self.shared.book;
+        let mine = |(stream, _): &&(Stream, u64)| stream.2 == rank;
+        Image {
+            engine: process.engine.clone(),
+            memory: process.host.memory.clone(),
+            program: process.program.clone(),
+            exposed: exposed.map(|((_, to, id), bytes)| (*to, *id, bytes.clone())).collect(),
+            machine: self.lines.machine(rank).clone(),
+            held: others
+                .map(|(peer, ..)| (peer.0 as usize, process.engine.held_from(peer).encode()))
+                .collect(),
+            matched: book.matched.iter().filter(mine).copied().collect(),
+            covered: self.faults.covered.iter().filter(|(s, _)| s.1 == rank).copied().collect(),
+            agreed: self.shared.agreed.iter().filter(|(_, who)| *who == rank).copied().collect(),
+            missed,
+        }
+    }
+
+    /// The process goes back to its picture, in the next incarnation. Its channels to other sets
+    /// are still to be reported.
+    pub fn restore(&mut self, rank: usize, image: &Image, keep_exposed: bool) {
+        let process = &mut self.processes[rank];
+        process.engine = image.engine.clone();
+        process.host.memory = image.memory.clone();
+        process.program = image.program.clone();
+        process.host.completed.clear();
+        process.host.line_frames.clear();
+        process.host.pulls.clear();
+        let mut net = self.net.borrow_mut();
+        net.incarnations[rank] += 1;
+        process.engine.restarted(Incarnation(net.incarnations[rank]));
+        if keep_exposed {
+            let again = image.exposed.iter();
+            net.exposed.extend(again.map(|(to, id, bytes)| ((rank, *to, *id), bytes.clone())));
+        }
+        drop(net);
+        let mut machine = image.machine.clone();
+        if machine.is_active() {
+            let restored = machine.handle(Input::Restored);
+            assert_eq!(restored, Ok(()), "a picture is taken in phase Freeze");
+        }
+        self.lines.put_machine(rank, machine);
+        self.carry_out(rank);
+    }
+
+    /// The job's common book goes back with all processes.
+    pub fn restore_book(&mut self, images: &BTreeMap<usize, Image>) {
+        self.shared.book.matched = images.values().flat_map(|i| i.matched.clone()).collect();
+        self.faults.covered = images.values().flat_map(|i| i.covered.clone()).collect();
+        self.shared.agreed = images.values().flat_map(|i| i.agreed.clone()).collect();
+    }
+
+    /// What a picture taken now would miss: frames under way inside the set, open rendezvous. (Of a
+    /// line that is aborted elsewhere there may be some. Nobody of the set goes on before all have
+    /// their picture.)
+    fn missed(&self, rank: usize) -> Vec<String> {
+        let members = self.members(self.shared.options.sets[rank]);
+        let mut net = self.net.borrow_mut();
+        let mut missed = Vec::new();
+        for &a in &members {
+            for &b in &members {
+                if !net.wire(a, b).is_silent_but_for_lines() {
+                    missed.push(format!("a frame from {a} to {b} at the freeze of {rank}"));
+                }
+            }
+        }
+        let inside = |from: usize| members.contains(&from);
+        let open = self.processes[rank].incomplete_from(inside);
+        if open > 0 {
+            missed.push(format!("{open} matched receives at the freeze of {rank}"));
+        }
+        let pulls = self.processes[rank].host.pulls.iter().filter(|pull| inside(pull.from)).count();
+        if pulls > 0 {
+            missed.push(format!("{pulls} pulls at the freeze of {rank}"));
+        }
+        missed
+    }
+
+    /// What must hold of a complete line: nothing was missed, no orphans.
+    pub fn assert_consistent(&self, images: &BTreeMap<usize, Image>) {
+        for image in images.values() {
+            assert!(image.missed.is_empty(), "the line misses {:?}", image.missed);
+        }
+        let programs = images.iter().map(|(&rank, image)| (rank, &image.program)).collect();
+        if let Some(orphan) = self.orphan(&programs) {
+            panic!("orphan in a line: {orphan}");
+        }
+    }
+
+    /// A message that was received and not sent, or a synchronous send that is complete though its
+    /// message is not matched.
+    pub fn orphan(&self, programs: &BTreeMap<usize, &Program>) -> Option<String> {
+        for (&to, receiver) in programs {
+            for (stream, &count) in &receiver.matching.arrived {
+                let sent = programs.get(&stream.1).map(|sender| sender.sent(stream));
+                if let Some(sent) = sent.filter(|sent| count > *sent) {
+                    return Some(format!("{to} has {count} of {stream:?}, {sent} were sent"));
+                }
+            }
+        }
+        for (stream, sent) in &self.shared.book.sent {
+            let (Some(sender), Some(receiver)) = (programs.get(&stream.1), programs.get(&stream.2))
+            else {
+                continue;
+            };
+            let arrived = receiver.matching.arrived.get(stream).copied().unwrap_or(0);
+            for sent in sent.iter().take(sender.sent(stream) as usize) {
+                let number = sent.message.sequence;
+                let waits = receiver.matching.waiting().any(|other| *other == sent.message);
+                let matched = number < arrived && !waits;
+                if sent.synchronous && !matched && !sender.send_is_open(stream, number) {
+                    return Some(format!("{stream:?} {number}: complete, not matched"));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Faults {
+    /// What a dead set comes back from.
+    pub fn store(&mut self, set: u32, line: Vec<Image>) {
+        self.stored.insert(set, line);
+    }
+}

@@ -1,0 +1,669 @@
+//! Lines taken by the real machines: each process has its `Silence`, the job a coordinator.
+//!
+//! What would be the checkpoint thread, guardian and agents are random steps here: orders and
+//! answers travel in queues of their own, a picture takes its time, images are stored later or not
+//! at all. A process that computes takes no part in anything until an order enters it.
+
+use crate::image::Image;
+use crate::network::Network;
+use crate::options::{Options, Planted};
+use crate::prng::Prng;
+use crate::world::World;
+use rustbtl_coordination::interval::Interval;
+use rustbtl_coordination::lines::{self, Config, Lines};
+use rustbtl_coordination::silence::{Answer, Input, Output, Phase, Scope, Silence};
+use rustbtl_fragments::engine::{Held, Side};
+use rustbtl_fragments::ids::*;
+use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Members' accounts of what they hold of a process's messages, on their way to it.
+struct Account {
+    to: usize,
+    from: usize,
+    held: Vec<u8>,
+}
+
+/// One process's checkpoint thread and guardian.
+struct Thread {
+    machine: Silence,
+    orders: VecDeque<Input>,
+    answers: VecDeque<lines::Input>,
+    /// The program computes: nobody polls.
+    computes: bool,
+    freezing: Option<u64>,
+    finished: bool,
+}
+
+/// What happened, for coverage.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct LineReport {
+    /// Lines of one set, and of all, that became complete.
+    pub complete: [u64; 2],
+    /// Aborts that met a process in each phase (and before it had entered).
+    pub aborted_in: [u64; 8],
+    /// Whole jobs started again.
+    pub restarts: u64,
+    /// Frames that lines held, when pictures were taken.
+    pub held_frames: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Processes that were entered while they computed.
+    pub entered_late: u64,
+    /// Log records that were trimmed.
+    pub trimmed: u64,
+    /// Synchronous sends and others that were open in a picture.
+    pub open_sends: u64,
+}
+
+/// See the module's documentation.
+pub struct LineWorld {
+    coordinator: Lines,
+    threads: Vec<Thread>,
+    images: BTreeMap<u64, BTreeMap<usize, Image>>,
+    scopes: BTreeMap<u64, Scope>,
+    storing: Vec<(usize, u64)>,
+    committing: Vec<u64>,
+    accounts: Vec<Account>,
+    exit: Option<u64>,
+    behind: BTreeSet<u32>,
+    orders_left: u32,
+    restarts_left: u32,
+    next_line: u64,
+    now: u64,
+    /// All programs have ended: MPI_Finalize's fence is passed.
+    fence: bool,
+    /// What happened.
+    pub report: LineReport,
+}
+
+fn config(options: &Options) -> Config {
+    let mut prng = Prng::new(options.seed).fork(9);
+    let interval = |prng: &mut Prng| match prng.below(3) {
+        0 => Interval::Fixed { interval_ms: prng.from_to(300, 5000) },
+        1 => Interval::Auto { mtbf_ms: prng.from_to(1000, 100_000) },
+        _ => Interval::Off,
+    };
+    Config {
+        set_interval: interval(&mut prng),
+        global_interval: interval(&mut prng),
+        sets_at_once: prng.from_to(1, 3) as usize,
+        kept_lines: options.kept_lines,
+        silence_timeout_ms: options.timeout,
+        store_timeout_ms: options.timeout,
+    }
+}
+
+fn silence(options: &Options, rank: usize) -> Silence {
+    let members: Vec<PeerId> = (0..options.ranks())
+        .filter(|&other| options.same_set(rank, other))
+        .map(|other| PeerId(other as u32))
+        .collect();
+    Silence::new(PeerId(rank as u32), &members)
+}
+
+fn coordinator(options: &Options, line: u64, first_line: u64, now: u64) -> Lines {
+    let sets: Vec<(PeerId, SetId)> =
+        (0..).map(PeerId).zip(options.sets.iter().copied().map(SetId)).collect();
+    Lines::restored(config(options), &sets, line, first_line, now)
+}
+
+impl LineWorld {
+    /// Nothing has happened yet. Line 0 is the beginning of the job.
+    pub fn new(options: &Options) -> Self {
+        let threads = (0..options.ranks())
+            .map(|rank| Thread {
+                machine: silence(options, rank),
+                orders: VecDeque::new(),
+                answers: VecDeque::new(),
+                computes: false,
+                freezing: None,
+                finished: false,
+            })
+            .collect();
+        Self {
+            coordinator: coordinator(options, 0, 1, 0),
+            threads,
+            images: BTreeMap::new(),
+            scopes: BTreeMap::from([(0, Scope::Global)]),
+            storing: Vec::new(),
+            committing: Vec::new(),
+            accounts: Vec::new(),
+            exit: None,
+            behind: BTreeSet::new(),
+            orders_left: options.orders,
+            restarts_left: options.restarts,
+            next_line: 1,
+            now: 0,
+            fence: false,
+            report: LineReport::default(),
+        }
+    }
+
+    /// A process's machine.
+    pub fn machine(&self, rank: usize) -> &Silence {
+        &self.threads[rank].machine
+    }
+
+    /// After a restore.
+    pub fn put_machine(&mut self, rank: usize, machine: Silence) {
+        let thread = &mut self.threads[rank];
+        thread.machine = machine;
+        thread.orders.clear();
+        thread.answers.clear();
+        thread.freezing = None;
+        thread.finished = false;
+        self.storing.retain(|(of, _)| *of != rank);
+    }
+
+    /// Does the program run, and does anybody turn the wheel?
+    pub fn may(&self, rank: usize) -> (bool, bool) {
+        let thread = &self.threads[rank];
+        let active = thread.machine.is_active();
+        let polls = (active || !thread.computes) && thread.freezing.is_none();
+        (!active && !thread.computes, polls)
+    }
+
+    /// Is nothing of a line under way anywhere?
+    pub fn is_over(&self) -> bool {
+        self.fence
+            && self.coordinator.under_way() == 0
+            && self.threads.iter().all(|t| t.machine.has_finished() && t.orders.is_empty())
+    }
+
+    /// No faults any more.
+    pub fn is_past_the_fence(&self) -> bool {
+        self.fence
+    }
+}
+
+impl World {
+    /// Line 0: the beginning.
+    pub fn first_line(&mut self) {
+        let images = (0..self.processes.len()).map(|rank| (rank, self.picture(rank))).collect();
+        self.lines.images.insert(0, images);
+    }
+
+    /// Maybe a step of a line. True: that was this step.
+    pub fn line_step(&mut self) -> bool {
+        if !self.shared.options.coordinated {
+            return false;
+        }
+        self.lines.now += 1;
+        if !self.prng.chance(40) {
+            return false;
+        }
+        let rank = self.prng.below(self.processes.len());
+        let alive = !self.faults.is_dead(self.shared.options.sets[rank]);
+        match self.prng.below(9) {
+            0 => self.order(),
+            1 | 2 if alive => self.obey(rank),
+            3 => {
+                self.hear(rank);
+                self.catch_up();
+            }
+            4 | 5 if alive => self.turn(rank),
+            6 if alive => self.freeze(rank),
+            7 => self.store_or_commit(),
+            8 => self.fence_or_restart(rank),
+            _ => {}
+        }
+        self.lines.coordinator.check();
+        self.lines.threads[rank].machine.check();
+        true
+    }
+
+    fn order(&mut self) {
+        let now = self.lines.now;
+        let rate = 2 * self.shared.options.fault_rate;
+        if self.lines.orders_left == 0 || self.lines.fence || !self.prng.chance(rate) {
+            if self.lines.coordinator.next_deadline().is_some_and(|due| due <= now) {
+                self.coordinate(lines::Input::Tick);
+            }
+            return;
+        }
+        self.lines.orders_left -= 1;
+        let set = SetId(self.prng.pick(&self.shared.options.sets));
+        let exit = self.lines.restarts_left > 0 && self.prng.chance(20);
+        let input = match self.prng.below(2) {
+            0 => lines::Input::Demand { set },
+            _ => lines::Input::Checkpoint { exit },
+        };
+        self.coordinate(input);
+    }
+
+    /// Hand something to the coordinator, and do what it says.
+    pub fn coordinate(&mut self, input: lines::Input) {
+        let now = self.lines.now;
+        match self.lines.coordinator.handle(now, input.clone()) {
+            Ok(()) | Err(lines::LinesError::Finishing) => {}
+            Err(error) => panic!("{input:?}: {error}"),
+        }
+        while let Some(output) = self.lines.coordinator.poll_output() {
+            self.dispatch(output);
+        }
+        self.lines.coordinator.check();
+    }
+
+    fn tell(&mut self, sets: Option<&[SetId]>, order: &Input) {
+        for rank in 0..self.processes.len() {
+            let set = self.shared.options.sets[rank];
+            let named = sets.is_none_or(|sets| sets.contains(&SetId(set)));
+            if named && !self.faults.is_dead(set) {
+                self.lines.threads[rank].orders.push_back(order.clone());
+            }
+        }
+    }
+
+    fn dispatch(&mut self, output: lines::Output) {
+        match output {
+            lines::Output::StopOutgoing { line } => {
+                self.lines.next_line = self.lines.next_line.max(line + 1);
+                self.tell(None, &Input::StopOutgoing { line });
+            }
+            lines::Output::Begin { line, scope, sets } => {
+                self.lines.next_line = self.lines.next_line.max(line + 1);
+                self.lines.scopes.insert(line, scope);
+                self.tell(Some(&sets), &Input::Begin { line, scope });
+            }
+            lines::Output::Resume { line } => self.tell(None, &Input::Resume { line }),
+            lines::Output::Abort { line, sets, .. } => {
+                self.tell(Some(&sets), &Input::Abort { line });
+            }
+            lines::Output::Commit { line, .. } => self.lines.committing.push(line),
+            lines::Output::Complete { line, .. } => self.complete(line),
+            lines::Output::Trim { set, line } => self.send_accounts(set, line),
+            lines::Output::Drop { line } => {
+                self.lines.images.remove(&line);
+                self.lines.committing.retain(|other| *other != line);
+            }
+            lines::Output::Exit { line } => self.lines.exit = Some(line),
+        }
+    }
+
+    fn complete(&mut self, line: u64) {
+        let images = &self.lines.images[&line];
+        self.assert_consistent(images);
+        let global = self.lines.scopes[&line] == Scope::Global;
+        self.lines.report.complete[usize::from(global)] += 1;
+        if global {
+            assert_eq!(images.len(), self.processes.len(), "a picture of every process");
+        }
+    }
+
+    /// The members of a set tell their peers what they held at a line.
+    fn send_accounts(&mut self, set: SetId, line: u64) {
+        let Some(images) = self.lines.images.get(&line) else {
+            panic!("line {line} of {set} is to be trimmed by, and is gone")
+        };
+        if !self.shared.options.trim {
+            return;
+        }
+        let options = &self.shared.options;
+        for (&from, image) in images.iter().filter(|(rank, _)| options.sets[**rank] == set.0) {
+            let accounts = image.held.iter();
+            self.lines.accounts.extend(accounts.map(|(&to, held)| Account {
+                to,
+                from,
+                held: held.clone(),
+            }));
+        }
+    }
+
+    fn trim_by_account(&mut self) {
+        if self.lines.accounts.is_empty() {
+            return;
+        }
+        let at = self.prng.below(self.lines.accounts.len());
+        let Account { to: me, from, held } = self.lines.accounts.swap_remove(at);
+        if self.faults.is_dead(self.shared.options.sets[me]) {
+            return;
+        }
+        let held = match Held::decode(&held) {
+            Ok(held) => held,
+            Err(error) => panic!("{error}"),
+        };
+        let set = SetId(self.shared.options.sets[from]);
+        let (covered, report) = (&mut self.faults.covered, &mut self.lines.report);
+        self.processes[me].host.memory.log.trim(set, |entry| {
+            let covers = entry.to.0 as usize == from && held.covers(entry);
+            if covers {
+                let stream = (entry.stream.context.number(), me, from, entry.stream.lane);
+                covered.insert((stream, entry.sequence.0));
+                report.trimmed += 1;
+            }
+            covers
+        });
+    }
+
+    /// A process's checkpoint thread reads an order.
+    fn obey(&mut self, rank: usize) {
+        let thread = &mut self.lines.threads[rank];
+        if thread.freezing.is_some() {
+            return;
+        }
+        let Some(order) = thread.orders.pop_front() else { return };
+        let report = &mut self.lines.report;
+        match order {
+            Input::Abort { .. } => {
+                let phase = thread.machine.phase().map_or(7, |(_, phase)| phase as usize);
+                report.aborted_in[phase] += 1;
+            }
+            Input::Begin { .. } => report.entered_late += u64::from(thread.computes),
+            _ => {}
+        }
+        self.machine(rank, order);
+    }
+
+    /// Hand something to a machine, and do what it says.
+    fn machine(&mut self, rank: usize, input: Input) {
+        let machine = &mut self.lines.threads[rank].machine;
+        if let Err(error) = machine.handle(input.clone()) {
+            panic!("{rank}: {input:?}: {error}");
+        }
+        machine.check();
+        self.carry_out(rank);
+    }
+
+    /// What the driver does with outputs.
+    pub fn carry_out(&mut self, rank: usize) {
+        let planted = self.shared.options.planted;
+        while let Some(output) = self.lines.threads[rank].machine.poll_output() {
+            let process = &mut self.processes[rank];
+            match output {
+                Output::HoldOutgoing => match planted {
+                    Some(Planted::OutgoingNotHeld) => {}
+                    Some(Planted::MatchesNotHeld) => process.host.refuses_messages = true,
+                    _ => process.engine.hold(Side::Outgoing),
+                },
+                Output::ReleaseOutgoing => {
+                    process.host.refuses_messages = false;
+                    process.engine.release(&mut process.host, Side::Outgoing);
+                }
+                Output::Enter { .. } => process.engine.hold(Side::Internal),
+                Output::Send { to, frame } => self.send_frame(rank, to, frame),
+                Output::Freeze { line } => {
+                    self.lines.threads[rank].freezing = Some(line);
+                    if planted == Some(Planted::TrimBeforeCommit) {
+                        self.trim_before_commit(rank);
+                    }
+                }
+                Output::Answer(answer) => self.answer(rank, answer),
+                Output::Resume { .. } => {
+                    let lost = planted == Some(Planted::HeldFramesLost);
+                    process.host.net(|net| net.swallow = lost);
+                    process.engine.release(&mut process.host, Side::Internal);
+                    process.host.net(|net| net.swallow = false);
+                }
+            }
+            self.processes[rank].settle(&mut self.shared);
+        }
+    }
+
+    fn trim_before_commit(&mut self, rank: usize) {
+        let held = self.picture(rank).held;
+        let accounts = held.into_iter().map(|(to, held)| Account { to, from: rank, held });
+        self.lines.accounts.extend(accounts);
+    }
+
+    fn send_frame(&mut self, rank: usize, to: PeerId, frame: LineFrame) {
+        let to_rank = to.0 as usize;
+        let token = matches!(frame.what, LineWhat::Token { .. });
+        self.lines.report.flushes += u64::from(frame.what == LineWhat::Flush);
+        let bug = self.shared.options.planted == Some(Planted::TokenPastHalfTaken);
+        if bug && token && self.net.borrow_mut().wire(rank, to_rank).is_half() {
+            let mut net = self.net.borrow_mut();
+            let (from, to) = (net.incarnations[rank], net.incarnations[to_rank]);
+            let header = frame.header(Incarnation(from), Incarnation(to));
+            net.wire(rank, to_rank).inject(header.encode().to_vec());
+            return;
+        }
+        let process = &mut self.processes[rank];
+        process.engine.send_line(&mut process.host, to, frame);
+    }
+
+    fn answer(&mut self, rank: usize, answer: Answer) {
+        let input = lines::Input::Answered { rank: PeerId(rank as u32), answer };
+        self.lines.threads[rank].answers.push_back(input);
+    }
+
+    /// The coordinator reads an answer.
+    fn hear(&mut self, rank: usize) {
+        if let Some(answer) = self.lines.threads[rank].answers.pop_front() {
+            self.coordinate(answer);
+        }
+    }
+
+    /// One round of the driver's loop.
+    fn turn(&mut self, rank: usize) {
+        if !self.lines.may(rank).1 {
+            return;
+        }
+        let planted = self.shared.options.planted;
+        while let Some((from, mut frame)) = self.processes[rank].host.line_frames.pop_front() {
+            if planted == Some(Planted::StaleLineAccepted)
+                && let Some((line, _)) = self.lines.threads[rank].machine.phase()
+            {
+                frame.line = frame.line.max(line);
+            }
+            self.machine(rank, Input::Frame { from, frame });
+            if self.lines.threads[rank].freezing.is_some() {
+                return;
+            }
+        }
+        let process = &mut self.processes[rank];
+        let silent = process.engine.is_rendezvous_silent()
+            || planted == Some(Planted::RendezvousSilenceSkipped);
+        if self.lines.threads[rank].machine.wants_rendezvous_silence() && silent {
+            let mut told = process.engine.take_told();
+            if planted == Some(Planted::FlushSkipped) {
+                told.clear();
+            }
+            self.machine(rank, Input::RendezvousSilent { told });
+        }
+    }
+
+    /// The picture is taken.
+    fn freeze(&mut self, rank: usize) {
+        let Some(line) = self.lines.threads[rank].freezing else { return };
+        // Frames of the barrier that others wait for go out first.
+        let process = &mut self.processes[rank];
+        process.engine.flush(&mut process.host);
+        process.settle(&mut self.shared);
+        let failures = self.shared.options.failures;
+        if self.prng.chance(failures) {
+            self.lines.threads[rank].freezing = None;
+            self.machine(rank, Input::NotFrozen { line });
+            return;
+        }
+        let image = self.picture(rank);
+        self.lines.report.held_frames += image.engine.held_frames() as u64;
+        self.lines.report.open_sends += image.engine.open().2 as u64;
+        self.lines.images.entry(line).or_default().insert(rank, image);
+        self.lines.threads[rank].freezing = None;
+        self.lines.storing.push((rank, line));
+        self.machine(rank, Input::Frozen { line });
+        if self.shared.options.planted == Some(Planted::ResumeEarly) {
+            self.lines.threads[rank].computes = false;
+            let process = &mut self.processes[rank];
+            process.engine.release(&mut process.host, Side::Internal);
+            process.settle(&mut self.shared);
+        }
+    }
+
+    fn store_or_commit(&mut self) {
+        let failures = self.shared.options.failures;
+        match self.prng.below(4) {
+            0 | 1 if !self.lines.storing.is_empty() => {
+                let at = self.prng.below(self.lines.storing.len());
+                let (rank, line) = self.lines.storing.swap_remove(at);
+                let rank_id = PeerId(rank as u32);
+                let input = if self.prng.chance(failures) {
+                    lines::Input::NotStored { rank: rank_id, line }
+                } else {
+                    lines::Input::Stored { rank: rank_id, line }
+                };
+                self.lines.threads[rank].answers.push_back(input);
+            }
+            2 => {
+                if let Some(line) = self.lines.committing.pop() {
+                    let input = if self.prng.chance(failures) {
+                        lines::Input::NotCommitted { line }
+                    } else {
+                        lines::Input::Committed { line }
+                    };
+                    self.coordinate(input);
+                }
+            }
+            _ => self.trim_by_account(),
+        }
+    }
+
+    fn fence_or_restart(&mut self, rank: usize) {
+        if self.lines.exit.is_some() {
+            self.restart_job();
+            return;
+        }
+        let shared = &self.shared;
+        let ended =
+            |world: &Self| world.processes.iter().all(|process| process.is_finished(shared));
+        if self.lines.fence {
+            let thread = &mut self.lines.threads[rank];
+            thread.computes = false;
+            if !core::mem::replace(&mut thread.finished, true) {
+                self.machine(rank, Input::Finish);
+                let rank = PeerId(rank as u32);
+                let finishing = lines::Input::Finishing { rank };
+                self.lines.threads[rank.0 as usize].answers.push_back(finishing);
+            }
+        } else if self.faults.dead.is_empty() && ended(self) && self.prng.chance(10) {
+            self.lines.fence = true;
+        } else if self.lines.restarts_left > 0 && self.prng.chance(self.shared.options.fault_rate) {
+            self.lines.restarts_left -= 1;
+            self.restart_job();
+        } else {
+            let computes = self.prng.chance(25);
+            self.lines.threads[rank].computes = computes;
+        }
+    }
+
+    /// All processes end, and a new job starts from the last global line.
+    fn restart_job(&mut self) {
+        let Some(line) = self.lines.coordinator.last_global() else { panic!("there is line 0") };
+        assert!(self.lines.exit.is_none_or(|exit| exit == line), "exit with a complete line");
+        self.lines.exit = None;
+        let Some(images) = self.lines.images.get(&line).cloned() else { panic!("no {line}") };
+        self.lines.report.restarts += 1;
+        self.faults.happened[1] += 1;
+        let ranks = self.processes.len();
+        self.faults.dead.clear();
+        self.net.borrow_mut().exposed.clear();
+        for a in 0..ranks {
+            for b in 0..ranks {
+                self.lose(a, b);
+                let mut net = self.net.borrow_mut();
+                if !self.shared.options.same_set(a, b) {
+                    net.connection(a, b).alive = false;
+                }
+                net.end(a, b).events.clear();
+            }
+        }
+        let keep_exposed = self.prng.chance(50);
+        for (&rank, image) in &images {
+            self.restore(rank, image, keep_exposed);
+        }
+        self.restore_book(&images);
+        for a in 0..ranks {
+            for b in 0..ranks {
+                if !self.shared.options.same_set(a, b) {
+                    self.peer_down(a, b);
+                }
+            }
+        }
+        let lines = &mut self.lines;
+        let first = lines.next_line;
+        lines.coordinator = coordinator(&self.shared.options, line, first, lines.now);
+        lines.images.retain(|&kept, _| kept == line);
+        lines.storing.clear();
+        lines.behind.clear();
+        lines.committing.clear();
+        lines.accounts.clear();
+    }
+
+    /// A set has died: its guardians tell.
+    pub fn lines_lost(&mut self, members: &[usize]) {
+        for &rank in members {
+            let thread = &mut self.lines.threads[rank];
+            thread.orders.clear();
+            thread.freezing = None;
+            self.lines.storing.retain(|(of, _)| *of != rank);
+            // What it has said before is heard before.
+            let lost = lines::Input::Lost { rank: PeerId(rank as u32) };
+            self.lines.threads[rank].answers.push_back(lost);
+        }
+    }
+
+    /// A dead set comes back from one of the lines that the coordinator names.
+    pub fn come_back_from_line(&mut self, set: u32) -> bool {
+        for rank in self.members(set) {
+            while let Some(answer) = self.lines.threads[rank].answers.pop_front() {
+                self.coordinate(answer);
+            }
+        }
+        let kept: Vec<u64> = self.lines.coordinator.lines_of(SetId(set)).collect();
+        let line = self.prng.pick(&kept);
+        let images = self.lines.images[&line].clone();
+        self.faults.dead.remove(&set);
+        let keep_exposed = self.prng.chance(50);
+        for rank in self.members(set) {
+            self.restore(rank, &images[&rank], keep_exposed);
+        }
+        self.coordinate(lines::Input::Back { set: SetId(set), line });
+        self.lines.behind.insert(set);
+        true
+    }
+
+    /// Sets that came back have done again what others know of them. (Replay will say so; here it
+    /// is the state of all processes that does.)
+    fn catch_up(&mut self) {
+        if self.lines.behind.is_empty() || !self.faults.dead.is_empty() {
+            return;
+        }
+        let programs = self.processes.iter().map(|process| &process.program).enumerate();
+        if self.orphan(&programs.collect()).is_some() {
+            return;
+        }
+        for set in core::mem::take(&mut self.lines.behind) {
+            self.coordinate(lines::Input::CaughtUp { set: SetId(set) });
+        }
+    }
+}
+
+/// Phases as [`LineReport::aborted_in`] counts them.
+pub const PHASES: [Phase; 7] = [
+    Phase::Eager,
+    Phase::Rendezvous,
+    Phase::Flush,
+    Phase::FirstBarrier,
+    Phase::Freeze,
+    Phase::SecondBarrier,
+    Phase::AwaitResume,
+];
+
+/// For messages.
+pub fn describe(world: &LineWorld, net: &Network) -> String {
+    let threads = world.threads.iter().enumerate().map(|(rank, t)| {
+        let phase = t.machine.phase();
+        format!(
+            "{rank}: {phase:?} last {:?} computes {} freezing {:?} orders {:?} answers {:?} \
+             incarnation {}\n",
+            t.machine.last_line(),
+            t.computes,
+            t.freezing,
+            t.orders,
+            t.answers,
+            net.incarnations[rank],
+        )
+    });
+    threads.collect()
+}
