@@ -56,10 +56,15 @@ fn stage() -> Result<PathBuf> {
     let stage = stages.join(&own.digest(|_| true)[..16]);
     if !stage.exists() {
         let unfinished = stages.join(format!("unfinished-{}", std::process::id()));
-        let _ = (fs::remove_dir_all(&unfinished), fs::remove_dir_all(&stages));
+        let _ = fs::remove_dir_all(&unfinished);
         own.write_all(&unfinished)?;
         vendor(&unfinished)?;
-        fs::rename(&unfinished, &stage).context(|| stage.display().to_string())?;
+        let renamed = fs::rename(&unfinished, &stage);
+        let _ = fs::remove_dir_all(&unfinished);
+        // Somebody else may have made the same meanwhile.
+        renamed
+            .or_else(|e| if stage.exists() { Ok(()) } else { Err(e) })
+            .context(|| stage.display().to_string())?;
     }
     Ok(stage)
 }
