@@ -173,8 +173,11 @@ pub unsafe extern "C" fn rustbtl_receive(
     // SAFETY: the caller's promise.
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
-    let mut process = shared.enter();
     let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
+    if op.on_stack() && idle::receive_unposted(shared, comm, from, tag, &mut op) {
+        return DONE;
+    }
+    let mut process = shared.enter();
     let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
     process.host.push();
     let code = received(outcome, &mut op);

@@ -13,6 +13,7 @@ use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::wire::Header;
 use std::collections::VecDeque;
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
@@ -363,7 +364,7 @@ impl Host for Surroundings {
         self.meet(peer)
     }
 
-    #[inline(always)]
+    #[inline]
     fn transmit(
         &mut self,
         to: PeerId,
@@ -371,17 +372,21 @@ impl Host for Surroundings {
         payload: Payload<'_, Op>,
         taken: usize,
     ) -> Transmit {
+        self.transmit_any(to, header, payload, taken)
+    }
+
+    #[inline(always)]
+    fn transmit_eager(&mut self, to: PeerId, header: &Header, op: &mut Op, bytes: u64) -> Transmit {
         // The short way: contiguous memory of the program to a neighbour.
-        if let (Payload::Program(op, range), Some(shm), Route::Shm) =
-            (&payload, &mut self.shm, self.routes.get(to.0 as usize).copied().unwrap_or_default())
+        if let (Some(shm), Some(Route::Shm)) = (&mut self.shm, self.routes.get(to.0 as usize))
             && op.convertor().is_none()
         {
             // SAFETY: inside the program's buffer, which stays unchanged until the send is
             // complete.
-            let bytes = unsafe { op.slice(range.start, range.end - range.start) };
-            return outcome(shm.send(to, header, Outgoing::Bytes(bytes), taken));
+            let bytes = unsafe { op.slice(0, bytes) };
+            return outcome(shm.send_words(to, header.words(), bytes));
         }
-        self.transmit_any(to, header, payload, taken)
+        self.transmit_any(to, &header.encode(), Payload::Program(op, 0..bytes), 0)
     }
 
     fn log_append(&mut self, entry: &LogEntry, buffer: &mut Op) -> Result<LogRecord, LogFull> {
@@ -432,7 +437,7 @@ impl Host for Surroundings {
                 let into = buffer.start().wrapping_add(offset as usize);
                 // SAFETY: the engine keeps within the buffer's capacity; the program does not
                 // touch it before the receive is complete, and frames do not lie in it.
-                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+                unsafe { rustbtl_ring::copy_bytes(bytes.as_ptr(), into, bytes.len()) };
             }
             Some(convertor) => {
                 let length = bytes.len() as u64;

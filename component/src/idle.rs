@@ -4,7 +4,9 @@
 use crate::glue::{DONE, Glue, PENDING};
 use crate::operation::Op;
 use crate::os;
-use crate::process::Shared;
+use crate::process::{Shared, Unposted};
+use rustbtl_fragments::engine::{Source, TagMatch};
+use rustbtl_fragments::ids::CommId;
 
 /// Looks (of a burst each) between two calls of Open MPI's own progress, which costs much more.
 const LOOKS: u32 = 16;
@@ -53,6 +55,28 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
         shared.deliver(entered);
     }
     wait_long(shared, op)
+}
+
+/// A blocking receive looks for its message before it is posted. True: done.
+#[inline]
+pub fn receive_unposted(
+    shared: &'static Shared,
+    comm: CommId,
+    source: Source,
+    tag: TagMatch,
+    op: &mut Op,
+) -> bool {
+    for _ in 0..LOOKS {
+        let mut entered = shared.enter();
+        let outcome = entered.receive_unposted(comm, source, tag, op);
+        let crowded = entered.idle.oversubscribed || entered.tcp_is_busy();
+        let give_up = outcome == Unposted::Post || crowded;
+        shared.deliver(entered);
+        if outcome == Unposted::Done || give_up {
+            return outcome == Unposted::Done;
+        }
+    }
+    false
 }
 
 #[inline(never)]

@@ -14,8 +14,8 @@ use crate::transports::{Event, Incoming, Transport};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use rustbtl_fragments::engine::{Engine, FrameError};
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::engine::{Engine, FrameError, Source, TagMatch};
+use rustbtl_fragments::ids::{CommId, PeerId};
 
 /// Frames taken from a transport in one call of Open MPI's progress.
 const FRAMES_MAX: usize = 64;
@@ -23,6 +23,8 @@ const FRAMES_MAX: usize = 64;
 const SLOW_ROUNDS: u32 = 1024;
 /// Looks at shared memory for each look at anything else.
 const BURST: u32 = 16;
+/// Receives that found their message at once between two looks at anything but shared memory.
+const UNPOSTED_MAX: u32 = 64;
 const SECOND: u64 = 1_000_000_000;
 
 /// A peer that was lost.
@@ -101,11 +103,23 @@ pub struct Process {
     pub fruitless: u32,
     /// The report is written.
     pub reported: bool,
+    unposted: u32,
     tcp_wait: u32,
     tcp_hot: u32,
     rounds: u32,
     checked_ns: u64,
     lost: Option<Lost>,
+}
+
+/// Outcome of [`Process::receive_unposted`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unposted {
+    /// The message is in the buffer.
+    Done,
+    /// It is not here yet.
+    Nothing,
+    /// Something else comes first: post the receive.
+    Post,
 }
 
 impl Process {
@@ -121,6 +135,7 @@ impl Process {
             finishing: false,
             fruitless: 0,
             reported: false,
+            unposted: 0,
             tcp_wait: 0,
             tcp_hot: 0,
             rounds: 0,
@@ -165,8 +180,49 @@ impl Process {
         self.look_around(1);
     }
 
-    /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
+    /// Look for the message of a blocking receive that is not posted, for a short time. If it is
+    /// here or comes now, nothing has to be put into a table and taken out again.
     #[inline]
+    pub fn receive_unposted(
+        &mut self,
+        comm: CommId,
+        source: Source,
+        tag: TagMatch,
+        op: &mut Op,
+    ) -> Unposted {
+        for _ in 0..BURST {
+            let Some(wanted) = self.engine.wants(comm, source, tag) else { return Unposted::Post };
+            let Some(shm) = &mut self.host.shm else { return Unposted::Post };
+            let Some(incoming) = shm.peek() else { continue };
+            // SAFETY: the transport keeps the frame where it is until it is consumed.
+            let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
+            let from = incoming.from;
+            let result =
+                self.timed(|engine, host| engine.on_frame_for(host, from, frame, wanted, op));
+            if let Some(shm) = &mut self.host.shm {
+                shm.consume(incoming);
+            }
+            match result {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    op.fill(&status);
+                    self.unposted += 1;
+                    if self.unposted.is_multiple_of(UNPOSTED_MAX) {
+                        self.look_around(1);
+                    }
+                    return Unposted::Done;
+                }
+                Err(error) => self.refuse(from, error),
+            }
+            if !self.host.done.is_empty() {
+                break;
+            }
+        }
+        Unposted::Nothing
+    }
+
+    /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
+    #[inline(never)]
     fn look_around(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         if self.host.tcp.is_some() {
@@ -199,7 +255,13 @@ impl Process {
         happened
     }
 
+    /// Have frames come from sockets of late?
     #[inline]
+    pub fn tcp_is_busy(&self) -> bool {
+        self.tcp_hot > 0
+    }
+
+    #[inline(never)]
     fn accept(&mut self, incoming: Incoming) {
         // SAFETY: the transport keeps the frame where it is until it is consumed.
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };

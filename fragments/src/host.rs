@@ -3,7 +3,7 @@
 //! indirect calls (docs/adr/0001).
 
 use crate::ids::*;
-use crate::wire::StreamKey;
+use crate::wire::{Header, StreamKey};
 use core::ops::Range;
 
 /// What the engine must know of a process before it talks to it.
@@ -120,6 +120,18 @@ pub trait Host {
         payload: Payload<'_, Self::SendBuffer>,
         taken: usize,
     ) -> Transmit;
+
+    /// The same for a whole message that was not offered before: the short way.
+    #[inline(always)]
+    fn transmit_eager(
+        &mut self,
+        to: PeerId,
+        header: &Header,
+        buffer: &mut Self::SendBuffer,
+        bytes: u64,
+    ) -> Transmit {
+        self.transmit(to, &header.encode(), Payload::Program(buffer, 0..bytes), 0)
+    }
 
     /// Copy the program's buffer (`entry.bytes` packed bytes) into the payload log.
     fn log_append(

@@ -1,7 +1,7 @@
 //! Receiving: posting, probing, claiming, cancelling.
 
 use super::state::{Message, Progress, Receive};
-use super::{CommId, Engine, Host, Received, Source, TagMatch};
+use super::{CommId, Engine, Host, Received, Source, TagMatch, Wanted};
 use crate::host::Status;
 use crate::ids::{CommRank, MessageId, PeerId, ReceiveId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -20,6 +20,14 @@ impl<H: Host> Engine<H> {
                 TagMatch::Is(tag) => tag,
             },
         }
+    }
+
+    /// For [`Self::on_frame_for`]. None: other receives or messages come first, so a receive has
+    /// to be posted.
+    #[inline]
+    pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
+        let quiet = self.posted.is_empty() && self.unexpected.is_empty();
+        quiet.then(|| Wanted(self.pattern(comm, source, tag)))
     }
 
     /// Post a receive.

@@ -3,7 +3,7 @@
 use super::queue::{origin, queued};
 use super::state::{Body, Comm, Link, Origin, Send};
 use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, Sent};
-use crate::host::{LogEntry, Payload, Transmit};
+use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
 use crate::wire::{
     ANNOUNCE_BYTES, FLAG_AGAIN, FLAG_PULL, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
@@ -70,10 +70,8 @@ impl<H: Host> Engine<H> {
                 from: incarnation,
                 to: peer.info.incarnation,
                 sequence,
-            }
-            .encode();
-            let taken = match host.transmit(id, &header, Payload::Program(&mut buffer, 0..bytes), 0)
-            {
+            };
+            let taken = match host.transmit_eager(id, &header, &mut buffer, bytes) {
                 Transmit::Accepted => return Ok(Sent::Complete),
                 Transmit::Full(taken) => taken,
                 Transmit::Down => 0,
@@ -89,7 +87,7 @@ impl<H: Host> Engine<H> {
                 token: Some(token),
                 synchronous: false,
             };
-            return Ok(Sent::Pending(self.wait_for_room(send, &header, taken)));
+            return Ok(Sent::Pending(self.wait_for_room(send, &header.encode(), taken)));
         }
         self.send_long_way(host, at, context, rank, tag, mode, buffer, bytes, token)
     }
@@ -110,6 +108,7 @@ impl<H: Host> Engine<H> {
 
     /// Messages to oneself, messages that leave the set, synchronous and long ones.
     #[allow(clippy::too_many_arguments)]
+    #[inline(never)]
     fn send_long_way(
         &mut self,
         host: &mut H,
