@@ -3,7 +3,7 @@
 use crate::glue::*;
 use crate::idle;
 use crate::operation::Op;
-use crate::process::{is_installed, shared};
+use crate::process::{Unposted, is_installed, shared};
 use crate::start::{self, Started};
 use crate::{finish, report, summary};
 use core::ffi::c_void;
@@ -120,14 +120,33 @@ pub unsafe extern "C" fn rustbtl_send(
     synchronous: i32,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let (comm, to) = (CommId(comm), CommRank(to as u32));
+    if synchronous == 0 && send_now(op, comm, to, tag) {
+        return DONE;
+    }
+    send_long_way(op, comm, to, tag, synchronous != 0)
+}
+
+#[inline(always)]
+fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
+    let mut entered = shared().enter();
+    let process = &mut *entered;
+    let bytes = op.bytes();
+    let begin = process.clock.begin();
+    let sent = process.engine.send_now(&mut process.host, comm, to, tag, &mut op, bytes);
+    process.clock.end(begin);
+    sent
+}
+
+#[inline(never)]
+fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: bool) -> i32 {
     let shared = shared();
     let mut process = shared.enter();
-    let mode = if synchronous != 0 { Mode::Synchronous } else { Mode::Standard };
-    let (comm, to) = (CommId(comm), CommRank(to as u32));
-    process.host.allow_copy_later(synchronous == 0);
-    let sent =
-        process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, op.bytes(), op));
+    process.host.allow_copy_later(!synchronous);
+    let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
+    let bytes = op.bytes();
+    let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
     process.host.push();
     let code = match sent {
         Ok(Sent::Complete) if process.host.settle(op) => DONE,
@@ -143,6 +162,23 @@ pub unsafe extern "C" fn rustbtl_send(
     };
     shared.deliver(process);
     code
+}
+
+/// Send a message of contiguous memory in standard mode, if that is done at once. 0: nothing has
+/// happened.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_send_now(
+    operation: *mut Operation,
+    comm: u32,
+    to: i32,
+    tag: i32,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
+    i32::from(send_now(op, CommId(comm), CommRank(to as u32), tag))
 }
 
 #[inline]
@@ -178,6 +214,13 @@ pub unsafe extern "C" fn rustbtl_receive(
         return DONE;
     }
     let mut process = shared.enter();
+    if !op.on_stack()
+        && op.convertor().is_none()
+        && process.receive_unposted((comm, from, tag), &mut op, false) == Unposted::Done
+    {
+        shared.deliver(process);
+        return DONE;
+    }
     let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
     process.host.push();
     let code = received(outcome, &mut op);

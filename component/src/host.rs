@@ -376,17 +376,17 @@ impl Host for Surroundings {
     }
 
     #[inline(always)]
-    fn transmit_eager(&mut self, to: PeerId, header: &Header, op: &mut Op, bytes: u64) -> Transmit {
+    fn transmit_eager(&mut self, to: PeerId, header: &Header, op: &mut Op, bytes: u64) -> bool {
         // The short way: contiguous memory of the program to a neighbour.
-        if let (Some(shm), Some(Route::Shm)) = (&mut self.shm, self.routes.get(to.0 as usize))
+        if let Some(shm) = &mut self.shm
             && op.convertor().is_none()
         {
             // SAFETY: inside the program's buffer, which stays unchanged until the send is
             // complete.
             let bytes = unsafe { op.slice(0, bytes) };
-            return outcome(shm.send_words(to, header.words(), bytes));
+            return shm.send_words(to, header.words(), bytes);
         }
-        self.transmit_any(to, &header.encode(), Payload::Program(op, 0..bytes), 0)
+        false
     }
 
     fn log_append(&mut self, entry: &LogEntry, buffer: &mut Op) -> Result<LogRecord, LogFull> {
@@ -427,7 +427,7 @@ impl Host for Surroundings {
         self.pack_at(*buffer, range.start, out[old..].as_mut_ptr(), bytes);
     }
 
-    #[inline]
+    #[inline(always)]
     fn unpack(&mut self, buffer: &mut Op, offset: u64, bytes: &[u8]) {
         match buffer.convertor() {
             None => {

@@ -70,13 +70,15 @@ impl Clock {
         (self.ticks as f64 * ratio) as u64
     }
 
-    #[inline]
-    fn begin(&self) -> u64 {
+    /// Before a call into the engine.
+    #[inline(always)]
+    pub fn begin(&self) -> u64 {
         if self.on { ticks() } else { 0 }
     }
 
-    #[inline]
-    fn end(&mut self, begin: u64) {
+    /// After it.
+    #[inline(always)]
+    pub fn end(&mut self, begin: u64) {
         if self.on {
             self.ticks += ticks() - begin;
         }
@@ -145,7 +147,7 @@ impl Process {
     }
 
     /// One call into the engine, timed if wanted.
-    #[inline]
+    #[inline(always)]
     pub fn timed<T>(
         &mut self,
         call: impl FnOnce(&mut Engine<Surroundings>, &mut Surroundings) -> T,
@@ -157,7 +159,7 @@ impl Process {
     }
 
     /// The next frame from shared memory, if there is one.
-    #[inline]
+    #[inline(never)]
     fn take_shm(&mut self) -> bool {
         let Some(shm) = &mut self.host.shm else { return false };
         let Some(incoming) = shm.peek() else { return false };
@@ -180,25 +182,29 @@ impl Process {
         self.look_around(1);
     }
 
-    /// Look for the message of a blocking receive that is not posted, for a short time. If it is
-    /// here or comes now, nothing has to be put into a table and taken out again.
-    #[inline]
+    /// Look for the message of a receive that is not posted, for a short time. If it is here or
+    /// comes now, nothing has to be put into a table and taken out again. `waits`: a blocking call;
+    /// any other only looks at the next frame.
+    #[inline(always)]
     pub fn receive_unposted(
         &mut self,
-        comm: CommId,
-        source: Source,
-        tag: TagMatch,
+        (comm, source, tag): (CommId, Source, TagMatch),
         op: &mut Op,
+        waits: bool,
     ) -> Unposted {
-        for _ in 0..BURST {
+        for _ in 0..if waits { BURST } else { 1 } {
             let Some(wanted) = self.engine.wants(comm, source, tag) else { return Unposted::Post };
             let Some(shm) = &mut self.host.shm else { return Unposted::Post };
             let Some(incoming) = shm.peek() else { continue };
             // SAFETY: the transport keeps the frame where it is until it is consumed.
             let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
             let from = incoming.from;
-            let result =
-                self.timed(|engine, host| engine.on_frame_for(host, from, frame, wanted, op));
+            if !waits && !self.engine.is_wanted(wanted, frame) {
+                return Unposted::Post;
+            }
+            let begin = self.clock.begin();
+            let result = self.engine.on_frame_for(&mut self.host, from, frame, wanted, op);
+            self.clock.end(begin);
             if let Some(shm) = &mut self.host.shm {
                 shm.consume(incoming);
             }
@@ -261,11 +267,13 @@ impl Process {
         self.tcp_hot > 0
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn accept(&mut self, incoming: Incoming) {
         // SAFETY: the transport keeps the frame where it is until it is consumed.
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
-        let result = self.timed(|engine, host| engine.on_frame(host, incoming.from, frame));
+        let begin = self.clock.begin();
+        let result = self.engine.on_frame(&mut self.host, incoming.from, frame);
+        self.clock.end(begin);
         if let Err(error) = result {
             self.refuse(incoming.from, error);
         }

@@ -168,27 +168,17 @@ impl Shm {
         self.slot(peer).map(|slot| self.outgoing[slot].to)
     }
 
-    /// A short frame whose header is in words: what `send` does, without a call.
+    /// A short frame whose header is in words, if the ring is in use and has room. False: nothing
+    /// has happened, `send` knows why.
     #[inline(always)]
-    pub fn send_words(&mut self, to: PeerId, header: [u64; 4], payload: &[u8]) -> Sent {
+    pub fn send_words(&mut self, to: PeerId, header: [u64; 4], payload: &[u8]) -> bool {
         if let Some(slot) = self.slot(to)
             && let Some(outgoing) = self.outgoing.get_mut(slot)
             && outgoing.link == Link::Announced
         {
-            let pushed = outgoing.ring.try_push_words(header, payload);
-            return if pushed { Sent::Accepted } else { Sent::Full(0) };
+            return outgoing.ring.try_push_words(header, payload);
         }
-        self.send_first(to, header, payload)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn send_first(&mut self, to: PeerId, header: [u64; 4], payload: &[u8]) -> Sent {
-        let mut bytes = [0; 32];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(header) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        self.send(to, &bytes, Payload::Bytes(payload), 0)
+        false
     }
 
     /// The first frame to a peer: let it know that there is a ring to poll.
@@ -412,7 +402,7 @@ impl Transport for Shm {
         self.peek_further()
     }
 
-    #[inline]
+    #[inline(always)]
     fn consume(&mut self, incoming: Incoming) {
         match self.active.get_mut(self.cursor) {
             Some(active) if active.from == incoming.from => active.ring.consume(),

@@ -121,7 +121,8 @@ pub trait Host {
         taken: usize,
     ) -> Transmit;
 
-    /// The same for a whole message that was not offered before: the short way.
+    /// Offer a whole short message inside the set, if that is quick. False: it is not, or there is
+    /// no room; nothing of the frame was taken, and it is offered by [`Self::transmit`].
     #[inline(always)]
     fn transmit_eager(
         &mut self,
@@ -129,8 +130,9 @@ pub trait Host {
         header: &Header,
         buffer: &mut Self::SendBuffer,
         bytes: u64,
-    ) -> Transmit {
-        self.transmit(to, &header.encode(), Payload::Program(buffer, 0..bytes), 0)
+    ) -> bool {
+        let _ = (to, header, buffer, bytes);
+        false
     }
 
     /// Copy the program's buffer (`entry.bytes` packed bytes) into the payload log.

@@ -155,7 +155,7 @@ unsafe impl Memory for Raw {
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn write(&self, at: usize, from: &[u8]) {
         debug_assert!(at + from.len() <= self.bytes);
         // SAFETY: in bounds by the caller's promise; the source cannot overlap, since nobody

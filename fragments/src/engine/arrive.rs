@@ -28,7 +28,7 @@ impl<H: Host> Engine<H> {
     ///
     /// # Errors
     /// The peer broke the protocol; the channel is no longer usable.
-    #[inline]
+    #[inline(always)]
     pub fn on_frame_for(
         &mut self,
         host: &mut H,

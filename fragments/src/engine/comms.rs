@@ -148,6 +148,7 @@ impl<H: Host> Engine<H> {
             outgoing: info.set != self.set,
             link: Link::Open,
             direct: true,
+            near: info.set == self.set && id != self.me,
             listed: false,
             queue: VecDeque::new(),
             streams: VecDeque::new(),

@@ -23,11 +23,13 @@ pub struct Lanes {
 
 impl Lanes {
     /// Messages so far in the stream of `tag`.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, tag: i32) -> u64 {
-        if tag >= 0 {
-            return self.user;
-        }
+        if tag >= 0 { self.user } else { self.get_own(tag) }
+    }
+
+    #[inline(never)]
+    fn get_own(&self, tag: i32) -> u64 {
         let at = tag.unsigned_abs() as usize;
         if at < NEAR { self.near.get(at).copied().unwrap_or(0) } else { self.far.get(at as u32) }
     }
