@@ -147,9 +147,13 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
     let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
     let bytes = op.bytes();
     let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
-    process.host.push();
+    let complete = sent == Ok(Sent::Complete) && process.host.settle(op);
+    let gathered = complete && !op.on_stack() && process.host.gather(op);
+    if !gathered {
+        process.host.push();
+    }
     let code = match sent {
-        Ok(Sent::Complete) if process.host.settle(op) => DONE,
+        Ok(Sent::Complete) if complete && !gathered => DONE,
         Ok(Sent::Complete) => PENDING,
         Ok(Sent::Pending(id)) => {
             op.set_id(id.0);

@@ -21,7 +21,7 @@ const COPY_BYTES: u64 = 64 << 10;
 
 /// Up to this size a message that leaves the set is copied into the log before it is sent: that is
 /// not worth a thought.
-const COPIED_FIRST_BYTES: u64 = 4 << 10;
+const COPIED_FIRST_BYTES: u64 = 512;
 /// Up to this size a message that leaves the set is copied into the log before the call returns.
 const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
 
@@ -51,6 +51,9 @@ pub struct Surroundings {
     pub log: PayloadLog<LogMemory>,
     /// Messages that are not all in the log yet.
     unlogged: Unlogged,
+    /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
+    /// since nobody needs to call us again for a send that is complete.
+    gathered: Vec<Op>,
     /// The message that is being sent may be copied later.
     copy_later: bool,
     /// Complete operations that C has not been told of.
@@ -79,6 +82,7 @@ impl Surroundings {
             tcp: None,
             log,
             unlogged: Unlogged::default(),
+            gathered: Vec::new(),
             copy_later: false,
             done: VecDeque::with_capacity(256),
             tcp_holds: false,
@@ -249,7 +253,21 @@ impl Surroundings {
             && tcp.flush()
         {
             self.tcp_holds = false;
+            while let Some(op) = self.gathered.pop() {
+                self.end(op);
+            }
         }
+    }
+
+    /// A nonblocking send is complete but for what TCP has gathered: further ones may join it.
+    /// False: nothing is held back.
+    #[inline]
+    pub fn gather(&mut self, op: Op) -> bool {
+        let holds = self.tcp_holds && self.tcp.as_ref().is_some_and(Tcp::holds);
+        if holds {
+            self.gathered.push(op);
+        }
+        holds
     }
 
     /// A frame from anywhere to anybody.
