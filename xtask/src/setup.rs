@@ -28,9 +28,24 @@ const PACKAGES: [(&str, &str); 19] = [
     ("fonts-dejavu-core", "letters in those pictures"),
 ];
 
+/// The same for `cargo xtask bench` alone.
+const BENCH_PACKAGES: [(&str, &str); 2] = [
+    ("valgrind", "callgrind: instructions of a message"),
+    ("ucx-utils", "ucx_perftest: what UCX does on this machine"),
+];
+
 /// Installs what is missing; without root says what to install.
 pub fn run() -> Result<()> {
-    let missing = missing()?;
+    install(&PACKAGES)
+}
+
+/// Installs what measuring needs and nothing else does.
+pub fn run_for_bench() -> Result<()> {
+    install(&BENCH_PACKAGES)
+}
+
+fn install(packages: &[(&'static str, &'static str)]) -> Result<()> {
+    let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -56,17 +71,18 @@ fn apt(arguments: &[&str]) -> Result<()> {
     run::check(&mut apt)
 }
 
-/// The lines of the table whose package is not installed.
-fn missing() -> Result<Vec<(&'static str, &'static str)>> {
+/// The lines of a table whose package is not installed.
+fn missing(packages: &[(&'static str, &'static str)]) -> Result<Vec<(&'static str, &'static str)>> {
     let mut query = Command::new("dpkg-query");
     query.args(["-W", "-f", "${Package} ${Status}\\n"]).args(PACKAGES.map(|(name, _)| name));
     // It fails when a package is unknown; what it knows is still on its output.
     let output = query.output().context(|| {
-        let names = PACKAGES.map(|(name, _)| name).join(" ");
+        let names: Vec<&str> = packages.iter().map(|(name, _)| *name).collect();
+        let names = names.join(" ");
         format!("asking dpkg-query (is this Debian? elsewhere install the likes of: {names})")
     })?;
     let known = String::from_utf8_lossy(&output.stdout);
-    Ok(PACKAGES.into_iter().filter(|(name, _)| !is_installed(&known, name)).collect())
+    Ok(packages.iter().copied().filter(|(name, _)| !is_installed(&known, name)).collect())
 }
 
 fn is_installed(known: &str, package: &str) -> bool {
