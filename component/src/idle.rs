@@ -46,7 +46,8 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
         return wait_with_threads(shared, op);
     }
     // The short wait: most answers are on their way already.
-    for _ in 0..LOOKS {
+    let crowded = shared.enter().idle.oversubscribed;
+    for _ in 0..if crowded { LOOKS_OVERSUBSCRIBED } else { LOOKS } {
         if op.is_complete() {
             return DONE;
         }
