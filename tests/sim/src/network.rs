@@ -119,6 +119,14 @@ impl Network {
         connection.alive && self.end(at, other).view == Some(connection.epoch)
     }
 
+    /// Is there room for all of a frame of this length, and is none half taken?
+    pub fn has_room(&mut self, from: usize, to: usize, length: usize) -> bool {
+        let room_bytes = self.options.room_bytes;
+        let current = self.is_current(from, to);
+        let wire = self.wire(from, to);
+        current && wire.partial.is_none() && wire.bytes + length <= room_bytes
+    }
+
     /// A frame is offered. `payload` gives the bytes of a range of the payload, now.
     pub fn offer(
         &mut self,
