@@ -35,7 +35,7 @@ use crate::counters::{Counters, Traffic};
 use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Key, Posted, Unexpected};
-use crate::wire::{Header, WireError};
+use crate::wire::WireError;
 pub use line::Side;
 use pool::Pool;
 pub use resync::{Held, HeldError};
