@@ -5,6 +5,7 @@ mod errors;
 mod guardians;
 mod header;
 mod job;
+mod lines;
 mod mpi;
 mod programs;
 mod scratch;
@@ -51,6 +52,7 @@ pub fn run(options: &Options) -> Result<()> {
         mpi::run(&mut summary, built);
         if built {
             errors::run(&mut summary);
+            lines::run(&mut summary);
             guardians::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);

@@ -203,6 +203,11 @@ fn place(source: &Path, over: &Over) -> PathBuf {
 
 /// Compiles a program into the target folder.
 pub fn compile(source: &Path) -> Result<PathBuf> {
+    compile_with(source, &[])
+}
+
+/// The same with more options.
+pub fn compile_with(source: &Path, options: &[&str]) -> Result<PathBuf> {
     compile_over(source, &Over::Component)
 }
 
@@ -216,7 +221,7 @@ pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
         Some(tree) => tree.command(words[0]),
         None => Command::new(words[0]),
     };
-    command.args(&words[1..]).args(["-O2", "-o"]).arg(&program).arg(source);
+    command.args(&words[1..]).args(options).args(["-O2", "-o"]).arg(&program).arg(source);
     run::output(command.args(["-lm", "-pthread"]))?;
     Ok(program)
 }
