@@ -208,11 +208,15 @@ pub fn compile(source: &Path) -> Result<PathBuf> {
 
 /// The same with more options.
 pub fn compile_with(source: &Path, options: &[&str]) -> Result<PathBuf> {
-    compile_over(source, &Over::Component)
+    compile_as(source, &Over::Component, options)
 }
 
 /// The same, for another Open MPI.
 pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
+    compile_as(source, over, &[])
+}
+
+fn compile_as(source: &Path, over: &Over, options: &[&str]) -> Result<PathBuf> {
     let folder = folder(over);
     fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
     let program = place(source, over);
