@@ -7,7 +7,7 @@ use super::mpirun::Job;
 use super::options::Options;
 use super::stage::Stage;
 use super::supervise::ENDING;
-use super::timeline::Event;
+use super::timeline::{Event, Timeline};
 use super::{KILLED, TIMED_OUT, nodes};
 use crate::error::{Context, Result};
 use crate::report;
@@ -16,6 +16,8 @@ use crate::sys::{self, Signals};
 /// How long mpirun may take to end its job after it was asked to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long daemons may outlive mpirun before they are killed and named.
+/// How often it is asked whether mpirun's coordinator is there.
+const JOB_PATIENCE: Duration = Duration::from_millis(50);
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs the whole job; gives the exit code of the cluster.
@@ -47,15 +49,15 @@ struct Ended {
 /// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
 fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended> {
     let mut limit = job.options.time_limit().map(|t| Instant::now() + t);
-    let mut timeline = job.options.timeline();
+    let mut events = Events::new(job);
     let mut verdict = None;
     let mut asked = false;
     loop {
-        let next = limit.into_iter().chain(timeline.next_at()).min();
+        let next = limit.into_iter().chain(events.timeline.next_at()).min();
         let patience = next.map(|at| at.saturating_duration_since(Instant::now()));
         match signals.next(patience).context(|| "reading signals".into())? {
             Some(signal) if signal.number == libc::SIGCHLD => {
-                if let Some(status) = reap_until(mpirun)? {
+                if let Some(status) = reap_until(mpirun, &mut events)? {
                     let code = verdict.unwrap_or(sys::exit_code(status));
                     return Ok(Ended { code, asked });
                 }
@@ -70,16 +72,10 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended
                     sys::kill(mpirun, if quit { libc::SIGTERM } else { signal.number });
                 }
             }
-            None if timeline.next_at().is_some_and(|at| at <= Instant::now()) => {
-                match timeline.due() {
-                    Some(Event::Checkpoint) => drop(job.start(&job.checkpoint())?),
-                    Some(Event::KillAll) => {
-                        asked = true;
-                        verdict = Some(KILLED);
-                        kill_all();
-                    }
-                    None => (),
-                }
+            None if events.happen()? => {
+                asked = true;
+                verdict = Some(KILLED);
+                kill_all();
             }
             None if asked => kill_all(),
             None if limit.is_some_and(|at| at <= Instant::now()) => {
@@ -94,17 +90,62 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended
     }
 }
 
+/// What was asked to happen to the job.
+struct Events<'a> {
+    job: &'a Job<'a>,
+    timeline: Timeline,
+    /// Commands that take a line.
+    commands: Vec<libc::pid_t>,
+    /// Lines that are complete.
+    lines: usize,
+}
+
+impl<'a> Events<'a> {
+    fn new(job: &'a Job<'a>) -> Self {
+        Self { job, timeline: job.options.timeline(), commands: Vec::new(), lines: 0 }
+    }
+
+    /// Does what is due; true: everything is to be killed.
+    fn happen(&mut self) -> Result<bool> {
+        match self.timeline.due() {
+            // Before there is a job there is nobody to ask.
+            Some(Event::Checkpoint) if !self.job.stage.has_job() => {
+                self.timeline.add(JOB_PATIENCE, Event::Checkpoint);
+            }
+            Some(Event::Checkpoint) => {
+                self.commands.push(self.job.start(&self.job.checkpoint())?);
+            }
+            Some(Event::KillAll) => return Ok(true),
+            None => (),
+        }
+        Ok(false)
+    }
+
+    /// Some process has ended.
+    fn ended(&mut self, pid: libc::pid_t, status: libc::c_int) {
+        let Some(at) = self.commands.iter().position(|&command| command == pid) else { return };
+        self.commands.swap_remove(at);
+        self.lines += usize::from(status == 0);
+        if self.lines == self.job.options.lines()
+            && let Some(seconds) = self.job.options.kill_all_after
+        {
+            self.timeline.add(Duration::from_secs_f64(seconds), Event::KillAll);
+        }
+    }
+}
+
 /// SIGKILL for every process of the cluster but this one.
 fn kill_all() {
     sys::kill(-1, libc::SIGKILL);
 }
 
 /// Buries all children that have ended; the wait status of `wanted` if it is one of them.
-fn reap_until(wanted: libc::pid_t) -> Result<Option<libc::c_int>> {
+fn reap_until(wanted: libc::pid_t, events: &mut Events<'_>) -> Result<Option<libc::c_int>> {
     while let Some((pid, status)) = sys::reap(-1).context(|| "waiting for mpirun".into())? {
         if pid == wanted {
             return Ok(Some(status));
         }
+        events.ended(pid, status);
     }
     Ok(None)
 }

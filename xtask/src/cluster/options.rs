@@ -53,6 +53,9 @@ pub struct Options {
     /// Kill every process of every node at this time; exit code 137
     #[arg(long, value_name = "SECS")]
     kill_all_at: Option<f64>,
+    /// The same this many seconds after the lines of `--checkpoint-at` are complete
+    #[arg(long, value_name = "SECS", requires = "checkpoint_at")]
+    pub kill_all_after: Option<f64>,
     /// Run `rustbtl restart DIR` in place of a program
     #[arg(long, value_name = "DIR", conflicts_with = "plain")]
     pub restart: Option<PathBuf>,
@@ -82,8 +85,9 @@ impl Options {
         if self.timeout.is_some_and(|t| !is_time(t) || t == 0.0) {
             fail!("--timeout: give a positive number of seconds");
         }
-        if !self.checkpoint_at.iter().chain(&self.kill_all_at).all(|&t| is_time(t)) {
-            fail!("--checkpoint-at, --kill-all-at: give a number of seconds");
+        let times = self.checkpoint_at.iter().chain(&self.kill_all_at).chain(&self.kill_all_after);
+        if !times.copied().all(is_time) {
+            fail!("--checkpoint-at, --kill-all-at, --kill-all-after: give a number of seconds");
         }
         if self.restart.is_some() && !self.command.is_empty() {
             fail!("--restart: the program is part of the line, name none");
@@ -109,6 +113,11 @@ impl Options {
     /// How long the job may take.
     pub fn time_limit(&self) -> Option<Duration> {
         self.timeout.map(Duration::from_secs_f64)
+    }
+
+    /// Lines that are asked for.
+    pub fn lines(&self) -> usize {
+        self.checkpoint_at.len()
     }
 
     /// What happens to the job, and when.

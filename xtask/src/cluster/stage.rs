@@ -60,6 +60,11 @@ impl Stage {
         self.folder.join("run")
     }
 
+    /// Is there a job that can be asked for a line?
+    pub fn has_job(&self) -> bool {
+        fs::read_dir(self.run_time()).is_ok_and(|mut entries| entries.next().is_some())
+    }
+
     /// A folder that all nodes share: what ranks write about themselves.
     pub fn reports(&self) -> PathBuf {
         self.folder.join("report")

@@ -27,6 +27,13 @@ impl Timeline {
         Self { start: Instant::now(), events: events.into() }
     }
 
+    /// Something that was not foreseen.
+    pub fn add(&mut self, after: Duration, event: Event) {
+        let at = self.start.elapsed() + after;
+        let place = self.events.partition_point(|(other, _)| *other <= at);
+        self.events.insert(place, (at, event));
+    }
+
     /// When something happens next.
     pub fn next_at(&self) -> Option<Instant> {
         self.events.front().map(|(at, _)| self.start + *at)
@@ -58,5 +65,7 @@ mod tests {
         assert_eq!(timeline.due(), Some(Event::KillAll));
         assert_eq!(timeline.due(), None);
         assert!(timeline.next_at().unwrap() > Instant::now() + 500 * second);
+        timeline.add(Duration::ZERO, Event::KillAll);
+        assert_eq!(timeline.due(), Some(Event::KillAll));
     }
 }

@@ -131,7 +131,7 @@ impl Program {
         let (iterations, answer, seconds) = self.undisturbed(&scratch)?;
         let lines = lines_folder(&scratch)?;
         let command = self.command(iterations, &scratch)?;
-        killed(&self.job(&command, &scratch), &lines, 0.35 * seconds, 0.7 * seconds)?;
+        killed(&self.job(&command, &scratch), &lines, 0.4 * seconds)?;
         for &(nodes, ppn) in self.restarts {
             let mut job = Job::restart(nodes, ppn, &lines);
             job.folder = scratch.0.clone();
@@ -154,11 +154,11 @@ fn several_lives() -> Result<()> {
     let whole = program.job(&command, &scratch).run()?;
     whole.must(whole.code == 0 && hash(&whole)? != answer, "the longer run")?;
     let answer = hash(&whole)?;
-    killed(&program.job(&command, &scratch), &lines, 0.3 * seconds, 0.6 * seconds)?;
-    for (nodes, ppn) in [(1, 4), (2, 2)] {
+    killed(&program.job(&command, &scratch), &lines, 0.3 * seconds)?;
+    for (nodes, ppn) in [(4, 1), (2, 2)] {
         let mut job = Job::restart(nodes, ppn, &lines);
         job.folder = scratch.0.clone();
-        killed(&job, &lines, 0.3 * seconds, 0.6 * seconds)?;
+        killed(&job, &lines, 0.3 * seconds)?;
     }
     let mut job = Job::restart(2, 2, &lines);
     job.folder = scratch.0.clone();
@@ -168,12 +168,12 @@ fn several_lives() -> Result<()> {
     outcome.must(found == answer, &format!("it should say `{answer}`"))
 }
 
-/// Runs a job that takes a line at one time and is killed at another.
-fn killed(job: &Job, lines: &Path, line_at: f64, kill_at: f64) -> Result<()> {
+/// Runs a job that takes a line after `line_at` seconds and is killed a moment later.
+fn killed(job: &Job, lines: &Path, line_at: f64) -> Result<()> {
     let folder = lines.display().to_string();
-    let (line_at, kill_at) = (line_at.to_string(), kill_at.max(line_at + 1.5).to_string());
     let words = ["--mca", "vprotocol_correlated_dir", &folder];
-    let times = ["--checkpoint-at", &line_at, "--kill-all-at", &kill_at];
+    let line_at = line_at.to_string();
+    let times = ["--checkpoint-at", &line_at, "--kill-all-after", "0.3"];
     let outcome = job.clone().with(&words).with(&times).run()?;
     outcome.must(outcome.stdout.contains("is complete"), "the line is not complete")?;
     outcome.must(outcome.code == 137, "the job should have been killed in the middle")
