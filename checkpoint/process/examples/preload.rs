@@ -102,6 +102,7 @@ fn serve(socket: RawFd) {
                 _ => Copying::ForkOrPause,
             },
             while_paused: Some(&mut while_paused),
+            collapse: order.contains(";collapse"),
             ..FreezeOptions::default()
         };
         match freezer.freeze(&mut options) {
