@@ -249,3 +249,21 @@ fn two_processes_share_their_memory_again() {
         }
     }
 }
+
+#[test]
+fn a_program_whose_file_was_removed_meanwhile_takes_it_along() {
+    let folder = scratch("removed");
+    let original = program("zoo.c", &["-pthread"]);
+    let answer = undisturbed(&original);
+    let path = folder.join("zoo");
+    std::fs::copy(&original, &path).unwrap();
+    let (output, image) = (folder.join("output"), folder.join("image"));
+    let mut subject = Subject::start(&mut Command::new(&path), &output);
+    subject.wait_for("ready");
+    std::fs::remove_file(&path).unwrap();
+    subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
+    subject.kill();
+    let (subject, _) = Subject::restore(&image, &output, Ids::New);
+    let (status, text) = subject.finish(30);
+    assert_eq!((status, text), (0, answer));
+}

@@ -34,6 +34,10 @@ pub fn preload() -> PathBuf {
 pub fn program(name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let path = scratch("programs").join(name.split('.').next().unwrap());
+    let changed = |path: &Path| path.metadata().and_then(|stat| stat.modified());
+    if changed(&path).is_ok_and(|made| made > changed(&source).unwrap()) {
+        return path;
+    }
     let compiler = if name.ends_with(".f90") { "gfortran" } else { "gcc" };
     // Tests run in parallel: a program appears under its name when it is complete.
     let draft = path.with_extension(format!("{:?}", std::thread::current().id()));
