@@ -177,6 +177,7 @@ impl Subject {
                 stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
             }
             Answer::Refused(reason) => Err(reason),
+            Answer::Ended => Err("it has ended".into()),
             other => panic!("{other:?}"),
         }
     }
