@@ -237,7 +237,7 @@ fn two_processes_share_their_memory_again() {
         Subject::restore_sharing(&images[role], &output, place.clone())
     });
     let texts = again.map(|subject| subject.finish(60));
-    let sum = (0..2000u32)
+    let sum = (0..15000u32)
         .flat_map(|i| [i, i + 1])
         .fold(0u32, |sum, step| sum.wrapping_mul(31).wrapping_add(step));
     for (status, text) in texts {

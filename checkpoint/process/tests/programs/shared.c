@@ -21,12 +21,12 @@ int main(int argc, char **argv)
     unsigned *sum = (void *)(at + 900000 - offset);
     printf("ready\n");
     fflush(stdout);
-    for (unsigned i = 0; i < 2000; i++) {
+    for (unsigned i = 0; i < 15000; i++) {
         while (atomic_load(turn) % 2 != role) usleep(50);
         *sum = *sum * 31 + role + i;
         atomic_fetch_add(turn, 1);
     }
-    while (atomic_load(turn) != 4000) usleep(50);
+    while (atomic_load(turn) != 30000) usleep(50);
     printf("sum %u\n", *sum);
     return 0;
 }
