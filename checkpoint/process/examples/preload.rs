@@ -92,7 +92,16 @@ fn serve(socket: RawFd) {
             unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
             receive(socket, &mut [0; 16]);
         };
+        let mut barrier = || {
+            // SAFETY: the kernel reads one byte.
+            unsafe { libc::send(socket, c"B".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
+            receive(socket, &mut [0; 16]);
+            Ok(())
+        };
+        let after_parked: Option<rustbtl_process::inside::AfterParked<'_>> =
+            if order.contains(";barrier") { Some(&mut barrier) } else { None };
         let mut options = FreezeOptions {
+            after_parked,
             supplied: &supplied,
             muted: &muted,
             dropped: &dropped,
@@ -102,6 +111,7 @@ fn serve(socket: RawFd) {
                 _ => Copying::ForkOrPause,
             },
             while_paused: Some(&mut while_paused),
+            collapse: order.contains(";collapse"),
             ..FreezeOptions::default()
         };
         match freezer.freeze(&mut options) {

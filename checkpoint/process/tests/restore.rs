@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Subject, program, scratch};
-use rustbtl_process::outside::{Compression, Ids, WriteOptions};
+use common::{Answer, Subject, program, scratch};
+use rustbtl_process::outside::{Compression, Ids, SharedPlace, WriteOptions};
 use std::process::Command;
 
 #[test]
@@ -204,4 +204,66 @@ fn somebody_without_any_rights_can_do_it() {
         let (ok, text) = guard(&[order, "2", "100", path.to_str().unwrap(), "3"], true);
         assert!(ok && text.contains("generation 2") && text.contains("amx: ok"), "{text}");
     }
+}
+
+#[test]
+fn two_processes_share_their_memory_again() {
+    let folder = scratch("shared");
+    let path = program("shared.c", &[]);
+    let file = "/dev/shm/rustbtl-test-shared";
+    let _ = std::fs::remove_file(file);
+    let start = |role: &str| {
+        let mut command = Command::new(&path);
+        Subject::start(command.args([role, file]), &folder.join(role))
+    };
+    let mut both = [start("0"), start("1")];
+    both.iter().for_each(|subject| subject.wait_for("ready"));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    // All are parked before any copies.
+    both.iter().for_each(|subject| subject.send("fork;barrier"));
+    both.iter().for_each(|subject| assert!(matches!(subject.receive(), Answer::Parked)));
+    both.iter().for_each(|subject| subject.send("go"));
+    let images = ["image 0", "image 1"].map(|name| folder.join(name));
+    for (subject, image) in both.iter().zip(&images) {
+        subject.write(image, &WriteOptions::default()).unwrap();
+    }
+    both.iter_mut().for_each(Subject::kill);
+    both.iter().for_each(|subject| assert_eq!(subject.text(), "ready\n", "too late"));
+    std::fs::remove_file(file).unwrap();
+    let key = format!("rustbtl-{}", std::process::id());
+    let place = SharedPlace { folder: "/dev/shm".into(), key: key.clone() };
+    let again = [0, 1].map(|role| {
+        let output = folder.join(role.to_string());
+        Subject::restore_sharing(&images[role], &output, place.clone())
+    });
+    let texts = again.map(|subject| subject.finish(60));
+    let sum = (0..15000u32)
+        .flat_map(|i| [i, i + 1])
+        .fold(0u32, |sum, step| sum.wrapping_mul(31).wrapping_add(step));
+    for (status, text) in texts {
+        assert_eq!((status, text), (0, format!("ready\nsum {sum}\n")));
+    }
+    for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&key) {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_program_whose_file_was_removed_meanwhile_takes_it_along() {
+    let folder = scratch("removed");
+    let original = program("zoo.c", &["-pthread"]);
+    let answer = undisturbed(&original);
+    let path = folder.join("zoo");
+    std::fs::copy(&original, &path).unwrap();
+    let (output, image) = (folder.join("output"), folder.join("image"));
+    let mut subject = Subject::start(&mut Command::new(&path), &output);
+    subject.wait_for("ready");
+    std::fs::remove_file(&path).unwrap();
+    subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
+    subject.kill();
+    let (subject, _) = Subject::restore(&image, &output, Ids::New);
+    let (status, text) = subject.finish(30);
+    assert_eq!((status, text), (0, answer));
 }

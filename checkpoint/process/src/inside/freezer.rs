@@ -6,7 +6,7 @@ use super::describe::{self, Subject};
 use super::descriptors::{self, Rooms};
 use super::kept::{self, Kept};
 use super::letter::{LETTER_BYTES, Letter};
-use super::memory::Copies;
+use super::memory::{self, Copies};
 use super::park::{Board, FREE, GONE, LEFT, Notes, PARKED, REBORN, SLOTS_MAX};
 use super::proc_files::{self, Path, Piece};
 use super::save::{self, Context};
@@ -105,6 +105,10 @@ impl Freezer {
     /// Takes a picture of the process. Comes back in this process, and once more in each process
     /// that is made from the picture.
     pub fn freeze(&mut self, options: &mut FreezeOptions<'_>) -> Result<Outcome, FreezeError> {
+        if options.collapse {
+            // Advice: what cannot be collapsed stays as it is.
+            let _ = memory::collapse(&mut self.maps);
+        }
         self.prepare().map_err(FreezeError::from)?;
         let mut job = Job {
             freezer: self,

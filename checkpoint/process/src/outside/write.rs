@@ -201,7 +201,8 @@ impl Work {
         record.build_id = &mark.build_id;
         if !map.is_shared() && !usage.has(b"dc") && !usage.has(b"wf") {
             let deleted = has_file && map.is_deleted();
-            let runs = if deleted && usage.resident_kib > 0 {
+            let runs = if deleted {
+                // No file to take clean pages from, also those that nobody has touched yet.
                 vec![(start, end)]
             } else if usage.own_kib > 0 {
                 memory.own_pages((start, end))?

@@ -34,6 +34,10 @@ pub fn preload() -> PathBuf {
 pub fn program(name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let path = scratch("programs").join(name.split('.').next().unwrap());
+    let changed = |path: &Path| path.metadata().and_then(|stat| stat.modified());
+    if changed(&path).is_ok_and(|made| made > changed(&source).unwrap()) {
+        return path;
+    }
     let compiler = if name.ends_with(".f90") { "gfortran" } else { "gcc" };
     // Tests run in parallel: a program appears under its name when it is complete.
     let draft = path.with_extension(format!("{:?}", std::thread::current().id()));
@@ -59,6 +63,7 @@ pub enum Answer {
     Paused { pid: u32, description: Vec<u8> },
     Refused(String),
     Restored { same_ids: bool, generation: u8, payload: Vec<u8> },
+    Parked,
     Ended,
 }
 
@@ -137,6 +142,7 @@ impl Subject {
                 generation: room[2],
                 payload: room[3..].to_vec(),
             },
+            b'B' => Answer::Parked,
             _ => Answer::Refused(String::from_utf8_lossy(&room[1..]).into_owned()),
         }
     }
@@ -149,6 +155,15 @@ impl Subject {
         options: &WriteOptions,
     ) -> Result<(ImageStats, [u64; 6]), String> {
         self.send(order);
+        self.write(path, options)
+    }
+
+    /// Writes what the answer to an order describes.
+    pub fn write(
+        &self,
+        path: &Path,
+        options: &WriteOptions,
+    ) -> Result<(ImageStats, [u64; 6]), String> {
         match self.receive() {
             Answer::Continued { child, times_us, description } => {
                 let stats = outside::write_image(child, &description, path, options);
@@ -162,6 +177,7 @@ impl Subject {
                 stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
             }
             Answer::Refused(reason) => Err(reason),
+            Answer::Ended => Err("it has ended".into()),
             other => panic!("{other:?}"),
         }
     }
@@ -226,10 +242,23 @@ impl Subject {
         Self::try_restore(path, output, ids).unwrap_or_else(|error| panic!("{error}"))
     }
 
+    pub fn restore_sharing(path: &Path, output: &Path, place: outside::SharedPlace) -> Subject {
+        let options = RestoreOptions { shared: Some(place), ..RestoreOptions::default() };
+        Self::restore_with(path, output, options).unwrap_or_else(|error| panic!("{error}")).0
+    }
+
     pub fn try_restore(
         path: &Path,
         output: &Path,
         ids: outside::Ids,
+    ) -> Result<(Subject, RestoredChild), OutsideError> {
+        Self::restore_with(path, output, RestoreOptions { ids, ..RestoreOptions::default() })
+    }
+
+    fn restore_with(
+        path: &Path,
+        output: &Path,
+        options: RestoreOptions,
     ) -> Result<(Subject, RestoredChild), OutsideError> {
         let (ours, theirs) = pair();
         let file = std::fs::OpenOptions::new().append(true).create(true).open(output).unwrap();
@@ -241,9 +270,8 @@ impl Subject {
                 (2, file.into()),
                 (SOCKET, theirs),
             ],
-            ids,
             payload: b"hello".to_vec(),
-            ..RestoreOptions::default()
+            ..options
         };
         let child = outside::restore(path, options)?;
         let subject =
