@@ -96,7 +96,7 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
         Ok(settings) => settings,
         Err(reason) => {
             if let NoSettings::Bad(variable) = reason {
-                eprintln!("rustbtl: the variable {variable} makes no sense: running unprotected");
+                say!("the variable {variable} makes no sense: running unprotected");
             }
             cannot_start(words, &program::become_it(words))
         }
@@ -107,7 +107,7 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
         Ok(status) => os::end_as(status),
         Err(Trouble::Start(error)) => cannot_start(words, &error),
         Err(Trouble::Restore(problem)) => {
-            eprintln!("rustbtl: {problem}");
+            say!("{problem}");
             os::exit_now(1)
         }
     }
@@ -127,7 +127,7 @@ impl From<io::Error> for Trouble {
 
 fn cannot_start(words: &[OsString], error: &io::Error) -> ! {
     let name = words.first().map_or("nothing".into(), |name| name.to_string_lossy());
-    eprintln!("rustbtl: cannot start {name} on node {}: {error}", os::hostname());
+    say!("cannot start {name} on node {}: {error}", os::hostname());
     os::exit_now(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
@@ -345,7 +345,7 @@ impl Guardian {
     fn no_agent(&mut self, reason: &str) {
         self.agent = Agent::None;
         if !reason.is_empty() {
-            eprintln!("rustbtl: {reason}");
+            say!("{reason}");
         }
         self.rank.stay_alone();
     }
