@@ -48,6 +48,8 @@ const SIGNALS: [i32; 16] = [
 ];
 /// How often a lost agent is replaced.
 const AGENTS_MAX: u32 = 5;
+/// How long a program's end waits for the search for an agent to end. It takes milliseconds.
+const SEARCH_MAX: Duration = Duration::from_secs(2);
 /// How long the news of the program's end may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -210,6 +212,13 @@ impl Guardian {
                 }
                 if let Some(status) = os::reap(self.rank.program)? {
                     self.hear_rank();
+                    // A thread that is starting an agent must not stop half-way: the agent is what
+                    // removes the directory.
+                    if matches!(self.agent, Agent::Sought)
+                        && let Ok(news) = news.recv_timeout(SEARCH_MAX)
+                    {
+                        self.hear_news(news);
+                    }
                     self.last_words(status);
                     return Ok(status);
                 }
