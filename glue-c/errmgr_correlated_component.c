@@ -16,6 +16,7 @@
 
 #include "opal/mca/base/base.h"
 #include "opal/mca/base/mca_base_component_repository.h"
+#include "opal/mca/installdirs/installdirs.h"
 #include "opal/util/argv.h"
 #include "opal/util/show_help.h"
 #include "orte/mca/errmgr/base/base.h"
@@ -82,6 +83,10 @@ const char *mca_errmgr_correlated_program(void)
         return "rustbtl";
     }
     snprintf(path, sizeof(path), "%s/rustbtl", folder);
+    if (0 != access(path, X_OK)) {
+        /* We were built with Open MPI: it is among its programs. */
+        snprintf(path, sizeof(path), "%s/rustbtl", opal_install_dirs.bindir);
+    }
     return path;
 }
 

@@ -33,6 +33,8 @@ void mca_vprotocol_correlated_register_pvars(void);
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,
                                                      bool mpi_threads);
 int mca_vprotocol_correlated_finalize(void);
+/* Wait for the others if nothing else in MPI_Finalize has. */
+void mca_vprotocol_correlated_last_fence(void);
 void mca_vprotocol_correlated_help_open(void);
 /* One-sided communication: before its framework opens, after, and for the processes it meets. */
 void mca_vprotocol_correlated_osc_open(void);

@@ -44,7 +44,8 @@ static int del_procs(struct ompi_proc_t **procs, size_t count)
 static int add_comm(ompi_communicator_t *comm)
 {
     uint32_t size = (uint32_t) comm->c_remote_group->grp_proc_count;
-    uint32_t id = rustbtl_comm_add(correlated_context(comm), (uint32_t) comm->c_my_rank, size, comm);
+    uint32_t rank = (uint32_t) comm->c_my_rank;
+    uint32_t id = rustbtl_comm_add(correlated_context(comm), rank, size, comm);
     uintptr_t window = mca_vprotocol_correlated_makes_window ? CORRELATED_COMM_OF_WINDOW : 0;
     comm->c_pml_comm = (struct mca_pml_comm_t *) (((uintptr_t) id << 2) | window | 1);
     return OMPI_SUCCESS;
@@ -173,6 +174,7 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
 
 int mca_vprotocol_correlated_finalize(void)
 {
+    mca_vprotocol_correlated_last_fence();
     rustbtl_finish();
     mca_vprotocol_correlated_requests_close();
     return OMPI_SUCCESS;

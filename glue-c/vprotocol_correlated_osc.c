@@ -5,8 +5,8 @@
  * openmpi-mca-params.conf even excludes osc/pt2pt. Unless the user chose components himself (on the
  * command line or in the environment), we choose. Shared windows stay with osc/sm: their processes
  * share memory anyway. osc/pt2pt does not support MPI_THREAD_MULTIPLE; there the stock choice
- * stays. So it does in Open MPI 5.0, which has no osc/pt2pt: there one-sided communication goes past
- * us.
+ * stays. So it does in Open MPI 5.0, which has no osc/pt2pt: there one-sided communication goes
+ * past us.
  */
 #include "vprotocol_correlated.h"
 

@@ -23,24 +23,7 @@ int32_t rustbtl_glue_stage(void)
     return OMPI_MPI_STATE_FINALIZE_STARTED > state ? 1 : 2;
 }
 
-#if CORRELATED_OMPI_5
-
-/* Open MPI 5.0 calls PMIx where 4.1 has a table that can be changed; guardians come with ORTE's
- * errmgr component, so nobody asks for this there. */
-int32_t rustbtl_glue_protect(void)
-{
-    return RUSTBTL_FAILED;
-}
-
-void rustbtl_glue_restored(void)
-{
-}
-
-void rustbtl_glue_fenced(void)
-{
-}
-
-#else
+#if !CORRELATED_OMPI_5 /* else vprotocol_correlated_pmix5.c */
 
 /* From PMIx's public interface (pmix_common.h, version 2 and later); its headers need not be
  * installed where Open MPI's are. */
@@ -81,7 +64,7 @@ static void registered(int status, size_t id, void *data)
     atomic_store(&answer, status);
 }
 
-/* ---- what a process with a guardian does without its server -------------------------------------- */
+/* ---- what a process with a guardian does without its server --------------------------------- */
 
 static int commit_nothing(void)
 {
@@ -177,6 +160,11 @@ void rustbtl_glue_restored(void)
     atomic_store(&restored, true);
     opal_pmix.abort = end_here;
     opal_pmix.commit = commit_nothing;
+}
+
+void mca_vprotocol_correlated_last_fence(void)
+{
+    /* MPI_Finalize has waited already, by opal_pmix. */
 }
 
 #endif

@@ -59,6 +59,16 @@ int mca_vprotocol_correlated_isend(const void *buffer, size_t count, ompi_dataty
         *handle = CORRELATED_SEND_COMPLETE;
         return mca_vprotocol_correlated_send_buffered(buffer, count, datatype, to, tag, comm);
     }
+    if (OPAL_LIKELY(correlated_contiguous(datatype, count)) && !synchronous(mode)) {
+        /* Most short messages are gone before anybody could ask for them: no request is needed. */
+        rustbtl_operation_t op;
+        correlated_operation(&op, RUSTBTL_ON_STACK, buffer, count, datatype);
+        if (OPAL_LIKELY(!correlated_waits_for_match(comm, op.bytes)
+                        && 0 != rustbtl_send_now(&op, correlated_comm(comm), to, tag))) {
+            *handle = &ompi_request_empty;
+            return OMPI_SUCCESS;
+        }
+    }
     mca_vprotocol_correlated_request_t *request = mca_vprotocol_correlated_request_new(
         CORRELATED_SEND, (void *) buffer, count, datatype, to, tag, comm, false);
     if (OPAL_UNLIKELY(NULL == request)) {

@@ -14,10 +14,10 @@ fn main() {
     // cc's own flags are for libraries: only its choice of the compiler is wanted.
     let mut command = Command::new(compiler.get_program());
     compiler.env_clear();
-    let flags = "-std=gnu11 -O2 -Wall -Wextra -Werror -ffreestanding -nostdlib -static -no-pie -fPIC \
-        -fno-stack-protector -fno-builtin -fcf-protection=none -fno-asynchronous-unwind-tables \
-        -mgeneral-regs-only -Wl,-n -Wl,--build-id=none -Wl,-z,noseparate-code \
-        -Wl,-z,noexecstack -Wl,-e,restorer_start";
+    let flags = "-std=gnu11 -O2 -Wall -Wextra -Werror -ffreestanding -nostdlib -static -no-pie \
+        -fPIC -fno-stack-protector -fno-builtin -fcf-protection=none \
+        -fno-asynchronous-unwind-tables -mgeneral-regs-only -Wl,-n -Wl,--build-id=none \
+        -Wl,-z,noseparate-code -Wl,-z,noexecstack -Wl,-e,restorer_start";
     command.args(flags.split_whitespace());
     command.arg(format!("-Wl,-T,{}", folder.join("restorer.ld").display()));
     command.arg("-o").arg(&program).arg(&source);

@@ -14,7 +14,8 @@
 //! written last.
 //!
 //! Invariants (the tests name them):
-//! 1. Nothing is decoded before its checksum is right: header, then metadata and table, then blocks.
+//! 1. Nothing is decoded before its checksum is right: header, then metadata and table,
+//!    then blocks.
 //! 2. No length that a file states is believed before it is compared with the file's real length
 //!    and with a limit; nothing is allocated from it before that.
 //! 3. Arbitrary bytes give an error with a reason, never a panic.

@@ -3,7 +3,7 @@
 use crate::glue::*;
 use crate::idle;
 use crate::operation::Op;
-use crate::process::{is_installed, shared};
+use crate::process::{Unposted, is_installed, shared};
 use crate::start::{self, Started};
 use crate::{checkpoint, finish, report, summary};
 use core::ffi::c_void;
@@ -120,17 +120,40 @@ pub unsafe extern "C" fn rustbtl_send(
     synchronous: i32,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let (comm, to) = (CommId(comm), CommRank(to as u32));
+    if synchronous == 0 && send_now(op, comm, to, tag) {
+        return DONE;
+    }
+    send_long_way(op, comm, to, tag, synchronous != 0)
+}
+
+#[inline(always)]
+fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
+    let mut entered = shared().enter();
+    let process = &mut *entered;
+    let bytes = op.bytes();
+    let begin = process.clock.begin();
+    let sent = process.engine.send_now(&mut process.host, comm, to, tag, &mut op, bytes);
+    process.clock.end(begin);
+    sent
+}
+
+#[inline(never)]
+fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: bool) -> i32 {
     let shared = shared();
     let mut process = shared.enter();
-    let mode = if synchronous != 0 { Mode::Synchronous } else { Mode::Standard };
-    let (comm, to) = (CommId(comm), CommRank(to as u32));
-    process.host.allow_copy_later(synchronous == 0);
-    let sent =
-        process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, op.bytes(), op));
-    process.host.push();
+    process.host.allow_copy_later(!synchronous);
+    let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
+    let bytes = op.bytes();
+    let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
+    let complete = sent == Ok(Sent::Complete) && process.host.settle(op);
+    let gathered = complete && !op.on_stack() && process.host.gather(op);
+    if !gathered {
+        process.host.push();
+    }
     let code = match sent {
-        Ok(Sent::Complete) if process.host.settle(op) => DONE,
+        Ok(Sent::Complete) if complete && !gathered => DONE,
         Ok(Sent::Complete) => PENDING,
         Ok(Sent::Pending(id)) => {
             op.set_id(id.0);
@@ -143,6 +166,23 @@ pub unsafe extern "C" fn rustbtl_send(
     };
     shared.deliver(process);
     code
+}
+
+/// Send a message of contiguous memory in standard mode, if that is done at once. 0: nothing has
+/// happened.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_send_now(
+    operation: *mut Operation,
+    comm: u32,
+    to: i32,
+    tag: i32,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
+    i32::from(send_now(op, CommId(comm), CommRank(to as u32), tag))
 }
 
 #[inline]
@@ -173,8 +213,18 @@ pub unsafe extern "C" fn rustbtl_receive(
     // SAFETY: the caller's promise.
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
-    let mut process = shared.enter();
     let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
+    if op.on_stack() && idle::receive_unposted(shared, comm, from, tag, &mut op) {
+        return DONE;
+    }
+    let mut process = shared.enter();
+    if !op.on_stack()
+        && op.convertor().is_none()
+        && process.receive_unposted((comm, from, tag), &mut op, false) == Unposted::Done
+    {
+        shared.deliver(process);
+        return DONE;
+    }
     let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
     process.host.push();
     let code = received(outcome, &mut op);

@@ -14,6 +14,7 @@ use rustbtl_checkpoint::PayloadLog;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
+use rustbtl_fragments::wire::Header;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
@@ -21,7 +22,7 @@ const COPY_BYTES: u64 = 64 << 10;
 
 /// Up to this size a message that leaves the set is copied into the log before it is sent: that is
 /// not worth a thought.
-const COPIED_FIRST_BYTES: u64 = 4 << 10;
+const COPIED_FIRST_BYTES: u64 = 512;
 /// Up to this size a message that leaves the set is copied into the log before the call returns.
 const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
 
@@ -51,6 +52,9 @@ pub struct Surroundings {
     pub log: PayloadLog<LogMemory>,
     /// Messages that are not all in the log yet.
     unlogged: Unlogged,
+    /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
+    /// since nobody needs to call us again for a send that is complete.
+    gathered: Vec<Op>,
     /// The message that is being sent may be copied later.
     copy_later: bool,
     /// Complete operations that C has not been told of.
@@ -85,6 +89,7 @@ impl Surroundings {
             tcp: None,
             log,
             unlogged: Unlogged::default(),
+            gathered: Vec::new(),
             copy_later: false,
             done: VecDeque::with_capacity(256),
             line_frames: VecDeque::new(),
@@ -105,6 +110,10 @@ impl Surroundings {
         self.cards.clear();
         self.line_frames.clear();
         self.tcp_holds = false;
+        // What TCP had gathered is in the log: resync sends it again.
+        while let Some(op) = self.gathered.pop() {
+            self.end(op);
+        }
         self.incarnation = incarnation;
         self.node = node;
     }
@@ -274,7 +283,21 @@ impl Surroundings {
             && tcp.flush()
         {
             self.tcp_holds = false;
+            while let Some(op) = self.gathered.pop() {
+                self.end(op);
+            }
         }
+    }
+
+    /// A nonblocking send is complete but for what TCP has gathered: further ones may join it.
+    /// False: nothing is held back.
+    #[inline]
+    pub fn gather(&mut self, op: Op) -> bool {
+        let holds = self.tcp_holds && self.tcp.as_ref().is_some_and(Tcp::holds);
+        if holds {
+            self.gathered.push(op);
+        }
+        holds
     }
 
     /// A frame from anywhere to anybody.
@@ -389,7 +412,7 @@ impl Host for Surroundings {
         self.meet(peer)
     }
 
-    #[inline(always)]
+    #[inline]
     fn transmit(
         &mut self,
         to: PeerId,
@@ -397,17 +420,21 @@ impl Host for Surroundings {
         payload: Payload<'_, Op>,
         taken: usize,
     ) -> Transmit {
+        self.transmit_any(to, header, payload, taken)
+    }
+
+    #[inline(always)]
+    fn transmit_eager(&mut self, to: PeerId, header: &Header, op: &mut Op, bytes: u64) -> bool {
         // The short way: contiguous memory of the program to a neighbour.
-        if let (Payload::Program(op, range), Some(shm), Route::Shm) =
-            (&payload, &mut self.shm, self.routes.get(to.0 as usize).copied().unwrap_or_default())
+        if let Some(shm) = &mut self.shm
             && op.convertor().is_none()
         {
             // SAFETY: inside the program's buffer, which stays unchanged until the send is
             // complete.
-            let bytes = unsafe { op.slice(range.start, range.end - range.start) };
-            return outcome(shm.send(to, header, Outgoing::Bytes(bytes), taken));
+            let bytes = unsafe { op.slice(0, bytes) };
+            return shm.send_words(to, header.words(), bytes);
         }
-        self.transmit_any(to, header, payload, taken)
+        false
     }
 
     fn log_append(&mut self, entry: &LogEntry, buffer: &mut Op) -> Result<LogRecord, LogFull> {
@@ -448,7 +475,7 @@ impl Host for Surroundings {
         self.pack_at(*buffer, range.start, out[old..].as_mut_ptr(), bytes);
     }
 
-    #[inline]
+    #[inline(always)]
     fn unpack(&mut self, buffer: &mut Op, offset: u64, bytes: &[u8]) {
         match buffer.convertor() {
             None => {
@@ -458,7 +485,7 @@ impl Host for Surroundings {
                 let into = buffer.start().wrapping_add(offset as usize);
                 // SAFETY: the engine keeps within the buffer's capacity; the program does not
                 // touch it before the receive is complete, and frames do not lie in it.
-                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
+                unsafe { rustbtl_ring::copy_bytes(bytes.as_ptr(), into, bytes.len()) };
             }
             Some(convertor) => {
                 let length = bytes.len() as u64;

@@ -4,7 +4,9 @@
 use crate::glue::{DONE, Glue, PENDING};
 use crate::operation::Op;
 use crate::os;
-use crate::process::Shared;
+use crate::process::{Shared, Unposted};
+use rustbtl_fragments::engine::{Source, TagMatch};
+use rustbtl_fragments::ids::CommId;
 
 /// Looks (of a burst each) between two calls of Open MPI's own progress, which costs much more.
 const LOOKS: u32 = 16;
@@ -44,7 +46,8 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
         return wait_with_threads(shared, op);
     }
     // The short wait: most answers are on their way already.
-    for _ in 0..LOOKS {
+    let crowded = shared.enter().idle.oversubscribed;
+    for _ in 0..if crowded { LOOKS_OVERSUBSCRIBED } else { LOOKS } {
         if op.is_complete() {
             return DONE;
         }
@@ -53,6 +56,28 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
         shared.deliver(entered);
     }
     wait_long(shared, op)
+}
+
+/// A blocking receive looks for its message before it is posted. True: done.
+#[inline]
+pub fn receive_unposted(
+    shared: &'static Shared,
+    comm: CommId,
+    source: Source,
+    tag: TagMatch,
+    op: &mut Op,
+) -> bool {
+    for _ in 0..LOOKS {
+        let mut entered = shared.enter();
+        let outcome = entered.receive_unposted((comm, source, tag), op, true);
+        let crowded = entered.idle.oversubscribed || entered.tcp_is_busy();
+        let give_up = outcome == Unposted::Post || crowded;
+        shared.deliver(entered);
+        if outcome == Unposted::Done || give_up {
+            return outcome == Unposted::Done;
+        }
+    }
+    false
 }
 
 #[inline(never)]

@@ -15,8 +15,8 @@ use crate::transports::{Event, Incoming, Transport};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use rustbtl_fragments::engine::{Engine, FrameError};
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::engine::{Engine, FrameError, Source, TagMatch};
+use rustbtl_fragments::ids::{CommId, PeerId};
 
 /// Frames taken from a transport in one call of Open MPI's progress.
 const FRAMES_MAX: usize = 64;
@@ -24,6 +24,8 @@ const FRAMES_MAX: usize = 64;
 const SLOW_ROUNDS: u32 = 1024;
 /// Looks at shared memory for each look at anything else.
 const BURST: u32 = 16;
+/// Receives that found their message at once between two looks at anything but shared memory.
+const UNPOSTED_MAX: u32 = 64;
 const SECOND: u64 = 1_000_000_000;
 
 /// A peer that was lost.
@@ -69,13 +71,15 @@ impl Clock {
         (self.ticks as f64 * ratio) as u64
     }
 
-    #[inline]
-    fn begin(&self) -> u64 {
+    /// Before a call into the engine.
+    #[inline(always)]
+    pub fn begin(&self) -> u64 {
         if self.on { ticks() } else { 0 }
     }
 
-    #[inline]
-    fn end(&mut self, begin: u64) {
+    /// After it.
+    #[inline(always)]
+    pub fn end(&mut self, begin: u64) {
         if self.on {
             self.ticks += ticks() - begin;
         }
@@ -102,11 +106,23 @@ pub struct Process {
     pub fruitless: u32,
     /// The report is written.
     pub reported: bool,
+    unposted: u32,
     tcp_wait: u32,
     tcp_hot: u32,
     rounds: u32,
     checked_ns: u64,
     lost: Option<Lost>,
+}
+
+/// Outcome of [`Process::receive_unposted`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unposted {
+    /// The message is in the buffer.
+    Done,
+    /// It is not here yet.
+    Nothing,
+    /// Something else comes first: post the receive.
+    Post,
 }
 
 impl Process {
@@ -122,6 +138,7 @@ impl Process {
             finishing: false,
             fruitless: 0,
             reported: false,
+            unposted: 0,
             tcp_wait: 0,
             tcp_hot: 0,
             rounds: 0,
@@ -131,7 +148,7 @@ impl Process {
     }
 
     /// One call into the engine, timed if wanted.
-    #[inline]
+    #[inline(always)]
     pub fn timed<T>(
         &mut self,
         call: impl FnOnce(&mut Engine<Surroundings>, &mut Surroundings) -> T,
@@ -143,7 +160,7 @@ impl Process {
     }
 
     /// The next frame from shared memory, if there is one.
-    #[inline]
+    #[inline(never)]
     fn take_shm(&mut self) -> bool {
         let Some(shm) = &mut self.host.shm else { return false };
         let Some(incoming) = shm.peek() else { return false };
@@ -166,8 +183,53 @@ impl Process {
         self.look_around(1);
     }
 
+    /// Look for the message of a receive that is not posted, for a short time. If it is here or
+    /// comes now, nothing has to be put into a table and taken out again. `waits`: a blocking call;
+    /// any other only looks at the next frame.
+    #[inline(always)]
+    pub fn receive_unposted(
+        &mut self,
+        (comm, source, tag): (CommId, Source, TagMatch),
+        op: &mut Op,
+        waits: bool,
+    ) -> Unposted {
+        for _ in 0..if waits { BURST } else { 1 } {
+            let Some(wanted) = self.engine.wants(comm, source, tag) else { return Unposted::Post };
+            let Some(shm) = &mut self.host.shm else { return Unposted::Post };
+            let Some(incoming) = shm.peek() else { continue };
+            // SAFETY: the transport keeps the frame where it is until it is consumed.
+            let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
+            let from = incoming.from;
+            if !waits && !self.engine.is_wanted(wanted, frame) {
+                return Unposted::Post;
+            }
+            let begin = self.clock.begin();
+            let result = self.engine.on_frame_for(&mut self.host, from, frame, wanted, op);
+            self.clock.end(begin);
+            if let Some(shm) = &mut self.host.shm {
+                shm.consume(incoming);
+            }
+            match result {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    op.fill(&status);
+                    self.unposted += 1;
+                    if self.unposted.is_multiple_of(UNPOSTED_MAX) {
+                        self.look_around(1);
+                    }
+                    return Unposted::Done;
+                }
+                Err(error) => self.refuse(from, error),
+            }
+            if !self.host.done.is_empty() {
+                break;
+            }
+        }
+        Unposted::Nothing
+    }
+
     /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
-    #[inline]
+    #[inline(never)]
     fn look_around(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         if self.host.tcp.is_some() {
@@ -200,11 +262,19 @@ impl Process {
         happened
     }
 
+    /// Have frames come from sockets of late?
     #[inline]
+    pub fn tcp_is_busy(&self) -> bool {
+        self.tcp_hot > 0
+    }
+
+    #[inline(always)]
     fn accept(&mut self, incoming: Incoming) {
         // SAFETY: the transport keeps the frame where it is until it is consumed.
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
-        let result = self.timed(|engine, host| engine.on_frame(host, incoming.from, frame));
+        let begin = self.clock.begin();
+        let result = self.engine.on_frame(&mut self.host, incoming.from, frame);
+        self.clock.end(begin);
         if let Err(error) = result {
             self.refuse(incoming.from, error);
         }

@@ -115,3 +115,60 @@ impl Unlogged {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glue::{IN_REQUEST, Operation};
+    use rustbtl_checkpoint::LogLimits;
+    use rustbtl_fragments::host::LogEntry;
+    use rustbtl_fragments::ids::*;
+    use rustbtl_fragments::wire::StreamKey;
+
+    #[test]
+    fn a_send_is_over_when_all_of_it_is_in_the_log_and_told_once() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 3) as u8).collect();
+        let mut operation = Operation {
+            state: 0,
+            start: data.as_mut_ptr(),
+            bytes: data.len() as u64,
+            convertor: core::ptr::null_mut(),
+            id: 0,
+            received: 0,
+            source: 0,
+            tag: 0,
+            outcome: 0,
+            kind: IN_REQUEST,
+        };
+        // SAFETY: it lives to the end of the test.
+        let op = unsafe { Op::new(&mut operation) }.unwrap();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let entry = LogEntry {
+            to: PeerId(1),
+            set: SetId(1),
+            stream: StreamKey::of(ContextId(0), 0),
+            sequence: MessageSeq(0),
+            source: CommRank(0),
+            tag: 0,
+            bytes: op.bytes(),
+        };
+        let record = log.append(&entry, |_| ()).unwrap();
+        let mut unlogged = Unlogged::default();
+        unlogged.add(record, op);
+        assert_eq!(unlogged.copy_until(&mut log, record, 1000), None);
+        assert_eq!(unlogged.source(record), Some(op), "U1: read from the program's buffer");
+        assert!(!unlogged.settle(&mut log, op, 1000), "it is too long to be copied at once");
+        let mut over = None;
+        for _ in 0..10 {
+            assert_eq!(over, None, "U2: told once");
+            over = unlogged.step(&mut log);
+            if unlogged.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(over, Some(op));
+        assert_eq!(log.payload(record), data);
+        unlogged.add(record, op);
+        assert!(unlogged.settle(&mut log, op, u64::MAX) && unlogged.is_empty());
+    }
+}

@@ -179,6 +179,19 @@ impl Shm {
         self.slot(peer).map(|slot| self.outgoing[slot].to)
     }
 
+    /// A short frame whose header is in words, if the ring is in use and has room. False: nothing
+    /// has happened, `send` knows why.
+    #[inline(always)]
+    pub fn send_words(&mut self, to: PeerId, header: [u64; 4], payload: &[u8]) -> bool {
+        if let Some(slot) = self.slot(to)
+            && let Some(outgoing) = self.outgoing.get_mut(slot)
+            && outgoing.link == Link::Announced
+        {
+            return outgoing.ring.try_push_words(header, payload);
+        }
+        false
+    }
+
     /// The first frame to a peer: let it know that there is a ring to poll.
     #[cold]
     #[inline(never)]
@@ -243,6 +256,35 @@ impl Shm {
         self.segment.warm(index, me);
         self.active.push(Active { ring, from, index });
         true
+    }
+
+    /// The ring at the cursor is empty (or damaged).
+    #[inline(never)]
+    fn peek_further(&mut self) -> Option<Incoming> {
+        let mut damaged = None;
+        for _ in 0..self.active.len() {
+            let active = &mut self.active[self.cursor];
+            match active.ring.peek() {
+                Ok(Some((start, len))) => {
+                    return Some(Incoming { from: active.from, start, len });
+                }
+                Ok(None) => {}
+                Err(damage) => {
+                    damaged = Some((active.index, damage));
+                    break;
+                }
+            }
+            self.burst = 0;
+            self.cursor += 1;
+            if self.cursor >= self.active.len() {
+                self.cursor = 0;
+            }
+        }
+        if let Some((index, damage)) = damaged {
+            self.lose(index, false, format!("its shared memory is damaged: {damage}"));
+            return self.peek();
+        }
+        if self.look_at_the_bell() { self.peek() } else { None }
     }
 
     /// The next ring's turn.
@@ -360,35 +402,18 @@ impl Transport for Shm {
         if pushed { Sent::Accepted } else { Sent::Full(0) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn peek(&mut self) -> Option<Incoming> {
-        let mut damaged = None;
-        for _ in 0..self.active.len() {
-            let active = &mut self.active[self.cursor];
-            match active.ring.peek() {
-                Ok(Some((start, len))) => {
-                    return Some(Incoming { from: active.from, start, len });
-                }
-                Ok(None) => {}
-                Err(damage) => {
-                    damaged = Some((active.index, damage));
-                    break;
-                }
-            }
-            self.burst = 0;
-            self.cursor += 1;
-            if self.cursor >= self.active.len() {
-                self.cursor = 0;
-            }
+        // Most often it is the ring that had the last frame, and the only one.
+        if let Some(active) = self.active.get_mut(self.cursor)
+            && let Ok(Some((start, len))) = active.ring.peek()
+        {
+            return Some(Incoming { from: active.from, start, len });
         }
-        if let Some((index, damage)) = damaged {
-            self.lose(index, false, format!("its shared memory is damaged: {damage}"));
-            return self.peek();
-        }
-        if self.look_at_the_bell() { self.peek() } else { None }
+        self.peek_further()
     }
 
-    #[inline]
+    #[inline(always)]
     fn consume(&mut self, incoming: Incoming) {
         match self.active.get_mut(self.cursor) {
             Some(active) if active.from == incoming.from => active.ring.consume(),

@@ -250,6 +250,12 @@ impl Tcp {
         }
     }
 
+    /// Is anything accepted and not yet written?
+    #[inline]
+    pub fn holds(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// Descriptor to sleep on while nothing is held and nothing is offered: readable when a look
     /// at this transport may bring something. Not while a connection is being opened.
     pub fn descriptor(&self) -> Option<i32> {

@@ -43,12 +43,13 @@ AC_DEFUN([OMPI_CHECK_RUSTBTL],[
            AS_CASE([$host],
                    [x86_64-*-linux-gnu|x86_64-*-linux-gnu?*|x86_64-*-linux],
                    [RUSTBTL_TARGET=x86_64-unknown-linux-gnu],
-                   [aarch64-*-linux-gnu|aarch64-*-linux],
-                   [RUSTBTL_TARGET=aarch64-unknown-linux-gnu])
+                   [aarch64-*],
+                   [ompi_check_rustbtl_why="its images of processes exist for x86-64 only so far, not for $host"])
            AS_IF([test -z "$RUSTBTL_TARGET" || test "$ac_cv_sizeof_void_p" != 8],
                  [AC_MSG_RESULT([no])
                   ompi_check_rustbtl_happy=no
-                  ompi_check_rustbtl_why="it needs 64-bit Linux with glibc on x86-64 or aarch64, not $host"],
+                  AS_IF([test -z "$ompi_check_rustbtl_why"],
+                        [ompi_check_rustbtl_why="it needs 64-bit Linux with glibc on x86-64, not $host"])],
                  [AC_MSG_RESULT([yes ($RUSTBTL_TARGET)])])])
 
     # The tools.

@@ -4,7 +4,7 @@
 
 use crate::ids::*;
 use crate::line_frame::LineFrame;
-use crate::wire::StreamKey;
+use crate::wire::{Header, StreamKey};
 use core::ops::Range;
 
 /// What the engine must know of a process before it talks to it.
@@ -121,6 +121,20 @@ pub trait Host {
         payload: Payload<'_, Self::SendBuffer>,
         taken: usize,
     ) -> Transmit;
+
+    /// Offer a whole short message inside the set, if that is quick. False: it is not, or there is
+    /// no room; nothing of the frame was taken, and it is offered by [`Self::transmit`].
+    #[inline(always)]
+    fn transmit_eager(
+        &mut self,
+        to: PeerId,
+        header: &Header,
+        buffer: &mut Self::SendBuffer,
+        bytes: u64,
+    ) -> bool {
+        let _ = (to, header, buffer, bytes);
+        false
+    }
 
     /// Copy the program's buffer (`entry.bytes` packed bytes) into the payload log.
     fn log_append(

@@ -163,20 +163,26 @@ impl Header {
         encoded[22..24].copy_from_slice(&to.0.to_le_bytes());
     }
 
+    /// As it travels, in words (which are little endian there).
+    #[inline(always)]
+    pub const fn words(&self) -> [u64; HEADER_BYTES / 8] {
+        let kind = VERSION as u64 | (self.kind as u64) << 8 | (self.flags as u64) << 16;
+        let incarnations = self.from.0 as u64 | (self.to.0 as u64) << 16;
+        [
+            self.length as u64 | kind << 32,
+            self.context as u64 | (self.source as u64) << 32,
+            self.tag as u32 as u64 | incarnations << 32,
+            self.sequence,
+        ]
+    }
+
     /// As it travels.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
-        out[0..4].copy_from_slice(&self.length.to_le_bytes());
-        out[4] = VERSION;
-        out[5] = self.kind as u8;
-        out[6] = self.flags;
-        out[8..12].copy_from_slice(&self.context.to_le_bytes());
-        out[12..16].copy_from_slice(&self.source.to_le_bytes());
-        out[16..20].copy_from_slice(&self.tag.to_le_bytes());
-        out[20..22].copy_from_slice(&self.from.0.to_le_bytes());
-        out[22..24].copy_from_slice(&self.to.0.to_le_bytes());
-        out[24..32].copy_from_slice(&self.sequence.to_le_bytes());
+        for (place, word) in out.chunks_exact_mut(8).zip(self.words()) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
         out
     }
 

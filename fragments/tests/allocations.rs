@@ -130,3 +130,51 @@ fn a_peer_that_is_never_talked_to_costs_less_than_64_bytes() {
     println!("{each:.1} bytes a peer");
     assert!(each <= 64.0, "{each} bytes a peer");
 }
+
+/// What a process costs that is talked to, measured at 1,000 of them, both ways.
+#[test]
+fn a_thousand_peers_cost_less_than_a_kilobyte_each() {
+    const SIZE: u32 = 1000;
+    let mut pair = Pair::new();
+    let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+    let before = LIVE.get();
+    let world = engines[0].add_comm(ContextId::new(7, 0), CommRank(0), SIZE, 0);
+    for rank in 1..SIZE {
+        let to = CommRank(rank);
+        let sent = engines[0].send(&mut hosts[0], world, to, 1, Mode::Standard, 8, 8, 0);
+        assert!(sent.is_ok());
+        let source = Source::Rank(to);
+        engines[0].receive(&mut hosts[0], world, source, TagMatch::Is(1), 8, 0);
+    }
+    let each = (LIVE.get() - before) as f64 / f64::from(SIZE);
+    println!("{each:.0} bytes a peer");
+    assert!(each <= 1024.0, "{each} bytes a peer");
+}
+
+/// The short ways: sent without a token, received without being posted.
+#[test]
+fn what_is_sent_now_is_received_unposted() {
+    let mut pair = Pair::new();
+    let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+    let comms =
+        [0, 1].map(|me| engines[me].add_comm(ContextId::new(7, 0), CommRank(me as u32), 2, 0));
+    let mut bytes = 8;
+    let to = CommRank(1);
+    assert!(!engines[0].send_now(&mut hosts[0], comms[0], to, 3, &mut bytes, 8), "no channel yet");
+    assert!(engines[0].send(&mut hosts[0], comms[0], to, 3, Mode::Standard, 8, 8, 0).is_ok());
+    let first = hosts[0].frame.clone();
+    assert!(engines[0].send_now(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));
+    let second = hosts[0].frame.clone();
+    let (any, from) = (Source::Any, PeerId(0));
+    let wanted = engines[1].wants(comms[1], any, TagMatch::Is(3)).unwrap();
+    assert!(engines[1].is_wanted(wanted, &first) && !engines[1].is_wanted(wanted, &second));
+    let status = engines[1].on_frame_for(&mut hosts[1], from, &first, wanted, &mut bytes).unwrap();
+    assert_eq!(status.map(|status| (status.tag, status.bytes)), Some((3, 8)));
+    // Another message waits for its receive, and then nothing is received unposted.
+    let status = engines[1].on_frame_for(&mut hosts[1], from, &second, wanted, &mut bytes).unwrap();
+    assert_eq!(status, None);
+    assert_eq!(engines[1].wants(comms[1], any, TagMatch::Is(4)), None);
+    engines[1].check();
+    let here = engines[1].probe(comms[1], any, TagMatch::Is(4));
+    assert_eq!(here.map(|status| status.bytes), Some(8));
+}

@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod clean;
 mod cluster;
+mod deb;
 mod demo;
 mod error;
 mod install;
@@ -46,6 +47,8 @@ enum Task {
     Test(test::Options),
     /// Measure speed side by side with stock Open MPI
     Bench(bench::Options),
+    /// A Debian package that puts the components into the installed Open MPI
+    Deb(deb::Options),
     /// rustbtl inside an Open MPI source tree (--with-rustbtl)
     OmpiTree(tree::Options),
     /// Remove what was built and what killed jobs have left
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::run(),
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Deb(options) => deb::run(&options),
         Task::OmpiTree(options) => tree::run(&options),
         Task::Clean => clean::run(),
         Task::Cluster(options) => {

@@ -32,9 +32,20 @@ const PACKAGES: [(&str, &str); 20] = [
 /// Package, and what it is for.
 type Package = (&'static str, &'static str);
 
+/// The same for `cargo xtask bench` alone.
+const BENCH_PACKAGES: [(&str, &str); 2] = [
+    ("valgrind", "callgrind: instructions of a message"),
+    ("ucx-utils", "ucx_perftest: what UCX does on this machine"),
+];
+
 /// Installs what is missing; without root says what to install.
 pub fn run() -> Result<()> {
     install(&PACKAGES)
+}
+
+/// Installs what measuring needs and nothing else does.
+pub fn run_for_bench() -> Result<()> {
+    install(&BENCH_PACKAGES)
 }
 
 /// The same for other packages.

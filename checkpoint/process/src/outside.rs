@@ -101,6 +101,9 @@ pub struct RestoreOptions {
     pub payload: Vec<u8>,
     /// Where shared objects are put together; `None`: no other process shares them.
     pub shared: Option<SharedPlace>,
+    /// Folders of files that were mapped shared and are not written to again: the mapping gets
+    /// the content in memory instead. Session folders of Open MPI and PMIx always are.
+    pub detached: Vec<PathBuf>,
     /// Threads that fill the memory.
     pub threads: usize,
 }
@@ -112,6 +115,7 @@ impl Default for RestoreOptions {
             ids: Ids::default(),
             payload: Vec::new(),
             shared: None,
+            detached: vec![PathBuf::from("/dev/shm")],
             threads: 2,
         }
     }

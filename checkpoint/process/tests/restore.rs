@@ -170,3 +170,38 @@ fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
     assert_eq!((status, text), (0, answer), "after {taken} pictures");
     assert!(taken > 5, "only {taken}");
 }
+
+/// The program `guard` (an example), perhaps as somebody without any rights.
+fn guard(words: &[&str], unprivileged: bool) -> (bool, String) {
+    let guard = common::preload().with_file_name("guard");
+    // SAFETY: only asks.
+    let root = unsafe { libc::geteuid() } == 0;
+    let mut command = Command::new(if root && unprivileged { "setpriv" } else { "env" });
+    if root && unprivileged {
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
+    }
+    let output = command.arg(guard).args(words).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let more = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.success(), text + &more)
+}
+
+#[test]
+fn ten_generations_of_a_restored_process() {
+    let path = program("zoo.c", &["-pthread"]);
+    for words in [vec![], vec!["new"]] {
+        let all = [&words[..], &["10", "100", path.to_str().unwrap(), "4"]].concat();
+        let (ok, text) = guard(&all, false);
+        assert!(ok && text.contains("generation 10") && text.contains("amx: ok"), "{text}");
+    }
+}
+
+#[test]
+fn somebody_without_any_rights_can_do_it() {
+    let path = program("zoo.c", &["-pthread"]);
+    for order in ["fork", "pause"] {
+        let (ok, text) = guard(&[order, "2", "100", path.to_str().unwrap(), "3"], true);
+        assert!(ok && text.contains("generation 2") && text.contains("amx: ok"), "{text}");
+    }
+}

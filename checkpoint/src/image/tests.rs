@@ -129,7 +129,8 @@ fn golden_bytes_of_records_and_entries() {
     let mut bytes = Vec::new();
     descriptor(b"/x").encode(&mut bytes);
     let expected = "04003c000000\
-        03000000ffffffff0301020000000100000000000000020000000000000003000000000000000400000000000000\
+        03000000ffffffff03010200000001000000000000000200000000000000\
+        03000000000000000400000000000000\
         0500000000000000020000002f78";
     assert_eq!(hex(&bytes), expected);
     let mut room = Vec::new();
@@ -225,7 +226,9 @@ fn invariant_5_blocks_out_of_order_are_refused() {
 
 proptest! {
     #[test]
-    fn invariant_3_arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn invariant_3_arbitrary_bytes_never_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..600)
+    ) {
         let _ = Header::decode(&bytes, bytes.len() as u64);
         for record in records(&bytes) {
             let _ = record;
@@ -245,7 +248,9 @@ proptest! {
 
     #[test]
     fn invariant_4_what_is_decoded_encodes_to_the_same_bytes(
-        start in any::<u64>(), flags in any::<u32>(), data in prop::collection::vec(any::<u8>(), 0..300)
+        start in any::<u64>(),
+        flags in any::<u32>(),
+        data in prop::collection::vec(any::<u8>(), 0..300)
     ) {
         let mapping = Mapping {
             start,

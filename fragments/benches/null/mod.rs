@@ -3,6 +3,7 @@
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
+use rustbtl_fragments::wire::Header;
 use std::ops::Range;
 
 /// One end of a job of two processes in one set.
@@ -53,6 +54,12 @@ impl Host for Null {
             self.frame.extend_from_slice(&self.memory[range.start as usize..range.end as usize]);
         }
         Transmit::Accepted
+    }
+
+    #[inline]
+    fn transmit_eager(&mut self, to: PeerId, header: &Header, at: &mut u64, bytes: u64) -> bool {
+        let payload = Payload::Program(at, 0..bytes);
+        self.transmit(to, &header.encode(), payload, 0) == Transmit::Accepted
     }
 
     fn log_append(&mut self, _: &LogEntry, _: &mut u64) -> Result<LogRecord, LogFull> {

@@ -29,6 +29,7 @@ mod memory;
 mod producer;
 
 pub use consumer::{Consumer, Damage};
+pub use copy::copy_bytes;
 pub use heap::{Heap, heap};
 pub use memory::{Control, Memory, Raw, order};
 pub use producer::Producer;

@@ -56,6 +56,22 @@ pub unsafe trait Memory {
     /// # Safety
     /// `at + from.len() <= bytes()`, and these bytes are the producer's (invariant 3).
     unsafe fn write(&self, at: usize, from: &[u8]);
+    /// The line at `at` is likely to be written soon: a hint.
+    #[inline(always)]
+    fn will_write(&self, at: usize) {
+        let _ = at;
+    }
+    /// Write three words into the ring.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    #[inline(always)]
+    unsafe fn write_words(&self, at: usize, words: [u64; 3]) {
+        for (place, word) in words.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.write(at + 8 * place, &word.to_ne_bytes()) };
+        }
+    }
 }
 
 /// Ring memory by address: mapped or on the heap.
@@ -139,11 +155,35 @@ unsafe impl Memory for Raw {
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn write(&self, at: usize, from: &[u8]) {
         debug_assert!(at + from.len() <= self.bytes);
         // SAFETY: in bounds by the caller's promise; the source cannot overlap, since nobody
         // makes a reference to bytes that belong to the producer.
         unsafe { copy_bytes(from.as_ptr(), self.pointer(at), from.len()) }
+    }
+
+    #[inline(always)]
+    fn will_write(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which every x86-64 takes and which changes nothing.
+        unsafe {
+            core::arch::asm!(
+                "prefetchw [{}]",
+                in(reg) self.pointer(at),
+                options(nostack, preserves_flags, readonly)
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    #[inline(always)]
+    unsafe fn write_words(&self, at: usize, words: [u64; 3]) {
+        debug_assert!(at + 24 <= self.bytes);
+        for (place, word) in words.into_iter().enumerate() {
+            // SAFETY: in bounds by the caller's promise.
+            unsafe { self.pointer(at + 8 * place).cast::<u64>().write_unaligned(word) };
+        }
     }
 }

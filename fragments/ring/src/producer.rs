@@ -2,6 +2,9 @@
 
 use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes};
 
+/// Lines that are fetched ahead of the next frame, at most.
+const PREPARED_BYTES_MAX: usize = 8 * LINE;
+
 /// The sending end of a ring.
 #[derive(Debug)]
 pub struct Producer<M> {
@@ -41,6 +44,21 @@ impl<M: Memory> Producer<M> {
         // SAFETY: likewise; header and payload together have `len` bytes.
         unsafe { self.memory.write(at + header.len(), payload) };
         self.commit(at, header, len);
+        true
+    }
+
+    /// As [`Self::try_push`], for a header of 32 bytes in four little-endian words, of which the
+    /// first has the frame's length in its low half: nothing goes over memory on its way.
+    #[inline(always)]
+    pub fn try_push_words(&mut self, header: [u64; 4], payload: &[u8]) -> bool {
+        let len = size_of_val(&header) + payload.len();
+        let Some(at) = self.reserve(len) else { return false };
+        let words = [header[1].to_le(), header[2].to_le(), header[3].to_le()];
+        // SAFETY: `reserve` gave `len` bytes at `at`.
+        unsafe { self.memory.write_words(at + 8, words) };
+        // SAFETY: likewise; header and payload together have `len` bytes.
+        unsafe { self.memory.write(at + size_of_val(&header), payload) };
+        self.commit_word(at, header[0], len);
         true
     }
 
@@ -118,7 +136,11 @@ impl<M: Memory> Producer<M> {
     fn commit(&mut self, at: usize, header: &[u8], len: usize) {
         let mut first = [0; 8];
         first.copy_from_slice(&header[..8]);
-        let word = u64::from_le_bytes(first);
+        self.commit_word(at, u64::from_le_bytes(first), len);
+    }
+
+    #[inline(always)]
+    fn commit_word(&mut self, at: usize, word: u64, len: usize) {
         debug_assert_eq!(word as u32 as usize, len, "the header's length field is wrong");
         let word = (word & !0xFFFF_FFFF) | len as u64;
         let end = self.position + record_bytes(len) as u64;
@@ -132,6 +154,22 @@ impl<M: Memory> Producer<M> {
         if self.clean == ahead && ahead + LINE as u64 <= self.limit {
             self.memory.clear((ahead & self.mask) as usize);
             self.clean = ahead + LINE as u64;
+        }
+        if len > LINE {
+            self.prepare(end, len);
+        }
+    }
+
+    /// The next frame is likely to be as long as the last one: fetch its lines now, while nobody
+    /// waits for them.
+    #[inline]
+    fn prepare(&mut self, end: u64, len: usize) {
+        let bytes = record_bytes(len.min(PREPARED_BYTES_MAX)) as u64;
+        let last = (end + bytes).min(self.limit);
+        let mut line = end + LINE as u64;
+        while line < last {
+            self.memory.will_write((line & self.mask) as usize);
+            line += LINE as u64;
         }
     }
 }

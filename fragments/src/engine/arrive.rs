@@ -1,7 +1,7 @@
 //! Frames that arrive.
 
-use super::state::{Announced, Comm, Link, Message, NONE, Progress};
-use super::{Engine, FrameError, Host};
+use super::state::{Announced, Comm, Link, Message, Progress};
+use super::{Engine, FrameError, Host, Wanted};
 use crate::host::Status;
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -16,21 +16,62 @@ impl<H: Host> Engine<H> {
     /// The peer broke the protocol; the channel is no longer usable.
     #[inline]
     pub fn on_frame(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> Result<(), FrameError> {
+        let Some(header) = self.admit(host, from, frame)? else { return Ok(()) };
+        if header.kind == Kind::Eager {
+            return self.on_eager(host, from, &header, &frame[HEADER_BYTES..]);
+        }
+        self.on_other(host, from, &header, frame)
+    }
+
+    /// As [`Self::on_frame`], while a call waits for a message that `wanted` takes and has not
+    /// posted its receive. `Some`: here it was, its payload is in `buffer`.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the channel is no longer usable.
+    #[inline(always)]
+    pub fn on_frame_for(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        frame: &[u8],
+        wanted: Wanted,
+        buffer: &mut H::ReceiveBuffer,
+    ) -> Result<Option<Status>, FrameError> {
+        debug_assert!(self.posted.is_empty() && self.unexpected.is_empty(), "E3: it is the first");
+        let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
+        if header.kind != Kind::Eager {
+            return self.on_other(host, from, &header, frame).map(|()| None);
+        }
+        let payload = &frame[HEADER_BYTES..];
+        self.accept(host, from, &header, payload.len() as u64)?;
+        let key = Key { context: header.context, source: header.source, tag: header.tag };
+        if wanted.0.takes(&key) {
+            return Ok(Some(self.deliver(host, buffer, key, payload)));
+        }
+        self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
+        Ok(None)
+    }
+
+    /// The header of a frame, unless it comes from another life.
+    #[inline(always)]
+    fn admit(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        frame: &[u8],
+    ) -> Result<Option<Header>, FrameError> {
         let header = Header::decode(frame).map_err(FrameError::Wire)?;
         self.ensure_peer(host, from);
         let mine = self.incarnation;
         let peer = self.peer(from);
         if header.from != peer.info.incarnation || header.to != mine || peer.link == Link::Down {
             self.counters.stale_frames += 1;
-            return Ok(());
+            return Ok(None);
         }
         if peer.link == Link::Resync && header.kind != Kind::Resync {
             return Err(FrameError::Unexpected("a frame before the end of resync"));
         }
-        if header.kind == Kind::Eager {
-            return self.on_eager(host, from, &header, &frame[HEADER_BYTES..]);
-        }
-        self.on_other(host, from, &header, frame)
+        Ok(Some(header))
     }
 
     #[inline]
@@ -53,6 +94,7 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
+    #[inline(never)]
     fn on_other(
         &mut self,
         host: &mut H,
@@ -139,6 +181,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Keep a message for a receive that comes later.
+    #[inline(never)]
     fn keep(
         &mut self,
         key: Key,
@@ -157,7 +200,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// E1: the next number of its stream, or an error. Counts the message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn accept(
         &mut self,
         host: &mut H,
@@ -169,17 +212,18 @@ impl<H: Host> Engine<H> {
             return Err(FrameError::Unexpected("a message with a wildcard for a name"));
         }
         let comm = self.comm_of(header.context) as usize;
-        let at = match self.comms[comm].channels.get(header.source as usize) {
-            Some(&at) if at != NONE && self.channels[at as usize].peer == from => at as usize,
-            _ => self.channel_of(host, comm, from, CommRank(header.source))?,
+        let known = self.comms[comm].channels.get(header.source as usize).copied();
+        let channel = match known.and_then(|at| self.channels.get_mut(at as usize)) {
+            Some(channel) if channel.peer == from => channel,
+            _ => {
+                let at = self.channel_of(host, comm, from, CommRank(header.source))?;
+                &mut self.channels[at]
+            }
         };
-        let arrived = &mut self.channels[at].arrived;
-        let expected = arrived.get(header.tag);
-        if header.sequence != expected {
+        if let Err(expected) = channel.arrived.accept(header.tag, header.sequence) {
             let (expected, got) = (MessageSeq(expected), MessageSeq(header.sequence));
             return Err(FrameError::Sequence { expected, got });
         }
-        arrived.advance(header.tag);
         let peer = self.peer(from);
         peer.traffic.received_messages += 1;
         peer.traffic.received_bytes += bytes;

@@ -150,6 +150,7 @@ impl<H: Host> Engine<H> {
             outgoing,
             link: Link::Open,
             direct: !held,
+            near: !outgoing && id != self.me,
             listed: false,
             queue: VecDeque::new(),
             held,

@@ -4,13 +4,14 @@
 //! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence). The phases themselves are
 //! coordination's `Silence`; DESIGN.md "A line" says what the driver calls in which order.
 //!
-//! * **Inside the set** new messages (`Eager`, `Announce`) are held; what serves messages that are
-//!   matched already (`Grant`, `Data`, `Done`) and frames of the line go on, and overtake those
+//! * **Inside the set** new messages (`Eager`, `Announce`) are held; what serves messages that
+//!   are matched already (`Grant`, `Data`, `Done`) and frames of the line go on, and overtake those
 //!   that wait for room: these are part of the line. A frame that a transport has half taken is
 //!   finished before anything else.
-//! * **To other sets** (global lines) everything but payloads is held. A message that was sent after
-//!   one line must not be received before another; nor may the news of a match (`Grant`, `Done`,
-//!   the counters of `Resync`) that the line does not hold complete a synchronous send that it does.
+//! * **To other sets** (global lines) everything but payloads is held. A message that was sent
+//!   after one line must not be received before another; nor may the news of a match (`Grant`,
+//!   `Done`, the counters of `Resync`) that the line does not hold complete a synchronous send
+//!   that it does hold.
 
 use super::state::{Body, Link, Peer, Queued};
 use super::{Engine, FrameError, Host, PeerId};
@@ -132,6 +133,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// A frame of a line has come.
+    #[cold]
     pub(super) fn on_line(
         &mut self,
         host: &mut H,

@@ -34,7 +34,7 @@ mod state;
 use crate::counters::{Counters, Traffic};
 use crate::host::*;
 use crate::ids::*;
-use crate::matching::{Posted, Unexpected};
+use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
 pub use line::Side;
 use pool::Pool;
@@ -70,6 +70,10 @@ pub enum TagMatch {
     /// This tag.
     Is(i32),
 }
+
+/// What a call waits for that has not posted its receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted(Key);
 
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

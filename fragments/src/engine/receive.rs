@@ -1,10 +1,11 @@
 //! Receiving: posting, probing, claiming, cancelling.
 
 use super::state::{Message, Progress, Receive};
-use super::{CommId, Engine, Host, Received, Source, TagMatch};
+use super::{CommId, Engine, Host, Received, Source, TagMatch, Wanted};
 use crate::host::Status;
 use crate::ids::{CommRank, MessageId, PeerId, ReceiveId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
+use crate::wire::{Header, Kind};
 
 impl<H: Host> Engine<H> {
     #[inline]
@@ -20,6 +21,23 @@ impl<H: Host> Engine<H> {
                 TagMatch::Is(tag) => tag,
             },
         }
+    }
+
+    /// For [`Self::on_frame_for`]. None: other receives or messages come first, so a receive has
+    /// to be posted.
+    #[inline]
+    pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
+        let quiet = self.posted.is_empty() && self.unexpected.is_empty();
+        quiet.then(|| Wanted(self.pattern(comm, source, tag)))
+    }
+
+    /// Is this frame a whole message that `wanted` takes? (Else it is better left where it is by
+    /// who does not wait for it.)
+    #[inline]
+    pub fn is_wanted(&self, wanted: Wanted, frame: &[u8]) -> bool {
+        let Ok(header) = Header::decode(frame) else { return false };
+        let key = Key { context: header.context, source: header.source, tag: header.tag };
+        header.kind == Kind::Eager && wanted.0.takes(&key)
     }
 
     /// Post a receive.
@@ -87,7 +105,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Put a whole payload into a receive's buffer, as far as it fits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn deliver(
         &mut self,
         host: &mut H,

@@ -222,6 +222,12 @@ impl<H: Host> Engine<H> {
         }
     }
 
+    /// Is the channel to `peer` open and repaired, or was it never used?
+    pub fn is_open(&self, peer: PeerId) -> bool {
+        let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        peer.is_none_or(|peer| peer.link == Link::Open)
+    }
+
     /// There is a channel to `peer` again, in its `incarnation`: exchange stream counters, then
     /// repair (DESIGN §7.3). Call it before any frame that came over the new channel is handed in.
     ///

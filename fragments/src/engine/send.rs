@@ -3,7 +3,7 @@
 use super::queue::{origin, queued};
 use super::state::{Body, Comm, Link, Origin, Send};
 use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, Sent};
-use crate::host::{LogEntry, Payload, Transmit};
+use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
 use crate::wire::{
     ANNOUNCE_BYTES, FLAG_AGAIN, FLAG_PULL, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
@@ -43,55 +43,55 @@ impl<H: Host> Engine<H> {
         bytes: u64,
         token: H::Token,
     ) -> Result<Sent, SendError> {
-        let at = self.channel_to(host, comm, to);
-        let Comm { rank, context, .. } = self.comms[comm.0 as usize];
-        let channel = &mut self.channels[at];
-        let id = channel.peer;
-        let incarnation = self.incarnation;
-        let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else {
-            unreachable!("a channel's peer has a record")
-        };
-        let eager = bytes <= u64::from(peer.info.eager_bytes_max) && mode == Mode::Standard;
-        if !peer.outgoing && eager && peer.direct && id != self.me {
-            // The short way: inside the set, room at the transport, nothing to remember.
-            let sequence = channel.sent.advance(tag);
-            peer.traffic.sent_messages += 1;
-            peer.traffic.sent_bytes += bytes;
-            self.counters.sent_internal_messages += 1;
-            self.counters.sent_internal_bytes += bytes;
-            self.counters.eager_messages += 1;
-            let header = Header {
-                length: HEADER_BYTES as u32 + bytes as u32,
-                kind: Kind::Eager,
-                flags: 0,
-                context,
-                source: rank,
-                tag,
-                from: incarnation,
-                to: peer.info.incarnation,
-                sequence,
-            }
-            .encode();
-            let taken = match host.transmit(id, &header, Payload::Program(&mut buffer, 0..bytes), 0)
-            {
-                Transmit::Accepted => return Ok(Sent::Complete),
-                Transmit::Full(taken) => taken,
-                Transmit::Down => 0,
-            };
-            let send = Outbound {
-                peer: id,
-                context,
-                rank,
-                tag,
-                sequence,
-                bytes,
-                origin: Origin::Program(buffer),
-                token: Some(token),
-                synchronous: false,
-            };
-            return Ok(Sent::Pending(self.wait_for_room(send, &header, taken)));
+        let standard = mode == Mode::Standard;
+        if standard && self.send_now(host, comm, to, tag, &mut buffer, bytes) {
+            return Ok(Sent::Complete);
         }
-        self.send_long_way(host, at, context, rank, tag, mode, buffer, bytes, token)
+        self.send_long_way(host, comm, to, tag, mode, buffer, bytes, token)
+    }
+
+    /// The short way: inside the set, short, room at the transport, nothing to remember. False:
+    /// it is not to be had, nothing has changed.
+    #[inline(always)]
+    pub fn send_now(
+        &mut self,
+        host: &mut H,
+        comm: CommId,
+        to: CommRank,
+        tag: i32,
+        buffer: &mut H::SendBuffer,
+        bytes: u64,
+    ) -> bool {
+        let comm = &self.comms[comm.0 as usize];
+        let Some(&at) = comm.channels.get(to.0 as usize) else { return false };
+        // No channel yet: NONE is past the end of the list.
+        let Some(channel) = self.channels.get_mut(at as usize) else { return false };
+        let id = channel.peer;
+        let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else { return false };
+        if !peer.near || !peer.direct || bytes > u64::from(peer.info.eager_bytes_max) {
+            return false;
+        }
+        let header = Header {
+            length: HEADER_BYTES as u32 + bytes as u32,
+            kind: Kind::Eager,
+            flags: 0,
+            context: comm.context,
+            source: comm.rank,
+            tag,
+            from: self.incarnation,
+            to: peer.info.incarnation,
+            sequence: channel.sent.get(tag),
+        };
+        if !host.transmit_eager(id, &header, buffer, bytes) {
+            return false;
+        }
+        channel.sent.advance(tag);
+        peer.traffic.sent_messages += 1;
+        peer.traffic.sent_bytes += bytes;
+        self.counters.sent_internal_messages += 1;
+        self.counters.sent_internal_bytes += bytes;
+        self.counters.eager_messages += 1;
+        true
     }
 
     /// An eager message inside the set that found no room keeps its buffer until it is gone.
@@ -108,20 +108,22 @@ impl<H: Host> Engine<H> {
         id
     }
 
-    /// Messages to oneself, messages that leave the set, synchronous and long ones.
+    /// All others: to oneself, out of the set, synchronous, long, or without room at once.
     #[allow(clippy::too_many_arguments)]
+    #[inline(never)]
     fn send_long_way(
         &mut self,
         host: &mut H,
-        at: usize,
-        context: u32,
-        rank: u32,
+        comm: CommId,
+        to: CommRank,
         tag: i32,
         mode: Mode,
         mut buffer: H::SendBuffer,
         bytes: u64,
         token: H::Token,
     ) -> Result<Sent, SendError> {
+        let at = self.channel_to(host, comm, to);
+        let Comm { rank, context, .. } = self.comms[comm.0 as usize];
         let channel = &mut self.channels[at];
         let id = channel.peer;
         let synchronous = mode == Mode::Synchronous;

@@ -58,6 +58,8 @@ pub struct Peer {
     pub link: Link,
     /// Open, not held, and nothing waits: a frame may be offered to the transport at once.
     pub direct: bool,
+    /// Of this process' set, and not this process.
+    pub near: bool,
     /// Listed in `Engine::backlog`.
     pub listed: bool,
     /// Frames that keep their order.

@@ -23,23 +23,47 @@ pub struct Lanes {
 
 impl Lanes {
     /// Messages so far in the stream of `tag`.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, tag: i32) -> u64 {
-        if tag >= 0 {
-            return self.user;
-        }
+        if tag >= 0 { self.user } else { self.get_own(tag) }
+    }
+
+    #[inline(never)]
+    fn get_own(&self, tag: i32) -> u64 {
         let at = tag.unsigned_abs() as usize;
         if at < NEAR { self.near.get(at).copied().unwrap_or(0) } else { self.far.get(at as u32) }
     }
 
+    /// One more in the stream of `tag`, if `number` is its number; else gives that.
+    #[inline(always)]
+    pub fn accept(&mut self, tag: i32, number: u64) -> Result<(), u64> {
+        if tag >= 0 {
+            let fits = self.user == number;
+            self.user += u64::from(fits);
+            return if fits { Ok(()) } else { Err(self.user) };
+        }
+        let expected = self.get(tag);
+        if expected != number {
+            return Err(expected);
+        }
+        self.advance_own(tag);
+        Ok(())
+    }
+
     /// One more in the stream of `tag`; gives its number, from 0.
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self, tag: i32) -> u64 {
         if tag >= 0 {
             let number = self.user;
             self.user += 1;
             return number;
         }
+        self.advance_own(tag)
+    }
+
+    /// The same for the library's own tags.
+    #[inline(never)]
+    fn advance_own(&mut self, tag: i32) -> u64 {
         let at = tag.unsigned_abs() as usize;
         if at < NEAR {
             if self.near.is_empty() {

@@ -16,6 +16,8 @@ pub struct Deaf {
     log: Vec<(LogEntry, Vec<u8>)>,
     /// Calls of `complete`.
     pub completed: usize,
+    /// No room: so many bytes of the next frame are taken.
+    pub full: Option<usize>,
     /// Frames of checkpoints that came.
     pub line_frames: Vec<LineFrame>,
 }
@@ -55,8 +57,11 @@ impl Host for Deaf {
         _: PeerId,
         header: &[u8],
         payload: Payload<'_, Vec<u8>>,
-        _: usize,
+        taken: usize,
     ) -> Transmit {
+        if let Some(part) = self.full {
+            return Transmit::Full(part.max(taken));
+        }
         let mut frame = header.to_vec();
         frame.extend_from_slice(&self.bytes(&payload));
         self.frames.push(frame);
@@ -157,6 +162,11 @@ pub fn feed(data: &[u8]) {
         match how >> 5 {
             0 => engine.peer_down(&mut host, from),
             1 => engine.peer_up(&mut host, from, Incarnation(0)),
+            2 => engine.hold(if how & 8 == 0 { Side::Internal } else { Side::Outgoing }),
+            3 => {
+                let side = if how & 8 == 0 { Side::Internal } else { Side::Outgoing };
+                engine.release(&mut host, side);
+            }
             _ => {
                 let _ = engine.on_frame(&mut host, from, &frame);
             }

@@ -8,7 +8,7 @@ use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
-use rustbtl_fragments::wire::Kind;
+use rustbtl_fragments::wire::{Header, Kind};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -208,6 +208,25 @@ impl Host for SimHost {
         }
         let payload = self.bytes(&payload);
         self.net.borrow_mut().offer(self.me, to.0 as usize, header, &payload, taken)
+    }
+
+    fn transmit_eager(
+        &mut self,
+        to: PeerId,
+        header: &Header,
+        buffer: &mut Buffer,
+        bytes: u64,
+    ) -> bool {
+        assert!(self.options.same_set(self.me, to.0 as usize), "E4: an outgoing payload is logged");
+        let length = header.length as usize;
+        if self.prng.chance(30) || !self.net.borrow_mut().has_room(self.me, to.0 as usize, length) {
+            return false;
+        }
+        let payload = self.bytes(&Payload::Program(buffer, 0..bytes));
+        let mut net = self.net.borrow_mut();
+        let sent = net.offer(self.me, to.0 as usize, &header.encode(), &payload, 0);
+        assert!(matches!(sent, Transmit::Accepted | Transmit::Full(0)), "all or nothing");
+        sent == Transmit::Accepted
     }
 
     fn log_append(&mut self, entry: &LogEntry, buffer: &mut Buffer) -> Result<LogRecord, LogFull> {

@@ -119,6 +119,14 @@ impl Network {
         connection.alive && self.end(at, other).view == Some(connection.epoch)
     }
 
+    /// Is there room for all of a frame of this length, and is none half taken?
+    pub fn has_room(&mut self, from: usize, to: usize, length: usize) -> bool {
+        let room_bytes = self.options.room_bytes;
+        let current = self.is_current(from, to);
+        let wire = self.wire(from, to);
+        current && wire.partial.is_none() && wire.bytes + length <= room_bytes
+    }
+
     /// A frame is offered. `payload` gives the bytes of a range of the payload, now.
     pub fn offer(
         &mut self,
@@ -188,6 +196,9 @@ impl Network {
     pub fn take(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
         let reorder = self.prng.chance(self.options.reorder);
         let draw = self.prng.bits() as usize;
+        if self.options.slow_wire == Some((from, to)) && !self.prng.chance(5) {
+            return None;
+        }
         let wire = self.wire(from, to);
         if wire.frames.is_empty() {
             return None;
@@ -255,12 +266,9 @@ impl Wire {
                 let at = self.frames.len() - 1;
                 self.frames.insert(at, frame);
             }
-            Some(Planted::TokenOvertakes)
-                if is(&frame, Kind::Line)
-                    && self.frames.back().is_some_and(|last| is(last, Kind::Eager)) =>
-            {
-                let at = self.frames.len() - 1;
-                self.frames.insert(at, frame);
+            Some(Planted::TokenOvertakes) if is(&frame, Kind::Line) => {
+                let first = self.frames.iter().position(|other| !is(other, Kind::Line));
+                self.frames.insert(first.unwrap_or(self.frames.len()), frame);
             }
             _ => self.frames.push_back(frame),
         }

@@ -28,7 +28,7 @@ pub enum Planted {
     FrameLost,
     /// A half-taken frame is offered again from its start.
     SendBufferReused,
-    /// A token overtakes the eager fragments before it.
+    /// Frames of lines have a way of their own, past all others.
     TokenOvertakes,
     /// A token is sent while the frame before it is half taken.
     TokenPastHalfTaken,
@@ -38,6 +38,8 @@ pub enum Planted {
     FlushSkipped,
     /// A process goes on when it has its picture, whatever the others have.
     ResumeEarly,
+    /// A set goes on when it has its pictures of a global line, whatever the others have.
+    SetResumesEarly,
     /// Sends to other sets are not stopped for a global line.
     OutgoingNotHeld,
     /// Frames that a line held are dropped at its end.
@@ -107,6 +109,8 @@ pub struct Options {
     pub timeout: u64,
     /// Percent of pictures that fail, of images that cannot be stored, of manifests.
     pub failures: u32,
+    /// A pair of processes between which frames are long on their way.
+    pub slow_wire: Option<(usize, usize)>,
     /// Lines that are kept.
     pub kept_lines: usize,
     /// A bug.
@@ -174,10 +178,14 @@ impl Options {
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
             coordinated,
-            orders: if coordinated { prng.from_to(1, 10) as u32 } else { 0 },
+            orders: if coordinated { prng.from_to(1, 12) as u32 } else { 0 },
             restarts: if coordinated { prng.from_to(0, 4) as u32 } else { 0 },
             timeout: prng.pick(&[300, 1000, 3000, u64::MAX, u64::MAX]),
             failures: prng.pick(&[0, 0, 5, 20]),
+            slow_wire: (coordinated && prng.chance(60)).then(|| {
+                let rank = |prng: &mut Prng| prng.below(ranks as usize);
+                (rank(&mut prng), rank(&mut prng))
+            }),
             kept_lines: prng.from_to(1, 3) as usize,
             planted: None,
         }

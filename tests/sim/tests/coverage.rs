@@ -1,5 +1,6 @@
 //! The seeds really meet what they are for.
 
+use rustbtl_sim::lines::{LineReport, PHASES};
 use rustbtl_sim::options::{Options, Tier};
 use rustbtl_sim::run::run;
 
@@ -29,4 +30,37 @@ fn seeds_meet_what_they_are_for() {
          {total:?}; longest run {steps_max} steps"
     );
     assert!(total.iter().all(|&count| count > 50), "{total:?}");
+}
+
+#[test]
+fn seeds_of_lines_meet_what_they_are_for() {
+    let mut complete = [0; 2];
+    let mut aborted_in = [0; 8];
+    let mut other = [0; 6];
+    for seed in 1_000_000..1_001_000 {
+        let lines = run(&Options::of(Tier::Lines, seed)).lines;
+        (0..2).for_each(|at| complete[at] += lines.complete[at]);
+        (0..8).for_each(|at| aborted_in[at] += lines.aborted_in[at]);
+        let LineReport {
+            restarts, held_frames, flushes, entered_late, trimmed, open_sends, ..
+        } = lines;
+        for (total, count) in other.iter_mut().zip([
+            restarts,
+            held_frames,
+            flushes,
+            entered_late,
+            trimmed,
+            open_sends,
+        ]) {
+            *total += count;
+        }
+    }
+    eprintln!(
+        "complete set and global lines: {complete:?}; aborts in {PHASES:?} and outside: \
+         {aborted_in:?}; restarts, held frames, flushes, late entries, trimmed, open sends: \
+         {other:?}"
+    );
+    assert!(complete.iter().all(|&count| count > 300), "{complete:?}");
+    assert!(aborted_in.iter().all(|&count| count > 2), "{aborted_in:?} {PHASES:?}");
+    assert!(other.iter().all(|&count| count > 50), "{other:?}");
 }

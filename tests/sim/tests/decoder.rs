@@ -2,6 +2,7 @@
 //! and it does not allocate more than a small multiple of what came in.
 
 use proptest::prelude::*;
+use rustbtl_fragments::engine::{Held, HeldError, Side};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_sim::decoder::{busy, feed};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -33,10 +34,11 @@ static ALLOCATOR: Counting = Counting;
 /// Most that one allocation may take: a table of all context ids is 256 KiB.
 const ALLOCATION_MAX: usize = 1 << 20;
 
-fn modest(run: impl FnOnce()) {
+fn modest<R>(run: impl FnOnce() -> R) -> R {
     LARGEST.set(0);
-    run();
+    let result = run();
     assert!(LARGEST.get() <= ALLOCATION_MAX, "{} bytes at once", LARGEST.get());
+    result
 }
 
 proptest! {
@@ -58,6 +60,10 @@ proptest! {
     ) {
         modest(|| {
             let (mut engine, mut host) = busy(0);
+            if frames.len() % 2 == 1 {
+                engine.hold(Side::Internal);
+                engine.hold(Side::Outgoing);
+            }
             for (from, kind, flags, context, source, tag, sequence, total, payload) in frames {
                 let mut frame = vec![0; 32];
                 frame[4..7].copy_from_slice(&[0xB1, kind, flags]);
@@ -96,6 +102,42 @@ proptest! {
                 engine.check();
             }
         });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Accounts of held messages come from other processes.
+    #[test]
+    fn arbitrary_accounts_are_survived(
+        entries in prop::collection::vec((0u32..4, small(), tag(), small(), small64()), 0..40),
+        cut in any::<prop::sample::Index>(),
+        change in any::<(prop::sample::Index, u8)>(),
+    ) {
+        let mut bytes = b"Hld1".to_vec();
+        bytes.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+        for (what, context, lane, lanes, number) in entries {
+            bytes.extend_from_slice(&what.to_le_bytes());
+            bytes.extend_from_slice(&context.to_le_bytes());
+            bytes.extend_from_slice(&lane.to_le_bytes());
+            bytes.extend_from_slice(&lanes.to_le_bytes());
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        modest(|| {
+            if let Ok(held) = Held::decode(&bytes) {
+                // Counts of 0, which no engine tells, go.
+                let encoded = held.encode();
+                prop_assert_eq!(Held::decode(&encoded).unwrap().encode(), encoded);
+            }
+            let short = &bytes[..cut.index(bytes.len())];
+            prop_assert_eq!(Held::decode(short), Err(HeldError::Length));
+            let (at, value) = change;
+            let mut damaged = bytes.clone();
+            damaged[at.index(bytes.len())] = value;
+            let _ = Held::decode(&damaged);
+            Ok(())
+        })?;
     }
 }
 

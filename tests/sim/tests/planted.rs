@@ -18,6 +18,17 @@ fn planted_bugs_are_caught() {
         (Planted::RepeatedSendsReachPeers, Tier::Deaths, 50),
         (Planted::IncarnationIgnored, Tier::Deaths, 100),
         (Planted::TrimTooEarly, Tier::Deaths, 200),
+        (Planted::TokenOvertakes, Tier::Lines, 2000),
+        (Planted::TokenPastHalfTaken, Tier::Lines, 2000),
+        (Planted::RendezvousSilenceSkipped, Tier::Lines, 2000),
+        (Planted::FlushSkipped, Tier::Lines, 2000),
+        (Planted::ResumeEarly, Tier::Lines, 2000),
+        (Planted::SetResumesEarly, Tier::Lines, 2000),
+        (Planted::OutgoingNotHeld, Tier::Lines, 2000),
+        (Planted::MatchesNotHeld, Tier::Lines, 2000),
+        (Planted::HeldFramesLost, Tier::Lines, 2000),
+        (Planted::StaleLineAccepted, Tier::Lines, 2000),
+        (Planted::TrimBeforeCommit, Tier::Lines, 2000),
     ];
     let mut missed = Vec::new();
     for (planted, tier, seeds) in plan {

@@ -20,5 +20,5 @@ fn deaths() {
 
 #[test]
 fn lines() {
-    run_many(Tier::Lines, 1500);
+    run_many(Tier::Lines, 1000);
 }

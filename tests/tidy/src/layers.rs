@@ -47,7 +47,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "*",
         ],
     ),
-    ("rustbtl-conformance", &["rustbtl-component", "rustbtl-fragments", "rustbtl-ring", "*"]),
+    (
+        "rustbtl-conformance",
+        &["rustbtl-component", "rustbtl-coordination", "rustbtl-fragments", "rustbtl-ring", "*"],
+    ),
     ("rustbtl-sim", &["rustbtl-fragments", "rustbtl-checkpoint", "rustbtl-coordination", "*"]),
     ("rustbtl-tidy", &["*"]),
     ("xtask", &["*"]),

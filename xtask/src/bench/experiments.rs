@@ -58,6 +58,13 @@ pub struct Experiment {
     pub once: bool,
 }
 
+impl Experiment {
+    /// Does it need programs that nothing else of ours needs?
+    pub fn needs_tools(&self) -> bool {
+        self.program == Program::Instructions || self.sides.contains(&UCX)
+    }
+}
+
 /// Which program, and what its output looks like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Program {

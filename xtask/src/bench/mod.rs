@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::error::{Context, Result, fail};
-use crate::paths;
+use crate::{paths, setup};
 use experiments::Experiment;
 use launch::Bench;
 use machine::Machine;
@@ -78,6 +78,9 @@ pub fn run(options: &Options) -> Result<()> {
     let experiments = experiments::chosen(&options.only);
     if experiments.is_empty() || pairs == 0 {
         fail!("nothing to measure (names: `cargo xtask bench --list`; at least one pair)");
+    }
+    if experiments.iter().any(Experiment::needs_tools) {
+        setup::run_for_bench()?;
     }
     let machine = Machine::ask();
     eprintln!("bench: {}", machine.line());

@@ -14,6 +14,9 @@ use super::{environment, network};
 use crate::error::{Context, Result};
 use crate::{paths, sys};
 
+/// The parameter that says where components are.
+const COMPONENT_PATH: &str = "mca_base_component_path";
+
 /// MCA parameters that the emulation sets unless the user sets them.
 fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(String, String)> {
     let agent = stage.rsh_agent();
@@ -41,16 +44,20 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
         set.push(("mpi_yield_when_idle", "1".into()));
     }
     if options.plain {
-        set.push(("mca_base_component_path", "SYSTEM_DEFAULT".into()));
+        set.push((COMPONENT_PATH, "SYSTEM_DEFAULT".into()));
         set.push(("pml", "ob1".into()));
         set.push(("btl", if has_prrte { "self,sm,tcp" } else { "self,vader,tcp" }.into()));
     } else {
-        set.push(("mca_base_component_path", component_path.into()));
+        set.push((COMPONENT_PATH, component_path.into()));
         set.push(("pml", "v".into()));
         set.push(("vprotocol", "correlated".into()));
         if options.report.is_some() {
             set.push(("vprotocol_correlated_report", text(&reports)));
         }
+    }
+    if has_prrte {
+        // PRRTE and PMIx would take it for theirs, too, and complain.
+        set.retain(|(key, _)| *key != COMPONENT_PATH);
     }
     set.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
 }

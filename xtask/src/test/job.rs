@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ pub const SECONDS: u32 = 300;
 const GRACE: Duration = Duration::from_secs(20);
 
 /// A job to run.
+#[derive(Clone)]
 pub struct Job {
     /// Words before `--`.
     options: Vec<OsString>,
@@ -54,6 +55,12 @@ impl Job {
         }
     }
 
+    /// A job that is started again from the newest global line in a folder.
+    pub fn restart(nodes: u32, ppn: u32, lines: &Path) -> Job {
+        let nothing: [&str; 0] = [];
+        Job::new(nodes, ppn, &nothing).with(&["--restart", &lines.display().to_string()])
+    }
+
     /// Adds options of `cargo xtask cluster`.
     pub fn with(mut self, options: &[&str]) -> Job {
         self.options.extend(options.iter().map(OsString::from));
@@ -64,7 +71,10 @@ impl Job {
     pub fn command(&self, program: &[&OsStr]) -> Command {
         let mut cluster = Command::new(program[0]);
         cluster.args(&program[1..]).arg("cluster").args(&self.options);
-        cluster.args(["--timeout", &self.seconds.to_string(), "--"]).args(&self.command);
+        cluster.args(["--timeout", &self.seconds.to_string()]);
+        if !self.command.is_empty() {
+            cluster.arg("--").args(&self.command);
+        }
         cluster.current_dir(&self.folder);
         cluster
     }

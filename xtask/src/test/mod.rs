@@ -5,6 +5,7 @@ mod errors;
 mod guardians;
 mod header;
 mod job;
+mod lines;
 mod mpi;
 mod programs;
 mod scratch;
@@ -15,6 +16,7 @@ mod trees;
 use clap::Args;
 
 use crate::error::{Result, fail};
+use crate::tree::Version;
 use crate::{build, setup};
 use summary::Summary;
 
@@ -27,17 +29,17 @@ pub struct Options {
     /// Only cases of the MPI tiers whose name contains TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "fast")]
     only: Option<String>,
-    /// Only Open MPI 4.1 and 5.0 built with rustbtl in them; builds both where that was not done
-    #[arg(long, conflicts_with = "fast")]
-    trees: bool,
+    /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
+    #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
+    trees: Option<Option<Version>>,
 }
 
 /// Runs the tests; fails if one fails.
 pub fn run(options: &Options) -> Result<()> {
     setup::run()?;
     let mut summary = Summary::new(options.only.clone());
-    if options.trees {
-        trees::run(&mut summary);
+    if let Some(version) = options.trees {
+        trees::run(&mut summary, version);
         return if summary.finish() { Ok(()) } else { fail!("some tests failed") };
     }
     if options.only.is_none() {
@@ -50,6 +52,7 @@ pub fn run(options: &Options) -> Result<()> {
         mpi::run(&mut summary, built);
         if built {
             errors::run(&mut summary);
+            lines::run(&mut summary);
             guardians::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);

@@ -203,11 +203,20 @@ fn place(source: &Path, over: &Over) -> PathBuf {
 
 /// Compiles a program into the target folder.
 pub fn compile(source: &Path) -> Result<PathBuf> {
-    compile_over(source, &Over::Component)
+    compile_with(source, &[])
+}
+
+/// The same with more options.
+pub fn compile_with(source: &Path, options: &[&str]) -> Result<PathBuf> {
+    compile_as(source, &Over::Component, options)
 }
 
 /// The same, for another Open MPI.
 pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
+    compile_as(source, over, &[])
+}
+
+fn compile_as(source: &Path, over: &Over, options: &[&str]) -> Result<PathBuf> {
     let folder = folder(over);
     fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
     let program = place(source, over);
@@ -216,7 +225,7 @@ pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
         Some(tree) => tree.command(words[0]),
         None => Command::new(words[0]),
     };
-    command.args(&words[1..]).args(["-O2", "-o"]).arg(&program).arg(source);
+    command.args(&words[1..]).args(options).args(["-O2", "-o"]).arg(&program).arg(source);
     run::output(command.args(["-lm", "-pthread"]))?;
     Ok(program)
 }

@@ -49,18 +49,21 @@ const SLIM: [&str; 9] = [
     "--with-libevent=external",
 ];
 
-/// More for each version. PRRTE wants a newer PMIx than Debian 12 has.
-fn configure_arguments(version: Version, link: Link) -> Vec<&'static str> {
-    let mut arguments = SLIM.to_vec();
+/// More for each version. PRRTE wants a newer PMIx than Debian 12 has; with 4.1 it is Debian's, as
+/// in Debian's own Open MPI.
+fn configure_arguments(version: Version, link: Link) -> Vec<String> {
+    let debians_pmix = format!("--with-pmix=/usr/lib/{}-linux-gnu/pmix2", env::consts::ARCH);
+    let mut arguments: Vec<String> = SLIM.map(str::to_string).to_vec();
     arguments.extend(match version {
-        Version::V41 => ["--with-pmix=external", "--without-verbs"],
-        Version::V50 => ["--with-pmix=internal", "--with-prrte=internal"],
+        Version::V41 => [debians_pmix, "--without-verbs".into()],
+        Version::V50 => ["--with-pmix=internal".into(), "--with-prrte=internal".into()],
     });
-    arguments.extend(match link {
-        Link::Dso if version.default_link() != link => Some("--enable-mca-dso"),
-        Link::Static if version.default_link() != link => Some("--enable-mca-static"),
-        _ => None,
-    });
+    let link = match link {
+        _ if version.default_link() == link => None,
+        Link::Dso => Some("--enable-mca-dso".into()),
+        Link::Static => Some("--enable-mca-static".into()),
+    };
+    arguments.extend(link);
     arguments
 }
 
@@ -151,13 +154,17 @@ pub fn build(version: Version, link: Link) -> Result<Installed> {
         make(&places.build, &[], "make")?;
         make(&places.build, &["install"], "install")
     })?;
+    let key = combined(&[&key, &prepared.flags_key]);
+    places.step("flags", &key, || {
+        make(&places.build.join(prepare::COMPONENT), &["mostlyclean"], "clean")
+    })?;
     component(&places, link)?;
     let installed = Installed { prefix: places.prefix };
     check_listed(&installed)?;
     Ok(installed)
 }
 
-fn configure(places: &Places, arguments: &[&str]) -> Result<()> {
+fn configure(places: &Places, arguments: &[String]) -> Result<()> {
     fs::create_dir_all(&places.build).context(|| places.build.display().to_string())?;
     let mut configure = Command::new(places.source.join("configure"));
     configure.arg(format!("--prefix={}", places.prefix.display())).args(arguments);

@@ -1,5 +1,5 @@
-//! The Rust core as a workspace of its own, with the crates that it needs in it: the part of our
-//! workspace below `rustbtl-component`, without tests and benchmarks.
+//! The Rust part as a workspace of its own, with the crates that it needs in it: the part of our
+//! workspace below component and runtime, without tests and benchmarks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,11 @@ use super::files::Files;
 use crate::error::{Context, Result, failure};
 use crate::{paths, run};
 
-/// The crate that becomes a static library.
-const TOP: &str = "rustbtl-component";
+/// The crates that become a static library and a program.
+const TOPS: [&str; 2] = ["rustbtl-component", "rustbtl-runtime"];
+
+/// What a build script of these crates compiles; it is found by its place in the workspace.
+const RESTORER: &str = "glue-c/restorer";
 
 /// Where cargo finds crates, in a tree without network.
 const CONFIG: &str = "\
@@ -37,7 +40,7 @@ pub fn files(place: &Path) -> Result<Files> {
 fn stage() -> Result<PathBuf> {
     let root = paths::root();
     let mut own = Files::default();
-    let crates = crates_below(&metadata()?, TOP);
+    let crates = crates_below(&metadata()?, &TOPS);
     let read = |file: PathBuf| fs::read_to_string(&file).context(|| file.display().to_string());
     own.add_text("Cargo.toml", workspace(&read(root.join("Cargo.toml"))?, &crates));
     own.add_text(".cargo/config.toml", CONFIG.into());
@@ -48,14 +51,20 @@ fn stage() -> Result<PathBuf> {
         own.add_text(folder.join("Cargo.toml"), package(&read(from.join("Cargo.toml"))?));
         add_sources(&mut own, folder, &from)?;
     }
+    own.add_folder(Path::new(RESTORER), &root.join(RESTORER))?;
     let stages = paths::target().join("ompi-tree");
     let stage = stages.join(&own.digest(|_| true)[..16]);
     if !stage.exists() {
         let unfinished = stages.join(format!("unfinished-{}", std::process::id()));
-        let _ = (fs::remove_dir_all(&unfinished), fs::remove_dir_all(&stages));
+        let _ = fs::remove_dir_all(&unfinished);
         own.write_all(&unfinished)?;
         vendor(&unfinished)?;
-        fs::rename(&unfinished, &stage).context(|| stage.display().to_string())?;
+        let renamed = fs::rename(&unfinished, &stage);
+        let _ = fs::remove_dir_all(&unfinished);
+        // Somebody else may have made the same meanwhile.
+        renamed
+            .or_else(|e| if stage.exists() { Ok(()) } else { Err(e) })
+            .context(|| stage.display().to_string())?;
     }
     Ok(stage)
 }
@@ -100,12 +109,13 @@ fn metadata() -> Result<Value> {
     serde_json::from_str(&text).map_err(|e| failure!("what cargo metadata says: {e}"))
 }
 
-/// Folders of the crates of ours that `top` is made of.
-fn crates_below(metadata: &Value, top: &str) -> BTreeSet<PathBuf> {
+/// Folders of the crates of ours that these are made of.
+fn crates_below(metadata: &Value, tops: &[&str]) -> BTreeSet<PathBuf> {
     let empty = Vec::new();
     let packages = metadata["packages"].as_array().unwrap_or(&empty);
     let root = Path::new(metadata["workspace_root"].as_str().unwrap_or_default());
-    let (mut todo, mut seen) = (vec![top.to_string()], BTreeSet::new());
+    let mut todo: Vec<String> = tops.iter().map(|top| top.to_string()).collect();
+    let mut seen = BTreeSet::new();
     let mut folders = BTreeSet::new();
     while let Some(name) = todo.pop() {
         let Some(package) = packages.iter().find(|p| p["name"] == name.as_str()) else { continue };
@@ -192,7 +202,7 @@ mod tests {
             { "name": "low", "manifest_path": "/w/x/low/Cargo.toml", "dependencies": [] },
             { "name": "sim", "manifest_path": "/w/sim/Cargo.toml", "dependencies": [] },
         ] });
-        let found = crates_below(&metadata, "top");
+        let found = crates_below(&metadata, &["top"]);
         assert_eq!(found, BTreeSet::from(["top".into(), "x/low".into()]));
     }
 }

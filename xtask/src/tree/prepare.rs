@@ -11,12 +11,17 @@ use crate::paths;
 /// The component's folder in a tree.
 pub const COMPONENT: &str = "ompi/mca/vprotocol/correlated";
 
+/// The other component's, in a tree with ORTE.
+const ERRMGR: &str = "orte/mca/errmgr/correlated";
+
 /// What was put into the tree.
 pub struct Prepared {
     /// The tree's version.
     pub version: Version,
     /// Changes when autogen.pl has to run again.
     pub autogen_key: String,
+    /// Changes when our component's flags may have changed, which make does not see.
+    pub flags_key: String,
     /// Files that were written or removed.
     pub touched: usize,
 }
@@ -24,17 +29,17 @@ pub struct Prepared {
 /// Puts it there; what is there already is left alone.
 pub fn run(tree: &Path) -> Result<Prepared> {
     let version = version_of(tree)?;
-    let files = files()?;
+    let files = files(version)?;
     let touched = files.write(tree)?;
-    let for_autogen = |place: &Path| {
-        let name = place.file_name().unwrap_or_default();
-        name == "Makefile.am" || place.extension().is_some_and(|e| e == "m4")
-    };
-    Ok(Prepared { version, autogen_key: files.digest(for_autogen), touched })
+    // make itself runs automake after a change of Makefile.am or sources.am.
+    let for_autogen = |place: &Path| place.extension().is_some_and(|e| e == "m4");
+    let for_flags = |place: &Path| place.ends_with("Makefile.am");
+    let (autogen_key, flags_key) = (files.digest(for_autogen), files.digest(for_flags));
+    Ok(Prepared { version, autogen_key, flags_key, touched })
 }
 
 /// Everything, by its place in the tree.
-fn files() -> Result<Files> {
+fn files(version: Version) -> Result<Files> {
     let component = Path::new(COMPONENT);
     let mut files = core::files(&component.join("rust"))?;
     let rust: Vec<PathBuf> = files.places().map(Path::to_path_buf).collect();
@@ -42,12 +47,23 @@ fn files() -> Result<Files> {
     for folder in ["config", "ompi"] {
         files.add_folder(Path::new(folder), &snippets.join(folder))?;
     }
-    let glue = glue()?;
-    for file in glue.c.iter().chain(&glue.help) {
-        files.add_file(component.join(file), &paths::root().join("glue-c").join(file))?;
+    add_glue(&mut files, component, "vprotocol", &rust)?;
+    if version == Version::V41 {
+        // 5.0 has no ORTE.
+        files.add_folder(Path::new("orte"), &snippets.join("orte"))?;
+        add_glue(&mut files, Path::new(ERRMGR), "errmgr", &[])?;
     }
-    files.add_text(component.join("sources.am"), sources_am(&glue, &rust));
     Ok(files)
+}
+
+/// The files of glue-c for a component of the framework, and lists of them.
+fn add_glue(files: &mut Files, to: &Path, framework: &str, rust: &[PathBuf]) -> Result<()> {
+    let glue = glue(framework)?;
+    for file in glue.c.iter().chain(&glue.help) {
+        files.add_file(to.join(file), &paths::root().join("glue-c").join(file))?;
+    }
+    files.add_text(to.join("sources.am"), sources_am(&glue, rust));
+    Ok(())
 }
 
 /// Files of glue-c that belong to the component.
@@ -56,17 +72,18 @@ struct Glue {
     help: Vec<String>,
 }
 
-fn glue() -> Result<Glue> {
+fn glue(framework: &str) -> Result<Glue> {
     let folder = paths::root().join("glue-c");
     let entries = fs::read_dir(&folder).context(|| folder.display().to_string())?;
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names.collect();
     names.sort();
     let is_c = |name: &&String| {
-        let shared = name.ends_with(".h") && !name.contains('_');
-        shared || name.starts_with("vprotocol_") && (name.ends_with(".c") || name.ends_with(".h"))
+        let shared = framework == "vprotocol" && name.ends_with(".h") && !name.contains('_');
+        let own = name.starts_with(framework);
+        shared || own && (name.ends_with(".c") || name.ends_with(".h"))
     };
-    let is_help = |name: &&String| name.starts_with("help-mca-vprotocol-");
+    let is_help = |name: &&String| name.starts_with(&format!("help-mca-{framework}-"));
     Ok(Glue {
         c: names.iter().filter(is_c).cloned().collect(),
         help: names.iter().filter(is_help).cloned().collect(),
@@ -86,13 +103,12 @@ fn sources_am(glue: &Glue, rust: &[PathBuf]) -> String {
         format!("\n{name} ={items}\n")
     };
     let head = "# Written by `cargo xtask ompi-tree prepare` of rustbtl.\n";
-    [
-        head.to_string(),
-        list("glue_sources", &glue.c),
-        list("help_texts", &glue.help),
-        list("rust_sources", &rust),
-    ]
-    .concat()
+    let mut text = head.to_string() + &list("glue_sources", &glue.c);
+    text += &list("help_texts", &glue.help);
+    if !rust.is_empty() {
+        text += &list("rust_sources", &rust);
+    }
+    text
 }
 
 /// Which Open MPI the tree is, if it is one that we know.

@@ -49,7 +49,7 @@ impl Tarball {
         format!("openmpi_{}.orig.tar.xz", self.version)
     }
 
-    /// Unpacks it as the folder `to`, whole or not at all; downloads it if that was not done before.
+    /// Unpacks it as the folder `to`, whole or not at all; downloads it where that was not done.
     pub fn unpack(&self, to: &Path) -> Result<()> {
         let packed = self.download()?;
         let unfinished = to.with_extension("unfinished");

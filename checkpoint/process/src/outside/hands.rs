@@ -207,7 +207,7 @@ impl Hands {
     /// Writes into the child's memory.
     pub fn write(&self, address: u64, data: &[u8]) -> Result<(), OutsideError> {
         let writing = OutsideError::system("writing the memory of the new process");
-        pages::write(self.pid, address, &mut data.to_vec()).map_err(writing)
+        pages::write(self.pid, address, data).map_err(writing)
     }
 
     /// One call among many, made when the queue is full or something else is to be done.

@@ -9,9 +9,12 @@ use super::image_file::ImageFile;
 use super::{OutsideError, SharedPlace};
 use rustbtl_checkpoint::image::Block;
 use rustbtl_checkpoint::image::record::SharedObject;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// Makes the object, or finds it, and fills what is missing.
 pub fn make(
@@ -48,6 +51,39 @@ pub fn make(
     }
     // SAFETY: our own lock.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
+    Ok(file)
+}
+
+/// The file that a shared mapping wrote to, if it is to be written again: it has a name, and lies
+/// neither in a folder that is `detached` nor in a session folder of Open MPI or PMIx, whose
+/// processes may be gone, or others.
+pub fn path_of<'a>(path: &'a [u8], detached: &[PathBuf]) -> Option<&'a Path> {
+    let named = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
+    let path = Some(Path::new(OsStr::from_bytes(path))).filter(|_| named)?;
+    let session = path.components().any(|part| {
+        let part = part.as_os_str().as_bytes();
+        part.starts_with(b"ompi.") || part.starts_with(b"pmix")
+    });
+    let apart = session || detached.iter().any(|folder| path.starts_with(folder));
+    (!apart).then_some(path)
+}
+
+/// Puts the content back into the file itself: what the mapping had when it was pictured.
+pub fn write_back(
+    image: &ImageFile,
+    object: &SharedObject<'_>,
+    path: &Path,
+) -> Result<File, OutsideError> {
+    let failed = || OutsideError::system(format!("{} (it was mapped shared)", path.display()));
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed())?;
+    let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+    let bytes = file.metadata().map_err(failed())?.len();
+    for block in image.blocks.iter().filter(|block| u32::from(block.space) == object.space) {
+        let data = image.block(block, &mut stored, &mut unpacked)?;
+        // The last page of a file is only partly the file's.
+        let inside = bytes.saturating_sub(block.address).min(data.len() as u64) as usize;
+        file.write_all_at(&data[..inside], block.address).map_err(failed())?;
+    }
     Ok(file)
 }
 

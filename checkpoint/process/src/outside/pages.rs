@@ -66,7 +66,7 @@ impl Memory {
         let mut done = 0;
         while done < into.len() {
             let at = address + done as u64;
-            match transfer(libc::SYS_process_vm_readv, self.pid, &mut into[done..], at) {
+            match transfer_in(self.pid, &mut into[done..], at) {
                 Ok(count) if count > 0 => done += count,
                 // Not readable, for the process itself: the file in /proc reads it all the same.
                 _ => done += self.read_page(at, &mut into[done..])?,
@@ -88,22 +88,30 @@ impl Memory {
     }
 }
 
-/// process_vm_readv(2) or process_vm_writev(2) of one piece.
-fn transfer(call: i64, pid: u32, local: &mut [u8], address: u64) -> io::Result<usize> {
+/// process_vm_readv(2) of one piece.
+fn transfer_in(pid: u32, local: &mut [u8], address: u64) -> io::Result<usize> {
     let own = [local.as_mut_ptr().addr(), local.len()];
     let other = [address as usize, local.len()];
     let a = [pid as usize, own.as_ptr().addr(), 1, other.as_ptr().addr(), 1, 0];
-    // SAFETY: the kernel reads or writes `local`, which is borrowed mutably, and memory of a
-    // process that runs no code of ours.
-    unsafe { crate::raw::call(call, a) }.map_err(io::Error::from)
+    // SAFETY: the kernel writes into `local` only, which is borrowed mutably.
+    unsafe { crate::raw::call(libc::SYS_process_vm_readv, a) }.map_err(io::Error::from)
+}
+
+/// process_vm_writev(2) of one piece.
+fn transfer_out(pid: u32, local: &[u8], address: u64) -> io::Result<usize> {
+    let own = [local.as_ptr().addr(), local.len()];
+    let other = [address as usize, local.len()];
+    let a = [pid as usize, own.as_ptr().addr(), 1, other.as_ptr().addr(), 1, 0];
+    // SAFETY: the kernel reads `local`, and writes memory of a process that runs no code of ours.
+    unsafe { crate::raw::call(libc::SYS_process_vm_writev, a) }.map_err(io::Error::from)
 }
 
 /// Writes all of it into a process.
-pub fn write(pid: u32, address: u64, from: &mut [u8]) -> io::Result<()> {
+pub fn write(pid: u32, address: u64, from: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < from.len() {
         let at = address + done as u64;
-        match transfer(libc::SYS_process_vm_writev, pid, &mut from[done..], at)? {
+        match transfer_out(pid, &from[done..], at)? {
             0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
             count => done += count,
         }
@@ -116,7 +124,7 @@ pub fn read(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < into.len() {
         let at = address + done as u64;
-        match transfer(libc::SYS_process_vm_readv, pid, &mut into[done..], at)? {
+        match transfer_in(pid, &mut into[done..], at)? {
             0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
             count => done += count,
         }

@@ -56,12 +56,30 @@ fn make_objects(
     let mut made = Objects::new();
     for shared in &plan.objects {
         let key = (shared.device, shared.inode);
+        // Not those of mappings that the process has excluded.
+        let mapped = plan
+            .mappings
+            .iter()
+            .any(|map| map.kind == record::MAPPING_SHARED && (map.device, map.inode) == key);
+        let unnamed = plan.descriptors.all.iter().any(|open| {
+            open.kind == record::DESCRIPTOR_UNNAMED && (open.device, open.inode) == key
+        });
+        if !mapped && !unnamed {
+            continue;
+        }
+        let writes = plan.mappings.iter().any(|map| {
+            (map.device, map.inode) == key && map.protection & libc::PROT_WRITE as u32 != 0
+        });
         let same = |device, inode| (device, inode) == key;
         // The exact size of a file that was open, else the pages that were mapped.
         let open = plan.descriptors.all.iter().find(|open| same(open.device, open.inode));
         let bytes = open.map_or(shared.bytes, |open| open.b);
-        let place = options.shared.as_ref();
-        made.insert(key, object::make(image, shared, bytes, place)?);
+        let named = object::path_of(shared.path, &options.detached).filter(|_| writes);
+        let file = match named {
+            Some(path) => object::write_back(image, shared, path)?,
+            None => object::make(image, shared, bytes, options.shared.as_ref())?,
+        };
+        made.insert(key, file);
     }
     Ok(made)
 }
@@ -256,13 +274,10 @@ impl<'a, 'b> Restoring<'a, 'b> {
         let next = AtomicUsize::new(0);
         let worker = || -> Result<(), OutsideError> {
             let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
-            let mut own = Vec::new();
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let data = image.block(block, &mut stored, &mut unpacked)?;
-                own.clear();
-                own.extend_from_slice(data);
                 let writing = OutsideError::system("writing the memory of the new process");
-                pages::write(pid, block.address, &mut own).map_err(writing)?;
+                pages::write(pid, block.address, data).map_err(writing)?;
             }
             Ok(())
         };

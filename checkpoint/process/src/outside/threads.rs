@@ -1,7 +1,8 @@
 //! Threads of a restored process: what each does before it enters its own code.
 //!
 //! Source: FACTS-image §1 (rseq, robust list, AMX), §2 (recreating threads; ids). The C library's
-//! note of a thread's id is never changed: either the id is the same, or owners of locks stay valid.
+//! note of a thread's id is never changed: either the id is the same, or owners of locks stay
+//! valid.
 //! Mirrors `struct thread` of `glue-c/restorer/restorer.c`.
 
 use super::OutsideError;

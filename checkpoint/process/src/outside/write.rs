@@ -116,6 +116,7 @@ impl Work {
             let (address, from, bytes) = (run.offset, run.copy, run.bytes);
             self.pieces.push(Piece { space, address, from, bytes });
         }
+        self.pieces = disjoint(std::mem::take(&mut self.pieces));
         self.surroundings(pid, text, memory)
     }
 
@@ -402,6 +403,23 @@ fn store(
     Ok((end.into_inner(), blocks))
 }
 
+/// In order, and each page once: an object may be mapped at several places.
+fn disjoint(mut pieces: Vec<Piece>) -> Vec<Piece> {
+    pieces.sort_unstable_by_key(|piece| (piece.space, piece.address));
+    let mut free = (0, 0);
+    for piece in &mut pieces {
+        let end = piece.address + piece.bytes;
+        let start = if piece.space == free.0 { piece.address.max(free.1) } else { piece.address };
+        let start = start.min(end);
+        (piece.from, piece.bytes) = (piece.from + (start - piece.address), end - start);
+        piece.address = start;
+        let before = if piece.space == free.0 { free.1 } else { 0 };
+        free = (piece.space, end.max(before));
+    }
+    pieces.retain(|piece| piece.bytes > 0);
+    pieces
+}
+
 fn split(piece: &Piece) -> impl Iterator<Item = Piece> {
     let piece = *piece;
     (0..piece.bytes).step_by(BLOCK_BYTES_MAX).map(move |at| Piece {
@@ -426,4 +444,32 @@ fn runs_of_data(room: &[u8]) -> impl Iterator<Item = (usize, usize)> {
         }
         (at > start).then_some((start, at))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_mapped_twice_are_stored_once() {
+        let piece = |space, address, from, bytes| Piece { space, address, from, bytes };
+        let pieces = vec![
+            piece(1, 0x2000, 0x92000, 0x3000),
+            piece(0, 0x9000, 0x9000, 0x1000),
+            piece(1, 0x1000, 0x51000, 0x2000),
+            piece(1, 0x3000, 0x33000, 0x1000),
+            piece(2, 0, 0x70000, 0x1000),
+        ];
+        let found: Vec<_> = disjoint(pieces)
+            .iter()
+            .map(|piece| (piece.space, piece.address, piece.from, piece.bytes))
+            .collect();
+        let expected = [
+            (0, 0x9000, 0x9000, 0x1000),
+            (1, 0x1000, 0x51000, 0x2000),
+            (1, 0x3000, 0x93000, 0x2000),
+            (2, 0, 0x70000, 0x1000),
+        ];
+        assert_eq!(found, expected);
+    }
 }

@@ -88,14 +88,16 @@ impl Subject {
         let from = theirs.as_raw_fd();
         command.env("LD_PRELOAD", preload()).env("RUSTBTL_TEST_FD", SOCKET.to_string());
         command.stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
-        // SAFETY: only system calls.
-        unsafe {
-            command.pre_exec(move || {
-                // Cargo's own pipes are none of the program's business.
-                libc::syscall(libc::SYS_close_range, 3, u32::MAX, 4);
-                if libc::dup2(from, SOCKET) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-            })
+        let prepare = move || {
+            let cloexec = 4;
+            // SAFETY: cargo's own pipes are none of the program's business.
+            unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, cloexec) };
+            // SAFETY: a number for our socket.
+            let done = unsafe { libc::dup2(from, SOCKET) };
+            if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
         };
+        // SAFETY: only system calls.
+        unsafe { command.pre_exec(prepare) };
         let child = command.spawn().unwrap();
         let (pid, output) = (child.id(), output.to_owned());
         Subject { pid, socket: ours, output, child: Some(child) }
@@ -251,10 +253,14 @@ impl Subject {
                 assert_eq!(payload, b"hello");
                 assert_eq!(same_ids, child.same_ids);
             }
-            other => panic!("{other:?}"),
+            other => panic!("{other:?}, {:#x}: {}", subject.finish(5).0, subject_text(output)),
         }
         Ok((subject, child))
     }
+}
+
+fn subject_text(output: &Path) -> String {
+    std::fs::read_to_string(output).unwrap_or_default()
 }
 
 impl Drop for Subject {

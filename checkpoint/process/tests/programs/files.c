@@ -1,5 +1,5 @@
-/* Files with offsets, pipes with content, private and shared mappings, heap, stack, limits. Half of
- * the work is done before "ready", the other half after; at the end everything must fit together. */
+/* Files with offsets, pipes with content, private and shared mappings, heap, stack, limits. Half
+ * of the work is done before "ready", the other half after; at the end everything must fit. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -65,6 +65,11 @@ int main(int argc, char **argv)
     char *shared = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     MUST(shared != MAP_FAILED);
     strcpy(shared + 70000, "shared");
+    int data = open("data.bin", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    MUST(data > 0 && ftruncate(data, 10000) == 0);
+    char *mapped = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_SHARED, data, 0);
+    MUST(mapped != MAP_FAILED);
+    strcpy(mapped + 5000, "in the file, too");
     char *private = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE, in, 0);
     MUST(private != MAP_FAILED);
     private[5000 % 2000] = '#';
@@ -145,6 +150,9 @@ int main(int argc, char **argv)
     struct stat stat;
     MUST(fstat(memory, &stat) == 0 && stat.st_size == 3 << 12);
     MUST(!strcmp(shared + 70000, "shared"));
+    MUST(!strcmp(mapped + 5000, "in the file, too"));
+    strcpy(mapped + 9000, "written later");
+    MUST(pread(data, text, 14, 9000) == 14 && !strcmp(text, "written later"));
     pid_t child = fork();
     if (child == 0) {
         strcpy(shared, secret == NULL ? "?" : "from the child");

@@ -30,7 +30,7 @@ struct Case {
     says: &'static str,
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     skips(&[]),
     skips(&["--with-rustbtl=no"]),
     skips(&["--without-rustbtl"]),
@@ -49,6 +49,7 @@ const CASES: [Case; 10] = [
     fails(&["--with-rustbtl=/opt/rustbtl"], &[], "takes yes or no"),
     fails(&["--with-rustbtl"], &[("RUSTC", "OLD")], "1.88"),
     fails(&["--with-rustbtl"], &[("RUSTC", "BROKEN")], "does not compile for"),
+    fails(&["--with-rustbtl"], &[("MACHINE", "aarch64-unknown-linux-gnu")], "x86-64 only"),
     fails(&["--with-rustbtl"], &[("MACHINE", "powerpc64le-unknown-linux-gnu")], "not powerpc64le"),
     fails(&["--with-rustbtl"], &[("PATH", "/usr/bin:/bin"), ("NO_RUST", "1")], "was not found"),
 ];

@@ -14,7 +14,7 @@ use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, fail};
 use crate::tree::{self, Installed, Version};
-use crate::{paths, run};
+use crate::{deb, paths, run};
 
 /// The quick part.
 pub fn quick(summary: &mut Summary) {
@@ -22,11 +22,12 @@ pub fn quick(summary: &mut Summary) {
     summary.check("prepare: everything once, nothing twice, nothing stale", prepare_is_exact);
     summary.check("configure: no, yes, and loud when something is missing", configure::decides);
     summary.check("the Rust core of a tree compiles without network", core_compiles);
+    summary.check("a Debian package holds what an installation needs", debian_package);
 }
 
-/// The long part.
-pub fn run(summary: &mut Summary) {
-    for version in Version::ALL {
+/// The long part, for one version or all.
+pub fn run(summary: &mut Summary, only: Option<Version>) {
+    for version in Version::ALL.into_iter().filter(|version| only.is_none_or(|o| o == *version)) {
         summary.tier(&format!("Open MPI {} built with --with-rustbtl", version.name()));
         let mut built = None;
         summary.check("build", || {
@@ -81,6 +82,18 @@ fn core_compiles() -> Result<()> {
     cargo.current_dir(&rust).env("CARGO_HOME", scratch.0.join("cargo-home"));
     cargo.args(["check", "--quiet", "--offline", "--locked", "--package", "rustbtl-component"]);
     run::output(cargo.arg("--target-dir").arg(paths::target().join("tree-core"))).map(drop)
+}
+
+fn debian_package() -> Result<()> {
+    let scratch = Scratch::new("deb")?;
+    let package = deb::package(&scratch.0)?;
+    let text = run::output(Command::new("dpkg-deb").arg("-c").arg(&package))?;
+    for wanted in ["/mca_vprotocol_correlated.so", "/help-mca-vprotocol-correlated.txt"] {
+        if !text.contains(wanted) {
+            fail!("{} lacks {wanted}:\n{text}", package.display());
+        }
+    }
+    Ok(())
 }
 
 fn listed(installed: &Installed) -> Result<()> {

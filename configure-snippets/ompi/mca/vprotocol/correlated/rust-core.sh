@@ -4,6 +4,8 @@
 # nothing but rustbtl_*. Called by make in the build directory:
 #   rust-core.sh DIRECTORY-OF-Cargo.toml RUST-TARGET     (CARGO, RUSTC, CC, OBJCOPY, READELF: which)
 #
+# or, with a third word "program", the program rustbtl.
+#
 # The object goes into .libs and, for static libraries, beside it; rustbtl_core.lo tells libtool.
 set -e
 target=$2
@@ -13,8 +15,18 @@ unset MAKEFLAGS MFLAGS CARGO_TARGET_DIR CARGO_BUILD_TARGET RUSTFLAGS CARGO_ENCOD
 RUSTC=$RUSTC
 export RUSTC
 
-(cd "$1" && "$CARGO" build --quiet --release --lib --package rustbtl-component --offline --locked \
-    --target "$target" --target-dir "$build/rust-target")
+cargo_build() {
+    (cd "$1" && "$CARGO" build --quiet --release --offline --locked --target "$target" \
+        --target-dir "$build/rust-target" --package "$2" "$3")
+}
+
+if test "$3" = program; then
+    cargo_build "$1" rustbtl-runtime --bins
+    cp "rust-target/$target/release/rustbtl" rustbtl.new
+    mv rustbtl.new rustbtl
+    exit 0
+fi
+cargo_build "$1" rustbtl-component --lib
 archive=rust-target/$target/release/librustbtl_component.a
 
 # Not nm: it may look at LLVM's bitcode, which is there too, instead of the machine code.
@@ -29,6 +41,11 @@ fi
 $CC -nostdlib -r -Wl,--gc-sections $roots -o rustbtl_core.o.new "$archive"
 "$OBJCOPY" --wildcard --keep-global-symbol='rustbtl_*' --remove-section=.llvmbc \
     --remove-section=.llvmcmd rustbtl_core.o.new
+# What Rust uses only where the C library has it is weak; ld -r --gc-sections loses that.
+weak=`"$READELF" -sW "$archive" 2>/dev/null |
+    awk '$5 == "WEAK" && $7 == "UND" { print "--weaken-symbol=" $8 }' | sort -u`
+# shellcheck disable=SC2086
+test -z "$weak" || "$OBJCOPY" $weak rustbtl_core.o.new
 mkdir -p .libs
 cp rustbtl_core.o.new .libs/rustbtl_core.o
 mv rustbtl_core.o.new rustbtl_core.o

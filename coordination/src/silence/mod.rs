@@ -3,18 +3,18 @@
 //! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence); docs/adr/0002. Phases of a line:
 //!
 //! ```text
-//!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─silent─> Flush ─all seen─>
-//!  First barrier ─> Freeze (picture) ─Frozen─> Second barrier ─> Idle
-//!                                     └ global line: wait for Resume ─┘
+//!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─silent─> Flush
+//!  ─all seen─> First barrier ─> Freeze (picture) ─Frozen─> Second barrier ─> Idle
+//!                                          └ global line: wait for Resume ┘
 //! ```
 //!
-//! * **Token** to each process of the set: no message from me follows. When all are in, every eager
-//!   fragment that has left has arrived.
-//! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no `Data`
-//!   can be under way, but a `Done` can: to those who were sent one behind our token goes a
+//! * **Token** to each process of the set: no message from me follows. When all are in, every
+//!   eager fragment that has left has arrived.
+//! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no
+//!   `Data` can be under way, but a `Done` can: to those who were sent one behind our token goes a
 //!   **Flush**, and we wait for the answer. Most lines need none.
-//! * **First barrier** (dissemination, ⌈log₂ n⌉ frames a process): who leaves it knows that all have
-//!   come here, so nothing but frames of the barrier is under way inside the set.
+//! * **First barrier** (dissemination, ⌈log₂ n⌉ frames a process): who leaves it knows that all
+//!   have come here, so nothing but frames of the barrier is under way inside the set.
 //! * **Second barrier**: nobody sends before all have their picture. A set of one needs neither; in
 //!   a global line the order to resume, which comes when all sets have theirs, stands for it.
 //!
@@ -25,185 +25,20 @@
 //!   first barrier is in.
 //! * S4 Frames and orders of a line up to `last` (over, abandoned or refused) change nothing.
 //! * S5 Outgoing channels are held from `HoldOutgoing` to `ReleaseOutgoing`, which alternate.
-//! * S6 At most N tokens, N flushes with N answers and 2·⌈log₂ N⌉ barrier frames are sent in a line.
+//! * S6 N − 1 tokens, at most N − 1 flushes with as many answers and 2·⌈log₂ N⌉ barrier frames are
+//!   sent in a line.
 //!
 //! A newer line abandons an older one: the coordinator orders it only when the older is over.
 
-use core::fmt;
+mod words;
+
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use std::collections::{BTreeSet, VecDeque};
-
-/// Whose line it is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Scope {
-    /// Of one set. Channels to other sets go on; resync repairs them.
-    Set,
-    /// Of all sets at once: a whole job can start from it.
-    Global,
-}
-
-/// What happens to the machine.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Input {
-    /// Coordinator, first step of a global line: nothing new leaves the set.
-    StopOutgoing {
-        /// The line.
-        line: u64,
-    },
-    /// Coordinator: take this line.
-    Begin {
-        /// The line.
-        line: u64,
-        /// Whose.
-        scope: Scope,
-    },
-    /// `Host::line_frame` was called.
-    Frame {
-        /// The sender.
-        from: PeerId,
-        /// The frame.
-        frame: LineFrame,
-    },
-    /// `Engine::is_rendezvous_silent` is true, while `wants_rendezvous_silence`.
-    RendezvousSilent {
-        /// What `Engine::take_told` gave.
-        told: Vec<PeerId>,
-    },
-    /// The picture of this process is taken (it may still have to be stored).
-    Frozen {
-        /// The line.
-        line: u64,
-    },
-    /// It cannot be taken. The others are not kept waiting; the line will not be complete.
-    NotFrozen {
-        /// The line.
-        line: u64,
-    },
-    /// Coordinator: all sets have frozen this global line, go on.
-    Resume {
-        /// The line.
-        line: u64,
-    },
-    /// Coordinator: forget this line, whatever phase it is in.
-    Abort {
-        /// The line.
-        line: u64,
-    },
-    /// The program is in MPI_Finalize and past its last message.
-    Finish,
-    /// The process was restored from the picture of the line it was in.
-    Restored,
-}
-
-/// What the driver has to do, in this order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Output {
-    /// `Engine::hold(Side::Outgoing)`.
-    HoldOutgoing,
-    /// `Engine::release(Side::Outgoing)`.
-    ReleaseOutgoing,
-    /// Keep the program out of the engine, then `Engine::hold(Side::Internal)`.
-    Enter {
-        /// The line.
-        line: u64,
-    },
-    /// `Engine::send_line`.
-    Send {
-        /// To whom.
-        to: PeerId,
-        /// What.
-        frame: LineFrame,
-    },
-    /// Take the picture, then hand in `Frozen` or `NotFrozen`.
-    Freeze {
-        /// The line.
-        line: u64,
-    },
-    /// Tell the coordinator.
-    Answer(Answer),
-    /// The line is over here: `Engine::release(Side::Internal)`, let the program in again.
-    Resume {
-        /// The line.
-        line: u64,
-        /// A picture was taken.
-        frozen: bool,
-    },
-}
-
-/// What a process tells the coordinator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// Nothing new leaves the set any more.
-    Stopped {
-        /// The line.
-        line: u64,
-    },
-    /// The picture is taken.
-    Frozen {
-        /// The line.
-        line: u64,
-    },
-    /// No picture of this process will be in the line.
-    Failed {
-        /// The line.
-        line: u64,
-        /// Why.
-        why: Refusal,
-    },
-}
-
-/// Why a process has no picture in a line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// It is in MPI_Finalize.
-    Finishing,
-    /// The picture could not be taken; the driver knows more.
-    Picture,
-    /// A global line began here without `StopOutgoing`.
-    NotStopped,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Finishing => "the process is in MPI_Finalize",
-            Self::Picture => "the picture of the process could not be taken",
-            Self::NotStopped => "a global line began before sends to other sets were stopped",
-        })
-    }
-}
-
-/// Somebody broke the protocol. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SilenceError {
-    /// A frame from a process that is not of the set.
-    Stranger(PeerId),
-    /// A frame that can only follow our token, for a line that we are not in.
-    TooEarly(LineFrame),
-    /// A round that a barrier of this set does not have.
-    Round(u8),
-    /// The driver reports what was not asked for.
-    NotAsked(&'static str),
-}
-
-impl fmt::Display for SilenceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stranger(peer) => {
-                write!(f, "frame of a line from process {peer}, which is not of the set")
-            }
-            Self::TooEarly(frame) => {
-                write!(f, "{:?} of line {} before its token", frame.what, frame.line)
-            }
-            Self::Round(round) => write!(f, "round {round} of a barrier that is shorter"),
-            Self::NotAsked(what) => write!(f, "{what}, which nobody asked for"),
-        }
-    }
-}
+pub use words::{Answer, Input, Output, Refusal, Scope, SilenceError};
 
 /// Where a process is in a line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Phase {
     /// Tokens are awaited.
     Eager,

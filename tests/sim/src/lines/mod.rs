@@ -4,6 +4,9 @@
 //! answers travel in queues of their own, a picture takes its time, images are stored later or not
 //! at all. A process that computes takes no part in anything until an order enters it.
 
+mod back;
+mod orders;
+
 use crate::image::Image;
 use crate::network::Network;
 use crate::options::{Options, Planted};
@@ -12,7 +15,7 @@ use crate::world::World;
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::lines::{self, Config, Lines};
 use rustbtl_coordination::silence::{Answer, Input, Output, Phase, Scope, Silence};
-use rustbtl_fragments::engine::{Held, Side};
+use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,6 +70,7 @@ pub struct LineWorld {
     accounts: Vec<Account>,
     exit: Option<u64>,
     behind: BTreeSet<u32>,
+    again: Option<SetId>,
     orders_left: u32,
     restarts_left: u32,
     next_line: u64,
@@ -131,6 +135,7 @@ impl LineWorld {
             accounts: Vec::new(),
             exit: None,
             behind: BTreeSet::new(),
+            again: None,
             orders_left: options.orders,
             restarts_left: options.restarts,
             next_line: 1,
@@ -215,6 +220,14 @@ impl World {
 
     fn order(&mut self) {
         let now = self.lines.now;
+        if let Some(set) = self.lines.again.take()
+            && self.lines.orders_left > 0
+            && !self.lines.fence
+        {
+            self.lines.orders_left -= 1;
+            self.coordinate(lines::Input::Demand { set });
+            return;
+        }
         let rate = 2 * self.shared.options.fault_rate;
         if self.lines.orders_left == 0 || self.lines.fence || !self.prng.chance(rate) {
             if self.lines.coordinator.next_deadline().is_some_and(|due| due <= now) {
@@ -232,114 +245,11 @@ impl World {
         self.coordinate(input);
     }
 
-    /// Hand something to the coordinator, and do what it says.
-    pub fn coordinate(&mut self, input: lines::Input) {
-        let now = self.lines.now;
-        match self.lines.coordinator.handle(now, input.clone()) {
-            Ok(()) | Err(lines::LinesError::Finishing) => {}
-            Err(error) => panic!("{input:?}: {error}"),
-        }
-        while let Some(output) = self.lines.coordinator.poll_output() {
-            self.dispatch(output);
-        }
-        self.lines.coordinator.check();
-    }
-
-    fn tell(&mut self, sets: Option<&[SetId]>, order: &Input) {
-        for rank in 0..self.processes.len() {
-            let set = self.shared.options.sets[rank];
-            let named = sets.is_none_or(|sets| sets.contains(&SetId(set)));
-            if named && !self.faults.is_dead(set) {
-                self.lines.threads[rank].orders.push_back(order.clone());
-            }
-        }
-    }
-
-    fn dispatch(&mut self, output: lines::Output) {
-        match output {
-            lines::Output::StopOutgoing { line } => {
-                self.lines.next_line = self.lines.next_line.max(line + 1);
-                self.tell(None, &Input::StopOutgoing { line });
-            }
-            lines::Output::Begin { line, scope, sets } => {
-                self.lines.next_line = self.lines.next_line.max(line + 1);
-                self.lines.scopes.insert(line, scope);
-                self.tell(Some(&sets), &Input::Begin { line, scope });
-            }
-            lines::Output::Resume { line } => self.tell(None, &Input::Resume { line }),
-            lines::Output::Abort { line, sets, .. } => {
-                self.tell(Some(&sets), &Input::Abort { line });
-            }
-            lines::Output::Commit { line, .. } => self.lines.committing.push(line),
-            lines::Output::Complete { line, .. } => self.complete(line),
-            lines::Output::Trim { set, line } => self.send_accounts(set, line),
-            lines::Output::Drop { line } => {
-                self.lines.images.remove(&line);
-                self.lines.committing.retain(|other| *other != line);
-            }
-            lines::Output::Exit { line } => self.lines.exit = Some(line),
-        }
-    }
-
-    fn complete(&mut self, line: u64) {
-        let images = &self.lines.images[&line];
-        self.assert_consistent(images);
-        let global = self.lines.scopes[&line] == Scope::Global;
-        self.lines.report.complete[usize::from(global)] += 1;
-        if global {
-            assert_eq!(images.len(), self.processes.len(), "a picture of every process");
-        }
-    }
-
-    /// The members of a set tell their peers what they held at a line.
-    fn send_accounts(&mut self, set: SetId, line: u64) {
-        let Some(images) = self.lines.images.get(&line) else {
-            panic!("line {line} of {set} is to be trimmed by, and is gone")
-        };
-        if !self.shared.options.trim {
-            return;
-        }
-        let options = &self.shared.options;
-        for (&from, image) in images.iter().filter(|(rank, _)| options.sets[**rank] == set.0) {
-            let accounts = image.held.iter();
-            self.lines.accounts.extend(accounts.map(|(&to, held)| Account {
-                to,
-                from,
-                held: held.clone(),
-            }));
-        }
-    }
-
-    fn trim_by_account(&mut self) {
-        if self.lines.accounts.is_empty() {
-            return;
-        }
-        let at = self.prng.below(self.lines.accounts.len());
-        let Account { to: me, from, held } = self.lines.accounts.swap_remove(at);
-        if self.faults.is_dead(self.shared.options.sets[me]) {
-            return;
-        }
-        let held = match Held::decode(&held) {
-            Ok(held) => held,
-            Err(error) => panic!("{error}"),
-        };
-        let set = SetId(self.shared.options.sets[from]);
-        let (covered, report) = (&mut self.faults.covered, &mut self.lines.report);
-        self.processes[me].host.memory.log.trim(set, |entry| {
-            let covers = entry.to.0 as usize == from && held.covers(entry);
-            if covers {
-                let stream = (entry.stream.context.number(), me, from, entry.stream.lane);
-                covered.insert((stream, entry.sequence.0));
-                report.trimmed += 1;
-            }
-            covers
-        });
-    }
-
     /// A process's checkpoint thread reads an order.
     fn obey(&mut self, rank: usize) {
+        let hears = self.prng.chance(30);
         let thread = &mut self.lines.threads[rank];
-        if thread.freezing.is_some() {
+        if thread.freezing.is_some() && !hears {
             return;
         }
         let Some(order) = thread.orders.pop_front() else { return };
@@ -394,6 +304,7 @@ impl World {
                     process.host.net(|net| net.swallow = lost);
                     process.engine.release(&mut process.host, Side::Internal);
                     process.host.net(|net| net.swallow = false);
+                    self.lines.threads[rank].freezing = None;
                 }
             }
             self.processes[rank].settle(&mut self.shared);
@@ -425,13 +336,6 @@ impl World {
     fn answer(&mut self, rank: usize, answer: Answer) {
         let input = lines::Input::Answered { rank: PeerId(rank as u32), answer };
         self.lines.threads[rank].answers.push_back(input);
-    }
-
-    /// The coordinator reads an answer.
-    fn hear(&mut self, rank: usize) {
-        if let Some(answer) = self.lines.threads[rank].answers.pop_front() {
-            self.coordinate(answer);
-        }
     }
 
     /// One round of the driver's loop.
@@ -483,39 +387,17 @@ impl World {
         self.lines.threads[rank].freezing = None;
         self.lines.storing.push((rank, line));
         self.machine(rank, Input::Frozen { line });
+        if self.shared.options.planted == Some(Planted::SetResumesEarly) {
+            let set = self.members(self.shared.options.sets[rank]);
+            if set.iter().all(|member| self.lines.images[&line].contains_key(member)) {
+                set.iter().for_each(|&member| self.machine(member, Input::Resume { line }));
+            }
+        }
         if self.shared.options.planted == Some(Planted::ResumeEarly) {
             self.lines.threads[rank].computes = false;
             let process = &mut self.processes[rank];
             process.engine.release(&mut process.host, Side::Internal);
             process.settle(&mut self.shared);
-        }
-    }
-
-    fn store_or_commit(&mut self) {
-        let failures = self.shared.options.failures;
-        match self.prng.below(4) {
-            0 | 1 if !self.lines.storing.is_empty() => {
-                let at = self.prng.below(self.lines.storing.len());
-                let (rank, line) = self.lines.storing.swap_remove(at);
-                let rank_id = PeerId(rank as u32);
-                let input = if self.prng.chance(failures) {
-                    lines::Input::NotStored { rank: rank_id, line }
-                } else {
-                    lines::Input::Stored { rank: rank_id, line }
-                };
-                self.lines.threads[rank].answers.push_back(input);
-            }
-            2 => {
-                if let Some(line) = self.lines.committing.pop() {
-                    let input = if self.prng.chance(failures) {
-                        lines::Input::NotCommitted { line }
-                    } else {
-                        lines::Input::Committed { line }
-                    };
-                    self.coordinate(input);
-                }
-            }
-            _ => self.trim_by_account(),
         }
     }
 
@@ -544,97 +426,6 @@ impl World {
         } else {
             let computes = self.prng.chance(25);
             self.lines.threads[rank].computes = computes;
-        }
-    }
-
-    /// All processes end, and a new job starts from the last global line.
-    fn restart_job(&mut self) {
-        let Some(line) = self.lines.coordinator.last_global() else { panic!("there is line 0") };
-        assert!(self.lines.exit.is_none_or(|exit| exit == line), "exit with a complete line");
-        self.lines.exit = None;
-        let Some(images) = self.lines.images.get(&line).cloned() else { panic!("no {line}") };
-        self.lines.report.restarts += 1;
-        self.faults.happened[1] += 1;
-        let ranks = self.processes.len();
-        self.faults.dead.clear();
-        self.net.borrow_mut().exposed.clear();
-        for a in 0..ranks {
-            for b in 0..ranks {
-                self.lose(a, b);
-                let mut net = self.net.borrow_mut();
-                if !self.shared.options.same_set(a, b) {
-                    net.connection(a, b).alive = false;
-                }
-                net.end(a, b).events.clear();
-            }
-        }
-        let keep_exposed = self.prng.chance(50);
-        for (&rank, image) in &images {
-            self.restore(rank, image, keep_exposed);
-        }
-        self.restore_book(&images);
-        for a in 0..ranks {
-            for b in 0..ranks {
-                if !self.shared.options.same_set(a, b) {
-                    self.peer_down(a, b);
-                }
-            }
-        }
-        let lines = &mut self.lines;
-        let first = lines.next_line;
-        lines.coordinator = coordinator(&self.shared.options, line, first, lines.now);
-        lines.images.retain(|&kept, _| kept == line);
-        lines.storing.clear();
-        lines.behind.clear();
-        lines.committing.clear();
-        lines.accounts.clear();
-    }
-
-    /// A set has died: its guardians tell.
-    pub fn lines_lost(&mut self, members: &[usize]) {
-        for &rank in members {
-            let thread = &mut self.lines.threads[rank];
-            thread.orders.clear();
-            thread.freezing = None;
-            self.lines.storing.retain(|(of, _)| *of != rank);
-            // What it has said before is heard before.
-            let lost = lines::Input::Lost { rank: PeerId(rank as u32) };
-            self.lines.threads[rank].answers.push_back(lost);
-        }
-    }
-
-    /// A dead set comes back from one of the lines that the coordinator names.
-    pub fn come_back_from_line(&mut self, set: u32) -> bool {
-        for rank in self.members(set) {
-            while let Some(answer) = self.lines.threads[rank].answers.pop_front() {
-                self.coordinate(answer);
-            }
-        }
-        let kept: Vec<u64> = self.lines.coordinator.lines_of(SetId(set)).collect();
-        let line = self.prng.pick(&kept);
-        let images = self.lines.images[&line].clone();
-        self.faults.dead.remove(&set);
-        let keep_exposed = self.prng.chance(50);
-        for rank in self.members(set) {
-            self.restore(rank, &images[&rank], keep_exposed);
-        }
-        self.coordinate(lines::Input::Back { set: SetId(set), line });
-        self.lines.behind.insert(set);
-        true
-    }
-
-    /// Sets that came back have done again what others know of them. (Replay will say so; here it
-    /// is the state of all processes that does.)
-    fn catch_up(&mut self) {
-        if self.lines.behind.is_empty() || !self.faults.dead.is_empty() {
-            return;
-        }
-        let programs = self.processes.iter().map(|process| &process.program).enumerate();
-        if self.orphan(&programs.collect()).is_some() {
-            return;
-        }
-        for set in core::mem::take(&mut self.lines.behind) {
-            self.coordinate(lines::Input::CaughtUp { set: SetId(set) });
         }
     }
 }

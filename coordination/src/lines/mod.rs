@@ -17,218 +17,12 @@
 //! * L6 No line is ordered of a set that has lost a rank or of which one is in MPI_Finalize; no
 //!   global line while there is such a set or one that repeats its past.
 
-use crate::interval::Interval;
+mod words;
+
 use crate::silence::{Answer, Refusal, Scope};
-use core::fmt;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// What the user chose.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Between lines of each set.
-    pub set_interval: Interval,
-    /// Between global lines.
-    pub global_interval: Interval,
-    /// Set lines under way at a time, at least 1: storage is shared.
-    pub sets_at_once: usize,
-    /// Lines to keep, of each set and of the job; at least 1.
-    pub kept_lines: usize,
-    /// From the order until all have their picture.
-    pub silence_timeout_ms: u64,
-    /// From there until all is stored and committed.
-    pub store_timeout_ms: u64,
-}
-
-/// What happens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Input {
-    /// A deadline has come, or nothing has.
-    Tick,
-    /// A line of this set, soon: a sender's log is nearly full, or a user asks.
-    Demand {
-        /// The set.
-        set: SetId,
-    },
-    /// A global line, soon.
-    Checkpoint {
-        /// End the job when it is complete; the ranks do not go on meanwhile.
-        exit: bool,
-    },
-    /// What a rank's `Silence` says.
-    Answered {
-        /// The rank.
-        rank: PeerId,
-        /// Its answer.
-        answer: Answer,
-    },
-    /// A rank's picture is stored at the configured level.
-    Stored {
-        /// The rank.
-        rank: PeerId,
-        /// The line.
-        line: u64,
-    },
-    /// It cannot be stored.
-    NotStored {
-        /// The rank.
-        rank: PeerId,
-        /// The line.
-        line: u64,
-    },
-    /// The manifest is written.
-    Committed {
-        /// The line.
-        line: u64,
-    },
-    /// It cannot be written.
-    NotCommitted {
-        /// The line.
-        line: u64,
-    },
-    /// A rank has died; its set has to go back.
-    Lost {
-        /// The rank.
-        rank: PeerId,
-    },
-    /// A set runs again, alone: it repeats what it has done since its line.
-    Back {
-        /// The set.
-        set: SetId,
-        /// The line it was restored from.
-        line: u64,
-    },
-    /// It has done again all that other sets have seen of it.
-    CaughtUp {
-        /// The set.
-        set: SetId,
-    },
-    /// A rank is in MPI_Finalize.
-    Finishing {
-        /// The rank.
-        rank: PeerId,
-    },
-}
-
-/// What is to be done.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Output {
-    /// To every rank.
-    StopOutgoing {
-        /// The line.
-        line: u64,
-    },
-    /// To every rank of these sets.
-    Begin {
-        /// The line.
-        line: u64,
-        /// Of one set, or of all.
-        scope: Scope,
-        /// The sets.
-        sets: Vec<SetId>,
-    },
-    /// To every rank.
-    Resume {
-        /// The line.
-        line: u64,
-    },
-    /// To every rank of these sets. What is stored of the line is dropped (`Drop` follows).
-    Abort {
-        /// The line.
-        line: u64,
-        /// The sets.
-        sets: Vec<SetId>,
-        /// For the user.
-        why: Why,
-    },
-    /// Write the manifest, then hand in `Committed`.
-    Commit {
-        /// The line.
-        line: u64,
-        /// Of one set, or of all.
-        scope: Scope,
-        /// The sets.
-        sets: Vec<SetId>,
-    },
-    /// The line is complete: a restart may use it.
-    Complete {
-        /// The line.
-        line: u64,
-        /// How long the ranks were stopped, at most.
-        pause_ms: u64,
-    },
-    /// To every rank of the set: tell your peers in other sets what you held of their messages at
-    /// this line; they may drop it from their logs.
-    Trim {
-        /// The set.
-        set: SetId,
-        /// The oldest line that it can go back to.
-        line: u64,
-    },
-    /// Delete the files of a line, its manifest first.
-    Drop {
-        /// The line.
-        line: u64,
-    },
-    /// The line that the user asked for is complete: end the job.
-    Exit {
-        /// The line.
-        line: u64,
-    },
-}
-
-/// Why a line was aborted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// A rank has no picture.
-    Failed(PeerId, Refusal),
-    /// A rank's picture could not be stored.
-    NotStored(PeerId),
-    /// A rank has died.
-    Lost(PeerId),
-    /// Nothing was heard of this rank in time.
-    Timeout(PeerId),
-    /// The manifest could not be written, or not in time.
-    Manifest,
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed(rank, why) => write!(f, "rank {rank}: {why}"),
-            Self::NotStored(rank) => write!(f, "the image of rank {rank} could not be stored"),
-            Self::Lost(rank) => write!(f, "rank {rank} has died"),
-            Self::Timeout(rank) => write!(f, "rank {rank} did not answer in time"),
-            Self::Manifest => write!(f, "the manifest could not be written"),
-        }
-    }
-}
-
-/// An input that makes no sense. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LinesError {
-    /// No such rank.
-    Rank(PeerId),
-    /// No such set.
-    Set(SetId),
-    /// Ranks of the job are in MPI_Finalize: it is too late for a line.
-    Finishing,
-    /// An answer to what was not asked.
-    NotAsked(PeerId, u64),
-}
-
-impl fmt::Display for LinesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rank(rank) => write!(f, "there is no rank {rank} in this job"),
-            Self::Set(set) => write!(f, "there is no set {set} in this job"),
-            Self::Finishing => write!(f, "the job is in MPI_Finalize: no more checkpoints"),
-            Self::NotAsked(rank, line) => {
-                write!(f, "rank {rank} answers for line {line} what was not asked")
-            }
-        }
-    }
-}
+pub use words::{Config, Input, LinesError, Output, Why};
 
 #[derive(Clone, Debug, Default)]
 struct Set {
@@ -241,6 +35,8 @@ struct Set {
     wanted: bool,
     due: Option<u64>,
     pause_ms: Option<u64>,
+    /// Lines in a row that were aborted.
+    aborted: u32,
     /// Complete lines that it can go back to alone, ascending; global ones, too.
     kept: VecDeque<u64>,
 }
@@ -281,6 +77,7 @@ pub struct Lines {
     /// A global line is wanted; with it, the end of the job?
     global_wanted: Option<bool>,
     global_pause_ms: Option<u64>,
+    global_aborted: u32,
     /// Complete global lines, ascending.
     globals: VecDeque<u64>,
     exiting: bool,
@@ -305,6 +102,7 @@ impl Lines {
             global_due: None,
             global_wanted: None,
             global_pause_ms: None,
+            global_aborted: 0,
             globals: VecDeque::new(),
             exiting: false,
             outputs: VecDeque::new(),
@@ -499,6 +297,7 @@ impl Lines {
         let mut dropped = BTreeSet::new();
         if scope == Scope::Global {
             self.global_pause_ms = Some(pause_ms);
+            self.global_aborted = 0;
             self.globals.push_back(number);
             if self.globals.len() > kept {
                 dropped.extend(self.globals.pop_front());
@@ -508,13 +307,12 @@ impl Lines {
             let Some(set) = self.sets.get_mut(&id) else { continue };
             if scope == Scope::Set {
                 set.pause_ms = Some(pause_ms);
+                set.aborted = 0;
             }
             let oldest = set.kept.front().copied();
             set.kept.push_back(number);
             while set.kept.len() > kept {
-                // A global line that the job can still go back to as a whole stays.
-                let old = set.kept.pop_front();
-                dropped.extend(old.filter(|old| !self.globals.contains(old)));
+                dropped.extend(set.kept.pop_front());
             }
             // L5.
             if let Some(&line) = set.kept.front()
@@ -523,7 +321,7 @@ impl Lines {
                 self.outputs.push_back(Output::Trim { set: id, line });
             }
         }
-        self.outputs.extend(dropped.into_iter().map(|line| Output::Drop { line }));
+        self.drop_unused(dropped);
         if exit {
             self.exiting = true;
             self.outputs.push_back(Output::Exit { line: number });
@@ -533,6 +331,22 @@ impl Lines {
     /// L4: the line is void.
     fn abort(&mut self, number: u64, why: Why) {
         let Some(line) = self.lines.remove(&number) else { return };
+        match line.scope {
+            Scope::Set => {
+                for id in &line.sets {
+                    let Some(set) = self.sets.get_mut(id) else { continue };
+                    set.aborted += 1;
+                    let interval = self.config.set_interval.next_ms(1, set.pause_ms);
+                    set.due = interval.map(|ms| later(self.now, ms, set.aborted));
+                }
+            }
+            Scope::Global => {
+                self.global_aborted += 1;
+                let interval = self.config.global_interval;
+                let interval = interval.next_ms(self.sets.len(), self.global_pause_ms);
+                self.global_due = interval.map(|ms| later(self.now, ms, self.global_aborted));
+            }
+        }
         self.outputs.push_back(Output::Abort { line: number, sets: line.sets, why });
         self.outputs.push_back(Output::Drop { line: number });
     }
@@ -550,13 +364,20 @@ impl Lines {
         let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
         set.lost = false;
         set.behind = true;
-        while let Some(younger) = set.kept.back().copied().filter(|kept| *kept > line) {
-            set.kept.pop_back();
-            if !self.globals.contains(&younger) {
-                self.outputs.push_back(Output::Drop { line: younger });
+        let younger: BTreeSet<u64> = set.kept.iter().copied().filter(|kept| *kept > line).collect();
+        set.kept.retain(|kept| *kept <= line);
+        self.drop_unused(younger);
+        Ok(())
+    }
+
+    /// Of these lines those that neither the job nor a set can go back to any more.
+    fn drop_unused(&mut self, lines: BTreeSet<u64>) {
+        for line in lines {
+            let of_a_set = self.sets.values().any(|set| set.kept.contains(&line));
+            if !of_a_set && !self.globals.contains(&line) {
+                self.outputs.push_back(Output::Drop { line });
             }
         }
-        Ok(())
     }
 
     fn time_out(&mut self) {
@@ -661,6 +482,12 @@ impl Lines {
             assert!(set.kept.len() <= self.config.kept_lines.max(1), "too many lines are kept");
         }
     }
+}
+
+/// Lines that fail again and again must not keep the program from its work: each waits twice as
+/// long as the one before.
+fn later(now: u64, interval_ms: u64, aborted: u32) -> u64 {
+    now.saturating_add(interval_ms.saturating_mul(1 << aborted.min(16)))
 }
 
 impl Set {

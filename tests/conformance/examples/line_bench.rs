@@ -1,0 +1,253 @@
+//! What a line costs in time: the machines of n processes, as threads over in-process rings, from
+//! the order at the first until it is resumed. Beside it what the paper compares with (Figure 3):
+//! one message of 10 KB from each process to the next.
+//!
+//! `cargo run --release -p rustbtl-conformance --example line_bench [ROUNDS [N…]]`
+
+use rustbtl_component::transports::inproc::{Inproc, connected};
+use rustbtl_component::transports::{Payload as Outgoing, Sent, Transport};
+use rustbtl_coordination::silence::{Input, Output, Scope, Silence};
+use rustbtl_fragments::engine::{Engine, Mode, Side, Source, TagMatch};
+use rustbtl_fragments::host::*;
+use rustbtl_fragments::ids::*;
+use rustbtl_fragments::line_frame::LineFrame;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+const MESSAGE_BYTES: u64 = 10 * 1024;
+
+/// Frames go to rings; of messages there is only one.
+struct Threads {
+    end: Inproc,
+    frames: VecDeque<(PeerId, LineFrame)>,
+    completed: u64,
+    data: Vec<u8>,
+}
+
+impl Host for Threads {
+    type SendBuffer = ();
+    type ReceiveBuffer = ();
+    type Token = ();
+
+    fn resolve(&mut self, _: u64, rank: CommRank) -> PeerId {
+        PeerId(rank.0)
+    }
+
+    fn peer_info(&mut self, _: PeerId) -> PeerInfo {
+        let limits = self.end.limits();
+        PeerInfo {
+            set: SetId(0),
+            incarnation: Incarnation(0),
+            eager_bytes_max: limits.eager_bytes_max,
+            chunk_bytes_max: limits.chunk_bytes_max,
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        payload: Payload<'_, ()>,
+        taken: usize,
+    ) -> Transmit {
+        let bytes: &[u8] = match &payload {
+            Payload::Program(_, range) => &self.data[range.start as usize..range.end as usize],
+            _ => &[],
+        };
+        match self.end.send(to, header, Outgoing::Bytes(bytes), taken) {
+            Sent::Accepted => Transmit::Accepted,
+            Sent::Full(n) => Transmit::Full(n),
+            Sent::Down => Transmit::Down,
+        }
+    }
+
+    fn log_append(&mut self, _: &LogEntry, (): &mut ()) -> Result<LogRecord, LogFull> {
+        Ok(LogRecord(0))
+    }
+
+    fn log_next(&self, _: PeerId, _: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {
+        None
+    }
+
+    fn capacity(&self, (): &()) -> u64 {
+        MESSAGE_BYTES
+    }
+
+    fn pack(&mut self, (): &mut (), _: Range<u64>, _: &mut Vec<u8>) {}
+
+    fn unpack(&mut self, (): &mut (), offset: u64, bytes: &[u8]) {
+        self.data[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn copy(&mut self, (): &mut (), (): &mut (), _: u64) {}
+
+    fn expose(&mut self, _: PeerId, _: SendId, _: Payload<'_, ()>) -> bool {
+        false
+    }
+
+    fn withdraw(&mut self, _: PeerId, _: SendId) {}
+
+    fn pull(&mut self, _: PeerId, _: SendId, _: ReceiveId, (): &mut (), _: u64) -> Pull {
+        Pull::Refused
+    }
+
+    fn complete(&mut self, (): (), _: Status) {
+        self.completed += 1;
+    }
+
+    fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
+        self.frames.push_back((from, frame));
+    }
+}
+
+struct Process {
+    me: u32,
+    n: u32,
+    engine: Engine<Threads>,
+    host: Threads,
+    silence: Silence,
+    comm: CommId,
+}
+
+impl Process {
+    fn new(me: u32, n: u32, end: Inproc) -> Self {
+        let ids: Vec<PeerId> = (0..n).map(PeerId).collect();
+        let mut engine = Engine::new(PeerId(me), SetId(0), Incarnation(0));
+        let comm = engine.add_comm(ContextId(0), CommRank(me), n, 0);
+        let data = vec![me as u8; MESSAGE_BYTES as usize];
+        let host = Threads { end, frames: VecDeque::new(), completed: 0, data };
+        Self { me, n, engine, host, silence: Silence::new(PeerId(me), &ids), comm }
+    }
+
+    fn poll(&mut self) {
+        let mut happened = false;
+        while let Some(incoming) = self.host.end.peek() {
+            happened = true;
+            // SAFETY: the frame stays where it is until it is consumed.
+            let frame = unsafe { std::slice::from_raw_parts(incoming.start, incoming.len) };
+            let accepted = self.engine.on_frame(&mut self.host, incoming.from, frame);
+            accepted.expect("peers keep the protocol");
+            self.host.end.consume(incoming);
+        }
+        self.engine.flush(&mut self.host);
+        if !happened {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Take part in a line until it is over. The picture takes no time.
+    fn line(&mut self, line: u64) {
+        if self.me == 0 {
+            let begun = self.silence.handle(Input::Begin { line, scope: Scope::Set });
+            begun.expect("a new line");
+        }
+        loop {
+            while let Some((from, frame)) = self.host.frames.pop_front() {
+                let handled = self.silence.handle(Input::Frame { from, frame });
+                handled.expect("peers keep the protocol");
+            }
+            if self.silence.wants_rendezvous_silence() && self.engine.is_rendezvous_silent() {
+                let told = self.engine.take_told();
+                let handled = self.silence.handle(Input::RendezvousSilent { told });
+                handled.expect("it was asked for");
+            }
+            while let Some(output) = self.silence.poll_output() {
+                match output {
+                    Output::Enter { .. } => self.engine.hold(Side::Internal),
+                    Output::Send { to, frame } => self.engine.send_line(&mut self.host, to, frame),
+                    Output::Freeze { line } => {
+                        let handled = self.silence.handle(Input::Frozen { line });
+                        handled.expect("it was asked for");
+                    }
+                    Output::Resume { .. } => {
+                        self.engine.release(&mut self.host, Side::Internal);
+                        return;
+                    }
+                    Output::Answer(_) | Output::HoldOutgoing | Output::ReleaseOutgoing => {}
+                }
+            }
+            self.poll();
+        }
+    }
+
+    /// One message to the next process and one from the one before.
+    fn message(&mut self) {
+        let (to, from) = ((self.me + 1) % self.n, (self.me + self.n - 1) % self.n);
+        let (source, tag) = (Source::Rank(CommRank(from)), TagMatch::Is(1));
+        let want = self.host.completed + 2;
+        self.engine.receive(&mut self.host, self.comm, source, tag, (), ());
+        let sent = self.engine.send(
+            &mut self.host,
+            self.comm,
+            CommRank(to),
+            1,
+            Mode::Standard,
+            (),
+            MESSAGE_BYTES,
+            (),
+        );
+        sent.expect("there is no log");
+        while self.host.completed < want {
+            self.poll();
+        }
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64() * 1e6
+}
+
+/// Medians in µs, at the first process: a line, a message.
+fn measure(n: u32, rounds: u64) -> (f64, f64) {
+    let ids: Vec<PeerId> = (0..n).map(PeerId).collect();
+    let barrier = Arc::new(Barrier::new(n as usize));
+    let threads: Vec<_> = (0..n)
+        .zip(connected(&ids, 64 << 10))
+        .map(|(me, end)| {
+            let barrier = Arc::clone(&barrier);
+            std::thread::spawn(move || {
+                let mut process = Process::new(me, n, end);
+                let mut times = [Vec::new(), Vec::new()];
+                for line in 1..=rounds {
+                    for (what, times) in times.iter_mut().enumerate() {
+                        barrier.wait();
+                        let start = Instant::now();
+                        if what == 0 {
+                            process.line(line)
+                        } else {
+                            process.message()
+                        }
+                        times.push(start.elapsed());
+                    }
+                }
+                // Others may still wait for frames that lie in the engine.
+                while !process.engine.is_flushed() {
+                    process.poll();
+                }
+                barrier.wait();
+                times.map(median)
+            })
+        })
+        .collect();
+    let all: Vec<[f64; 2]> =
+        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect();
+    let worst = |at: usize| all.iter().map(|times| times[at]).fold(0.0, f64::max);
+    (worst(0), worst(1))
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter_map(|arg| arg.parse::<u64>().ok());
+    let rounds = args.next().unwrap_or(300);
+    let mut sizes: Vec<u32> = args.map(|n| n as u32).collect();
+    if sizes.is_empty() {
+        sizes = vec![2, 4, 8, 16, 32, 48];
+    }
+    println!("processes  line µs  10 KB message µs   (medians of {rounds}, the slowest process)");
+    for n in sizes {
+        let (line, message) = measure(n.max(2), rounds);
+        println!("{n:9}  {line:7.1}  {message:16.1}");
+    }
+}

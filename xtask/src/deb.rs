@@ -1,0 +1,128 @@
+//! `cargo xtask deb`: a Debian package that puts the components into the stock installation.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+
+use crate::build::{self, COMPONENTS};
+use crate::error::{Context, Result, fail};
+use crate::{paths, run};
+
+/// The package's name.
+const NAME: &str = "openmpi-rustbtl";
+
+/// The command line of `cargo xtask deb`.
+#[derive(Args)]
+pub struct Options {
+    /// Where the package goes
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// Builds it and says where it is.
+pub fn run(options: &Options) -> Result<()> {
+    let folder = options.output.clone().unwrap_or_else(paths::out);
+    println!("{}", package(&folder)?.display());
+    Ok(())
+}
+
+/// Builds the package for the installed Open MPI, which must be Debian's.
+pub fn package(folder: &Path) -> Result<PathBuf> {
+    build::ensure_fresh()?;
+    let library = owner(&build::component_folder()?)?;
+    let openmpi = field(&library, "Version")?;
+    let architecture = field(&library, "Architecture")?;
+    let stage = paths::target().join("deb");
+    let _ = fs::remove_dir_all(&stage);
+    let inside = build::component_folder()?;
+    let components = stage.join(inside.strip_prefix("/").unwrap_or(&inside));
+    for component in &COMPONENTS {
+        copy(&component.file(), &components)?;
+    }
+    for text in build::help_files()? {
+        copy(&text, &components)?;
+    }
+    let documents = stage.join("usr/share/doc").join(NAME);
+    copy(&paths::root().join("LICENSE"), &documents)?;
+    fs::rename(documents.join("LICENSE"), documents.join("copyright"))
+        .context(|| documents.display().to_string())?;
+    let control = stage.join("DEBIAN");
+    fs::create_dir_all(&control).context(|| control.display().to_string())?;
+    let text = control_file(&library, &openmpi, &architecture);
+    fs::write(control.join("control"), text).context(|| control.display().to_string())?;
+
+    fs::create_dir_all(folder).context(|| folder.display().to_string())?;
+    let file = folder.join(format!("{NAME}_{}_{architecture}.deb", version(&openmpi)));
+    let mut dpkg = Command::new("dpkg-deb");
+    dpkg.args(["--build", "--root-owner-group"]).arg(&stage).arg(&file);
+    run::to_stderr(&mut dpkg)?;
+    run::check(&mut dpkg)?;
+    Ok(file)
+}
+
+/// Our version, and that of the Open MPI that it was compiled for.
+fn version(openmpi: &str) -> String {
+    format!("{}+openmpi{}", env!("CARGO_PKG_VERSION"), upstream(openmpi))
+}
+
+/// `4.1.4` of `4.1.4-3+b1`.
+fn upstream(version: &str) -> &str {
+    let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+    version.split('-').next().unwrap_or(version)
+}
+
+/// Components are compiled against internals: they fit this upstream version of Open MPI only.
+fn control_file(library: &str, openmpi: &str, architecture: &str) -> String {
+    let fits = upstream(openmpi);
+    format!(
+        "Package: {NAME}\nVersion: {}\nArchitecture: {architecture}\nSection: net\n\
+         Priority: optional\nMaintainer: rustbtl maintainers <rustbtl@localhost>\n\
+         Depends: {library} (>= {fits}), {library} (<< {fits}+), libc6\n\
+         Description: fault tolerance for unchanged MPI programs (component of Open MPI)\n \
+         The vprotocol component \"correlated\": mpirun --mca pml v --mca vprotocol correlated\n",
+        version(openmpi)
+    )
+}
+
+/// The package that has the folder.
+fn owner(folder: &Path) -> Result<String> {
+    let text = run::output(Command::new("dpkg-query").arg("-S").arg(folder))
+        .context(|| format!("{} is not of a Debian package", folder.display()))?;
+    let is_library = |name: &&str| name.starts_with("libopenmpi") && !name.ends_with("-dev");
+    let before = text.lines().filter_map(|line| line.split_once(": "));
+    let mut names = before.flat_map(|(names, _)| names.split(", "));
+    let Some(name) = names.find(is_library) else {
+        fail!("no package libopenmpi… owns {}:\n{text}", folder.display());
+    };
+    Ok(name.split(':').next().unwrap_or(name).to_string())
+}
+
+fn field(package: &str, name: &str) -> Result<String> {
+    let mut query = Command::new("dpkg-query");
+    query.args(["-W", "-f", &format!("${{{name}}}"), package]);
+    run::output(&mut query)
+}
+
+fn copy(file: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).context(|| folder.display().to_string())?;
+    let to = folder.join(file.file_name().unwrap_or_default());
+    fs::copy(file, &to).map(drop).context(|| to.display().to_string())?;
+    run::check(Command::new("chmod").arg("0644").arg(&to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_fits_one_upstream_version() {
+        assert_eq!(upstream("4.1.4-3+b1"), "4.1.4");
+        assert_eq!(upstream("1:5.0.7-1"), "5.0.7");
+        let control = control_file("libopenmpi3", "4.1.4-3+b1", "amd64");
+        assert!(
+            control.contains("Depends: libopenmpi3 (>= 4.1.4), libopenmpi3 (<< 4.1.4+), libc6")
+        );
+    }
+}
