@@ -109,7 +109,7 @@ pub fn main(images: Arc<dyn ImageStore>) -> ExitCode {
     match run(Cli::parse().command, &*images) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("rustbtl: {problem}");
+            say!("{problem}");
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,17 @@
 //!
 //! `DESIGN.md` in this folder names the parts and their rules.
 
+/// A line on standard error. Where nobody reads it any more, that is no reason to end: a guardian's
+/// program would end with it.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("rustbtl: {}\n", format_args!($($words)*)),
+        );
+    }};
+}
+
 pub mod agent;
 pub mod cli;
 pub mod command;

@@ -25,8 +25,8 @@ pub fn restart(what: &Restart) -> Result<(), String> {
     let directory = directory.map_err(|error| format!("{}: {error}", what.directory.display()))?;
     let line = store::newest_global(&directory)?;
     let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
-    eprintln!(
-        "rustbtl: restarting {} ({} ranks) from line {} in {}",
+    say!(
+        "restarting {} ({} ranks) from line {} in {}",
         line.manifest.job,
         line.manifest.size,
         line.manifest.line,

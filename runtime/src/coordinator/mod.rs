@@ -84,10 +84,16 @@ pub fn run() -> Result<(), String> {
             Ok(())
         }
         Err(problem) => {
-            println!("error {}", problem.replace('\n', " "));
+            tell_mpirun(&format!("error {}", problem.replace('\n', " ")));
             Err(problem)
         }
     }
+}
+
+/// If it has gone, the end of our input says so.
+fn tell_mpirun(line: &str) {
+    let _ =
+        io::stdout().write_all(format!("{line}\n").as_bytes()).and_then(|()| io::stdout().flush());
 }
 
 /// Milliseconds since 1970.
@@ -129,6 +135,14 @@ fn listen() -> io::Result<TcpListener> {
 impl Coordinator {
     fn start(input: &mut impl BufRead) -> Result<Self, String> {
         let setup = read_setup(input)?;
+        if setup.directory.is_none() && (setup.interval_ms > 0 || setup.set_interval_ms > 0) {
+            return Err(
+                "vprotocol_correlated_interval or _set_interval is given, but no directory \
+                        for lines: add --mca vprotocol_correlated_dir DIR, a directory that all \
+                        nodes share"
+                    .into(),
+            );
+        }
         let name = job_name();
         if let Some(directory) = &setup.directory {
             let folder = directory.join(&name);
@@ -150,8 +164,7 @@ impl Coordinator {
         let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
         commands.set_nonblocking(true).map_err(text("listening for commands"))?;
         let events = Events::open(&setup, &name);
-        println!("ok {port} {name} {}", hex(&secret));
-        io::stdout().flush().map_err(text("answering mpirun"))?;
+        tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,
             started: Instant::now(),
@@ -440,10 +453,7 @@ impl Coordinator {
                 }
                 Effect::Forget(line) => store::forget(&self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
-                Effect::EndJob => {
-                    println!("end");
-                    let _ = io::stdout().flush();
-                }
+                Effect::EndJob => tell_mpirun("end"),
                 Effect::Log(event) => self.events.write(event),
             }
         }

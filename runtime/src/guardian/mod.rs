@@ -48,6 +48,8 @@ const SIGNALS: [i32; 16] = [
 ];
 /// How often a lost agent is replaced.
 const AGENTS_MAX: u32 = 5;
+/// How long a program's end waits for the search for an agent to end. It takes milliseconds.
+const SEARCH_MAX: Duration = Duration::from_secs(2);
 /// How long the news of the program's end may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -96,7 +98,7 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
         Ok(settings) => settings,
         Err(reason) => {
             if let NoSettings::Bad(variable) = reason {
-                eprintln!("rustbtl: the variable {variable} makes no sense: running unprotected");
+                say!("the variable {variable} makes no sense: running unprotected");
             }
             cannot_start(words, &program::become_it(words))
         }
@@ -107,7 +109,7 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
         Ok(status) => os::end_as(status),
         Err(Trouble::Start(error)) => cannot_start(words, &error),
         Err(Trouble::Restore(problem)) => {
-            eprintln!("rustbtl: {problem}");
+            say!("{problem}");
             os::exit_now(1)
         }
     }
@@ -127,7 +129,7 @@ impl From<io::Error> for Trouble {
 
 fn cannot_start(words: &[OsString], error: &io::Error) -> ! {
     let name = words.first().map_or("nothing".into(), |name| name.to_string_lossy());
-    eprintln!("rustbtl: cannot start {name} on node {}: {error}", os::hostname());
+    say!("cannot start {name} on node {}: {error}", os::hostname());
     os::exit_now(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
@@ -210,6 +212,13 @@ impl Guardian {
                 }
                 if let Some(status) = os::reap(self.rank.program)? {
                     self.hear_rank();
+                    // A thread that is starting an agent must not stop half-way: the agent is what
+                    // removes the directory.
+                    if matches!(self.agent, Agent::Sought)
+                        && let Ok(news) = news.recv_timeout(SEARCH_MAX)
+                    {
+                        self.hear_news(news);
+                    }
                     self.last_words(status);
                     return Ok(status);
                 }
@@ -345,7 +354,7 @@ impl Guardian {
     fn no_agent(&mut self, reason: &str) {
         self.agent = Agent::None;
         if !reason.is_empty() {
-            eprintln!("rustbtl: {reason}");
+            say!("{reason}");
         }
         self.rank.stay_alone();
     }

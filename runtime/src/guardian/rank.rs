@@ -90,7 +90,7 @@ impl Rank {
                     Ok(Some(message)) => messages.push(message),
                     Ok(None) => break true,
                     Err(error) => {
-                        eprintln!("rustbtl: rank {} sends {error}", settings.rank);
+                        say!("rank {} sends {error}", settings.rank);
                         break false;
                     }
                 }

@@ -53,7 +53,8 @@ pub fn run(summary: &mut Summary) {
         summary.check(&format!("guardians, {on}: stdin"), || stdin(nodes, ppn, &program));
         summary.check(&format!("guardians, {on}: tagged output"), || tagged(nodes, ppn, &program));
         summary.check(&format!("guardians, {on}: not an MPI program"), || {
-            let script = "echo \"$0 $*\"; exit 3";
+            // The first one that ends so has the others ended.
+            let script = "echo \"$0 $*\"; sleep 1; exit 3";
             alike(nodes, ppn, &["sh", "-c", script, "a b", "--", "--help"], Some(3)).map(drop)
         });
         summary.check(&format!("guardians, {on}: no such program"), || {
@@ -66,6 +67,7 @@ pub fn run(summary: &mut Summary) {
         summary.check(&format!("guardians, {on}: rustbtl status"), || status(nodes, ppn, &program));
     }
     summary.check("guardians: no place for lines", || no_place(&program));
+    summary.check("guardians: an interval and no directory", || no_directory(&program));
     summary.check("guardians: a program that is missing", || no_program(&program));
 }
 
@@ -224,6 +226,13 @@ fn no_place(program: &Path) -> Result<()> {
     outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
     outcome.must(outcome.said().contains("/proc/not/there"), "the directory is not named")?;
     outcome.must(!outcome.stdout.contains("sum"), "it was started all the same")
+}
+
+fn no_directory(program: &Path) -> Result<()> {
+    let interval = ["--mca", "vprotocol_correlated_interval", "5"];
+    let outcome = Job::new(2, 1, &words(program, "well")).with(&interval).run()?;
+    outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
+    outcome.must(outcome.said().contains("vprotocol_correlated_dir"), "it is not said what to do")
 }
 
 fn no_program(program: &Path) -> Result<()> {
