@@ -88,7 +88,9 @@ fn debian_package() -> Result<()> {
     let scratch = Scratch::new("deb")?;
     let package = deb::package(&scratch.0)?;
     let text = run::output(Command::new("dpkg-deb").arg("-c").arg(&package))?;
-    for wanted in ["/mca_vprotocol_correlated.so", "/help-mca-vprotocol-correlated.txt"] {
+    for wanted in
+        ["/mca_vprotocol_correlated.so", "/help-mca-vprotocol-correlated.txt", "/usr/bin/rustbtl"]
+    {
         if !text.contains(wanted) {
             fail!("{} lacks {wanted}:\n{text}", package.display());
         }
