@@ -45,6 +45,8 @@ pub fn run(summary: &mut Summary, only: Option<Version>) {
         if version == Version::V41 {
             // PRRTE has no fork agent: nobody starts guardians under 5.0.
             summary.check("a job goes on from a line", || lines::goes_on(&installed));
+        } else {
+            summary.check("a job with ULFM is refused", || ulfm_is_refused(&installed));
         }
         mpi::run_over(summary, &Over::Tree(&installed));
     }
@@ -114,6 +116,21 @@ fn listed(installed: &Installed) -> Result<()> {
         if !text.contains(wanted) {
             fail!("ompi_info does not list {wanted}:\n{text}");
         }
+    }
+    Ok(())
+}
+
+/// Both would handle failures; the user must be told to choose.
+fn ulfm_is_refused(installed: &Installed) -> Result<()> {
+    let ring = paths::root().join("tests/mpi/ring.c");
+    let program = mpi::compile_over(&ring, &Over::Tree(installed))?;
+    let mut mpirun = installed.command("mpirun");
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "--with-ft", "ulfm"]);
+    mpirun.args(["--mca", "pml", "v", "--mca", "vprotocol", "correlated", "-n", "2"]);
+    let output = mpirun.arg(program).output().context(|| "starting mpirun".into())?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() || !text.contains("With ULFM the program handles failures itself") {
+        fail!("it ended with {} and said:\n{text}", output.status);
     }
     Ok(())
 }
