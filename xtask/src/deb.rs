@@ -1,6 +1,7 @@
 //! `cargo xtask deb`: a Debian package that puts the components into the stock installation.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -44,9 +45,15 @@ pub fn package(folder: &Path) -> Result<PathBuf> {
     for text in build::help_files()? {
         copy(&text, &components)?;
     }
+    // Beside the components, where they look for it; the user finds it in PATH.
+    copy(&build::program(), &components)?;
+    let programs = stage.join("usr/bin");
+    fs::create_dir_all(&programs).context(|| programs.display().to_string())?;
+    symlink(inside.join(build::PROGRAM), programs.join(build::PROGRAM))
+        .context(|| programs.display().to_string())?;
     let documents = stage.join("usr/share/doc").join(NAME);
-    copy(&paths::root().join("LICENSE"), &documents)?;
-    fs::rename(documents.join("LICENSE"), documents.join("copyright"))
+    fs::create_dir_all(&documents).context(|| documents.display().to_string())?;
+    fs::copy(paths::root().join("LICENSE"), documents.join("copyright"))
         .context(|| documents.display().to_string())?;
     let control = stage.join("DEBIAN");
     fs::create_dir_all(&control).context(|| control.display().to_string())?;
@@ -109,7 +116,8 @@ fn copy(file: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     let to = folder.join(file.file_name().unwrap_or_default());
     fs::copy(file, &to).map(drop).context(|| to.display().to_string())?;
-    run::check(Command::new("chmod").arg("0644").arg(&to))
+    let mode = if file.extension().is_none() { "0755" } else { "0644" };
+    run::check(Command::new("chmod").arg(mode).arg(&to))
 }
 
 #[cfg(test)]
