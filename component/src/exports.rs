@@ -148,9 +148,13 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
     let bytes = op.bytes();
     let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
     let complete = sent == Ok(Sent::Complete) && process.host.settle(op);
-    let gathered = complete && !op.on_stack() && process.host.gather(op);
+    let to_another_node = process.host.tcp_holds && !op.on_stack();
+    let gathered = complete && to_another_node && process.host.gather(op);
     if !gathered {
-        process.host.push();
+        process.host.push_now();
+    }
+    if to_another_node {
+        process.host.sent();
     }
     let code = match sent {
         Ok(Sent::Complete) if complete && !gathered => DONE,

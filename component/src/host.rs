@@ -1,10 +1,12 @@
 //! The engine's surroundings: transports, the program's memory, the payload log, completions.
 
+use crate::burst::Burst;
 use crate::card::CardError;
 use crate::glue::{Glue, Name};
 use crate::memory::LogMemory;
 use crate::operation::Op;
 use crate::peers::{Peers, Route, card_of};
+use crate::process::ticks;
 use crate::transports::shm::Shm;
 use crate::transports::tcp::{Tcp, TcpPeer};
 use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
@@ -55,6 +57,7 @@ pub struct Surroundings {
     /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
     /// since nobody needs to call us again for a send that is complete.
     gathered: Vec<Op>,
+    burst: Burst,
     /// The message that is being sent may be copied later.
     copy_later: bool,
     /// Complete operations that C has not been told of.
@@ -90,6 +93,7 @@ impl Surroundings {
             log,
             unlogged: Unlogged::default(),
             gathered: Vec::new(),
+            burst: Burst::default(),
             copy_later: false,
             done: VecDeque::with_capacity(256),
             line_frames: VecDeque::new(),
@@ -272,6 +276,15 @@ impl Surroundings {
     /// Push out what TCP still holds.
     #[inline]
     pub fn push(&mut self) {
+        if self.burst.is_open() {
+            self.burst.call(ticks());
+        }
+        self.push_now();
+    }
+
+    /// The same in the middle of a call that sends.
+    #[inline]
+    pub fn push_now(&mut self) {
         if self.tcp_holds {
             self.push_tcp();
         }
@@ -289,11 +302,23 @@ impl Surroundings {
         }
     }
 
+    /// A nonblocking send to another node is about to return.
+    #[inline]
+    pub fn sent(&mut self) {
+        self.burst.sent(ticks());
+    }
+
     /// A nonblocking send is complete but for what TCP has gathered: further ones may join it.
     /// False: nothing is held back.
     #[inline]
     pub fn gather(&mut self, op: Op) -> bool {
-        let holds = self.tcp_holds && self.tcp.as_ref().is_some_and(Tcp::holds);
+        if !self.tcp_holds {
+            return false;
+        }
+        if self.burst.is_open() {
+            self.burst.call(ticks());
+        }
+        let holds = self.burst.goes_on() && self.tcp.as_ref().is_some_and(Tcp::holds);
         if holds {
             self.gathered.push(op);
         }

@@ -10,6 +10,7 @@ pub mod os;
 pub mod transports;
 
 pub mod bias;
+pub mod burst;
 pub mod card;
 pub mod checkpoint;
 pub mod exports;

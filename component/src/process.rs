@@ -47,8 +47,9 @@ pub struct Clock {
     start_ns: u64,
 }
 
+/// The processor's clock.
 #[inline]
-fn ticks() -> u64 {
+pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 has the time-stamp counter.
     unsafe {
