@@ -94,7 +94,8 @@ typedef struct rustbtl_config {
     uint8_t tcp_ipv4;
     uint8_t tcp_ipv6;
     uint8_t summary;
-    uint8_t reserved[4];
+    uint8_t huge_pages;
+    uint8_t reserved[3];
 } rustbtl_config_t;
 
 _Static_assert(sizeof(rustbtl_config_t) == 136, "mirrored in component/src/glue.rs");

@@ -120,7 +120,8 @@ pub struct Config {
     pub tcp_ipv4: u8,
     pub tcp_ipv6: u8,
     pub summary: u8,
-    pub reserved: [u8; 4],
+    pub huge_pages: u8,
+    pub reserved: [u8; 3],
 }
 
 const_assert_eq!(size_of::<Config>(), 136);

@@ -95,6 +95,11 @@ impl Guardian {
         *self.incoming.lock().unwrap_or_else(PoisonError::into_inner) = FrameBuffer::new();
     }
 
+    /// Short messages can be received without allocating from now on.
+    pub fn prepare(&self) {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner).reserve(READ_BYTES);
+    }
+
     /// To poll: readable when [`Self::receive`] has something to do.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
@@ -105,9 +110,16 @@ impl Guardian {
     /// # Errors
     /// [`GuardianError::Gone`], and what is wrong with the message.
     pub fn send(&self, message: &FromRank) -> Result<(), GuardianError> {
-        let frame = message.encode()?;
+        self.send_frame(&message.encode()?)
+    }
+
+    /// Send a message that is encoded already; allocates nothing.
+    ///
+    /// # Errors
+    /// [`GuardianError::Gone`].
+    pub fn send_frame(&self, frame: &[u8]) -> Result<(), GuardianError> {
         let _whole = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = &frame[..];
+        let mut rest = frame;
         while !rest.is_empty() {
             // SAFETY: `rest` is readable for its length.
             let put = unsafe {

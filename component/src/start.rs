@@ -24,6 +24,8 @@ pub struct Started {
     pub card: Vec<u8>,
     /// The node's segment, at the rank that made it.
     segment: Option<Segment>,
+    /// Have the kernel use huge pages before a picture is taken.
+    huge_pages: bool,
     /// How transports are opened.
     pub opening: Opening,
     /// Processes of this node.
@@ -246,7 +248,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     process::install(process);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
     let members = chosen.members;
-    Started { card: card.encode(), segment, opening, local, members, report }
+    let huge_pages = config.huge_pages != 0;
+    Started { card: card.encode(), segment, huge_pages, opening, local, members, report }
 }
 
 impl Started {
@@ -254,7 +257,7 @@ impl Started {
     /// then lines may be taken, if somebody looks after this process.
     pub fn connect(&mut self) {
         let members = self.attach();
-        if let Err(error) = checkpoint::start(&self.opening, members) {
+        if let Err(error) = checkpoint::start(&self.opening, members, self.huge_pages) {
             process::shared().glue.fatal("guardian", &[&error]);
         }
     }

@@ -35,7 +35,7 @@ pub fn run(options: &Options) -> Result<()> {
     for component in &COMPONENTS {
         copy(&component.file(), &to)?;
     }
-    for text in build::help_files()? {
+    for text in build::help_files()?.into_iter().chain(build::api_files()) {
         copy(&text, &to)?;
     }
     copy(&build::program(), &to)?;

@@ -193,22 +193,16 @@ impl Checkpoint {
     /// What the guardian needs to write the image.
     pub(super) fn tell_frozen(&mut self, line: LineId) {
         if let Some((picture, description)) = self.drive.picture.take() {
-            let frozen = self.drive.frozen(line, picture, description, self.drive.pause_ns);
-            self.say(&frozen);
+            let coordination_ns = self.drive.coordination_ns();
+            let pause_ns = self.drive.pause_ns;
+            self.say(&FromRank::Frozen { line, picture, description, coordination_ns, pause_ns });
         }
     }
 }
 
 impl Drive {
-    /// As it is told.
-    pub(super) fn frozen(
-        &self,
-        line: LineId,
-        picture: Picture,
-        description: Vec<u8>,
-        pause_ns: u64,
-    ) -> FromRank {
-        let coordination_ns = self.silent_ns - self.entered_ns;
-        FromRank::Frozen { line, picture, description, coordination_ns, pause_ns }
+    /// From keeping the program out to the end of the silence.
+    pub(super) fn coordination_ns(&self) -> u64 {
+        self.silent_ns - self.entered_ns
     }
 }

@@ -94,6 +94,7 @@ struct Checkpoint {
     opening: Opening,
     silence: Silence,
     members: Vec<PeerId>,
+    huge_pages: bool,
     freezer: Freezer,
     /// Frozen copies that are being stored.
     children: BTreeMap<LineId, FrozenChild>,
@@ -106,8 +107,9 @@ struct Checkpoint {
     drive: drive::Drive,
 }
 
-/// Start the thread if a guardian looks after this process. `members`: the own set.
-pub fn start(opening: &Opening, members: Vec<PeerId>) -> Result<(), String> {
+/// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
+/// have the kernel use them before a picture is taken.
+pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
         return Ok(());
     };
@@ -146,6 +148,7 @@ pub fn start(opening: &Opening, members: Vec<PeerId>) -> Result<(), String> {
             opening,
             silence,
             members,
+            huge_pages,
             freezer,
             children: BTreeMap::new(),
             covered: BTreeMap::new(),

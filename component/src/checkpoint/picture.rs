@@ -3,10 +3,13 @@
 use super::Checkpoint;
 use crate::process::{Process, Taken as Engine};
 use core::ops::Range;
-use rustbtl_coordination::control::{LineId, Picture, ToRank};
+use rustbtl_coordination::control::{LineId, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
 use std::os::fd::RawFd;
+
+/// Room for the description of a process, which is seldom more than 100 KB; untouched until used.
+const LETTER_BYTES: usize = 16 << 20;
 
 /// What came of it.
 pub enum Taken {
@@ -48,15 +51,16 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
     let muted: Vec<RawFd> = crate::os::pmix::server_socket().into_iter().collect();
     let supplied = [0, 1, 2, checkpoint.guardian.fd()];
     let guardian = &checkpoint.guardian;
-    let drive = &checkpoint.drive;
     // Where there can be no copy, the guardian reads this process itself, which waits for it. A
-    // parked thread may hold the lock of malloc: nothing here but the message allocates, which is
-    // encoded before.
+    // parked thread may hold the lock of malloc, so room for what is to be said is made before.
+    let mut letter = Vec::with_capacity(LETTER_BYTES);
+    guardian.prepare();
+    let coordination_ns = checkpoint.drive.coordination_ns();
     let mut stored = false;
     let mut while_paused = |snapshot: &Snapshot<'_>| {
-        let description = snapshot.description.to_vec();
-        let frozen = drive.frozen(line, Picture::InPause, description, 0);
-        stored = guardian.send(&frozen).is_ok() && released(guardian, line);
+        stored = frozen_in_pause(line, snapshot.description, coordination_ns, &mut letter)
+            && guardian.send_frame(&letter).is_ok()
+            && released(guardian, line);
     };
     let mut options = FreezeOptions {
         supplied: &supplied,
@@ -64,6 +68,7 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
         dropped: &dropped,
         exclude: &exclude,
         copying: Copying::ForkOrPause,
+        collapse: checkpoint.huge_pages,
         while_paused: Some(&mut while_paused),
         ..FreezeOptions::default()
     };

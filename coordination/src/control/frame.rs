@@ -117,6 +117,11 @@ impl FrameBuffer {
         Self { bytes: Vec::new(), at: 0 }
     }
 
+    /// Room for so much without allocating.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// What has arrived.
     pub fn add(&mut self, bytes: &[u8]) {
         if self.at > 0 {

@@ -20,6 +20,7 @@ pub use codec::Field;
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
 pub use messages::{
     FromNode, FromRank, LineId, LineKind, Picture, RankCard, Reply, Request, ToNode, ToRank,
+    frozen_in_pause,
 };
 
 #[cfg(test)]

@@ -139,3 +139,20 @@ fn frames_come_out_of_a_stream_however_it_is_cut() {
         assert_eq!(buffer.pending(), 0);
     }
 }
+
+#[test]
+fn a_picture_in_the_pause_is_told_without_allocating() {
+    let description = vec![7u8; 1000];
+    let message = FromRank::Frozen {
+        line: LineId(9),
+        picture: Picture::InPause,
+        description: description.clone(),
+        coordination_ns: 77,
+        pause_ns: 0,
+    };
+    let mut out = Vec::with_capacity(1100);
+    let place = out.as_ptr();
+    assert!(frozen_in_pause(LineId(9), &description, 77, &mut out));
+    assert_eq!((out.as_ptr(), out.clone()), (place, message.encode().unwrap()));
+    assert!(!frozen_in_pause(LineId(9), &description, 77, &mut Vec::with_capacity(900)));
+}

@@ -83,6 +83,8 @@ pub struct Job {
     machine: Option<Lines>,
     pub(super) lines: BTreeMap<LineId, LineState>,
     wishes: Wishes,
+    /// Asked for while the job was starting, by who would rather wait than be refused.
+    early: Vec<(Wisher, Vec<Input>)>,
     cards_sent: bool,
     pub(super) effects: VecDeque<Effect>,
 }
@@ -101,6 +103,7 @@ impl Job {
             machine: None,
             lines: BTreeMap::new(),
             wishes: Wishes::default(),
+            early: Vec::new(),
             cards_sent: false,
             effects: VecDeque::new(),
         }
@@ -281,6 +284,9 @@ impl Job {
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
         self.machine = Some(Lines::new(config, &sets, 1, now));
         self.log(json!({"event": "ready", "ranks": sets.len()}));
+        for (who, inputs) in core::mem::take(&mut self.early) {
+            self.try_wish(now, who, inputs);
+        }
     }
 
     /// All have said that they are done, or have ended anyway.
@@ -346,6 +352,11 @@ impl Job {
     }
 
     fn try_wish(&mut self, now: u64, who: Wisher, inputs: Vec<Input>) {
+        let starting = self.setup.directory.is_some() && self.machine.is_none();
+        if starting && self.wishes.waits(who) {
+            self.early.push((who, inputs));
+            return;
+        }
         let problem = if self.setup.directory.is_none() {
             Some(
                 "this job has no place for lines: start it with --mca vprotocol_correlated_dir \

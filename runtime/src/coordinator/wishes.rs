@@ -39,6 +39,12 @@ impl Wishes {
         self.all.push((wish, false));
     }
 
+    /// Would this one rather wait than be refused? A program is ready before the others are.
+    pub fn waits(&self, wisher: Wisher) -> bool {
+        let wish = self.all.iter().find(|(wish, _)| wish.wisher == wisher);
+        wish.is_some_and(|(wish, _)| wish.wait || matches!(wisher, Wisher::Rank(..)))
+    }
+
     /// Not any more.
     pub fn remove(&mut self, wisher: Wisher) -> Option<Wish> {
         let at = self.all.iter().rposition(|(wish, _)| wish.wisher == wisher)?;

@@ -84,7 +84,7 @@ pub fn link(
     archive: Option<&PathBuf>,
 ) -> Result<PathBuf> {
     let script = build_folder().join(format!("{}.map", component.name));
-    let exports = format!("{{ global: {}_component; local: *; }};\n", component.name);
+    let exports = format!("{{ global: {}; local: *; }};\n", component.shown().join("; "));
     fs::write(&script, exports).context(|| script.display().to_string())?;
     let file = build_folder().join(format!("{}.so.new", component.name));
     let mut gcc = Command::new("gcc");
@@ -92,6 +92,28 @@ pub fn link(
     gcc.args(objects).args(archive).args(["-lm", "-lpthread"]).arg("-o").arg(&file);
     run::check(&mut gcc)?;
     Ok(file)
+}
+
+/// Builds the library for programs that ask for checkpoints themselves, and puts its header and
+/// its Python module beside it.
+pub fn link_api() -> Result<()> {
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-o"]);
+    gcc.arg(paths::mca().join(API_LIBRARY)).arg(folder().join("api/mpix_correlated.c"));
+    run::check(gcc.arg("-ldl"))?;
+    for name in API_TEXTS {
+        let (from, to) = (folder().join("api").join(name), paths::mca().join(name));
+        fs::copy(&from, &to).context(|| to.display().to_string())?;
+    }
+    Ok(())
+}
+
+const API_LIBRARY: &str = "libmpix_correlated.so";
+const API_TEXTS: [&str; 2] = ["mpix_correlated.h", "mpix_correlated.py"];
+
+/// What programs need that ask for checkpoints themselves.
+pub fn api_files() -> Vec<PathBuf> {
+    [API_LIBRARY].iter().chain(&API_TEXTS).map(|name| paths::mca().join(name)).collect()
 }
 
 /// The texts of show_help; the component looks for them beside itself.

@@ -15,7 +15,7 @@ use clap::Args;
 use crate::error::{Context, Result, failure};
 use crate::{paths, run, sys};
 
-pub use glue::help_files;
+pub use glue::{api_files, help_files};
 pub use openmpi::{COMPONENT_PATH, component_folder, prefix};
 
 /// A shared object that Open MPI loads.
@@ -28,6 +28,8 @@ pub struct Component {
     rust: bool,
     /// The library of Open MPI that the processes have which load it.
     library: &'static str,
+    /// Functions that it shows besides, for programs (glue-c/api/).
+    functions: &'static [&'static str],
 }
 
 /// Everything that is built.
@@ -37,12 +39,14 @@ pub const COMPONENTS: [Component; 2] = [
         sources: &["vprotocol_"],
         rust: true,
         library: "libmpi.so",
+        functions: &["mca_vprotocol_correlated_checkpoint", "mca_vprotocol_correlated_restarts"],
     },
     Component {
         name: "mca_errmgr_correlated",
         sources: &["errmgr_"],
         rust: false,
         library: "libopen-rte.so",
+        functions: &[],
     },
 ];
 
@@ -58,6 +62,12 @@ pub struct Options {
 }
 
 impl Component {
+    /// Everything that it shows.
+    fn shown(&self) -> Vec<String> {
+        let functions = self.functions.iter().map(|name| name.to_string());
+        functions.chain([format!("{}_component", self.name)]).collect()
+    }
+
     /// The file that Open MPI loads.
     pub fn file(&self) -> PathBuf {
         paths::mca().join(format!("{}.so", self.name))
@@ -110,12 +120,13 @@ fn build_all(options: &Options) -> Result<()> {
         let libraries = openmpi::exported_symbols(component.library)?;
         let objects = glue::compile(component.sources, options.debug)?;
         let file = glue::link(component, &objects, component.rust.then_some(&archive))?;
-        symbols::check(&file, component.name, &libraries).inspect_err(|_| {
+        symbols::check(&file, component, &libraries).inspect_err(|_| {
             let _ = fs::remove_file(&file);
         })?;
         put(&file, &component.file(), start)?;
         fs::remove_file(&file).context(|| file.display().to_string())?;
     }
+    glue::link_api()?;
     for text in help_files()? {
         let to = paths::mca().join(text.file_name().unwrap_or_default());
         fs::copy(&text, &to).context(|| to.display().to_string())?;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 
-use super::openmpi;
+use super::{Component, openmpi};
 use crate::error::{Result, fail};
 use crate::run;
 
@@ -14,7 +14,8 @@ use crate::run;
 const NEEDED: [&str; 4] = ["libc.so", "libm.so", "libpthread.so", "ld-linux"];
 
 /// Fails if Open MPI could not load the file or would fail later because of it.
-pub fn check(file: &Path, name: &str, offered: &HashSet<String>) -> Result<()> {
+pub fn check(file: &Path, component: &Component, offered: &HashSet<String>) -> Result<()> {
+    let name = component.name;
     let undefined = symbols(file, "--undefined-only")?;
     let missing: Vec<&str> = undefined
         .lines()
@@ -30,9 +31,12 @@ pub fn check(file: &Path, name: &str, offered: &HashSet<String>) -> Result<()> {
         );
     }
     let defined = symbols(file, "--defined-only")?;
-    let shown: Vec<&str> = defined.lines().filter_map(openmpi::symbol_name).collect();
-    let wanted = format!("{name}_component");
-    if shown != [wanted.as_str()] {
+    let mut shown: Vec<&str> = defined.lines().filter_map(openmpi::symbol_name).collect();
+    shown.sort_unstable();
+    let mut wanted = component.shown();
+    wanted.sort_unstable();
+    if shown != wanted {
+        let wanted = wanted.join(", ");
         fail!("{name}.so should export {wanted} alone, but exports: {}", shown.join(", "));
     }
     check_needed(file, name)

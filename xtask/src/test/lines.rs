@@ -26,6 +26,7 @@ pub fn run(summary: &mut Summary) {
         summary.check(&title, || survives(program, (*nodes, *ppn), restarts));
     }
     summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
+    summary.check("a program that asks for its line: 2 × 2", asks);
 }
 
 fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
@@ -56,6 +57,27 @@ fn several_lives() -> Result<()> {
     }
     let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &answer)
+}
+
+/// The program says when; the restarted process is the one that has asked.
+fn asks() -> Result<()> {
+    let scratch = Scratch::new("asks")?;
+    let lines = lines_folder(&scratch)?;
+    let here = paths::mca().display().to_string();
+    let words = [format!("-I{here}"), format!("-L{here}"), format!("-Wl,-rpath,{here}")];
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    words.push("-Wl,--no-as-needed");
+    words.push("-lmpix_correlated");
+    let program = mpi::compile_with(&paths::root().join("tests/lines/asks.c"), &words)?;
+    let mut job = Job::new(2, 2, &[program]);
+    job.folder = scratch.0.clone();
+    let folder = lines.display().to_string();
+    let first = job.with(&["--mca", "vprotocol_correlated_dir", &folder]).run()?;
+    first.must(first.code == 9, "the first life should end with MPI_Abort")?;
+    let mut job = Job::restart(2, 2, &lines);
+    job.folder = scratch.0.clone();
+    let second = job.run()?;
+    second.must(second.code == 0 && hash(&second)? == "HASH 0 1 1", "the second life")
 }
 
 /// Runs a job that takes a line after `line_at` seconds and is killed a moment later.
