@@ -5,7 +5,8 @@ use crate::test::lives::{EIGENVALUES, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Prog
 /// What runs, and how many ranks it may have.
 pub const PROGRAMS: [(Program, &[u32]); 7] = [
     (RING, &[1, 2, 3, 4, 6, 9]),
-    (OPENMP, &[1, 2, 3, 4]),
+    // Three threads each.
+    (OPENMP, &[1, 2, 3]),
     (FORTRAN, &[1, 2, 3, 4, 6, 9]),
     (PYTHON, &[1, 2, 3, 4, 6]),
     (FILES, &[1, 2, 3, 4, 6]),

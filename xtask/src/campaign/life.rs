@@ -102,17 +102,21 @@ impl Run {
         known: &Undisturbed,
         scratch: &Scratch,
     ) -> Result<()> {
-        self.note = ", it ended before it was killed".into();
+        self.note += ", ended before it was killed";
         program.must_answer(outcome, scratch, &known.answer)?;
-        // A line that comes too late is refused, which is right.
-        let given_up = outcome.stderr.lines().find(|line| {
-            line.contains("was given up") && !line.contains("ended") && !line.contains("Finalize")
-        });
-        match given_up {
+        match refused(outcome) {
+            // A line that comes too late is refused, which is right.
+            Some(line) if line.contains("ended") => self.note += &format!(" ({line})"),
             Some(line) => fail!("{}\na line failed: {line}", outcome.line),
-            None => Ok(()),
+            None => (),
         }
+        Ok(())
     }
+}
+
+/// What the first line that was not taken was refused for.
+fn refused(outcome: &Outcome) -> Option<&str> {
+    outcome.stderr.lines().find(|line| line.starts_with("rustbtl: "))
 }
 
 /// One life with its lines and its end.

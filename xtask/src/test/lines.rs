@@ -5,9 +5,11 @@ use std::path::Path;
 
 use super::job::Job;
 use super::lives::{self, FILES, FORTRAN, OPENMP, PYTHON, Program, RING, Shape};
+use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::Result;
+use crate::paths;
 
 /// What runs, where it starts, and where it is started again.
 const CASES: [(Program, Shape, &[Shape]); 5] = [
@@ -62,7 +64,7 @@ fn several_lives() -> Result<()> {
 /// The program says when; the restarted process is the one that has asked.
 fn asks() -> Result<()> {
     let scratch = Scratch::new("asks")?;
-    let lines = lines_folder(&scratch)?;
+    let lines = lives::lines_folder(&scratch)?;
     let here = paths::mca().display().to_string();
     let words = [format!("-I{here}"), format!("-L{here}"), format!("-Wl,-rpath,{here}")];
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -71,13 +73,10 @@ fn asks() -> Result<()> {
     let program = mpi::compile_with(&paths::root().join("tests/lines/asks.c"), &words)?;
     let mut job = Job::new(2, 2, &[program]);
     job.folder = scratch.0.clone();
-    let folder = lines.display().to_string();
-    let first = job.with(&["--mca", "vprotocol_correlated_dir", &folder]).run()?;
+    let first = lives::with_lines(job, &lines).run()?;
     first.must(first.code == 9, "the first life should end with MPI_Abort")?;
-    let mut job = Job::restart(2, 2, &lines);
-    job.folder = scratch.0.clone();
-    let second = job.run()?;
-    second.must(second.code == 0 && hash(&second)? == "HASH 0 1 1", "the second life")
+    let second = lives::restart((2, 2), &lines, &scratch).run()?;
+    second.must(second.code == 0 && lives::hash(&second)? == "HASH 0 1 1", "the second life")
 }
 
 /// Runs a job that takes a line after `line_at` seconds and is killed a moment later.
