@@ -386,7 +386,8 @@ pub struct Shared {
 }
 
 // SAFETY: `process` is only reached through `Entered` and `Taken`: under the lock with threads;
-// without, MPI forbids calls from two threads at a time, and `bias` keeps the checkpoint thread out.
+// without, MPI forbids calls from two threads at a time, and `bias` keeps the checkpoint thread
+// out.
 unsafe impl Sync for Shared {}
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());

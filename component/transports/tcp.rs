@@ -27,7 +27,7 @@ use connection::{Connection, Fill, Next};
 use dial::Dial;
 use rustbtl_coordination::handshake::{self, Names};
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_fragments::wire::{ANNOUNCE_BYTES, FRAME_BYTES_MAX};
+use rustbtl_fragments::wire::FRAME_BYTES_MAX;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
@@ -166,7 +166,7 @@ pub struct Tcp {
 impl Tcp {
     /// Choose interfaces and listen on them.
     pub fn new(mut config: TcpConfig) -> Result<Self, TcpError> {
-        let frame = frame_bytes_max(&config);
+        let frame = config.frame_bytes_max();
         if frame > FRAME_BYTES_MAX {
             return Err(TcpError::Arguments(format!(
                 "frames of {frame} bytes are too long: at most {FRAME_BYTES_MAX} (chunk_bytes_max)"
@@ -488,10 +488,6 @@ impl Tcp {
             self.ready.push_back(at);
         }
     }
-}
-
-fn frame_bytes_max(config: &TcpConfig) -> usize {
-    config.chunk_bytes_max.max(config.eager_bytes_max) as usize + ANNOUNCE_BYTES
 }
 
 impl Transport for Tcp {

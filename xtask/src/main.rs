@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod campaign;
 mod clean;
 mod cluster;
 mod deb;
@@ -45,6 +46,8 @@ enum Task {
     Demo,
     /// Run every test, from style to real programs
     Test(test::Options),
+    /// Checkpoint, kill and restart random jobs at random moments
+    Campaign(campaign::Options),
     /// Measure speed side by side with stock Open MPI
     Bench(bench::Options),
     /// A Debian package that puts the components into the installed Open MPI
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Task::Install(options) => install::run(&options),
         Task::Demo => demo::run(),
         Task::Test(options) => test::run(&options),
+        Task::Campaign(options) => campaign::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Deb(options) => deb::run(&options),
         Task::OmpiTree(options) => tree::run(&options),

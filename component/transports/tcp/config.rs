@@ -45,6 +45,14 @@ pub struct TcpConfig {
 /// Version of handshake, frames and their meaning.
 pub const VERSION: u32 = 0x0001_0000 | rustbtl_fragments::wire::VERSION as u32;
 
+impl TcpConfig {
+    /// Longest frame that a peer may send.
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        let payload = self.chunk_bytes_max.max(self.eager_bytes_max) as usize;
+        payload + rustbtl_fragments::wire::ANNOUNCE_BYTES
+    }
+}
+
 impl Default for TcpConfig {
     fn default() -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! Connecting: attempts, and connections that come and go.
 
 use super::dial::{Dial, Step};
-use super::{Connection, Event, Link, Tcp, Watched, frame_bytes_max, select};
+use super::{Connection, Event, Link, Tcp, Watched, select};
 use crate::os::socket;
 use std::net::{SocketAddr, TcpStream};
 
@@ -84,7 +84,7 @@ impl Tcp {
             slot,
             address,
             self.config.receive_buffer_bytes,
-            frame_bytes_max(&self.config),
+            self.config.frame_bytes_max(),
             self.config.gather_bytes_max,
         )));
         self.events.push_back(Event::Up(peer.id, incarnation));

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::job::Job;
+use super::lives::SCALAPACK;
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::build::openmpi;
 use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};
 use crate::{paths, report, run};
-
-const SCALAPACK: &str = "/usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests";
 
 /// A program with a check of its own.
 struct Program {

@@ -1,0 +1,238 @@
+//! Programs that are killed and go on: what the tests of lines and the campaign have in common.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use super::job::{Job, Outcome};
+use super::mpi;
+use super::scratch::Scratch;
+use crate::demo::hpcc::{self, Results};
+use crate::error::{Context, Result, fail};
+use crate::{build, paths, run};
+
+/// An undisturbed run takes at least so long, so that there is a middle to die in.
+const SECONDS_MIN: f64 = 4.0;
+/// Iterations are not raised further than this many times the first guess.
+const SCALE_MAX: u64 = 4096;
+/// Debian's test programs of ScaLAPACK.
+pub const SCALAPACK: &str = "/usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests";
+
+/// Nodes, and ranks on each.
+pub type Shape = (u32, u32);
+
+/// A program whose answer does not depend on what happens to its processes.
+pub struct Program {
+    /// For people.
+    pub name: &'static str,
+    /// What is run.
+    pub what: What,
+}
+
+/// How a program is started and where its answer is.
+pub enum What {
+    /// A source in tests/lines, or a Python program there: prints `HASH …`.
+    Hash {
+        /// The file.
+        source: &'static str,
+        /// Iterations to begin with.
+        iterations: u64,
+        /// Arguments behind the iterations; `FOLDER` is one that it may write to.
+        arguments: &'static [&'static str],
+    },
+    /// HPCC, which writes a file.
+    Hpcc,
+    /// A test program of ScaLAPACK: its last lines say what has passed.
+    Scalapack(&'static str),
+}
+
+/// What is known of an undisturbed run.
+#[derive(Clone)]
+pub struct Undisturbed {
+    /// Iterations that take long enough.
+    pub iterations: u64,
+    /// What it said in the end.
+    pub answer: String,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// Sends messages of all sizes round a ring.
+pub const RING: Program = Program {
+    name: "ring with a hash",
+    what: What::Hash { source: "hash_ring.c", iterations: 2000, arguments: &["20000"] },
+};
+/// OpenMP and MPI.
+pub const OPENMP: Program = Program {
+    name: "OpenMP",
+    what: What::Hash { source: "omp_hash.c", iterations: 500, arguments: &[] },
+};
+/// Fortran.
+pub const FORTRAN: Program = Program {
+    name: "Fortran",
+    what: What::Hash { source: "fortran_hash.f90", iterations: 4000, arguments: &[] },
+};
+/// Python with numpy and mpi4py.
+pub const PYTHON: Program = Program {
+    name: "Python with numpy and mpi4py",
+    what: What::Hash { source: "numpy_hash.py", iterations: 500, arguments: &[] },
+};
+/// Files of its own and MPI-IO.
+pub const FILES: Program = Program {
+    name: "files and MPI-IO",
+    what: What::Hash { source: "file_hash.c", iterations: 2000, arguments: &["FOLDER"] },
+};
+/// HPCC with a small input.
+pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
+/// The eigenvalue tester of ScaLAPACK.
+pub const EIGENVALUES: Program =
+    Program { name: "ScaLAPACK, eigenvalues", what: What::Scalapack("xdsep") };
+
+impl Program {
+    /// The job of this program with this number of iterations.
+    pub fn job(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Job> {
+        let (nodes, ppn) = shape;
+        let mut job = Job::new(nodes, ppn, &self.command(shape, iterations, scratch)?);
+        job.folder = match self.what {
+            What::Scalapack(_) => PathBuf::from(SCALAPACK),
+            _ => scratch.0.clone(),
+        };
+        Ok(job)
+    }
+
+    fn command(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Vec<String>> {
+        let (source, arguments) = match self.what {
+            What::Scalapack(program) => return Ok(vec![format!("./{program}")]),
+            What::Hpcc => {
+                let (p, q) = grid(shape.0 * shape.1);
+                let file = scratch.0.join("hpccinf.txt");
+                fs::write(&file, hpcc::input(p, q)).context(|| file.display().to_string())?;
+                let _ = fs::remove_file(scratch.0.join("hpccoutf.txt"));
+                return Ok(vec!["hpcc".into()]);
+            }
+            What::Hash { source, arguments, .. } => (source, arguments),
+        };
+        let source = paths::root().join("tests/lines").join(source);
+        let mut command = if source.extension().is_some_and(|ending| ending == "py") {
+            vec!["/usr/bin/python3".to_string(), source.display().to_string()]
+        } else {
+            vec![mpi::compile_with(&source, &["-fopenmp"])?.display().to_string()]
+        };
+        command.push(iterations.to_string());
+        let folder = scratch.0.display().to_string();
+        let place = |word: &&str| if *word == "FOLDER" { folder.clone() } else { word.to_string() };
+        command.extend(arguments.iter().map(place));
+        Ok(command)
+    }
+
+    /// A run that nothing happens to, with so many iterations that it takes long enough.
+    pub fn undisturbed(&self, shape: Shape, scratch: &Scratch) -> Result<Undisturbed> {
+        let first = match self.what {
+            What::Hash { iterations, .. } => iterations,
+            _ => 0,
+        };
+        let mut iterations = first;
+        loop {
+            let start = Instant::now();
+            let outcome = self.job(shape, iterations, scratch)?.run()?;
+            let seconds = start.elapsed().as_secs_f64();
+            outcome.must(outcome.code == 0, "the undisturbed run failed")?;
+            let fixed = first == 0 || iterations >= first * SCALE_MAX;
+            if fixed || seconds >= SECONDS_MIN {
+                let answer = self.answer(&outcome, scratch)?;
+                return Ok(Undisturbed { iterations, answer, seconds });
+            }
+            // Starting and ending takes about a second.
+            let work = (seconds - 1.0).max(0.2);
+            iterations = (iterations as f64 * (SECONDS_MIN / work).clamp(1.3, 16.0)) as u64;
+        }
+    }
+
+    /// What the program found out, in words that are the same in every run.
+    pub fn answer(&self, outcome: &Outcome, scratch: &Scratch) -> Result<String> {
+        match self.what {
+            What::Hash { .. } => hash(outcome),
+            What::Hpcc => {
+                let results = Results::read(&scratch.0.join("hpccoutf.txt"))?;
+                // How many updates RandomAccess loses is left to chance.
+                let exact = results.checks.iter().filter(|(name, _)| !name.contains("Random"));
+                Ok(exact.map(|(name, value)| format!("{name} {value}; ")).collect())
+            }
+            What::Scalapack(_) => {
+                let last = outcome.stdout.lines().filter(|line| line.contains(" tests"));
+                let text: Vec<&str> = last.map(str::trim).collect();
+                let good = text.iter().any(|line| line.contains("passed"))
+                    && !outcome.said().contains("FAILED");
+                outcome.must(good, "ScaLAPACK does not say what has passed")?;
+                Ok(text.join("; "))
+            }
+        }
+    }
+
+    /// The restarted job has ended well and says what an undisturbed one says.
+    pub fn must_answer(&self, outcome: &Outcome, scratch: &Scratch, answer: &str) -> Result<()> {
+        outcome.must(outcome.code == 0, "the job failed")?;
+        let found = self.answer(outcome, scratch)?;
+        outcome.must(found == answer, &format!("it says `{found}`, it should say `{answer}`"))
+    }
+}
+
+/// Processes in rows and columns.
+fn grid(ranks: u32) -> (u32, u32) {
+    let rows = (1..=ranks).rev().find(|r| r * r <= ranks && ranks.is_multiple_of(*r)).unwrap_or(1);
+    (rows, ranks / rows)
+}
+
+/// The line with the answer.
+pub fn hash(outcome: &Outcome) -> Result<String> {
+    let mut answers = outcome.stdout.lines().filter(|line| line.starts_with("HASH "));
+    let (first, second) = (answers.next(), answers.next());
+    outcome.must(first.is_some() && second.is_none(), "it should print one line with HASH")?;
+    Ok(first.unwrap_or_default().to_string())
+}
+
+/// The options of a job that keeps its lines in this folder.
+pub fn with_lines(job: Job, lines: &Path) -> Job {
+    job.with(&["--mca", "vprotocol_correlated_dir", &lines.display().to_string()])
+}
+
+/// A job that is started again from lines, in the folder of the test.
+pub fn restart((nodes, ppn): Shape, lines: &Path, scratch: &Scratch) -> Job {
+    let mut job = Job::restart(nodes, ppn, lines);
+    job.folder = scratch.0.clone();
+    job
+}
+
+/// A new folder for lines.
+pub fn lines_folder(scratch: &Scratch) -> Result<PathBuf> {
+    let folder = scratch.0.join("checkpoints");
+    fs::create_dir(&folder).context(|| folder.display().to_string())?;
+    Ok(folder)
+}
+
+/// Every line that is there is whole, by the checksums of its images.
+pub fn verify(lines: &Path) -> Result<String> {
+    let mut command = Command::new(paths::mca().join(build::PROGRAM));
+    run::output(command.args(["lines", "--verify"]).arg(lines))
+}
+
+/// No file of an unfinished image.
+pub fn nothing_left(lines: &Path) -> Result<()> {
+    let listed = run::output(Command::new("find").arg(lines))?;
+    if listed.lines().any(|line| line.ends_with(".tmp")) {
+        fail!("unfinished images: {listed}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_put_into_rows_and_columns() {
+        let all: Vec<_> = [1, 2, 3, 4, 6, 9, 12].map(grid).to_vec();
+        assert_eq!(all, [(1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 3), (3, 4)]);
+    }
+}
