@@ -2,8 +2,8 @@
 //! may be gathered: the next call of MPI, which pushes them out, is not far.
 //!
 //! A program that computes after its last send must not find that message still here when it comes
-//! back: so nothing is gathered until many sends in a row were followed by another call at once, and
-//! a program that has proved this wrong has to show four times as many the next time.
+//! back: so nothing is gathered until many sends in a row were followed by another call at once,
+//! and a program that has proved this wrong has to show four times as many the next time.
 
 /// Ticks of the processor between a send and the next call that are still "at once": some 15 µs.
 const SOON_TICKS: u64 = 40_000;

@@ -1,0 +1,131 @@
+//! Sends that end later than the call that made them: their copy in the log is still being made, or
+//! TCP has gathered them.
+
+use super::{COPIED_AT_ONCE_BYTES, Surroundings, hand};
+use crate::operation::Op;
+use crate::process::ticks;
+use crate::transports::tcp::Tcp;
+use crate::transports::{Payload as Outgoing, Transport};
+use core::ops::Range;
+use rustbtl_fragments::host::Transmit;
+use rustbtl_fragments::ids::{LogRecord, PeerId};
+
+impl Surroundings {
+    /// Call `send` for an operation in standard mode: its copy in the log may be made later.
+    #[inline]
+    pub fn allow_copy_later(&mut self, allowed: bool) {
+        self.copy_later = allowed;
+    }
+
+    /// The operation is sent. False: it is not all in the log, so it is told later of its end.
+    #[inline]
+    pub fn settle(&mut self, op: Op) -> bool {
+        self.unlogged.is_empty() || self.unlogged.settle(&mut self.log, op, COPIED_AT_ONCE_BYTES)
+    }
+
+    /// There is nothing else to do: go on with the copies in the log. True: something was done.
+    #[inline]
+    pub fn copy_some(&mut self) -> bool {
+        !self.unlogged.is_empty() && self.copy_step()
+    }
+
+    #[cold]
+    fn copy_step(&mut self) -> bool {
+        let over = self.unlogged.step(&mut self.log);
+        self.copied(over);
+        true
+    }
+
+    /// All of an operation is in the log.
+    fn copied(&mut self, over: Option<Op>) {
+        if let Some(op) = over {
+            self.end(op);
+        }
+    }
+
+    /// Tell of the end of an operation.
+    #[inline]
+    pub(super) fn end(&mut self, op: Op) {
+        if op.on_stack() && !self.threads {
+            op.set_complete();
+        } else {
+            self.done.push_back(op);
+        }
+    }
+
+    /// A frame with a part of a logged message.
+    pub(super) fn transmit_logged(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        (record, range): (LogRecord, Range<u64>),
+        taken: usize,
+    ) -> Transmit {
+        let route = self.route(to);
+        let source = if self.unlogged.is_empty() { None } else { self.unlogged.source(record) };
+        let bytes = match source {
+            // SAFETY: the program's buffer, which stays unchanged until the send is complete.
+            Some(op) => unsafe { op.slice(range.start, range.end - range.start) },
+            None => &self.log.payload(record)[range.start as usize..range.end as usize],
+        };
+        let ways = (&mut self.shm, &mut self.tcp);
+        let outcome = hand(ways, route, to, header, Outgoing::Bytes(bytes), taken);
+        if source.is_some() && outcome == Transmit::Accepted {
+            let over = self.unlogged.copy_until(&mut self.log, record, range.end);
+            self.copied(over);
+        }
+        outcome
+    }
+
+    /// Push out what TCP still holds.
+    #[inline]
+    pub fn push(&mut self) {
+        if self.burst.is_open() {
+            self.burst.call(ticks());
+        }
+        self.push_now();
+    }
+
+    /// The same in the middle of a call that sends.
+    #[inline]
+    pub fn push_now(&mut self) {
+        if self.tcp_holds {
+            self.push_tcp();
+        }
+    }
+
+    #[inline(never)]
+    fn push_tcp(&mut self) {
+        if let Some(tcp) = &mut self.tcp
+            && tcp.flush()
+        {
+            self.tcp_holds = false;
+            while let Some(op) = self.gathered.pop() {
+                self.end(op);
+            }
+        }
+    }
+
+    /// A nonblocking send to another node is about to return.
+    #[inline]
+    pub fn sent(&mut self) {
+        self.burst.sent(ticks());
+    }
+
+    /// A nonblocking send is complete but for what TCP has gathered: further ones may join it.
+    /// False: nothing is held back.
+    #[inline]
+    pub fn gather(&mut self, op: Op) -> bool {
+        if !self.tcp_holds {
+            return false;
+        }
+        if self.burst.is_open() {
+            self.burst.call(ticks());
+        }
+        let holds = self.burst.goes_on() && self.tcp.as_ref().is_some_and(Tcp::holds);
+        if holds {
+            self.gathered.push(op);
+        }
+        holds
+    }
+}
