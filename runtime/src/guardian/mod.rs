@@ -331,7 +331,10 @@ impl Guardian {
         match message {
             ToNode::Rank { rank, message } if rank == mine => self.rank.order(message),
             ToNode::Prepare { rank, line, directory } if rank == mine => {
-                self.rank.prepare(line, directory.into());
+                if let Some(message) = self.rank.prepare(line, directory.into(), mine) {
+                    self.tell(&message);
+                    self.write_images();
+                }
             }
             ToNode::Discard { rank, line } if rank == mine => self.rank.discard(line, mine),
             ToNode::Alone { reason } => self.no_agent(&reason),
@@ -364,6 +367,10 @@ impl Guardian {
         for message in self.rank.hear(&self.settings, alone) {
             self.tell(&message);
         }
+        self.write_images();
+    }
+
+    fn write_images(&mut self) {
         while let Some(job) = self.rank.next_image() {
             let (store, reporter) = (self.store.clone(), self.reporter.clone());
             thread::spawn(move || {

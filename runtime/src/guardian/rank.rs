@@ -25,6 +25,10 @@ pub struct Rank {
     may_finish: bool,
     /// The line that it takes part in, until it is complete or aborted.
     line: Option<LineId>,
+    /// The youngest line that is complete or aborted.
+    over: LineId,
+    /// A picture of a line that was not ordered here yet: another rank's token was faster.
+    early: Option<(LineId, FromRank)>,
     folders: BTreeMap<LineId, PathBuf>,
     images: VecDeque<Job>,
     /// Folders of images that are being written.
@@ -44,6 +48,8 @@ impl Rank {
             finishing: false,
             may_finish: false,
             line: None,
+            over: LineId(0),
+            early: None,
             folders: BTreeMap::new(),
             images: VecDeque::new(),
             writing: BTreeMap::new(),
@@ -131,19 +137,27 @@ impl Rank {
                 let problem = "no coordinator can be reached, see the message above".into();
                 self.send(&ToRank::Answer { number: *number, line: LineId(0), problem });
             }
-            FromRank::Frozen { .. } => return Some(self.frozen(message, mine)),
+            FromRank::Frozen { .. } => return self.frozen(message, mine),
             _ => {}
         }
         Some(FromNode::Rank { rank: mine, message })
     }
 
-    fn frozen(&mut self, message: FromRank, rank: PeerId) -> FromNode {
-        let FromRank::Frozen { line, picture, description, coordination_ns, pause_ns } = message
-        else {
-            return FromNode::Rank { rank, message };
+    fn frozen(&mut self, message: FromRank, rank: PeerId) -> Option<FromNode> {
+        let line = match message {
+            FromRank::Frozen { line, .. } => line,
+            message => return Some(FromNode::Rank { rank, message }),
         };
-        let wanted = self.line == Some(line);
+        let wanted = line > self.over;
         let folder = self.folders.get(&line).filter(|_| wanted).cloned();
+        if wanted && folder.is_none() {
+            self.early = Some((line, message));
+            return None;
+        }
+        let FromRank::Frozen { picture, description, coordination_ns, pause_ns, .. } = message
+        else {
+            return None;
+        };
         let child = match picture {
             Picture::Child(pid) => os::pidfd(pid).ok(),
             Picture::InPause => None,
@@ -155,7 +169,7 @@ impl Rank {
             }
             self.send(&ToRank::Release { line });
             let reason = "the line was given up while the picture was taken".into();
-            return FromNode::StoreFailed { rank, line, reason };
+            return Some(FromNode::StoreFailed { rank, line, reason });
         };
         if let Some(child) = child.as_ref().and_then(|child| child.try_clone().ok()) {
             self.frozen.insert(line, child);
@@ -163,7 +177,20 @@ impl Rank {
         self.writing.insert(line, directory.clone());
         let program = self.program;
         self.images.push_back(Job { rank, line, program, picture, child, description, directory });
-        FromNode::Frozen { rank, line, coordination_ns, pause_ns }
+        Some(FromNode::Frozen { rank, line, coordination_ns, pause_ns })
+    }
+
+    /// The picture that came too early is not wanted any more.
+    fn forget_early(&mut self) {
+        let Some((line, message)) = self.early.take_if(|(line, _)| *line <= self.over) else {
+            return;
+        };
+        if let FromRank::Frozen { picture: Picture::Child(pid), .. } = message
+            && let Ok(child) = os::pidfd(pid)
+        {
+            os::kill_pidfd(&child);
+        }
+        self.send(&ToRank::Release { line });
     }
 
     /// The next image to write.
@@ -186,10 +213,10 @@ impl Rank {
     pub fn order(&mut self, message: ToRank) {
         match &message {
             ToRank::StopOutgoing { line } | ToRank::Begin { line, .. } => self.line = Some(*line),
-            ToRank::Abort { line, .. } | ToRank::LineComplete { line, .. }
-                if self.line == Some(*line) =>
-            {
-                self.line = None;
+            ToRank::Abort { line, .. } | ToRank::LineComplete { line, .. } => {
+                self.over = self.over.max(*line);
+                self.line = self.line.filter(|open| open != line);
+                self.forget_early();
             }
             ToRank::MayFinish {} => self.may_finish = true,
             _ => {}
@@ -198,11 +225,14 @@ impl Rank {
     }
 
     /// Where the image of a line goes.
-    pub fn prepare(&mut self, line: LineId, folder: PathBuf) {
+    /// If the rank has its picture already: what the coordinator has to hear of it.
+    pub fn prepare(&mut self, line: LineId, folder: PathBuf, rank: PeerId) -> Option<FromNode> {
         self.folders.insert(line, folder);
         while self.folders.len() > FOLDERS_MAX {
             self.folders.pop_first();
         }
+        let (_, message) = self.early.take_if(|(early, _)| *early == line)?;
+        self.frozen(message, rank)
     }
 
     /// A line is not wanted any more.
@@ -215,7 +245,12 @@ impl Rank {
     /// Until somebody coordinates again: the open line will not be.
     pub fn nobody_coordinates(&mut self, reason: &str) {
         if let Some(line) = self.line.take() {
+            self.over = self.over.max(line);
             self.send(&ToRank::Abort { line, reason: reason.to_owned() });
+        }
+        if let Some((line, _)) = &self.early {
+            self.over = self.over.max(*line);
+            self.forget_early();
         }
     }
 
@@ -239,4 +274,50 @@ impl Rank {
 fn line_of(settings: &Settings) -> Option<LineId> {
     let name = settings.restore.as_ref()?.file_name()?.to_str()?;
     name.strip_prefix("line-")?.parse().ok().map(LineId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: LineId = LineId(4);
+
+    fn rank() -> (Rank, std::os::unix::net::UnixStream) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        (Rank::new(1, Link::new(ours).unwrap()), theirs)
+    }
+
+    fn picture() -> FromRank {
+        FromRank::Frozen {
+            line: LINE,
+            picture: Picture::InPause,
+            description: vec![1],
+            coordination_ns: 0,
+            pause_ns: 0,
+        }
+    }
+
+    #[test]
+    fn a_picture_that_is_faster_than_its_order_waits_for_it() {
+        let (mut rank, _theirs) = rank();
+        assert_eq!(rank.frozen(picture(), PeerId(2)), None);
+        assert!(rank.next_image().is_none());
+        let told = rank.prepare(LINE, "/x".into(), PeerId(2));
+        assert!(matches!(told, Some(FromNode::Frozen { line: LINE, .. })));
+        assert_eq!(rank.next_image().unwrap().directory, PathBuf::from("/x"));
+        assert_eq!(rank.prepare(LineId(5), "/y".into(), PeerId(2)), None);
+    }
+
+    #[test]
+    fn a_picture_of_a_line_that_is_aborted_before_its_order_is_released() {
+        let (mut rank, _theirs) = rank();
+        assert_eq!(rank.frozen(picture(), PeerId(2)), None);
+        rank.order(ToRank::Abort { line: LINE, reason: String::new() });
+        assert!(rank.early.is_none());
+        assert_eq!(rank.prepare(LINE, "/x".into(), PeerId(2)), None);
+        // One that comes after the end of its line is refused.
+        let told = rank.frozen(picture(), PeerId(2));
+        assert!(matches!(told, Some(FromNode::StoreFailed { line: LINE, .. })));
+        assert!(rank.next_image().is_none());
+    }
 }
