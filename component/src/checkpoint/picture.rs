@@ -3,7 +3,7 @@
 use super::Checkpoint;
 use crate::process::{Process, Taken as Engine};
 use core::ops::Range;
-use rustbtl_coordination::control::{LineId, Picture, ToRank};
+use rustbtl_coordination::control::{FromRank, LineId, Message, Picture, ToRank};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
 use std::os::fd::RawFd;
@@ -58,7 +58,12 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
         let frozen = drive.frozen(line, Picture::InPause, description, 0);
         stored = guardian.send(&frozen).is_ok() && released(guardian, line);
     };
+    let frames = (FromRank::Parked { line }.encode(), ToRank::Drained { line }.encode());
+    let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
+    // What the program has printed before the picture must not be taken for what it prints after.
+    let mut after_parked = || guardian.exchange(&parked, &drained);
     let mut options = FreezeOptions {
+        after_parked: Some(&mut after_parked),
         supplied: &supplied,
         muted: &muted,
         dropped: &dropped,
