@@ -36,6 +36,9 @@ const char *mca_errmgr_correlated_program(void);
 int mca_errmgr_correlated_launch_open(void);
 void mca_errmgr_correlated_launch_close(void);
 
+/* The path, as it is from the root (to be freed); NULL if there is none. */
+char *mca_errmgr_correlated_absolute(const char *path);
+
 /* The coordinator of a job. 0, or a text that says why not (to be freed). */
 char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
                                               char **secret);

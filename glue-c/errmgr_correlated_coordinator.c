@@ -56,19 +56,23 @@ static void tell(FILE *to, const char *key, const char *value)
     }
 }
 
-static void tell_path(FILE *to, const char *key, const char *value)
+char *mca_errmgr_correlated_absolute(const char *path)
 {
     char here[OPAL_PATH_MAX];
-    if (NULL == value || '\0' == value[0]) {
-        return;
+    if (NULL == path || '\0' == path[0]) {
+        return NULL;
     }
-    if ('/' != value[0] && NULL != getcwd(here, sizeof(here))) {
-        char *whole = opal_os_path(false, here, value, NULL);
-        tell(to, key, whole);
-        free(whole);
-    } else {
-        tell(to, key, value);
+    if ('/' != path[0] && NULL != getcwd(here, sizeof(here))) {
+        return opal_os_path(false, here, path, NULL);
     }
+    return strdup(path);
+}
+
+static void tell_path(FILE *to, const char *key, const char *value)
+{
+    char *whole = mca_errmgr_correlated_absolute(value);
+    tell(to, key, whole);
+    free(whole);
 }
 
 static char *tell_setup(orte_job_t *job)

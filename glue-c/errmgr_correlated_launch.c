@@ -11,6 +11,7 @@
 
 #include "opal/mca/event/event.h"
 #include "opal/util/opal_environ.h"
+#include "opal/util/os_path.h"
 #include "orte/mca/oob/base/base.h"
 #include "orte/mca/plm/plm.h"
 #include "orte/mca/plm/plm_types.h"
@@ -26,7 +27,7 @@ static opal_event_t requests;
 static bool watching = false;
 
 static const char *const variables[] = { "RUSTBTL_JOB", "RUSTBTL_SECRET", "RUSTBTL_COORDINATOR",
-                                         "RUSTBTL_RESTORE", "RUSTBTL_GUARDIAN_FD" };
+                                         "RUSTBTL_RESTORE", "RUSTBTL_FOLDER", "RUSTBTL_GUARDIAN_FD" };
 
 /* The coordinator wants something. */
 static void on_request(int fd, short flags, void *unused)
@@ -80,6 +81,13 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     for_each_app(job, "RUSTBTL_COORDINATOR", NULL == place ? port : place);
     if (NULL != restore && '\0' != restore[0]) {
         for_each_app(job, "RUSTBTL_RESTORE", restore);
+    }
+    char *folder = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.dir);
+    if (NULL != folder) {
+        char *whole = opal_os_path(false, folder, name, NULL);
+        for_each_app(job, "RUSTBTL_FOLDER", whole);
+        free(whole);
+        free(folder);
     }
     free(uri);
     free(place);

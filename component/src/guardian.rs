@@ -51,12 +51,16 @@ impl From<ControlError> for GuardianError {
 pub struct Guardian {
     socket: OwnedFd,
     incoming: Mutex<FrameBuffer>,
+    /// What came while nothing could be allocated; goes in front of what comes.
+    early: Mutex<Vec<u8>>,
     /// Held for one whole frame, so that frames of two threads do not mix.
     outgoing: Mutex<()>,
 }
 
 /// Most bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;
+/// Room for what comes in [`Guardian::exchange`] besides the answer.
+const EARLY_BYTES: usize = 256 << 10;
 
 impl Guardian {
     /// The guardian that started this process; `None`: nobody guards it.
@@ -87,12 +91,14 @@ impl Guardian {
         if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
             return Err(GuardianError::Os(OsError::last("fcntl", format!("descriptor {fd}"))));
         }
-        Ok(Self { socket, incoming: Mutex::default(), outgoing: Mutex::new(()) })
+        let early = Mutex::new(Vec::with_capacity(EARLY_BYTES));
+        Ok(Self { socket, incoming: Mutex::default(), early, outgoing: Mutex::new(()) })
     }
 
     /// In a restored process: the socket under the same number is another one.
     pub fn renew(&self) {
         *self.incoming.lock().unwrap_or_else(PoisonError::into_inner) = FrameBuffer::new();
+        self.early.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Short messages can be received without allocating from now on.
@@ -138,6 +144,41 @@ impl Guardian {
         Ok(())
     }
 
+    /// Send an encoded message and wait until the encoded `answer` has come, without allocating:
+    /// a thread that stands still may hold the allocator's lock. What else comes is kept.
+    ///
+    /// # Errors
+    /// What is wrong, for the user.
+    pub fn exchange(&self, frame: &[u8], answer: &[u8]) -> Result<(), &'static str> {
+        const GONE: &str = "the guardian of this process has gone";
+        self.send_frame(frame).map_err(|_| GONE)?;
+        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut piece = [0u8; READ_BYTES];
+        let begin = early.len();
+        loop {
+            let room = (early.capacity() - early.len()).min(piece.len());
+            if room == 0 {
+                return Err("the guardian of this process says too much");
+            }
+            // SAFETY: `piece` is writable for so many bytes.
+            let got = unsafe {
+                libc::recv(self.fd(), piece.as_mut_ptr().cast(), room, libc::MSG_DONTWAIT)
+            };
+            match got {
+                1.. => early.extend_from_slice(&piece[..got as usize]),
+                0 => return Err(GONE),
+                _ if errno() == libc::EAGAIN => {
+                    self.poll(libc::POLLIN, -1).map_err(|_| "poll failed")?;
+                }
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(GONE),
+            }
+            if early[begin..].windows(answer.len()).any(|bytes| bytes == answer) {
+                return Ok(());
+            }
+        }
+    }
+
     /// The next message, if a whole one is there. Never waits.
     ///
     /// # Errors
@@ -145,6 +186,12 @@ impl Guardian {
     /// what came.
     pub fn receive(&self) -> Result<Option<ToRank>, GuardianError> {
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        if !early.is_empty() {
+            incoming.add(&early);
+            early.clear();
+        }
+        drop(early);
         let mut piece = [0u8; READ_BYTES];
         loop {
             if let Some(message) = incoming.next_message()? {
@@ -235,6 +282,30 @@ mod tests {
         assert_eq!(guardian.receive(), Ok(Some(ToRank::MayFinish {})));
         assert_eq!(guardian.receive(), Err(GuardianError::Gone));
         assert_eq!(guardian.send(&FromRank::Ready {}), Err(GuardianError::Gone));
+    }
+
+    #[test]
+    fn what_comes_before_and_behind_an_answer_is_kept() {
+        let (guardian, mut theirs) = pair();
+        let line = LineId(4);
+        let [resume, drained, trim] =
+            [ToRank::Resume { line }, ToRank::Drained { line }, ToRank::Trim { line }];
+        let all = [&resume, &drained, &trim].map(|message| message.encode().unwrap());
+        theirs.write_all(&all.concat()[..5]).unwrap();
+        assert_eq!(guardian.receive(), Ok(None));
+        let parked = FromRank::Parked { line }.encode().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| guardian.exchange(&parked, &all[1]).unwrap());
+            let mut asked = vec![0; parked.len()];
+            theirs.read_exact(&mut asked).unwrap();
+            assert_eq!(asked, parked);
+            theirs.write_all(&all.concat()[5..]).unwrap();
+        });
+        for message in [resume, drained, trim] {
+            assert_eq!(guardian.wait(1000), Ok(Some(message)));
+        }
+        drop(theirs);
+        assert!(guardian.exchange(&parked, &all[1]).is_err());
     }
 
     #[test]

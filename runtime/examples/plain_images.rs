@@ -7,7 +7,7 @@ use rustbtl_runtime::guardian::images::{ImageStore, Source, Written};
 use rustbtl_runtime::os::{self, Pid};
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -32,10 +32,14 @@ impl ImageStore for Plain {
         Ok(written(&text))
     }
 
-    fn restore(&self, image: &Path, socket: RawFd) -> Result<Pid, String> {
+    fn restore(&self, image: &Path, socket: RawFd, standard: [RawFd; 3]) -> Result<Pid, String> {
         let text = fs::read_to_string(image).map_err(|error| error.to_string())?;
         let mut lines = text.lines().skip(1);
         let mut program = Command::new(lines.next().ok_or("it is damaged")?);
+        // SAFETY: they are open while this runs.
+        let [_, out, err] = standard.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|e| e.to_string());
+        program.stdout(copy(out)?).stderr(copy(err)?);
         program.args(lines).arg("restored").env("RUSTBTL_GUARDIAN_FD", socket.to_string());
         // SAFETY: between fork and exec only system calls are made.
         unsafe {

@@ -2,9 +2,10 @@
 //!
 //! `pretend_rank FOLDER [restored]`: prints what happens as lines; when FOLDER/finish exists it
 //! finishes; when FOLDER/refuse-line exists it refuses lines; with FOLDER/refuse-image its images
-//! cannot be stored. Without a guardian it says so and ends.
+//! cannot be stored. While FOLDER/print exists it prints numbered lines on both streams, and goes
+//! on with the next number after a restart. Without a guardian it says so and ends.
 
-use rustbtl_coordination::control::{FrameBuffer, FromRank, Message, Picture, ToRank};
+use rustbtl_coordination::control::{FrameBuffer, FromRank, LineId, Message, Picture, ToRank};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::env;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,6 +13,7 @@ use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 struct Rank {
@@ -19,14 +21,22 @@ struct Rank {
     folder: PathBuf,
     socket: UnixStream,
     finishing: bool,
+    /// Numbered lines that were printed.
+    printed: u64,
 }
 
 fn number(name: &str) -> u32 {
     env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
+/// What is printed is all numbered.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
 /// In one piece: several ranks share the descriptor.
 fn say(line: String) {
+    if QUIET.load(Ordering::Relaxed) {
+        return;
+    }
     let _ = io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -45,7 +55,19 @@ impl Rank {
             return b"refuse".to_vec();
         }
         let own = env::current_exe().unwrap_or_default();
-        format!("{}\n{}", own.display(), self.folder.display()).into_bytes()
+        format!("{}\n{}\n{}", own.display(), self.folder.display(), self.printed).into_bytes()
+    }
+
+    fn freeze(&mut self, line: LineId) -> io::Result<()> {
+        let (picture, description) = (Picture::InPause, self.description());
+        let (coordination_ns, pause_ns) = (1000, 2000);
+        self.send(&FromRank::Frozen { line, picture, description, coordination_ns, pause_ns })
+    }
+
+    fn print(&mut self) {
+        let _ = io::stderr().write_all(format!("err {}\n", self.printed).as_bytes());
+        let _ = io::stdout().write_all(format!("out {}\n", self.printed).as_bytes());
+        self.printed += 1;
     }
 
     /// True: the end.
@@ -61,18 +83,14 @@ impl Rank {
                 let reason = "it has an open socket".into();
                 self.send(&FromRank::LineFailed { line: *line, reason })?;
             }
+            ToRank::Begin { line, .. } if self.has("print") => {
+                self.send(&FromRank::Parked { line: *line })?;
+            }
             ToRank::Begin { line, members, .. } => {
                 say(format!("{rank} begin {line} with {}", members.len()));
-                let (picture, description) = (Picture::InPause, self.description());
-                let (line, coordination_ns, pause_ns) = (*line, 1000, 2000);
-                self.send(&FromRank::Frozen {
-                    line,
-                    picture,
-                    description,
-                    coordination_ns,
-                    pause_ns,
-                })?;
+                self.freeze(*line)?;
             }
+            ToRank::Drained { line } => self.freeze(*line)?,
             ToRank::Abort { line, reason } => say(format!("{rank} abort {line} {reason}")),
             ToRank::LineComplete { line, .. } => say(format!("{rank} complete {line}")),
             ToRank::Resume { line } => say(format!("{rank} resume {line}")),
@@ -107,6 +125,10 @@ impl Rank {
         self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let (mut buffer, mut piece) = (FrameBuffer::new(), [0; 4096]);
         loop {
+            if self.has("print") && !self.finishing {
+                (0..5).for_each(|_| self.print());
+                self.socket.set_read_timeout(Some(Duration::from_micros(300)))?;
+            }
             if !self.finishing && self.has("finish") {
                 self.finishing = true;
                 self.send(&FromRank::Finishing {})?;
@@ -130,7 +152,10 @@ fn main() -> ExitCode {
     let mut words = env::args_os().skip(1);
     let folder = words.next().map(PathBuf::from).unwrap_or_default();
     let rank = number("OMPI_COMM_WORLD_RANK");
-    if words.next().is_some() {
+    let next = words.next().and_then(|word| word.into_string().ok());
+    let printed = next.as_deref().and_then(|word| word.parse().ok()).unwrap_or(0);
+    QUIET.store(folder.join("print").exists(), Ordering::Relaxed);
+    if next.is_some() {
         say(format!("{rank} restored"));
     }
     if env::var_os("RUSTBTL_SECRET").is_some() {
@@ -143,7 +168,7 @@ fn main() -> ExitCode {
     // SAFETY: the guardian made it for this program.
     let socket = unsafe { UnixStream::from_raw_fd(number("RUSTBTL_GUARDIAN_FD") as i32) };
     let finishing = false;
-    match (Rank { rank, folder, socket, finishing }).run(number("OMPI_COMM_WORLD_SIZE")) {
+    match (Rank { rank, folder, socket, finishing, printed }).run(number("OMPI_COMM_WORLD_SIZE")) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(format!("{rank} failed: {error}"));

@@ -2,9 +2,9 @@
 
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
@@ -41,6 +41,12 @@ impl Poll {
     pub fn add(&mut self, fd: RawFd, write: bool) -> usize {
         let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
         self.0.push(libc::pollfd { fd, events, revents: 0 });
+        self.0.len() - 1
+    }
+
+    /// Wait for room, and not for something to read.
+    pub fn add_for_writing(&mut self, fd: RawFd) -> usize {
+        self.0.push(libc::pollfd { fd, events: libc::POLLOUT, revents: 0 });
         self.0.len() - 1
     }
 
@@ -266,6 +272,62 @@ pub fn inherit_as(fd: RawFd, number: RawFd) -> io::Result<()> {
     }
     // SAFETY: no pointers.
     check(unsafe { libc::dup2(fd, number) }).map(drop)
+}
+
+/// Reading from it never waits from now on.
+pub fn never_wait(file: &impl AsRawFd) -> io::Result<()> {
+    let fd = file.as_raw_fd();
+    // SAFETY: no pointers.
+    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+/// A way to write to what the descriptor is of. It never waits if that can be had without changing
+/// the descriptor for others who hold it: of terminals and pipes.
+pub fn writer_that_never_waits(fd: BorrowedFd<'_>) -> io::Result<File> {
+    let copy = File::from(fd.try_clone_to_owned()?);
+    let kind = copy.metadata()?.file_type();
+    if !kind.is_fifo() && !fd.is_terminal() {
+        return Ok(copy);
+    }
+    let mut options = File::options();
+    options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    Ok(options.open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or(copy))
+}
+
+/// A terminal of this process's own with the settings of another one: its master, and the end for
+/// programs. What is written comes out as it is: line ends are the other terminal's business.
+pub fn terminal_like(other: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: no pointers.
+    let master = check(unsafe { libc::posix_openpt(flags) })?;
+    // SAFETY: just made, owned by nobody else.
+    let master = unsafe { OwnedFd::from_raw_fd(master) };
+    // SAFETY: an open descriptor.
+    check(unsafe { libc::grantpt(master.as_raw_fd()) })?;
+    // SAFETY: an open descriptor.
+    check(unsafe { libc::unlockpt(master.as_raw_fd()) })?;
+    // SAFETY: no pointers; the request makes a descriptor.
+    let end = check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) })?;
+    // SAFETY: just made, owned by nobody else.
+    let end = unsafe { OwnedFd::from_raw_fd(end) };
+    // SAFETY: all-zero is valid; it is filled below.
+    let mut settings: libc::termios = unsafe { core::mem::zeroed() };
+    // SAFETY: an open descriptor, room for the settings.
+    check(unsafe { libc::tcgetattr(other.as_raw_fd(), &mut settings) })?;
+    settings.c_oflag &= !(libc::ONLCR | libc::OCRNL);
+    settings.c_lflag &= !libc::ECHO;
+    // SAFETY: an open descriptor, valid settings.
+    check(unsafe { libc::tcsetattr(end.as_raw_fd(), libc::TCSANOW, &settings) })?;
+    // SAFETY: all-zero is valid; it is filled below.
+    let mut size: libc::winsize = unsafe { core::mem::zeroed() };
+    // SAFETY: room for the size.
+    if unsafe { libc::ioctl(other.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) } == 0 {
+        // SAFETY: a valid size.
+        unsafe { libc::ioctl(end.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    }
+    Ok((master, end))
 }
 
 /// Random bytes.

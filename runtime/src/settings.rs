@@ -14,12 +14,14 @@ pub const SECRET: &str = "RUSTBTL_SECRET";
 pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";
 /// Folder of the line that the job restarts from.
 pub const RESTORE: &str = "RUSTBTL_RESTORE";
+/// Folder of the job in the directory for lines.
+pub const FOLDER: &str = "RUSTBTL_FOLDER";
 /// Number of the rank's end of the socket to its guardian.
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// All of them: programs see only the last.
-pub const ALL: [&str; 5] = [JOB, SECRET, COORDINATOR, RESTORE, GUARDIAN_FD];
+pub const ALL: [&str; 6] = [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, GUARDIAN_FD];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Settings {
     pub coordinator: Vec<SocketAddr>,
     /// The line to restore from.
     pub restore: Option<PathBuf>,
+    /// Where the job keeps what outlives it.
+    pub folder: Option<PathBuf>,
     /// Whom to guard.
     pub rank: PeerId,
     /// Ranks of the job.
@@ -64,10 +68,12 @@ impl Settings {
         let secret = text(SECRET).and_then(|digits| unhex(&digits));
         let secret = secret.ok_or(NoSettings::Bad(SECRET))?;
         let coordinator = addresses(&place).ok_or(NoSettings::Bad(COORDINATOR))?;
-        let restore = get(RESTORE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let (restore, folder) = (path(RESTORE), path(FOLDER));
         let tmp = get("PMIX_SERVER_TMPDIR").or_else(|| get("TMPDIR")).filter(|t| !t.is_empty());
         let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-        Ok(Self { job, secret, coordinator, restore, rank: PeerId(rank), size, tmp })
+        let rank = PeerId(rank);
+        Ok(Self { job, secret, coordinator, restore, folder, rank, size, tmp })
     }
 }
 

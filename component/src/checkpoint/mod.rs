@@ -268,6 +268,8 @@ impl Checkpoint {
             ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes),
             // Only a restored process waits for them.
             ToRank::Cards { .. } => {}
+            // Taken out while the program stands still.
+            ToRank::Drained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { line } => drop(self.children.remove(&line)),
             ToRank::TellStatus {} => self.status(),

@@ -3,7 +3,7 @@
 use super::Checkpoint;
 use crate::process::{Process, Taken as Engine};
 use core::ops::Range;
-use rustbtl_coordination::control::{LineId, ToRank, frozen_in_pause};
+use rustbtl_coordination::control::{FromRank, LineId, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
 use std::os::fd::RawFd;
@@ -62,7 +62,12 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
             && guardian.send_frame(&letter).is_ok()
             && released(guardian, line);
     };
+    let frames = (FromRank::Parked { line }.encode(), ToRank::Drained { line }.encode());
+    let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
+    // What the program has printed before the picture must not be taken for what it prints after.
+    let mut after_parked = || guardian.exchange(&parked, &drained);
     let mut options = FreezeOptions {
+        after_parked: Some(&mut after_parked),
         supplied: &supplied,
         muted: &muted,
         dropped: &dropped,

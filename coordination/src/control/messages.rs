@@ -233,6 +233,11 @@ class 1 FromRank {
         /// `Answer` shall come when the line is complete, not when it is ordered.
         wait: bool,
     },
+    /// To the guardian only: the program stands still for its picture. Answered by `Drained`.
+    10 Parked {
+        /// Of this line.
+        line: LineId,
+    },
 }
 
 /// To a rank, from its guardian or (through agent and guardian) from the coordinator.
@@ -315,6 +320,11 @@ class 2 ToRank {
     /// This set goes back to no line before this one: send `Covered` to peers of other sets.
     13 Trim {
         /// The oldest line that it can go back to.
+        line: LineId,
+    },
+    /// Answer to `Parked`: all that the program has printed so far is taken in and counted.
+    14 Drained {
+        /// Of this line.
         line: LineId,
     },
 }

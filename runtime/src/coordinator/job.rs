@@ -237,8 +237,8 @@ impl Job {
                 let wisher = Wisher::Rank(id, number);
                 self.wish(now, wisher, sets, then_exit, wait);
             }
-            // A guardian never passes it on.
-            FromRank::Frozen { .. } => {}
+            // A guardian never passes them on.
+            FromRank::Frozen { .. } | FromRank::Parked { .. } => {}
         }
     }
 

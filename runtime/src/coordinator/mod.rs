@@ -15,6 +15,7 @@ mod status;
 mod wishes;
 
 use crate::agent::BEAT;
+use crate::guardian::positions::FOLDER;
 use crate::jobs;
 use crate::link::Link;
 use crate::os::{self, Poll};
@@ -126,6 +127,16 @@ fn read_setup(input: &mut impl BufRead) -> Result<Setup, String> {
     }
 }
 
+/// A restarted job counts its output where the job counted that it goes on from. Without that, it
+/// is counted anew: some may be printed again.
+fn share_output(setup: &Setup, name: &str) {
+    let Some(own) = setup.directory.as_ref().map(|folder| folder.join(name)) else { return };
+    let theirs = setup.restore.as_ref().and_then(|line| line.parent()).map(|job| job.join(FOLDER));
+    if let Some(theirs) = theirs.and_then(|folder| folder.canonicalize().ok()) {
+        let _ = std::os::unix::fs::symlink(theirs, own.join(FOLDER));
+    }
+}
+
 fn listen() -> io::Result<TcpListener> {
     // Takes IPv4, too, where the system allows it (the default).
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
@@ -153,6 +164,9 @@ impl Coordinator {
                     directory.display()
                 )
             })?;
+        }
+        if setup.directory.is_some() {
+            share_output(&setup, &name);
         }
         let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         let secret = os::random().map_err(text("drawing the job's secret"))?;

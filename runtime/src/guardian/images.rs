@@ -1,5 +1,6 @@
 //! Images of ranks: who writes and restores them is behind a trait, when and where is decided here.
 
+use super::positions::Mark;
 use crate::os::{self, Pid};
 use rustbtl_coordination::control::{LineId, Picture};
 use rustbtl_fragments::ids::PeerId;
@@ -37,9 +38,9 @@ pub trait ImageStore: Send + Sync {
     fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String>;
 
     /// Start the process that is in the image as a child of this one: with the signal mask and the
-    /// standard descriptors of a program, with `socket` as its way to its guardian, and so that it
-    /// dies with its parent.
-    fn restore(&self, image: &Path, socket: RawFd) -> Result<Pid, String>;
+    /// `standard` descriptors, with `socket` as its way to its guardian, and so that it dies with
+    /// its parent.
+    fn restore(&self, image: &Path, socket: RawFd, standard: [RawFd; 3]) -> Result<Pid, String>;
 
     /// Read the whole image: is it undamaged?
     fn check(&self, image: &Path) -> Result<Written, String>;
@@ -58,7 +59,7 @@ impl ImageStore for NoImages {
         Err(NO_IMAGES.into())
     }
 
-    fn restore(&self, _: &Path, _: RawFd) -> Result<Pid, String> {
+    fn restore(&self, _: &Path, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
         Err(NO_IMAGES.into())
     }
 
@@ -86,6 +87,8 @@ pub struct Job {
     pub child: Option<OwnedFd>,
     /// What only the program knew.
     pub description: Vec<u8>,
+    /// Where its output was.
+    pub output: Option<Mark>,
     /// Folder of the line.
     pub directory: PathBuf,
 }
@@ -112,6 +115,8 @@ impl Job {
         let _ = fs::remove_file(&temporary);
         let (program, picture) = (self.program, self.picture);
         let source = Source { program, picture, description: &self.description };
+        let marked = self.output.as_ref().map_or(Ok(()), |mark| mark.store(folder, self.rank));
+        marked.map_err(|error| format!("{shown}: {error}"))?;
         let written = store.write(&source, &temporary).and_then(|written| {
             let named = fs::rename(&temporary, &name).and_then(|()| os::sync_directory(folder));
             named.map(|()| written).map_err(|error| format!("{}: {error}", name.display()))
@@ -131,6 +136,7 @@ fn temporary(folder: &Path, rank: PeerId) -> PathBuf {
 pub fn discard(folder: &Path, rank: PeerId) {
     let _ = fs::remove_file(folder.join(file_name(rank)));
     let _ = fs::remove_file(temporary(folder, rank));
+    let _ = fs::remove_file(Mark::file(folder, rank));
     let _ = fs::remove_dir(folder);
 }
 
@@ -149,7 +155,7 @@ mod tests {
             if self.0 { Err("no room".into()) } else { Ok(Written { bytes, ..Default::default() }) }
         }
 
-        fn restore(&self, _: &Path, _: RawFd) -> Result<Pid, String> {
+        fn restore(&self, _: &Path, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
             unreachable!()
         }
 
@@ -168,6 +174,7 @@ mod tests {
             picture: Picture::InPause,
             child: None,
             description: b"abcd".to_vec(),
+            output: None,
             directory: folder.join("job/line-1"),
         };
         assert_eq!(job.run(&Half(true)).unwrap_err(), "no room");

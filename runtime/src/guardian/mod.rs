@@ -6,6 +6,8 @@
 //! 3. It outlives neither its program nor its orted, and its program does not outlive it.
 
 pub mod images;
+pub mod output;
+pub mod positions;
 pub mod process_images;
 mod program;
 mod rank;
@@ -15,6 +17,7 @@ use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
 use images::{ImageStore, Written, file_name};
+use output::{Ends, Output};
 use rank::Rank;
 use rustbtl_coordination::control::{FromNode, LineId, ToNode};
 use std::ffi::OsString;
@@ -143,11 +146,14 @@ fn guard(
     let orted = os::pidfd(os::parent())?;
     let (ours, theirs) = UnixStream::pair()?;
     let theirs = OwnedFd::from(theirs);
+    let (output, ends) = open_output(&settings);
     let pid = match &settings.restore {
-        None => program::start(words, theirs, signals.mask_before())?.id() as os::Pid,
+        None => program::start(words, theirs, ends, signals.mask_before())?.id() as os::Pid,
         Some(line) => {
             let image = line.join(file_name(settings.rank));
-            let restored = store.restore(&image, theirs.as_raw_fd());
+            let restored = store.restore(&image, theirs.as_raw_fd(), ends.numbers());
+            // Or the end of the output would never be seen.
+            drop(ends);
             restored.map_err(|problem| {
                 Trouble::Restore(format!(
                     "rank {} cannot be restored from {} on node {}: {problem}",
@@ -164,11 +170,28 @@ fn guard(
     waker.set_nonblocking(true)?;
     let (sender, news) = mpsc::channel();
     let reporter = Reporter { news: sender, wake: Arc::new(waker) };
-    let rank = Rank::new(pid, Link::new(ours)?);
+    let rank = Rank::new(pid, Link::new(ours)?, output);
     let (agent, agents_left) = (Agent::Sought, AGENTS_MAX);
     let mut guardian = Guardian { settings, store, reporter, agent, agents_left, rank };
     guardian.seek_agent();
     guardian.attend(&signals, &orted, &wake, &news).map_err(Trouble::Start)
+}
+
+/// Where the program prints. Without the way through here it prints all the same.
+fn open_output(settings: &Settings) -> (Option<Output>, Ends) {
+    match Output::open(settings) {
+        Ok(Some((output, ends))) => (Some(output), ends),
+        Ok(None) => Default::default(),
+        Err(error) => {
+            say!(
+                "rank {} on node {}: its output cannot be counted, so a restart may print some of \
+                 it again: {error}",
+                settings.rank,
+                os::hostname()
+            );
+            Default::default()
+        }
+    }
 }
 
 impl Guardian {
@@ -189,9 +212,13 @@ impl Guardian {
                 Agent::There(link) => Some(poll.add(link.fd(), link.wants_to_write())),
                 _ => None,
             };
+            let printed = self.rank.output.as_ref().map(|output| output.poll(&mut poll));
             poll.wait(None)?;
             if poll.is_ready(orphaned) {
                 self.end_group();
+            }
+            if let (Some(output), Some(places)) = (&mut self.rank.output, &printed) {
+                output.attend(&poll, places);
             }
             if from_rank.is_some_and(|place| poll.is_ready(place)) {
                 self.hear_rank();
@@ -220,6 +247,7 @@ impl Guardian {
                         self.hear_news(news);
                     }
                     self.last_words(status);
+                    self.last_output(orted, status == 0)?;
                     return Ok(status);
                 }
             }
@@ -261,6 +289,24 @@ impl Guardian {
                 break;
             }
         }
+    }
+
+    /// The program's output goes on as long as somebody holds it open, as without a guardian; that
+    /// of a program that has failed ends with it, because orted has to know at once.
+    fn last_output(&mut self, orted: &OwnedFd, to_the_end: bool) -> io::Result<()> {
+        let Some(output) = &mut self.rank.output else { return Ok(()) };
+        output.drain();
+        while !output.is_done(to_the_end) {
+            let mut poll = Poll::default();
+            let orphaned = poll.add(orted.as_raw_fd(), false);
+            let places = output.poll(&mut poll);
+            poll.wait(None)?;
+            if poll.is_ready(orphaned) {
+                return Ok(());
+            }
+            output.attend(&poll, &places);
+        }
+        Ok(())
     }
 
     fn seek_agent(&mut self) {

@@ -82,8 +82,9 @@ impl ImageStore for ProcessImages {
         Ok(Written { bytes: stats.file_bytes, raw_bytes: stats.touched_bytes, checksum })
     }
 
-    fn restore(&self, image: &Path, socket: RawFd) -> Result<Pid, String> {
-        let numbers = [(0, 0), (1, 1), (2, 2), (GUARDIAN_FD_NUMBER, socket)];
+    fn restore(&self, image: &Path, socket: RawFd, standard: [RawFd; 3]) -> Result<Pid, String> {
+        let [input, output, error] = standard;
+        let numbers = [(0, input), (1, output), (2, error), (GUARDIAN_FD_NUMBER, socket)];
         let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
         let shared = shared_place(image);
         let folder = shared.as_ref().map(|place| place.folder.clone());

@@ -1,5 +1,6 @@
 //! The program of a rank: starting it as orted would have done.
 
+use super::output::Ends;
 use crate::os;
 use crate::settings;
 use std::env;
@@ -49,16 +50,25 @@ pub fn become_it(words: &[OsString]) -> io::Error {
     }
 }
 
-/// Start the program; it dies with this process, and `socket` is its way to it.
+/// Start the program; it dies with this process, `socket` is its way to it, `ends` are where it
+/// prints.
 pub fn start(
     words: &[OsString],
     socket: OwnedFd,
+    ends: Ends,
     mask: libc::sigset_t,
 ) -> io::Result<std::process::Child> {
     let mut command = command(words)?;
     let fd: RawFd = socket.as_raw_fd();
     let number = settings::GUARDIAN_FD_NUMBER;
     command.env(settings::GUARDIAN_FD, number.to_string());
+    let [out, err] = ends.0;
+    if let Some(out) = out {
+        command.stdout(out);
+    }
+    if let Some(err) = err {
+        command.stderr(err);
+    }
     let guardian = std::process::id();
     let prepare = move || {
         os::inherit_as(fd, number)?;

@@ -1,6 +1,8 @@
 //! What a guardian knows of its rank, and what they say to each other.
 
 use super::images::{self, Job};
+use super::output::Output;
+use super::positions::Mark;
 use crate::link::Link;
 use crate::os::{self, Pid};
 use crate::settings::Settings;
@@ -35,11 +37,15 @@ pub struct Rank {
     writing: BTreeMap<LineId, PathBuf>,
     /// Frozen children whose image is being written.
     frozen: BTreeMap<LineId, OwnedFd>,
+    /// What it prints; `None`: that goes to orted by itself.
+    pub output: Option<Output>,
+    /// Where the output was when the program stood still.
+    mark: Option<(LineId, Mark)>,
 }
 
 impl Rank {
     /// A program that has just been started.
-    pub fn new(program: Pid, link: Link) -> Self {
+    pub fn new(program: Pid, link: Link, output: Option<Output>) -> Self {
         Self {
             program,
             link: Some(link),
@@ -54,6 +60,8 @@ impl Rank {
             images: VecDeque::new(),
             writing: BTreeMap::new(),
             frozen: BTreeMap::new(),
+            output,
+            mark: None,
         }
     }
 
@@ -137,6 +145,12 @@ impl Rank {
                 let problem = "no coordinator can be reached, see the message above".into();
                 self.send(&ToRank::Answer { number: *number, line: LineId(0), problem });
             }
+            FromRank::Parked { line } => {
+                let line = *line;
+                self.mark = self.output.as_mut().map(|output| (line, output.mark()));
+                self.send(&ToRank::Drained { line });
+                return None;
+            }
             FromRank::Frozen { .. } => return self.frozen(message, mine),
             _ => {}
         }
@@ -175,8 +189,11 @@ impl Rank {
             self.frozen.insert(line, child);
         }
         self.writing.insert(line, directory.clone());
+        let mark = self.mark.take().filter(|(of, _)| *of == line).map(|(_, mark)| mark);
+        let output = mark.or_else(|| self.output.as_mut().map(Output::mark));
         let program = self.program;
-        self.images.push_back(Job { rank, line, program, picture, child, description, directory });
+        let job = Job { rank, line, program, picture, child, description, output, directory };
+        self.images.push_back(job);
         Some(FromNode::Frozen { rank, line, coordination_ns, pause_ns })
     }
 
@@ -284,7 +301,7 @@ mod tests {
 
     fn rank() -> (Rank, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        (Rank::new(1, Link::new(ours).unwrap()), theirs)
+        (Rank::new(1, Link::new(ours).unwrap(), None), theirs)
     }
 
     fn picture() -> FromRank {

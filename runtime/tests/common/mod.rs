@@ -123,6 +123,13 @@ impl Job {
         command
     }
 
+    /// The same, with output that is counted.
+    pub fn counting_guardian(&self, rank: u32, node: &str, program: &[&str]) -> Command {
+        let mut command = self.guardian(rank, node, program);
+        command.env("RUSTBTL_FOLDER", self.scratch.0.join("lines").join(&self.name));
+        command
+    }
+
     /// All ranks, two on each node, pretending.
     pub fn ranks(mut self) -> Self {
         let rank = example("pretend_rank").display().to_string();

@@ -1,0 +1,268 @@
+//! What the rank prints: the guardian takes it in, counts it, and hands it on to orted at once.
+//!
+//! ```text
+//! program ── terminal or pipe, as orted gave it ──> guardian ── counts (`Ledger`) ──> orted
+//! ```
+//! 1. Nothing is handed on twice in all lives of the program: a piece is counted before it is
+//!    handed on, and what a restored program prints again is dropped up to that count.
+//! 2. What the program had printed when its picture was taken, and was not handed on, is in the
+//!    line: it is not printed again by the restored program, so the next guardian hands it on.
+//! 3. A reader who does not read slows the program down as without a guardian; the guardian never
+//!    waits for it.
+
+use super::positions::{Ledger, Mark, Place, STREAMS};
+use crate::os::{self, Poll};
+use crate::settings::Settings;
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Bytes that are read at a time.
+const PIECE_BYTES: usize = 64 << 10;
+/// Bytes that are handed on at a time, what SIGKILL can lose: pipes take them whole or not at all.
+const HANDED_BYTES: usize = 4096;
+/// Bytes that wait for orted before the program has to wait, too.
+const WAITING_BYTES_MAX: usize = 256 << 10;
+/// Bytes that are taken in for a mark at most: somebody else may be printing all the time.
+const DRAIN_BYTES_MAX: usize = 4 << 20;
+
+/// Standard descriptors of the program where they are not those of the guardian.
+#[derive(Debug, Default)]
+pub struct Ends(pub [Option<OwnedFd>; STREAMS]);
+
+impl Ends {
+    /// The numbers of all three.
+    pub fn numbers(&self) -> [RawFd; 3] {
+        let [out, err] = &self.0;
+        let number = |end: &Option<OwnedFd>, own| end.as_ref().map_or(own, AsRawFd::as_raw_fd);
+        [0, number(out, 1), number(err, 2)]
+    }
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// `None`: nobody writes any more, or nobody reads.
+    from: Option<File>,
+    to: File,
+    /// Taken in, not handed on; its end is at `written`.
+    waiting: Vec<u8>,
+    written: u64,
+    /// What is before this place was handed on in an earlier life.
+    known: u64,
+    /// `to` takes nothing at the moment.
+    blocked: bool,
+}
+
+/// Places in a poll.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Places([(Option<usize>, Option<usize>); STREAMS]);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Output {
+    streams: [Stream; STREAMS],
+    ledger: Ledger,
+}
+
+impl Output {
+    /// For a job that has a folder; the ends are for the program, and not to be kept.
+    pub fn open(settings: &Settings) -> io::Result<Option<(Self, Ends)>> {
+        let Some(folder) = &settings.folder else { return Ok(None) };
+        let (ledger, known) = Ledger::open(folder, settings.rank)?;
+        let mark = match &settings.restore {
+            Some(line) => Mark::read(line, settings.rank)?,
+            None => None,
+        };
+        let (out, out_end) = Stream::open(1, known[0])?;
+        let (err, err_end) = Stream::open(2, known[1])?;
+        let mut output = Self { streams: [out, err], ledger };
+        for (stream, Place { written, waiting }) in
+            output.streams.iter_mut().zip(mark.into_iter().flat_map(|mark| mark.0))
+        {
+            stream.written = written - waiting.len() as u64;
+            stream.take_in(&waiting);
+        }
+        output.hand_on();
+        Ok(Some((output, Ends([Some(out_end), Some(err_end)]))))
+    }
+
+    /// What to wait for.
+    pub fn poll(&self, poll: &mut Poll) -> Places {
+        let mut places = Places::default();
+        for (stream, place) in self.streams.iter().zip(&mut places.0) {
+            if let Some(from) = &stream.from
+                && stream.waiting.len() < WAITING_BYTES_MAX
+            {
+                place.0 = Some(poll.add(from.as_raw_fd(), false));
+            }
+            if stream.blocked {
+                place.1 = Some(poll.add_for_writing(stream.to.as_raw_fd()));
+            }
+        }
+        places
+    }
+
+    /// Something may have happened.
+    pub fn attend(&mut self, poll: &Poll, places: &Places) {
+        let ready = |place: Option<usize>| place.is_some_and(|place| poll.is_ready(place));
+        for (stream, (from, to)) in self.streams.iter_mut().zip(places.0) {
+            if ready(to) {
+                stream.blocked = false;
+            }
+            if ready(from) {
+                stream.read();
+            }
+        }
+        self.hand_on();
+    }
+
+    /// Where the streams are now that the program stands still.
+    pub fn mark(&mut self) -> Mark {
+        self.drain();
+        Mark([0, 1].map(|at| {
+            let Stream { waiting, written, .. } = &self.streams[at];
+            Place { written: *written, waiting: waiting.clone() }
+        }))
+    }
+
+    /// Take in what is there.
+    pub fn drain(&mut self) {
+        for stream in &mut self.streams {
+            let mut bytes = 0;
+            while bytes < DRAIN_BYTES_MAX {
+                match stream.read() {
+                    0 => break,
+                    some => bytes += some,
+                }
+            }
+        }
+        self.hand_on();
+    }
+
+    /// Everything is handed on, and if `to_the_end`, nobody can print any more.
+    pub fn is_done(&self, to_the_end: bool) -> bool {
+        let done =
+            |stream: &Stream| stream.waiting.is_empty() && !(to_the_end && stream.from.is_some());
+        self.streams.iter().all(done)
+    }
+
+    fn hand_on(&mut self) {
+        for (at, stream) in self.streams.iter_mut().enumerate() {
+            stream.hand_on(|position| self.ledger.set(at, position));
+        }
+    }
+}
+
+impl Stream {
+    /// In place of the guardian's own descriptor `fd`; the second is the program's end.
+    fn open(fd: RawFd, known: u64) -> io::Result<(Self, OwnedFd)> {
+        // SAFETY: standard descriptors are open as long as this process lives.
+        let own = unsafe { BorrowedFd::borrow_raw(fd) };
+        let (from, end) = if own.is_terminal() {
+            os::terminal_like(own)?
+        } else {
+            let (from, end) = io::pipe()?;
+            (from.into(), end.into())
+        };
+        os::never_wait(&from)?;
+        let stream = Self {
+            from: Some(from.into()),
+            to: os::writer_that_never_waits(own)?,
+            waiting: Vec::new(),
+            written: known,
+            known,
+            blocked: false,
+        };
+        Ok((stream, end))
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) {
+        let again = self.known.saturating_sub(self.written).min(bytes.len() as u64);
+        self.written += bytes.len() as u64;
+        self.waiting.extend_from_slice(&bytes[again as usize..]);
+    }
+
+    /// Bytes that were taken in; 0: there are none at the moment, or there will be none.
+    fn read(&mut self) -> usize {
+        let Some(from) = &mut self.from else { return 0 };
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            return match from.read(&mut piece) {
+                Ok(bytes) if bytes > 0 => {
+                    self.take_in(&piece[..bytes]);
+                    bytes
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+                // The end; a terminal says it by an error.
+                _ => {
+                    self.from = None;
+                    0
+                }
+            };
+        }
+    }
+
+    fn hand_on(&mut self, count: impl Fn(u64) -> io::Result<()>) {
+        while !self.waiting.is_empty() && !self.blocked {
+            let piece = &self.waiting[..self.waiting.len().min(HANDED_BYTES)];
+            let newline = piece.iter().rposition(|&byte| byte == b'\n');
+            let bytes = newline.map_or(piece.len(), |at| at + 1);
+            let begin = self.written - self.waiting.len() as u64;
+            // Before it is handed on (1). Without a count the output goes on all the same.
+            let _ = count(begin + bytes as u64);
+            let done = match self.to.write(&self.waiting[..bytes]) {
+                Ok(done) => done,
+                Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    0
+                }
+                Err(_) => {
+                    // Nobody reads: the program learns it as without a guardian.
+                    self.from = None;
+                    self.waiting.clear();
+                    return;
+                }
+            };
+            self.waiting.drain(..done);
+            if done < bytes {
+                let _ = count(begin + done as u64);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(known: u64) -> Stream {
+        let to = File::options().write(true).open("/dev/null").unwrap();
+        Stream { from: None, to, waiting: Vec::new(), written: 0, known, blocked: false }
+    }
+
+    #[test]
+    fn what_was_handed_on_in_an_earlier_life_is_dropped() {
+        for cut in 0..=10 {
+            let mut stream = stream(6);
+            stream.take_in(&b"0123456789"[..cut]);
+            stream.take_in(&b"0123456789"[cut..]);
+            assert_eq!(stream.waiting, b"6789", "{cut}");
+            assert_eq!(stream.written, 10);
+        }
+    }
+
+    #[test]
+    fn a_piece_is_counted_before_it_is_handed_on() {
+        let mut stream = stream(2);
+        stream.take_in(b"abcde");
+        let counted = core::cell::RefCell::new(Vec::new());
+        stream.hand_on(|position| {
+            counted.borrow_mut().push(position);
+            Ok(())
+        });
+        assert_eq!(*counted.borrow(), [5]);
+        assert!(stream.waiting.is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! How far a rank's output has come, on the disk: what was handed on ([`Ledger`], which survives
+//! SIGKILL of everybody), and where the output was when a picture was taken ([`Mark`]).
+//!
+//! Positions count the bytes of a stream from the first start of the program on, through all its
+//! restarts.
+
+use crate::os;
+use rustbtl_fragments::ids::PeerId;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Standard output and standard error.
+pub const STREAMS: usize = 2;
+/// Folder of the ledgers in a job's folder. A restarted job goes on with those of the first one.
+pub const FOLDER: &str = "output";
+const MAGIC: &[u8; 8] = b"RBTLOUT1";
+const CHECKSUM_BYTES: usize = 32;
+
+/// What was handed on of each stream.
+#[derive(Debug)]
+pub struct Ledger(File);
+
+impl Ledger {
+    /// The one of this rank in the job's folder, made if it is not there; and what it says.
+    pub fn open(job: &Path, rank: PeerId) -> io::Result<(Self, [u64; STREAMS])> {
+        let folder = job.join(FOLDER);
+        os::make_folders(&folder)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(folder.join(format!("rank-{rank}")))?;
+        let mut words = [[0; 8]; STREAMS];
+        for (at, word) in words.iter_mut().enumerate() {
+            match file.read_exact_at(word, 8 * at as u64) {
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+                Err(_) => *word = [0; 8],
+                Ok(()) => {}
+            }
+        }
+        file.write_all_at(&words.concat(), 0)?;
+        Ok((Self(file), words.map(u64::from_le_bytes)))
+    }
+
+    /// It has come so far.
+    pub fn set(&self, stream: usize, position: u64) -> io::Result<()> {
+        self.0.write_all_at(&position.to_le_bytes(), 8 * stream as u64)
+    }
+}
+
+/// A stream at a line.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// Bytes that the program had written.
+    pub written: u64,
+    /// The last of them, which had not been handed on.
+    pub waiting: Vec<u8>,
+}
+
+/// The streams at a line.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Mark(pub [Place; STREAMS]);
+
+impl Mark {
+    /// File of a rank in the folder of a line.
+    pub fn file(line: &Path, rank: PeerId) -> PathBuf {
+        line.join(format!("rank-{rank}.out"))
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        for Place { written, waiting } in &self.0 {
+            out.extend(written.to_le_bytes());
+            out.extend((waiting.len() as u64).to_le_bytes());
+            out.extend(waiting);
+        }
+        let sum = Sha256::digest(&out);
+        out.extend(sum);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
+        let mut rest = body.strip_prefix(MAGIC).filter(|_| Sha256::digest(body)[..] == *sum)?;
+        let mut mark = Self::default();
+        for place in &mut mark.0 {
+            place.written = number(&mut rest)?;
+            let length = usize::try_from(number(&mut rest)?).ok()?;
+            let waiting;
+            (waiting, rest) = rest.split_at_checked(length)?;
+            place.waiting = waiting.to_vec();
+        }
+        let sane = mark.0.iter().all(|place| place.waiting.len() as u64 <= place.written);
+        (rest.is_empty() && sane).then_some(mark)
+    }
+
+    /// Make it durable in the folder of a line.
+    pub fn store(&self, line: &Path, rank: PeerId) -> io::Result<()> {
+        let name = Self::file(line, rank);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&name)?;
+        file.write_all(&self.encode())?;
+        file.sync_all()
+    }
+
+    /// The one of this rank; `None`: the line has none.
+    pub fn read(line: &Path, rank: PeerId) -> io::Result<Option<Self>> {
+        match std::fs::read(Self::file(line, rank)) {
+            Ok(bytes) => match Self::decode(&bytes) {
+                Some(mark) => Ok(Some(mark)),
+                None => Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged")),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn number(rest: &mut &[u8]) -> Option<u64> {
+    let (bytes, more) = rest.split_first_chunk()?;
+    *rest = more;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_as_it_was_stored_and_refused_when_damaged() {
+        let folder = std::env::temp_dir().join(format!("rustbtl-mark-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let rank = PeerId(3);
+        assert_eq!(Mark::read(&folder, rank).unwrap(), None);
+        let place = |written, waiting: &[u8]| Place { written, waiting: waiting.to_vec() };
+        let mark = Mark([place(7, b"abc"), place(1 << 40, b"")]);
+        mark.store(&folder, rank).unwrap();
+        assert_eq!(Mark::read(&folder, rank).unwrap(), Some(mark.clone()));
+        let good = mark.encode();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert_eq!(Mark::decode(&bad), None, "{at}");
+            assert_eq!(Mark::decode(&good[..at]), None, "{at}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_ledger_says_what_was_said_to_it() {
+        let folder = std::env::temp_dir().join(format!("rustbtl-ledger-{}", std::process::id()));
+        let rank = PeerId(0);
+        let (ledger, first) = Ledger::open(&folder, rank).unwrap();
+        assert_eq!(first, [0, 0]);
+        ledger.set(1, 9).unwrap();
+        assert_eq!(Ledger::open(&folder, rank).unwrap().1, [0, 9]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,28 @@
+/*
+ * print_lines ITERATIONS MICROSECONDS: every rank prints a numbered line on standard output and on
+ * standard error in each iteration, each in one piece, and nothing twice. The ranks keep together.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    long iterations = argc > 1 ? atol(argv[1]) : 1000;
+    long pause_us = argc > 2 ? atol(argv[2]) : 1000;
+    int rank, size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    printf("tty %d out %s err %s\n", rank, isatty(1) ? "yes" : "no", isatty(2) ? "yes" : "no");
+    for (long i = 0; i < iterations; i++) {
+        long sum = 0;
+        MPI_Allreduce(&i, &sum, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+        printf("out %d %ld %ld\n", rank, i, sum);
+        fprintf(stderr, "err %d %ld %ld\n", rank, i, sum);
+        usleep(pause_us);
+    }
+    MPI_Finalize();
+    return 0;
+}
