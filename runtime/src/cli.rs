@@ -62,6 +62,9 @@ enum Command {
         /// The mpirun to use
         #[arg(long, default_value = "mpirun", value_name = "PATH")]
         mpirun: PathBuf,
+        /// Do not read all images beforehand; a damaged one is refused by its rank's node
+        #[arg(long)]
+        no_verify: bool,
         /// Options for mpirun: hostfile, MCA parameters, ... (the number of ranks is known)
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
         options: Vec<OsString>,
@@ -84,8 +87,8 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
         }
         Command::Status { json, job } => command::status(job.as_deref(), json),
         Command::Lines { directory, verify } => command::lines(&directory, verify, images),
-        Command::Restart { directory, mpirun, options } => {
-            command::restart(&Restart { directory, mpirun, options })
+        Command::Restart { directory, mpirun, no_verify, options } => {
+            command::restart(&Restart { directory, mpirun, no_verify, options }, images)
         }
         Command::Agent { directory } => agent::run(&directory),
         Command::Coordinator => coordinator::run(),

@@ -41,7 +41,7 @@ enum Task {
     /// Put the components where Open MPI finds them
     Install(install::Options),
     /// Run a program with real mpirun on emulated nodes
-    Cluster(cluster::Options),
+    Cluster(Box<cluster::Options>),
     /// Run HPCC stock and protected on emulated nodes and show what was logged
     Demo,
     /// Run every test, from style to real programs

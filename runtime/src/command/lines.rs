@@ -38,7 +38,8 @@ pub fn lines(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
+/// Images whose content is not what was written; all are read, several at a time.
+pub fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
     let problem = |image: &store::Image| {
         let file = line.image(image.rank);
         match store.check(&file) {
@@ -47,5 +48,16 @@ fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
             Err(problem) => Some(format!("{}: {problem}", file.display())),
         }
     };
-    line.manifest.images.iter().filter_map(problem).collect()
+    let images = &line.manifest.images;
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let part = images.len().div_ceil(threads).max(1);
+    let read = |images: &[store::Image]| images.iter().filter_map(problem).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let parts: Vec<_> =
+            images.chunks(part).map(|images| scope.spawn(|| read(images))).collect();
+        let joined = parts.into_iter().map(|part| part.join());
+        joined
+            .flat_map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }

@@ -1,5 +1,7 @@
 //! `rustbtl restart DIR`: mpirun again, with images in place of programs.
 
+use super::lines::damaged;
+use crate::guardian::images::ImageStore;
 use crate::store;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -12,6 +14,8 @@ pub struct Restart {
     pub directory: PathBuf,
     /// What to run in place of mpirun.
     pub mpirun: PathBuf,
+    /// Images are not read before anything is started.
+    pub no_verify: bool,
     /// For mpirun.
     pub options: Vec<OsString>,
 }
@@ -20,10 +24,13 @@ pub struct Restart {
 pub const PLACEHOLDER: &str = "restored";
 
 /// Becomes mpirun; comes back only to say why not.
-pub fn restart(what: &Restart) -> Result<(), String> {
+pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
     let directory = what.directory.canonicalize();
     let directory = directory.map_err(|error| format!("{}: {error}", what.directory.display()))?;
     let line = store::newest_global(&directory)?;
+    if !what.no_verify {
+        verify(&line, images)?;
+    }
     let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
     say!(
         "restarting {} ({} ranks) from line {} in {}",
@@ -36,6 +43,20 @@ pub fn restart(what: &Restart) -> Result<(), String> {
     let mut mpirun = Command::new(&what.mpirun);
     let error = mpirun.args(words).exec();
     Err(format!("starting {}: {error}", what.mpirun.display()))
+}
+
+/// A damaged image is refused before anything is started.
+fn verify(line: &store::Line, images: &dyn ImageStore) -> Result<(), String> {
+    let problems = damaged(line, images);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let folder = line.folder.display();
+    let (name, problems) = (line.manifest.line, problems.join("\n  "));
+    Err(format!(
+        "line {name} cannot be restarted from, nothing was started:\n  {problems}\nGive the \
+         folder of another line in place of {folder}, if `rustbtl lines` shows one"
+    ))
 }
 
 /// The user's options come last, because mpirun takes the first of equal ones; but what names the

@@ -6,7 +6,7 @@ use crate::test::lives::{EIGENVALUES, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Prog
 pub const PROGRAMS: [(Program, &[u32]); 7] = [
     (RING, &[1, 2, 3, 4, 6, 9]),
     // Three threads each.
-    (OPENMP, &[1, 2, 3]),
+    (OPENMP, &[1, 2]),
     (FORTRAN, &[1, 2, 3, 4, 6, 9]),
     (PYTHON, &[1, 2, 3, 4, 6]),
     (FILES, &[1, 2, 3, 4, 6]),

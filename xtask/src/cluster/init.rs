@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::disk::Disk;
 use super::mpirun::Job;
 use super::options::Options;
 use super::stage::Stage;
@@ -15,9 +16,9 @@ use crate::sys::{self, Signals};
 
 /// How long mpirun may take to end its job after it was asked to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(5);
-/// How long daemons may outlive mpirun before they are killed and named.
 /// How often it is asked whether mpirun's coordinator is there.
 const JOB_PATIENCE: Duration = Duration::from_millis(50);
+/// How long daemons may outlive mpirun before they are killed and named.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs the whole job; gives the exit code of the cluster.
@@ -25,6 +26,7 @@ pub fn main(options: &Options, mask: &libc::sigset_t) -> Result<i32> {
     let watched: Vec<_> = ENDING.into_iter().chain([libc::SIGCHLD]).collect();
     let signals = Signals::take(&watched).context(|| "reading signals".into())?;
     let stage = Stage::build(options)?;
+    let disk = options.disk.as_ref().map(|d| Disk::mount(d[0].as_ref(), &d[1])).transpose()?;
     let nodes = nodes::make(options, &stage)?;
     stage.write_node_table(&nodes)?;
     let start = Instant::now();
@@ -33,6 +35,9 @@ pub fn main(options: &Options, mask: &libc::sigset_t) -> Result<i32> {
     let Ended { code, asked } = attend(mpirun, &job, &signals)?;
     let seconds = start.elapsed().as_secs_f64();
     end_leftovers(&signals, asked)?;
+    if let Some(disk) = disk {
+        disk.keep()?;
+    }
     if let Some(file) = &options.report {
         report::write(file, &stage.reports(), options, code, seconds)?;
     }
@@ -115,6 +120,10 @@ impl<'a> Events<'a> {
             Some(Event::Checkpoint) => {
                 self.commands.push(self.job.start(&self.job.checkpoint())?);
             }
+            Some(Event::Kill(who)) if !who.kill() => {
+                eprintln!("xtask: cluster: --kill: there is no {who:?}");
+            }
+            Some(Event::Kill(_)) => (),
             Some(Event::KillAll) => return Ok(true),
             None => (),
         }

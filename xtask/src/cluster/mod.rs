@@ -6,6 +6,7 @@
 //! init with it, the kernel removes processes, networks, mounts and shared memory by itself.
 //! The *rsh agent* is how mpirun reaches the other nodes.
 
+mod disk;
 mod environment;
 mod init;
 mod mpirun;
@@ -16,6 +17,7 @@ pub mod rsh;
 mod stage;
 mod supervise;
 mod timeline;
+mod victim;
 
 pub use options::Options;
 

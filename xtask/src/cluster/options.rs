@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::timeline::{Event, Timeline};
-use crate::error::{Result, fail};
+use crate::error::{Result, fail, failure};
 
 /// Most nodes that one cluster can have (one /24 of addresses).
 pub const NODES_MAX: u32 = 250;
@@ -50,6 +50,9 @@ pub struct Options {
     /// several times)
     #[arg(long, value_name = "SECS")]
     checkpoint_at: Vec<f64>,
+    /// Kill a process at this time: mpirun, coordinator, agent (of some node), rank:N, guardian:N
+    #[arg(long, num_args = 2, value_names = ["WHO", "SECS"])]
+    kill: Vec<String>,
     /// Kill every process of every node at this time; exit code 137
     #[arg(long, value_name = "SECS")]
     kill_all_at: Option<f64>,
@@ -59,6 +62,10 @@ pub struct Options {
     /// Run `rustbtl restart DIR` in place of a program
     #[arg(long, value_name = "DIR", conflicts_with = "plain")]
     pub restart: Option<PathBuf>,
+    /// In the cluster the empty folder DIR is a disk of this size, which all nodes share; in the
+    /// end its content is copied to DIR
+    #[arg(long, num_args = 2, value_names = ["DIR", "SIZE"])]
+    pub disk: Option<Vec<String>>,
     /// The program and its arguments, after `--`
     #[arg(last = true, required_unless_present = "restart", value_name = "PROGRAM")]
     pub command: Vec<OsString>,
@@ -89,6 +96,7 @@ impl Options {
         if !times.copied().all(is_time) {
             fail!("--checkpoint-at, --kill-all-at, --kill-all-after: give a number of seconds");
         }
+        self.kills()?;
         if self.restart.is_some() && !self.command.is_empty() {
             fail!("--restart: the program is part of the line, name none");
         }
@@ -120,10 +128,23 @@ impl Options {
         self.checkpoint_at.len()
     }
 
+    /// Who is killed, and when.
+    fn kills(&self) -> Result<Vec<(f64, Event)>> {
+        let one = |pair: &[String]| {
+            let who = pair[0].parse().map_err(|why| failure!("--kill {}: {why}", pair[0]))?;
+            match pair[1].parse::<f64>() {
+                Ok(at) if (0.0..1e9).contains(&at) => Ok((at, Event::Kill(who))),
+                _ => fail!("--kill {} {}: give a number of seconds", pair[0], pair[1]),
+            }
+        };
+        self.kill.chunks_exact(2).map(one).collect()
+    }
+
     /// What happens to the job, and when.
     pub fn timeline(&self) -> Timeline {
         let events = self.checkpoint_at.iter().map(|&at| (at, Event::Checkpoint));
         let events = events.chain(self.kill_all_at.map(|at| (at, Event::KillAll)));
+        let events = events.chain(self.kills().unwrap_or_default());
         Timeline::new(events.map(|(at, event)| (Duration::from_secs_f64(at), event)))
     }
 
@@ -165,5 +186,8 @@ pub mod tests {
         assert!(parse("--nodes 1 --ppn 1 --env X -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 1 --timeout 0 -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 1 --env X=1=2 -- p").check().is_ok());
+        assert!(parse("--nodes 1 --ppn 1 --kill orted 1 -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --kill agent x -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --kill rank:0 1.5 -- p").check().is_ok());
     }
 }

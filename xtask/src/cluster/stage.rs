@@ -115,7 +115,8 @@ impl Stage {
     }
 }
 
-fn mount_tmpfs(at: &Path, options: &str) -> Result<()> {
+/// Covers a folder with memory.
+pub fn mount_tmpfs(at: &Path, options: &str) -> Result<()> {
     sys::mount("tmpfs", at, "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, options)
         .context(|| format!("mounting a tmpfs ({options}) on {}", at.display()))
 }

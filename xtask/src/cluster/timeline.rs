@@ -3,11 +3,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::victim::Victim;
+
 /// Something that is done to the running job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// `rustbtl checkpoint --all`.
     Checkpoint,
+    /// This process is killed.
+    Kill(Victim),
     /// Every process on every node is killed, mpirun first.
     KillAll,
 }

@@ -211,6 +211,14 @@ pub fn lines_folder(scratch: &Scratch) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// All images below a folder, in order.
+pub fn images(lines: &Path) -> Result<Vec<PathBuf>> {
+    let listed = run::output(Command::new("find").arg(lines).args(["-name", "*.img"]))?;
+    let mut all: Vec<PathBuf> = listed.lines().map(PathBuf::from).collect();
+    all.sort();
+    Ok(all)
+}
+
 /// Every line that is there is whole, by the checksums of its images.
 pub fn verify(lines: &Path) -> Result<String> {
     let mut command = Command::new(paths::mca().join(build::PROGRAM));

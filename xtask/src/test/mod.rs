@@ -5,6 +5,7 @@ mod errors;
 mod guardians;
 mod header;
 pub mod job;
+mod line_faults;
 mod lines;
 pub mod lives;
 mod mpi;
@@ -54,6 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
         if built {
             errors::run(&mut summary);
             lines::run(&mut summary);
+            line_faults::run(&mut summary);
             guardians::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
