@@ -27,7 +27,8 @@ static opal_event_t requests;
 static bool watching = false;
 
 static const char *const variables[] = { "RUSTBTL_JOB", "RUSTBTL_SECRET", "RUSTBTL_COORDINATOR",
-                                         "RUSTBTL_RESTORE", "RUSTBTL_FOLDER", "RUSTBTL_GUARDIAN_FD" };
+                                         "RUSTBTL_RESTORE", "RUSTBTL_FOLDER",
+                                         "RUSTBTL_GUARDIAN_FD" };
 
 /* The coordinator wants something. */
 static void on_request(int fd, short flags, void *unused)

@@ -59,6 +59,9 @@ enum Command {
     Restart {
         /// What was given to mpirun as vprotocol_correlated_dir, or a folder in it
         directory: PathBuf,
+        /// Print again what was printed since the line, by whatever life of the job
+        #[arg(long)]
+        again: bool,
         /// The mpirun to use
         #[arg(long, default_value = "mpirun", value_name = "PATH")]
         mpirun: PathBuf,
@@ -87,8 +90,8 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
         }
         Command::Status { json, job } => command::status(job.as_deref(), json),
         Command::Lines { directory, verify } => command::lines(&directory, verify, images),
-        Command::Restart { directory, mpirun, no_verify, options } => {
-            command::restart(&Restart { directory, mpirun, no_verify, options }, images)
+        Command::Restart { directory, again, mpirun, no_verify, options } => {
+            command::restart(&Restart { directory, again, mpirun, no_verify, options }, images)
         }
         Command::Agent { directory } => agent::run(&directory),
         Command::Coordinator => coordinator::run(),

@@ -7,7 +7,7 @@
  * A byte of a message is a function of (sender, tag, index, iteration), so that a message which
  * went to the wrong receive, came twice, or was cut is seen and can be named.
  *
- * Environment: CHECK_SECONDS  seconds until a hanging rank tells its step and ends the job (60)
+ * Environment: CHECK_SECONDS  seconds until a hanging rank tells its step and ends the job (240)
  *              CHECK_SEED     seed of the random programs (1)
  *              CHECK_SCALE    divides the loop counts of the long programs (1)
  */
@@ -305,7 +305,7 @@ UNUSED static void check_alarm(int signal)
 UNUSED static void check_begin_thread(int *argc, char ***argv, int required)
 {
     signal(SIGALRM, check_alarm);
-    alarm((unsigned)environment_number("CHECK_SECONDS", 60));
+    alarm((unsigned)environment_number("CHECK_SECONDS", 240));
     int provided = -1;
     if (required == MPI_THREAD_SINGLE)
         MPI_Init(argc, argv);

@@ -2,7 +2,9 @@
 
 use super::lines::damaged;
 use crate::guardian::images::ImageStore;
+use crate::guardian::positions;
 use crate::store;
+use rustbtl_fragments::ids::PeerId;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,8 @@ use std::process::Command;
 pub struct Restart {
     /// Lines of several jobs, of one, or one line.
     pub directory: PathBuf,
+    /// Print again what was printed since the line.
+    pub again: bool,
     /// What to run in place of mpirun.
     pub mpirun: PathBuf,
     /// Images are not read before anything is started.
@@ -39,6 +43,13 @@ pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
         line.manifest.line,
         line.folder.display()
     );
+    if what.again {
+        for image in &line.manifest.images {
+            positions::rewind(&line.folder, PeerId(image.rank)).map_err(|error| {
+                format!("output of rank {} in {}: {error}", image.rank, line.folder.display())
+            })?;
+        }
+    }
     let words = arguments(&line, &what.options, &own);
     let mut mpirun = Command::new(&what.mpirun);
     let error = mpirun.args(words).exec();

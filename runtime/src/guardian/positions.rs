@@ -118,6 +118,16 @@ impl Mark {
     }
 }
 
+/// Have a rank's output printed again from a line on: the ledger goes back to it.
+pub fn rewind(line: &Path, rank: PeerId) -> io::Result<()> {
+    let (Some(mark), Some(job)) = (Mark::read(line, rank)?, line.parent()) else { return Ok(()) };
+    let (ledger, _) = Ledger::open(job, rank)?;
+    for (stream, place) in mark.0.iter().enumerate() {
+        ledger.set(stream, place.written - place.waiting.len() as u64)?;
+    }
+    Ok(())
+}
+
 fn number(rest: &mut &[u8]) -> Option<u64> {
     let (bytes, more) = rest.split_first_chunk()?;
     *rest = more;
@@ -146,6 +156,22 @@ mod tests {
             assert_eq!(Mark::decode(&good[..at]), None, "{at}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_ledger_goes_back_to_a_line() {
+        let job = std::env::temp_dir().join(format!("rustbtl-rewind-{}", std::process::id()));
+        let line = job.join("line-1");
+        std::fs::create_dir_all(&line).unwrap();
+        let place = |written, waiting: &[u8]| Place { written, waiting: waiting.to_vec() };
+        let rank = PeerId(2);
+        Mark([place(70, b"abc"), place(5, b"")]).store(&line, rank).unwrap();
+        let (ledger, _) = Ledger::open(&job, rank).unwrap();
+        ledger.set(0, 900).unwrap();
+        ledger.set(1, 901).unwrap();
+        rewind(&line, rank).unwrap();
+        assert_eq!(Ledger::open(&job, rank).unwrap().1, [67, 5]);
+        std::fs::remove_dir_all(&job).unwrap();
     }
 
     #[test]

@@ -142,7 +142,11 @@ impl Job<'_> {
     /// mpirun with the program, or the restart of a job from a line.
     pub fn program(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = match &self.options.restart {
-            Some(folder) => vec![rustbtl(), "restart".into(), folder.into(), "--".into()],
+            Some(folder) => {
+                let again = self.options.again.then(|| "--again".into());
+                let words = [rustbtl(), "restart".into()].into_iter().chain(again);
+                words.chain([folder.into(), "--".into()]).collect()
+            }
             None => vec![program(self.options)],
         };
         line.extend(arguments(self.options, self.stage, &component_path(self.options)));

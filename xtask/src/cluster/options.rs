@@ -66,6 +66,9 @@ pub struct Options {
     /// end its content is copied to DIR
     #[arg(long, num_args = 2, value_names = ["DIR", "SIZE"])]
     pub disk: Option<Vec<String>>,
+    /// With --restart: print again what was printed since the line
+    #[arg(long, requires = "restart")]
+    pub again: bool,
     /// The program and its arguments, after `--`
     #[arg(last = true, required_unless_present = "restart", value_name = "PROGRAM")]
     pub command: Vec<OsString>,

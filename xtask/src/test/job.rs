@@ -55,10 +55,11 @@ impl Job {
         }
     }
 
-    /// A job that is started again from the newest global line in a folder.
+    /// A job that is started again from the newest global line in a folder; it prints again what
+    /// other lives of it have printed since.
     pub fn restart(nodes: u32, ppn: u32, lines: &Path) -> Job {
         let nothing: [&str; 0] = [];
-        Job::new(nodes, ppn, &nothing).with(&["--restart", &lines.display().to_string()])
+        Job::new(nodes, ppn, &nothing).with(&["--again", "--restart", &lines.display().to_string()])
     }
 
     /// Adds options of `cargo xtask cluster`.
