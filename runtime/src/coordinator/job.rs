@@ -302,8 +302,9 @@ impl Job {
         let end = if status == 0 { "the job ended during the line" } else { "" };
         self.log(json!({"event": "ended", "rank": id.0, "status": status}));
         if !end.is_empty() {
+            let of_it = |s: &LineState| !s.complete && s.ranks.contains(&id);
             let open: Vec<LineId> =
-                self.lines.iter().filter(|(_, s)| !s.complete).map(|(&line, _)| line).collect();
+                self.lines.iter().filter(|(_, s)| of_it(s)).map(|(&line, _)| line).collect();
             open.into_iter().for_each(|line| self.problem(line, end.to_owned()));
         }
         self.input(now, Input::Lost { rank: id });
