@@ -17,8 +17,9 @@ typedef struct {
     char *dir;       /* vprotocol_correlated_dir */
     char *restore;   /* vprotocol_correlated_restore */
     char *command;   /* vprotocol_correlated_command: path of the rustbtl program */
-    double interval; /* vprotocol_correlated_interval, seconds */
+    char *interval; /* vprotocol_correlated_interval: seconds, "auto" or 0 */
     double set_interval;
+    double mtbf; /* vprotocol_correlated_mtbf, seconds */
     int keep;
     bool guard;
 } mca_errmgr_correlated_params_t;

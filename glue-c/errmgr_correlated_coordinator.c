@@ -86,7 +86,8 @@ static char *tell_setup(orte_job_t *job)
     tell_path(to, "dir", p->dir);
     tell_path(to, "restore", p->restore);
     tell_path(to, "log", orte_process_info.jobfam_session_dir);
-    fprintf(to, "interval %.0f\n", 0 < p->interval ? p->interval * 1000 : 0);
+    tell(to, "interval", p->interval);
+    fprintf(to, "mtbf %.0f\n", 0 < p->mtbf ? p->mtbf * 1000 : 0);
     fprintf(to, "set_interval %.0f\n", 0 < p->set_interval ? p->set_interval * 1000 : 0);
     fprintf(to, "keep %d\n", 0 < p->keep ? p->keep : 1);
     fprintf(to, "size %u\n", (unsigned) job->num_procs);

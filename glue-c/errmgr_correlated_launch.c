@@ -26,9 +26,9 @@ static orte_jobid_t protected_job = ORTE_JOBID_INVALID;
 static opal_event_t requests;
 static bool watching = false;
 
-static const char *const variables[] = { "RUSTBTL_JOB", "RUSTBTL_SECRET", "RUSTBTL_COORDINATOR",
-                                         "RUSTBTL_RESTORE", "RUSTBTL_FOLDER",
-                                         "RUSTBTL_GUARDIAN_FD" };
+static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
+                                         "RUSTBTL_COORDINATOR", "RUSTBTL_RESTORE",
+                                         "RUSTBTL_FOLDER",  "RUSTBTL_GUARDIAN_FD" };
 
 /* The coordinator wants something. */
 static void on_request(int fd, short flags, void *unused)

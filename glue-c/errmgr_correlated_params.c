@@ -17,7 +17,8 @@ bool mca_errmgr_correlated_wanted(void)
         return false;
     }
     /* Not by default as long as a job gains nothing from it. */
-    return p->guard || 0 < p->interval || 0 < p->set_interval
+    bool interval = NULL != p->interval && '\0' != p->interval[0] && 0 != strcmp("0", p->interval);
+    return p->guard || interval || 0 < p->set_interval
            || (NULL != p->dir && '\0' != p->dir[0])
            || (NULL != p->restore && '\0' != p->restore[0]);
 }
@@ -38,9 +39,13 @@ void mca_errmgr_correlated_register_params(void)
     variable("dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
              "Directory for checkpoints (lines), the same on all nodes. Setting it switches "
              "protection on.");
-    variable("interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_1, &p->interval,
-             "Seconds between lines of the whole job, from which it can be restarted. 0: only when "
-             "asked for.");
+    variable("interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
+             "Seconds between lines of the whole job, from which it can be restarted. auto: what "
+             "loses least time, from vprotocol_correlated_mtbf and from what lines cost. 0: only "
+             "when asked for.");
+    variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
+             "Mean time between failures of one correlated set (a node) in seconds, for "
+             "vprotocol_correlated_interval auto.");
     variable("set_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->set_interval,
              "Seconds between lines of each correlated set. 0: only when asked for.");
     variable("keep", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,

@@ -23,6 +23,8 @@ struct Rank {
     finishing: bool,
     /// Numbered lines that were printed.
     printed: u64,
+    /// It stands still.
+    parked: bool,
 }
 
 fn number(name: &str) -> u32 {
@@ -84,13 +86,17 @@ impl Rank {
                 self.send(&FromRank::LineFailed { line: *line, reason })?;
             }
             ToRank::Begin { line, .. } if self.has("print") => {
+                self.parked = true;
                 self.send(&FromRank::Parked { line: *line })?;
             }
             ToRank::Begin { line, members, .. } => {
                 say(format!("{rank} begin {line} with {}", members.len()));
                 self.freeze(*line)?;
             }
-            ToRank::Drained { line } => self.freeze(*line)?,
+            ToRank::Drained { line } => {
+                self.freeze(*line)?;
+                self.parked = false;
+            }
             ToRank::Abort { line, reason } => say(format!("{rank} abort {line} {reason}")),
             ToRank::LineComplete { line, .. } => say(format!("{rank} complete {line}")),
             ToRank::Resume { line } => say(format!("{rank} resume {line}")),
@@ -125,7 +131,7 @@ impl Rank {
         self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let (mut buffer, mut piece) = (FrameBuffer::new(), [0; 4096]);
         loop {
-            if self.has("print") && !self.finishing {
+            if self.has("print") && !self.finishing && !self.parked {
                 (0..5).for_each(|_| self.print());
                 self.socket.set_read_timeout(Some(Duration::from_micros(300)))?;
             }
@@ -168,7 +174,9 @@ fn main() -> ExitCode {
     // SAFETY: the guardian made it for this program.
     let socket = unsafe { UnixStream::from_raw_fd(number("RUSTBTL_GUARDIAN_FD") as i32) };
     let finishing = false;
-    match (Rank { rank, folder, socket, finishing, printed }).run(number("OMPI_COMM_WORLD_SIZE")) {
+    match (Rank { rank, folder, socket, finishing, printed, parked: false })
+        .run(number("OMPI_COMM_WORLD_SIZE"))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(format!("{rank} failed: {error}"));

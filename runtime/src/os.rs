@@ -1,5 +1,7 @@
 //! System calls, each wrapped once: safe signatures, errors as `io::Error`.
 
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, IsTerminal};
@@ -328,6 +330,48 @@ pub fn terminal_like(other: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
         unsafe { libc::ioctl(end.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
     }
     Ok((master, end))
+}
+
+/// Numbers at the beginning of a file of at least 4096 bytes, in shared memory: setting one is one
+/// store, and what was set outlives this process however it ends.
+#[derive(Debug)]
+pub struct SharedNumbers<const N: usize>(NonNull<AtomicU64>);
+
+// SAFETY: atomics in a mapping that belongs to the value.
+unsafe impl<const N: usize> Send for SharedNumbers<N> {}
+
+impl<const N: usize> SharedNumbers<N> {
+    /// Bytes of the mapping; the file has to have them, and room on the disk for them.
+    pub const BYTES: usize = 4096;
+
+    /// Map the file.
+    pub fn map(file: &File) -> io::Result<Self> {
+        const { assert!(N * size_of::<u64>() <= 4096) };
+        let (protection, none) = (libc::PROT_READ | libc::PROT_WRITE, core::ptr::null_mut());
+        let (flags, fd) = (libc::MAP_SHARED, file.as_raw_fd());
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(none, Self::BYTES, protection, flags, fd, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(at.cast()).map(Self).ok_or_else(|| io::Error::other("mapped at 0"))
+    }
+
+    /// One of them.
+    pub fn number(&self, at: usize) -> &AtomicU64 {
+        assert!(at < N, "one of {N}");
+        // SAFETY: inside of the mapping.
+        let place = unsafe { self.0.add(at) };
+        // SAFETY: mapped as long as `self` lives, aligned, only used as an atomic.
+        unsafe { place.as_ref() }
+    }
+}
+
+impl<const N: usize> Drop for SharedNumbers<N> {
+    fn drop(&mut self) {
+        // SAFETY: our mapping; nothing refers to it any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::BYTES) };
+    }
 }
 
 /// Random bytes.

@@ -68,7 +68,7 @@ fn sets_take_lines_of_their_own_and_old_lines_go() {
 
 #[test]
 fn lines_are_taken_by_the_clock() {
-    let mut job = Job::start(2, "interval 100\nkeep 1\n").ranks();
+    let mut job = Job::start(2, "interval 0.1\nkeep 1\n").ranks();
     wait_for("three lines", || job.said(0).matches("complete").count() >= 3);
     assert_eq!(job.finish(), [0; 2]);
     job.end();

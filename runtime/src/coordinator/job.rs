@@ -271,10 +271,10 @@ impl Job {
             return;
         }
         let possible = self.setup.directory.is_some();
-        let interval = |interval| if possible { ms(interval) } else { Interval::Off };
+        let if_possible = |interval| if possible { interval } else { Interval::Off };
         let config = Config {
-            set_interval: interval(self.setup.set_interval_ms),
-            global_interval: interval(self.setup.interval_ms),
+            set_interval: if_possible(ms(self.setup.set_interval_ms)),
+            global_interval: if_possible(self.setup.interval()),
             sets_at_once: 1,
             kept_lines: self.setup.keep,
             silence_timeout_ms: SILENCE_TIMEOUT_MS,
@@ -304,7 +304,15 @@ impl Job {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         rank.ended = Some(status);
         let finishing = rank.finishing;
+        // The job ends with it: that is no death.
+        let end = if status == 0 { "the job ended during the line" } else { "" };
         self.log(json!({"event": "ended", "rank": id.0, "status": status}));
+        if !end.is_empty() {
+            let of_it = |s: &LineState| !s.complete && s.ranks.contains(&id);
+            let open: Vec<LineId> =
+                self.lines.iter().filter(|(_, s)| of_it(s)).map(|(&line, _)| line).collect();
+            open.into_iter().for_each(|line| self.problem(line, end.to_owned()));
+        }
         self.input(now, Input::Lost { rank: id });
         if !finishing {
             self.finish(id);

@@ -25,6 +25,7 @@ use crate::store;
 use events::Events;
 use job::{Effect, Job};
 use rustbtl_coordination::control::{FromNode, Reply, Request, ToNode};
+use rustbtl_coordination::interval::Interval;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 use setup::Setup;
@@ -146,7 +147,9 @@ fn listen() -> io::Result<TcpListener> {
 impl Coordinator {
     fn start(input: &mut impl BufRead) -> Result<Self, String> {
         let setup = read_setup(input)?;
-        if setup.directory.is_none() && (setup.interval_ms > 0 || setup.set_interval_ms > 0) {
+        if setup.directory.is_none()
+            && (setup.interval() != Interval::Off || setup.set_interval_ms > 0)
+        {
             return Err(
                 "vprotocol_correlated_interval or _set_interval is given, but no directory \
                         for lines: add --mca vprotocol_correlated_dir DIR, a directory that all \

@@ -1,6 +1,7 @@
 //! What mpirun's component tells the coordinator on its standard input: a line per word, a key,
 //! a blank, a value; `go` ends it. Nothing after that but the end of mpirun.
 
+use rustbtl_coordination::interval::Interval;
 use std::path::PathBuf;
 
 /// Longest line that is read.
@@ -13,8 +14,12 @@ pub struct Setup {
     pub directory: Option<PathBuf>,
     /// `log`: where events go if there is no directory.
     pub log: Option<PathBuf>,
-    /// `interval`: milliseconds between global lines, 0: none.
+    /// `interval`: seconds between global lines, 0: none; or `auto`.
     pub interval_ms: u64,
+    /// It is `auto`: `interval_ms` counts for nothing.
+    pub interval_auto: bool,
+    /// `mtbf`: milliseconds between failures of one set.
+    pub mtbf_ms: u64,
     /// `set_interval`: milliseconds between lines of a set, 0: none.
     pub set_interval_ms: u64,
     /// `keep`: lines to keep.
@@ -33,6 +38,8 @@ impl Default for Setup {
             directory: None,
             log: None,
             interval_ms: 0,
+            interval_auto: false,
+            mtbf_ms: 0,
             set_interval_ms: 0,
             keep: 2,
             restore: None,
@@ -58,16 +65,47 @@ impl Setup {
             "dir" => self.directory = path()?,
             "log" => self.log = path()?,
             "restore" => self.restore = path()?,
-            "interval" => self.interval_ms = number()?,
+            "interval" if value == "auto" => self.interval_auto = true,
+            "interval" => self.interval_ms = seconds(value)?,
+            "mtbf" => self.mtbf_ms = number()?,
             "set_interval" => self.set_interval_ms = number()?,
             "keep" => self.keep = usize::try_from(number()?).unwrap_or(usize::MAX).max(1),
             "size" => self.size = u32::try_from(number()?).map_err(|_| "size".to_owned())?,
             "arg" => self.command.push(value.to_owned()),
+            "go" if self.interval_auto && self.mtbf_ms == 0 => {
+                return Err(
+                    "vprotocol_correlated_interval is auto, but it is not known how often \
+                            a node fails: add --mca vprotocol_correlated_mtbf SECONDS, the mean \
+                            time between failures of one node"
+                        .into(),
+                );
+            }
             "go" => return Ok(true),
             _ => return Err(format!("{key:?} is unknown")),
         }
         Ok(false)
     }
+
+    /// Between global lines.
+    pub fn interval(&self) -> Interval {
+        match (self.interval_auto, self.interval_ms) {
+            (true, _) => Interval::Auto { mtbf_ms: self.mtbf_ms },
+            (false, 0) => Interval::Off,
+            (false, interval_ms) => Interval::Fixed { interval_ms },
+        }
+    }
+}
+
+/// As milliseconds.
+fn seconds(value: &str) -> Result<u64, String> {
+    let seconds = value.parse().ok().filter(|seconds| (0.0..1e12).contains(seconds));
+    let seconds: f64 = seconds.ok_or_else(|| {
+        format!(
+            "vprotocol_correlated_interval is {value:?}: give a number of seconds, auto, or 0 for \
+             lines that are only taken when they are asked for"
+        )
+    })?;
+    Ok((seconds * 1000.0).ceil() as u64)
 }
 
 #[cfg(test)]
@@ -75,17 +113,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_automatic_interval_needs_to_know_how_often_something_fails() {
+        let mut setup = Setup::default();
+        assert_eq!(setup.interval(), Interval::Off);
+        assert_eq!(setup.take("interval auto"), Ok(false));
+        assert!(setup.take("go").unwrap_err().contains("vprotocol_correlated_mtbf"));
+        assert_eq!(setup.take("mtbf 86400000"), Ok(false));
+        assert_eq!(setup.take("go"), Ok(true));
+        assert_eq!(setup.interval(), Interval::Auto { mtbf_ms: 86_400_000 });
+    }
+
+    #[test]
     fn what_mpirun_says_is_understood_and_nonsense_is_not() {
         let mut setup = Setup::default();
-        for line in ["dir /a b", "interval 1500", "keep 0", "size 4", "arg ./x", "arg ", "arg a b"]
-        {
+        for line in ["dir /a b", "interval 1.5", "keep 0", "size 4", "arg ./x", "arg ", "arg a b"] {
             assert_eq!(setup.take(line), Ok(false), "{line}");
         }
         assert_eq!(setup.take("go"), Ok(true));
         assert_eq!(setup.directory, Some("/a b".into()));
         assert_eq!((setup.interval_ms, setup.keep, setup.size), (1500, 1, 4));
         assert_eq!(setup.command, ["./x", "", "a b"]);
-        for line in ["dir relative", "size x", "size 5000000000", "what", ""] {
+        for line in [
+            "dir relative",
+            "size x",
+            "size 5000000000",
+            "what",
+            "",
+            "interval often",
+            "interval -1",
+            "interval nan",
+            "interval inf",
+            "interval 1s",
+        ] {
             assert!(setup.take(line).is_err(), "{line}");
         }
     }

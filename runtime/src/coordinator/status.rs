@@ -76,6 +76,7 @@ impl Job {
             "size": self.setup.size,
             "directory": self.setup.directory,
             "interval_ms": self.setup.interval_ms,
+            "interval_auto": self.setup.interval_auto,
             "set_interval_ms": self.setup.set_interval_ms,
             "restarted_from": self.setup.restore,
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),

@@ -4,7 +4,8 @@
 //! Positions count the bytes of a stream from the first start of the program on, through all its
 //! restarts.
 
-use crate::os;
+use crate::os::{self, SharedNumbers};
+use core::sync::atomic::{Ordering, compiler_fence};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -21,7 +22,7 @@ const CHECKSUM_BYTES: usize = 32;
 
 /// What was handed on of each stream.
 #[derive(Debug)]
-pub struct Ledger(File);
+pub struct Ledger(SharedNumbers<STREAMS>);
 
 impl Ledger {
     /// The one of this rank in the job's folder, made if it is not there; and what it says.
@@ -31,21 +32,24 @@ impl Ledger {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(folder.join(format!("rank-{rank}")))?;
-        let mut words = [[0; 8]; STREAMS];
-        for (at, word) in words.iter_mut().enumerate() {
-            match file.read_exact_at(word, 8 * at as u64) {
-                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-                Err(_) => *word = [0; 8],
-                Ok(()) => {}
-            }
+        // Written out: a full disk is noticed here, not when a number is set.
+        let mut page = [0; SharedNumbers::<STREAMS>::BYTES];
+        let found = file.read_at(&mut page, 0)?;
+        if found < page.len() {
+            page.fill(0);
+            file.write_all_at(&page, 0)?;
+            file.sync_all()?;
         }
-        file.write_all_at(&words.concat(), 0)?;
-        Ok((Self(file), words.map(u64::from_le_bytes)))
+        let numbers = SharedNumbers::map(&file)?;
+        let known = [0, 1].map(|at| numbers.number(at).load(Ordering::Relaxed));
+        Ok((Self(numbers), known))
     }
 
-    /// It has come so far.
-    pub fn set(&self, stream: usize, position: u64) -> io::Result<()> {
-        self.0.write_all_at(&position.to_le_bytes(), 8 * stream as u64)
+    /// It has come so far. The kernel keeps it, whatever becomes of this process.
+    pub fn set(&self, stream: usize, position: u64) {
+        self.0.number(stream).store(position, Ordering::Relaxed);
+        // Not before what follows is handed on, nor after it.
+        compiler_fence(Ordering::SeqCst);
     }
 }
 
@@ -123,7 +127,7 @@ pub fn rewind(line: &Path, rank: PeerId) -> io::Result<()> {
     let (Some(mark), Some(job)) = (Mark::read(line, rank)?, line.parent()) else { return Ok(()) };
     let (ledger, _) = Ledger::open(job, rank)?;
     for (stream, place) in mark.0.iter().enumerate() {
-        ledger.set(stream, place.written - place.waiting.len() as u64)?;
+        ledger.set(stream, place.written - place.waiting.len() as u64);
     }
     Ok(())
 }
@@ -167,8 +171,8 @@ mod tests {
         let rank = PeerId(2);
         Mark([place(70, b"abc"), place(5, b"")]).store(&line, rank).unwrap();
         let (ledger, _) = Ledger::open(&job, rank).unwrap();
-        ledger.set(0, 900).unwrap();
-        ledger.set(1, 901).unwrap();
+        ledger.set(0, 900);
+        ledger.set(1, 901);
         rewind(&line, rank).unwrap();
         assert_eq!(Ledger::open(&job, rank).unwrap().1, [67, 5]);
         std::fs::remove_dir_all(&job).unwrap();
@@ -180,7 +184,7 @@ mod tests {
         let rank = PeerId(0);
         let (ledger, first) = Ledger::open(&folder, rank).unwrap();
         assert_eq!(first, [0, 0]);
-        ledger.set(1, 9).unwrap();
+        ledger.set(1, 9);
         assert_eq!(Ledger::open(&folder, rank).unwrap().1, [0, 9]);
         std::fs::remove_dir_all(&folder).unwrap();
     }

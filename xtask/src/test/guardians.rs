@@ -68,6 +68,7 @@ pub fn run(summary: &mut Summary) {
     }
     summary.check("guardians: no place for lines", || no_place(&program));
     summary.check("guardians: an interval and no directory", || no_directory(&program));
+    summary.check("guardians: an interval that makes no sense", || bad_interval(&program));
     summary.check("guardians: a program that is missing", || no_program(&program));
 }
 
@@ -233,6 +234,21 @@ fn no_directory(program: &Path) -> Result<()> {
     let outcome = Job::new(2, 1, &words(program, "well")).with(&interval).run()?;
     outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
     outcome.must(outcome.said().contains("vprotocol_correlated_dir"), "it is not said what to do")
+}
+
+fn bad_interval(program: &Path) -> Result<()> {
+    for (interval, hint) in [("often", "often"), ("-3", "-3"), ("auto", "correlated_mtbf")] {
+        let scratch = Scratch::new("guardians-interval")?;
+        let folder = scratch.0.display().to_string();
+        let place = ["--mca", "vprotocol_correlated_dir", &folder];
+        let interval = ["--mca", "vprotocol_correlated_interval", interval];
+        let job = Job::new(2, 1, &words(program, "well")).with(&place).with(&interval);
+        let outcome = job.run()?;
+        outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
+        outcome.must(outcome.said().contains(hint), "it is not said why")?;
+        outcome.must(!outcome.stdout.contains("sum"), "it was started all the same")?;
+    }
+    Ok(())
 }
 
 fn no_program(program: &Path) -> Result<()> {
