@@ -109,7 +109,9 @@ impl Run {
         program.must_answer(outcome, scratch, &known.answer)?;
         match refused(outcome) {
             // A line that comes too late is refused, which is right.
-            Some(line) if line.contains("ended") => self.note += &format!(" ({line})"),
+            Some(line) if line.contains("ended") || line.contains("has died") => {
+                self.note += &format!(" ({line})")
+            }
             Some(line) => fail!("{}\na line failed: {line}", outcome.line),
             None => (),
         }
@@ -119,7 +121,8 @@ impl Run {
 
 /// What the first line that was not taken was refused for.
 fn refused(outcome: &Outcome) -> Option<&str> {
-    outcome.stderr.lines().find(|line| line.starts_with("rustbtl: "))
+    let mut said = outcome.stderr.lines().filter_map(|line| line.strip_prefix("rustbtl: "));
+    said.find(|line| !line.starts_with("restarting "))
 }
 
 /// One life with its lines and its end.

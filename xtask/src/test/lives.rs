@@ -85,9 +85,8 @@ pub const FILES: Program = Program {
 };
 /// HPCC with a small input.
 pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
-/// The eigenvalue tester of ScaLAPACK.
-pub const EIGENVALUES: Program =
-    Program { name: "ScaLAPACK, eigenvalues", what: What::Scalapack("xdsep") };
+/// A tester of ScaLAPACK.
+pub const QR: Program = Program { name: "ScaLAPACK, QR", what: What::Scalapack("xdqr") };
 
 impl Program {
     /// The job of this program with this number of iterations.
@@ -144,8 +143,8 @@ impl Program {
                 return Ok(Undisturbed { iterations, answer, seconds });
             }
             // Starting and ending takes about a second.
-            let work = (seconds - 1.0).max(0.2);
-            iterations = (iterations as f64 * (SECONDS_MIN / work).clamp(1.3, 16.0)) as u64;
+            let work = (seconds - 1.0).max(0.5);
+            iterations = (iterations as f64 * (SECONDS_MIN / work).clamp(1.3, 6.0)) as u64;
         }
     }
 
