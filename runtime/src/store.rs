@@ -84,6 +84,11 @@ pub struct Line {
     pub manifest: Manifest,
 }
 
+/// Number of the line in this folder, by its name.
+pub fn line_number(folder: &Path) -> Option<LineId> {
+    folder.file_name()?.to_str()?.strip_prefix("line-")?.parse().ok().map(LineId)
+}
+
 /// Folder of a line.
 pub fn folder(directory: &Path, job: &str, line: LineId) -> PathBuf {
     directory.join(job).join(format!("line-{line}"))

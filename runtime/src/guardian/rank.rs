@@ -6,6 +6,7 @@ use super::positions::Mark;
 use crate::link::Link;
 use crate::os::{self, Pid};
 use crate::settings::Settings;
+use crate::store;
 use rustbtl_coordination::control::{FromNode, FromRank, LineId, Picture, ToRank};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::{BTreeMap, VecDeque};
@@ -289,8 +290,7 @@ impl Rank {
 
 /// The line that the job was restarted from, by the name of its folder.
 fn line_of(settings: &Settings) -> Option<LineId> {
-    let name = settings.restore.as_ref()?.file_name()?.to_str()?;
-    name.strip_prefix("line-")?.parse().ok().map(LineId)
+    store::line_number(settings.restore.as_deref()?)
 }
 
 #[cfg(test)]
