@@ -31,6 +31,9 @@ pub struct Options {
     /// Only cases of the MPI tiers whose name contains TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "fast")]
     only: Option<String>,
+    /// Also the faults while a line is taken, which take long
+    #[arg(long, conflicts_with = "fast")]
+    line_faults: bool,
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
     #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
     trees: Option<Option<Version>>,
@@ -55,7 +58,9 @@ pub fn run(options: &Options) -> Result<()> {
         if built {
             errors::run(&mut summary);
             lines::run(&mut summary);
-            line_faults::run(&mut summary);
+            if options.line_faults {
+                line_faults::run(&mut summary);
+            }
             guardians::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);

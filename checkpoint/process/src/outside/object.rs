@@ -59,6 +59,7 @@ pub fn make(
 /// processes may be gone, or others.
 pub fn path_of<'a>(path: &'a [u8], detached: &[PathBuf]) -> Option<&'a Path> {
     let named = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
+    let named = named && !crate::is_shared_place(path);
     let path = Some(Path::new(OsStr::from_bytes(path))).filter(|_| named)?;
     let session = path.components().any(|part| {
         let part = part.as_os_str().as_bytes();
