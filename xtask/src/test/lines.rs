@@ -20,6 +20,12 @@ const CASES: [(Program, Shape, &[Shape]); 5] = [
     (FILES, (2, 2), &[(2, 2)]),
 ];
 
+/// A restarted job that is checkpointed and restarted again. Not in the usual run: see the ledger.
+pub fn run_several_lives(summary: &mut Summary) {
+    summary.tier("lines: several lives");
+    summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
+}
+
 /// Runs them all.
 pub fn run(summary: &mut Summary) {
     summary.tier("lines: checkpoint, kill -9 of everything, restart");
@@ -27,7 +33,6 @@ pub fn run(summary: &mut Summary) {
         let title = format!("{}: {nodes} × {ppn}", program.name);
         summary.check(&title, || survives(program, (*nodes, *ppn), restarts));
     }
-    summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
     summary.check("a program that asks for its line: 2 × 2", asks);
 }
 
