@@ -7,7 +7,7 @@
 
 use super::setup::Setup;
 use super::wishes::{Wish, Wisher, Wishes};
-use crate::store::{self, FORMAT, Image, Kind, Manifest};
+use crate::store::{FORMAT, Image, Kind, Manifest};
 use rustbtl_coordination::control::{
     FromNode, FromRank, LineId, LineKind, RankCard, Reply, ToNode, ToRank,
 };
@@ -282,17 +282,11 @@ impl Job {
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
-        self.machine = Some(Lines::new(config, &sets, self.first_line(), now));
+        self.machine = Some(Lines::new(config, &sets, self.setup.first_line(), now));
         self.log(json!({"event": "ready", "ranks": sets.len()}));
         for (who, inputs) in core::mem::take(&mut self.early) {
             self.try_wish(now, who, inputs);
         }
-    }
-
-    /// Restored ranks have been in a line of the old job: to them it and those before are over.
-    fn first_line(&self) -> u64 {
-        let restored = self.setup.restore.as_deref().and_then(store::line_number);
-        restored.map_or(1, |line| line.0 + 1)
     }
 
     /// All have said that they are done, or have ended anyway.

@@ -50,6 +50,13 @@ impl Default for Setup {
 }
 
 impl Setup {
+    /// Number of the first line. Restored ranks have been in a line of the old job: to them it and
+    /// those before are over.
+    pub fn first_line(&self) -> u64 {
+        let restored = self.restore.as_deref().and_then(crate::store::line_number);
+        restored.map_or(1, |line| line.0 + 1)
+    }
+
     /// One line; true: it was the last.
     ///
     /// # Errors
