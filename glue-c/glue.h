@@ -194,7 +194,9 @@ void rustbtl_finish(void);
 /* Sum up the traffic of the world at its rank 0 (comm: MPI_COMM_WORLD, all its ranks call). */
 void rustbtl_summary(uint32_t comm);
 
-uint32_t rustbtl_comm_add(uint32_t context, uint32_t rank, uint32_t size, void *handle);
+/* is_inter: an intercommunicator; size and handle are then of the remote group. */
+uint32_t rustbtl_comm_add(uint32_t context, uint32_t rank, uint32_t size, void *handle,
+                          int32_t is_inter);
 void rustbtl_comm_del(uint32_t comm);
 
 int32_t rustbtl_send(rustbtl_operation_t *op, uint32_t comm, int32_t to, int32_t tag,

@@ -4,7 +4,7 @@
 //! ```text
 //! "RBTLCARD", version of the component, u8 wire format, node      <- the same in all versions
 //! u32 rank, u32 size, u32 pid, u16 incarnation, u64 policy fingerprint, u32 set,
-//! policy, name of the node's segment, TCP card, known ranks
+//! policy, name of the node's segment, TCP card
 //! ```
 //! Strings and blobs: u16 length, then the bytes. Integers are little endian.
 
@@ -40,9 +40,6 @@ pub struct Card {
     pub segment: String,
     /// `TcpPeer`'s own encoding; empty: no TCP.
     pub tcp: Vec<u8>,
-    /// After a restart: ranks of other sets that it has talked to, a bit each. Both ends of a
-    /// channel must know that there was one.
-    pub known: Vec<u8>,
 }
 
 /// Why a card is of no use.
@@ -102,24 +99,6 @@ impl<'a> Reader<'a> {
 }
 
 impl Card {
-    /// The bits for these ranks.
-    pub fn bits(ranks: impl Iterator<Item = u32>) -> Vec<u8> {
-        let mut bits = Vec::new();
-        for rank in ranks {
-            let byte = rank as usize / 8;
-            if bits.len() <= byte {
-                bits.resize(byte + 1, 0);
-            }
-            bits[byte] |= 1 << (rank % 8);
-        }
-        bits
-    }
-
-    /// Has it talked to this rank?
-    pub fn knows(&self, rank: u32) -> bool {
-        self.known.get(rank as usize / 8).is_some_and(|byte| byte & (1 << (rank % 8)) != 0)
-    }
-
     /// As it is published.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -135,7 +114,6 @@ impl Card {
         put(&mut out, self.policy_text.as_bytes());
         put(&mut out, self.segment.as_bytes());
         put(&mut out, &self.tcp);
-        put(&mut out, &self.known);
         out
     }
 
@@ -162,7 +140,6 @@ impl Card {
             policy_text: reader.text()?,
             segment: reader.text()?,
             tcp: reader.blob()?.to_vec(),
-            known: reader.blob()?.to_vec(),
         };
         if reader.0.is_empty() { Ok(card) } else { Err(CardError::Damaged) }
     }
@@ -184,7 +161,6 @@ mod tests {
             set: SetId(2),
             segment: "rustbtl-0-aa".into(),
             tcp: vec![1, 2, 3],
-            known: vec![5],
         }
     }
 
@@ -202,13 +178,6 @@ mod tests {
         let mut longer = good;
         longer.push(0);
         assert_eq!(Card::decode(&longer), Err(CardError::Damaged));
-    }
-
-    #[test]
-    fn known_ranks_are_bits() {
-        let card = Card { known: Card::bits([1, 9, 16].into_iter()), ..sample() };
-        let known: Vec<u32> = (0..100).filter(|&rank| card.knows(rank)).collect();
-        assert_eq!((card.known.len(), known), (3, vec![1, 9, 16]));
     }
 
     #[test]

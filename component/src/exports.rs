@@ -82,11 +82,19 @@ pub extern "C" fn rustbtl_summary(comm: u32) {
     summary::summary(shared(), comm);
 }
 
-/// A communicator; `handle` is given to `Glue::resolve`.
+/// A communicator of the group that `Glue::resolve` knows by `handle`: the remote one of an
+/// intercommunicator.
 #[unsafe(no_mangle)]
-pub extern "C" fn rustbtl_comm_add(context: u32, rank: u32, size: u32, handle: *mut c_void) -> u32 {
+pub extern "C" fn rustbtl_comm_add(
+    context: u32,
+    rank: u32,
+    size: u32,
+    handle: *mut c_void,
+    is_inter: i32,
+) -> u32 {
     let mut process = shared().enter();
-    let id = process.engine.add_comm(ContextId(context), CommRank(rank), size, handle as u64);
+    let context = process.host.instance_of(context, size, handle as u64, is_inter != 0);
+    let id = process.engine.add_comm(context, CommRank(rank), size, handle as u64);
     shared().deliver(process);
     id.0
 }

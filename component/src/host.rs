@@ -14,6 +14,7 @@ use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
 use crate::unlogged::Unlogged;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
+use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
@@ -28,6 +29,9 @@ const COPY_BYTES: u64 = 64 << 10;
 const COPIED_FIRST_BYTES: u64 = 512;
 /// Up to this size a message that leaves the set is copied into the log before the call returns.
 const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
+
+/// Context ids below are those of MPI_COMM_WORLD, MPI_COMM_SELF and no communicator.
+const PREDEFINED_CONTEXTS: u32 = 3;
 
 /// See the module's documentation.
 pub struct Surroundings {
@@ -71,6 +75,8 @@ pub struct Surroundings {
     pub cards: BTreeMap<PeerId, crate::card::Card>,
     /// Something was handed to TCP since it was flushed.
     pub tcp_holds: bool,
+    /// Which communicator of those that were given the same context id.
+    instances: Instances,
     told_log_full: bool,
     scratch: Vec<u8>,
 }
@@ -101,6 +107,7 @@ impl Surroundings {
             incarnation: Incarnation(0),
             cards: BTreeMap::new(),
             tcp_holds: false,
+            instances: Instances::default(),
             told_log_full: false,
             scratch: Vec::new(),
         }
@@ -121,6 +128,25 @@ impl Surroundings {
         }
         self.incarnation = incarnation;
         self.node = node;
+    }
+
+    /// The context id of a new communicator, told from earlier ones with the same id.
+    pub fn instance_of(
+        &mut self,
+        context: u32,
+        size: u32,
+        handle: u64,
+        is_inter: bool,
+    ) -> ContextId {
+        // Predefined ids are given once. Of an intercommunicator each side knows the other group
+        // only: its instance would not be the same at both.
+        let number = match u16::try_from(context) {
+            Ok(number) if context >= PREDEFINED_CONTEXTS && !is_inter => number,
+            _ => return ContextId(context),
+        };
+        let members: Vec<PeerId> =
+            (0..size).map(|rank| self.resolve(handle, CommRank(rank))).collect();
+        self.instances.next(number, &members)
     }
 
     /// How a peer is reached.
@@ -161,6 +187,18 @@ impl Surroundings {
             eager_bytes_max: limits.eager_bytes_max,
             chunk_bytes_max: limits.chunk_bytes_max,
         }
+    }
+
+    /// A process of another set was started again: what was known of the way to it is over.
+    pub fn renew(&mut self, peer: PeerId, card: crate::card::Card) {
+        if let (Some(tcp), Ok(address)) = (&mut self.tcp, TcpPeer::decode(&card.tcp)) {
+            tcp.renew_peer(peer, address);
+        }
+        if let Some(shm) = &mut self.shm {
+            shm.forget(peer);
+        }
+        self.cards.insert(peer, card);
+        self.meet(peer);
     }
 
     /// The card of a peer that fits this process. Ends the job otherwise.

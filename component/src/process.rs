@@ -5,6 +5,7 @@
 //! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
 
 use crate::bias::Bias;
+use crate::card::Card;
 use crate::glue::Glue;
 use crate::host::Surroundings;
 use crate::idle::Idle;
@@ -16,7 +17,7 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use rustbtl_fragments::engine::{Engine, FrameError, Source, TagMatch};
-use rustbtl_fragments::ids::{CommId, PeerId};
+use rustbtl_fragments::ids::{CommId, Incarnation, PeerId};
 
 /// Frames taken from a transport in one call of Open MPI's progress.
 const FRAMES_MAX: usize = 64;
@@ -27,13 +28,18 @@ const BURST: u32 = 16;
 /// Receives that found their message at once between two looks at anything but shared memory.
 const UNPOSTED_MAX: u32 = 64;
 const SECOND: u64 = 1_000_000_000;
+/// Between two attempts to open a lost channel again.
+const RECONNECT_NS: u64 = 100_000_000;
 
-/// A peer that was lost.
+/// A peer whose channel was lost.
 #[derive(Debug)]
 struct Lost {
     peer: PeerId,
     reason: String,
+    /// When the job ends for it.
     deadline_ns: u64,
+    /// When the next attempt to connect is made; `None`: such a channel cannot be repaired.
+    again_ns: Option<u64>,
 }
 
 /// Time spent in the engine, if anybody wants to know.
@@ -103,6 +109,8 @@ pub struct Process {
     pub grace_ns: u64,
     /// MPI_Finalize has begun: peers may go.
     pub finishing: bool,
+    /// Somebody starts dead processes of other sets again: to wait for them is no failure.
+    pub protected: bool,
     /// Rounds of waiting loops in which nothing happened.
     pub fruitless: u32,
     /// The report is written.
@@ -112,7 +120,7 @@ pub struct Process {
     tcp_hot: u32,
     rounds: u32,
     checked_ns: u64,
-    lost: Option<Lost>,
+    lost: Vec<Lost>,
 }
 
 /// Outcome of [`Process::receive_unposted`].
@@ -137,6 +145,7 @@ impl Process {
             tcp_interval: 64,
             grace_ns: 5 * SECOND,
             finishing: false,
+            protected: false,
             fruitless: 0,
             reported: false,
             unposted: 0,
@@ -144,7 +153,7 @@ impl Process {
             tcp_hot: 0,
             rounds: 0,
             checked_ns: 0,
-            lost: None,
+            lost: Vec::new(),
         }
     }
 
@@ -305,7 +314,10 @@ impl Process {
     fn poll_tcp_now(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         while happened < frames_max {
-            let Some(incoming) = self.host.tcp.as_mut().and_then(Transport::peek) else { break };
+            let incoming = self.host.tcp.as_mut().and_then(Transport::peek);
+            // The news of a channel comes before its frames.
+            happened += self.tcp_events();
+            let Some(incoming) = incoming else { break };
             self.accept(incoming);
             if let Some(tcp) = &mut self.host.tcp {
                 tcp.consume(incoming);
@@ -313,10 +325,7 @@ impl Process {
             happened += 1;
         }
         self.host.push();
-        while let Some(event) = self.host.tcp.as_mut().and_then(Transport::event) {
-            happened += 1;
-            self.event(event);
-        }
+        happened += self.tcp_events();
         if happened > 0 {
             self.tcp_hot = self.tcp_interval;
         }
@@ -329,22 +338,55 @@ impl Process {
         happened
     }
 
+    /// How many there were.
+    fn tcp_events(&mut self) -> usize {
+        let mut happened = 0;
+        while let Some(event) = self.host.tcp.as_mut().and_then(Transport::event) {
+            happened += 1;
+            self.event(event);
+        }
+        happened
+    }
+
+    #[cold]
     fn event(&mut self, event: Event) {
         match event {
-            Event::Up(peer, incarnation) => self.up(peer, incarnation),
-            Event::Down { peer, said_goodbye, reason } => {
-                self.timed(|engine, host| engine.peer_down(host, peer));
-                if !said_goodbye && !self.finishing && self.lost.is_none() {
-                    let deadline_ns = now_ns() + self.grace_ns;
-                    self.lost = Some(Lost { peer, reason, deadline_ns });
-                }
-            }
+            Event::Up(peer, incarnation) => self.up(peer, Incarnation(incarnation)),
+            Event::Down { peer, said_goodbye, reason } => self.down(peer, said_goodbye, reason),
             Event::Notice(text) => self.host.glue.tell("notice", &[&text]),
         }
     }
 
-    fn up(&mut self, _peer: PeerId, _incarnation: u16) {
-        // The first opening of a channel is no news; later ones come with recovery.
+    fn down(&mut self, peer: PeerId, said_goodbye: bool, reason: String) {
+        self.timed(|engine, host| engine.peer_down(host, peer));
+        if said_goodbye || self.finishing || self.lost.iter().any(|lost| lost.peer == peer) {
+            return;
+        }
+        let now = now_ns();
+        // What was under way inside a set is in no log.
+        let outgoing = self.engine.leaves_set(peer);
+        let again_ns = outgoing.then_some(now + RECONNECT_NS);
+        let waits = self.protected && outgoing;
+        let deadline_ns = if waits { u64::MAX } else { now + self.grace_ns };
+        self.lost.push(Lost { peer, reason, deadline_ns, again_ns });
+    }
+
+    /// A channel is open. The first one of two processes that were never started again is no news.
+    fn up(&mut self, peer: PeerId, incarnation: Incarnation) {
+        self.lost.retain(|lost| lost.peer != peer);
+        if incarnation > Incarnation(0) || self.engine.knows(peer) {
+            self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
+        }
+    }
+
+    /// This process of another set was started again: here is how it is reached.
+    pub fn meet_again(&mut self, peer: PeerId, card: Card) {
+        let incarnation = card.incarnation;
+        self.lost.retain(|lost| lost.peer != peer);
+        self.host.renew(peer, card);
+        if self.engine.knows(peer) {
+            self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
+        }
     }
 
     /// Once in a while: dead neighbours, and peers that were lost too long ago.
@@ -362,10 +404,18 @@ impl Process {
         while let Some(event) = self.host.shm.as_mut().and_then(Transport::event) {
             self.event(event);
         }
-        let Some(lost) = self.lost.take_if(|lost| now >= lost.deadline_ns) else { return };
-        if self.finishing {
+        if self.lost.is_empty() || self.finishing {
             return;
         }
+        for lost in &mut self.lost {
+            if let (Some(again_ns), Some(tcp)) = (&mut lost.again_ns, &mut self.host.tcp)
+                && *again_ns <= now
+            {
+                *again_ns = now + RECONNECT_NS;
+                tcp.reconnect(lost.peer);
+            }
+        }
+        let Some(lost) = self.lost.iter().find(|lost| now >= lost.deadline_ns) else { return };
         let who = self.host.describe(lost.peer);
         let node = crate::peers::card_of(&self.host.glue, self.host.peers.name(lost.peer))
             .and_then(Result::ok)

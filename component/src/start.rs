@@ -224,7 +224,6 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         set: SetId(peers.of_rank(chosen.set.0).0),
         segment: segment.as_ref().map(|s| s.name().to_owned()).unwrap_or_default(),
         tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
-        known: Vec::new(),
     };
 
     let mut host = Surroundings::new(glue, job.threads != 0, peers, log);
@@ -257,7 +256,8 @@ impl Started {
     /// then lines may be taken, if somebody looks after this process.
     pub fn connect(&mut self) {
         let members = self.attach();
-        if let Err(error) = checkpoint::start(&self.opening, members, self.huge_pages) {
+        let card = self.card.clone();
+        if let Err(error) = checkpoint::start(&self.opening, members, self.huge_pages, card) {
             process::shared().glue.fatal("guardian", &[&error]);
         }
     }

@@ -169,6 +169,14 @@ impl Shm {
         self.slot(peer).is_some()
     }
 
+    /// The peer does not come back here: it is not reached in this way any more.
+    pub fn forget(&mut self, peer: PeerId) {
+        let Some(index) = self.local_index(peer) else { return };
+        self.lose(index, true, String::new());
+        self.events.retain(|event| !matches!(event, Event::Down { peer: id, .. } if *id == peer));
+        self.slots[(peer.0 - self.base) as usize] = NOBODY;
+    }
+
     #[inline]
     fn slot(&self, peer: PeerId) -> Option<usize> {
         let slot = *self.slots.get(peer.0.wrapping_sub(self.base) as usize)?;

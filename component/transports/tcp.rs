@@ -232,8 +232,27 @@ impl Tcp {
     pub fn add_peer(&mut self, peer: PeerId, card: TcpPeer) {
         let slot = self.slot_or_new(peer);
         let known = &mut self.peers[slot];
-        known.incarnation = known.incarnation.max(card.incarnation);
-        known.card = Some(card);
+        // It may have connected in a later life than the one whose card this is.
+        if known.card.is_none() || card.incarnation >= known.incarnation {
+            known.incarnation = known.incarnation.max(card.incarnation);
+            known.card = Some(card);
+        }
+    }
+
+    /// The peer was started again: a connection to its earlier life is closed, and nobody is told.
+    pub fn renew_peer(&mut self, peer: PeerId, card: TcpPeer) {
+        let slot = self.slot_or_new(peer);
+        if self.peers[slot].incarnation < card.incarnation {
+            if let Link::Up(at) = self.peers[slot].link {
+                self.close_connection(at, false, String::new());
+            }
+            self.end_dial(slot);
+            self.peers[slot].link = Link::Idle;
+            self.events.retain(|event| !is_of(event, peer));
+        } else if self.peers[slot].link == Link::Down {
+            self.peers[slot].link = Link::Idle;
+        }
+        self.add_peer(peer, card);
     }
 
     /// Does this transport know the peer?
@@ -487,6 +506,14 @@ impl Tcp {
         if let Some(at) = self.ready.pop_front() {
             self.ready.push_back(at);
         }
+    }
+}
+
+/// Does it say something about the channel to this peer?
+fn is_of(event: &Event, whom: PeerId) -> bool {
+    match event {
+        Event::Up(peer, _) | Event::Down { peer, .. } => *peer == whom,
+        Event::Notice(_) => false,
     }
 }
 

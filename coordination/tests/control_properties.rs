@@ -66,7 +66,10 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
         (line(), kind, members, any::<bool>()).prop_map(|(line, kind, members, then_exit)| {
             ToRank::Begin { line, kind, members, then_exit }
         }),
-        prop::collection::vec(card, 0..8).prop_map(|cards| ToRank::Cards { cards }),
+        prop::collection::vec(card, 0..8).prop_map(|cards| {
+            let restarted = cards.iter().map(|card| card.rank).collect();
+            ToRank::Cards { cards, restarted }
+        }),
         (line(), any::<u32>())
             .prop_map(|(line, set)| ToRank::LineComplete { line, set: SetId(set) }),
         Just(ToRank::MayFinish {}),

@@ -32,7 +32,13 @@ impl ImageStore for Plain {
         Ok(written(&text))
     }
 
-    fn restore(&self, image: &Path, socket: RawFd, standard: [RawFd; 3]) -> Result<Pid, String> {
+    fn restore(
+        &self,
+        image: &Path,
+        _: Incarnation,
+        socket: RawFd,
+        standard: [RawFd; 3],
+    ) -> Result<Pid, String> {
         let text = fs::read_to_string(image).map_err(|error| error.to_string())?;
         let mut lines = text.lines().skip(1);
         let mut program = Command::new(lines.next().ok_or("it is damaged")?);

@@ -101,7 +101,7 @@ impl Rank {
             ToRank::LineComplete { line, .. } => say(format!("{rank} complete {line}")),
             ToRank::Resume { line } => say(format!("{rank} resume {line}")),
             ToRank::Release { line } => say(format!("{rank} release {line}")),
-            ToRank::Cards { cards } => {
+            ToRank::Cards { cards, .. } => {
                 let whole = (0..).zip(cards).all(|(rank, card)| card.card == [rank, 0xCA]);
                 say(format!("{rank} cards {} {whole}", cards.len()));
             }

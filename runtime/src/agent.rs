@@ -222,7 +222,10 @@ impl Agent {
         let to = match message {
             ToNode::Rank { rank, .. }
             | ToNode::Prepare { rank, .. }
-            | ToNode::Discard { rank, .. } => Some(*rank),
+            | ToNode::Discard { rank, .. }
+            | ToNode::Restore { rank, .. }
+            | ToNode::Adopt { host: rank, .. }
+            | ToNode::GiveUp { rank } => Some(*rank),
             _ => None,
         };
         for guarded in self.guardians.values_mut() {
@@ -274,7 +277,10 @@ fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
         | FromNode::Frozen { rank, .. }
         | FromNode::Stored { rank, .. }
         | FromNode::StoreFailed { rank, .. }
+        | FromNode::Fallen { rank, .. }
         | FromNode::Ended { rank, .. } => rank,
+        // Of a rank that it was to adopt, too.
+        FromNode::NotRestored { .. } => return rank.is_some(),
         _ => return false,
     };
     *rank == Some(*of)

@@ -161,6 +161,14 @@ pub fn kill(pid: Pid, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// The process that started another one, 0 if that is not known.
+pub fn parent_of(pid: Pid) -> Pid {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything.
+    let fields = status.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).unwrap_or(0)
+}
+
 /// The process that started this one.
 pub fn parent() -> Pid {
     // SAFETY: no arguments, no failure.

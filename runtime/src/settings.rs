@@ -1,7 +1,7 @@
 //! What mpirun's component tells guardians through the environment of the job.
 
 use crate::prove::Secret;
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,12 +16,14 @@ pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";
 pub const RESTORE: &str = "RUSTBTL_RESTORE";
 /// Folder of the job in the directory for lines.
 pub const FOLDER: &str = "RUSTBTL_FOLDER";
+/// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
+pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
 /// Number of the rank's end of the socket to its guardian.
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// All of them: programs see only the last.
-pub const ALL: [&str; 6] = [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, GUARDIAN_FD];
+pub const ALL: [&str; 7] = [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, INCARNATION, GUARDIAN_FD];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Settings {
     pub coordinator: Vec<SocketAddr>,
     /// The line to restore from.
     pub restore: Option<PathBuf>,
+    /// In which incarnation; 0: the one after that of the image.
+    pub incarnation: Incarnation,
     /// Where the job keeps what outlives it.
     pub folder: Option<PathBuf>,
     /// Whom to guard.
@@ -73,7 +77,12 @@ impl Settings {
         let tmp = get("PMIX_SERVER_TMPDIR").or_else(|| get("TMPDIR")).filter(|t| !t.is_empty());
         let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
         let rank = PeerId(rank);
-        Ok(Self { job, secret, coordinator, restore, folder, rank, size, tmp })
+        let incarnation = match text(INCARNATION) {
+            Some(number) => number.parse().map_err(|_| NoSettings::Bad(INCARNATION))?,
+            None => 0,
+        };
+        let incarnation = Incarnation(incarnation);
+        Ok(Self { job, secret, coordinator, restore, incarnation, folder, rank, size, tmp })
     }
 }
 

@@ -30,11 +30,13 @@ use rustbtl_coordination::silence::{Answer, Input, Silence};
 use rustbtl_fragments::engine::Held;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Freezer, FrozenChild};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::OnceLock;
 
 /// How often MPI_Init is asked whether it is over.
 const INIT_POLL_MS: i32 = 2;
+/// How often a process that was started again alone is asked whether it has caught up.
+const BEHIND_POLL_MS: i32 = 20;
 
 /// What the program's threads need of the checkpoint thread.
 struct Public {
@@ -101,6 +103,12 @@ struct Checkpoint {
     /// What the lines that are being stored cover of other processes' logs.
     covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
+    /// It was started again alone, and has not repeated all that others have of its lost future.
+    behind: bool,
+    /// What needs the engine, and came while a line was being taken.
+    postponed: VecDeque<ToRank>,
+    /// For the first `Hello`.
+    card: Vec<u8>,
     ending: Ending,
     /// `MayFinish` or the end of the guardian: nothing more to do.
     over: bool,
@@ -108,8 +116,13 @@ struct Checkpoint {
 }
 
 /// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
-/// have the kernel use them before a picture is taken.
-pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Result<(), String> {
+/// have the kernel use them before a picture is taken; `card`: the own one.
+pub fn start(
+    opening: &Opening,
+    members: Vec<PeerId>,
+    huge_pages: bool,
+    card: Vec<u8>,
+) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
         return Ok(());
     };
@@ -120,7 +133,10 @@ pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Resul
     }
     let wake = Wake::new().map_err(|error| error.to_string())?;
     // The program is here: nobody else.
-    let me = shared.enter().host.peers.me();
+    let mut process = shared.enter();
+    process.protected = true;
+    let me = process.host.peers.me();
+    drop(process);
     let mut members = members;
     members.sort_unstable();
     members.dedup();
@@ -153,6 +169,9 @@ pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Resul
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
+            behind: false,
+            postponed: VecDeque::new(),
+            card,
             ending: Ending::Not,
             over: false,
             drive: drive::Drive::default(),
@@ -182,14 +201,18 @@ impl Checkpoint {
     /// Who this is.
     fn hello(&self) -> FromRank {
         match self.shared.take() {
-            Ok(process) => restored::hello(&process, Vec::new()),
+            Ok(process) => restored::hello(&process, self.card.clone()),
             Err(error) => self.fatal(&error.to_string()),
         }
     }
 
     /// Sleep until there may be something to do.
     fn wait(&self) {
-        let timeout = if self.ready { -1 } else { INIT_POLL_MS };
+        let timeout = match (self.ready, self.behind) {
+            (false, _) => INIT_POLL_MS,
+            (true, true) => BEHIND_POLL_MS,
+            (true, false) => -1,
+        };
         Self::public().wake.wait(self.guardian.fd(), timeout);
     }
 
@@ -208,9 +231,26 @@ impl Checkpoint {
         }
         if self.ready {
             self.pass_on_wishes();
+            self.catch_up();
         }
         self.listen();
         self.line();
+        while let Some(message) = self.postponed.pop_front() {
+            self.hear(message);
+        }
+    }
+
+    /// Has this process repeated what was lost with its earlier life?
+    fn catch_up(&mut self) {
+        if !self.behind {
+            return;
+        }
+        let Ok(process) = self.shared.take() else { return };
+        self.behind = !process.engine.is_caught_up();
+        drop(process);
+        if !self.behind {
+            self.say(&FromRank::CaughtUp {});
+        }
     }
 
     /// Take in what the guardian says.
@@ -231,6 +271,10 @@ impl Checkpoint {
             self.shared.glue.tell("notice", &[&error.to_string()]);
         }
         Self::public().wishes.end("the guardian of this process has gone");
+        if let Ok(mut process) = self.shared.take() {
+            // Nor start anybody again.
+            process.protected = false;
+        }
         // Nobody will ever say MayFinish.
         self.may_finish();
     }
@@ -250,8 +294,19 @@ impl Checkpoint {
     }
 
     fn hear(&mut self, message: ToRank) {
+        let needs_engine = matches!(
+            message,
+            ToRank::Trim { .. }
+                | ToRank::Covered { .. }
+                | ToRank::Cards { .. }
+                | ToRank::TellStatus {}
+        );
+        if needs_engine && self.silence.is_active() {
+            self.postponed.push_back(message);
+            return;
+        }
         match message {
-            ToRank::Welcome { .. } | ToRank::LineComplete { .. } => {}
+            ToRank::Welcome { .. } | ToRank::LineComplete { .. } | ToRank::Reborn { .. } => {}
             ToRank::Answer { number, line, problem } => {
                 let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
                 Self::public().wishes.answer(number, outcome);
@@ -266,8 +321,7 @@ impl Checkpoint {
             }
             ToRank::Trim { line } => self.covered(line),
             ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes),
-            // Only a restored process waits for them.
-            ToRank::Cards { .. } => {}
+            ToRank::Cards { cards, restarted } => self.meet_again(&cards, &restarted),
             // Taken out while the program stands still.
             ToRank::Drained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),

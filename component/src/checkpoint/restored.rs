@@ -20,8 +20,12 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
         core::mem::forget(child);
     }
     checkpoint.covered.clear();
+    checkpoint.postponed.clear();
     checkpoint.guardian.renew();
-    let incarnation = Incarnation(process.host.incarnation.0 + 1);
+    let incarnation = match checkpoint.incarnation() {
+        Incarnation(0) => Incarnation(process.host.incarnation.0 + 1),
+        given => given,
+    };
     leave_behind(process, incarnation);
     // SAFETY: the program is kept out, so nobody is in Open MPI's runtime but its own threads.
     unsafe { (checkpoint.shared.glue.restored)() };
@@ -38,12 +42,12 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
         set: process.host.set,
         segment: String::new(),
         tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
-        known: Card::bits(talked_to(process)),
     };
     process.host.tcp = tcp;
     checkpoint.say(&hello(process, card.encode()));
-    let cards = checkpoint.cards();
-    checkpoint.reconnect(process, &cards);
+    let (cards, restarted) = checkpoint.cards();
+    checkpoint.behind = restarted.len() < cards.len();
+    checkpoint.reconnect(process, &cards, &restarted);
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
     let public = Checkpoint::public();
@@ -61,13 +65,6 @@ fn leave_behind(process: &mut Process, incarnation: Incarnation) {
     process.host.restarted(incarnation, crate::os::process::host_name());
 }
 
-/// Ranks of other sets that this process has talked to.
-fn talked_to(process: &Process) -> impl Iterator<Item = u32> {
-    let (set, peers) = (process.host.set, process.host.peers);
-    let others = process.engine.traffic().filter(move |&(_, other, _)| other != set);
-    others.map(move |(peer, ..)| peers.name(peer).rank)
-}
-
 /// Who this is.
 pub(super) fn hello(process: &Process, card: Vec<u8>) -> FromRank {
     let host = &process.host;
@@ -83,18 +80,55 @@ pub(super) fn hello(process: &Process, card: Vec<u8>) -> FromRank {
 }
 
 impl Checkpoint {
-    /// Everybody's new card. The job ends if they cannot be had.
-    fn cards(&mut self) -> Vec<RankCard> {
+    /// In which this process runs now, as the guardian says first.
+    fn incarnation(&mut self) -> Incarnation {
+        self.await_from_guardian(|message| match message {
+            ToRank::Reborn { incarnation } => Some(incarnation),
+            _ => None,
+        })
+    }
+
+    /// Everybody's card, and who was started again together with this process.
+    fn cards(&mut self) -> (Vec<RankCard>, Vec<PeerId>) {
+        self.await_from_guardian(|message| match message {
+            ToRank::Cards { cards, restarted } => Some((cards, restarted)),
+            _ => None,
+        })
+    }
+
+    /// What the new process cannot be without. The job ends if it cannot be had.
+    fn await_from_guardian<T>(&mut self, wanted: impl Fn(ToRank) -> Option<T>) -> T {
         loop {
             match self.guardian.wait(-1) {
-                Ok(Some(ToRank::Cards { cards })) => return cards,
-                Ok(_) => {}
+                Ok(Some(message)) => {
+                    if let Some(found) = wanted(message) {
+                        return found;
+                    }
+                }
+                Ok(None) => {}
                 Err(error) => self.fatal(&format!("after the restart: {error}")),
             }
         }
     }
 
-    fn reconnect(&self, process: &mut Process, cards: &[RankCard]) {
+    /// Processes of other sets were started again. Cards are of ranks, as others see them.
+    pub(super) fn meet_again(&mut self, cards: &[RankCard], restarted: &[PeerId]) {
+        let Ok(mut process) = self.shared.take() else { return };
+        for RankCard { rank, card, .. } in cards.iter().filter(|c| restarted.contains(&c.rank)) {
+            let peer = process.host.peers.of_rank(rank.0);
+            match Card::decode(card) {
+                Ok(card) if card.rank == rank.0 && card.set != process.host.set => {
+                    process.meet_again(peer, card);
+                }
+                Ok(card) if card.set == process.host.set => {}
+                Ok(card) => self.fatal(&format!("rank {rank} gave the card of {}", card.rank)),
+                Err(error) => self.fatal(&format!("card of rank {rank}: {error}")),
+            }
+        }
+        process.host.push();
+    }
+
+    fn reconnect(&self, process: &mut Process, cards: &[RankCard], restarted: &[PeerId]) {
         let mut known = BTreeMap::new();
         let mut digest = Sha256::new();
         for RankCard { rank, card, .. } in cards {
@@ -108,7 +142,9 @@ impl Checkpoint {
             }
         }
         let me = process.host.peers.me();
-        let here = |card: &Card| card.node == process.host.node;
+        // Those that were here before have their own segment.
+        let here =
+            |card: &Card| card.node == process.host.node && restarted.contains(&PeerId(card.rank));
         let local: Vec<PeerId> =
             known.iter().filter(|(_, card)| here(card)).map(|(&peer, _)| peer).collect();
         process.host.cards = known;
@@ -129,9 +165,6 @@ impl Checkpoint {
         let (engine, host) = (&mut process.engine, &mut process.host);
         engine.restarted(incarnation);
         let mut peers: BTreeSet<_> = engine.traffic().map(|(peer, ..)| peer).collect();
-        let rank = host.peers.rank();
-        let know_me = host.cards.iter().filter(|(_, card)| card.knows(rank));
-        peers.extend(know_me.map(|(&peer, _)| peer));
         peers.remove(&me);
         for peer in peers {
             let Some(card) = host.cards.get(&peer) else {

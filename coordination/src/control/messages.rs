@@ -238,6 +238,9 @@ class 1 FromRank {
         /// Of this line.
         line: LineId,
     },
+    /// Of a rank that was started again alone: it has repeated all that others have of its lost
+    /// future.
+    30 CaughtUp {},
 }
 
 /// To a rank, from its guardian or (through agent and guardian) from the coordinator.
@@ -298,6 +301,8 @@ class 2 ToRank {
     8 Cards {
         /// In order of ranks.
         cards: Vec<RankCard>,
+        /// Those that were started again, together.
+        restarted: Vec<PeerId>,
     },
     /// All ranks are `Finishing`.
     9 MayFinish {},
@@ -326,6 +331,11 @@ class 2 ToRank {
     14 Drained {
         /// Of this line.
         line: LineId,
+    },
+    /// First to a rank that was made from an image.
+    30 Reborn {
+        /// The incarnation it runs in; 0: the one after that of the image.
+        incarnation: Incarnation,
     },
 }
 
@@ -410,6 +420,22 @@ class 3 FromNode {
         /// Counts up.
         count: u64,
     },
+    /// The program of a rank was ended by a signal; its guardian waits for `Restore` or `GiveUp`.
+    30 Fallen {
+        /// Which.
+        rank: PeerId,
+        /// As waitpid tells it.
+        status: i32,
+        /// In which incarnation it ran.
+        incarnation: Incarnation,
+    },
+    /// A rank cannot be made from its image.
+    31 NotRestored {
+        /// Which.
+        rank: PeerId,
+        /// What is wrong and what to do.
+        reason: String,
+    },
 }
 
 /// Down the tree: coordinator to agent, agent to guardian.
@@ -451,6 +477,31 @@ class 4 ToNode {
     6 Alone {
         /// What is wrong and what to do; empty for all guardians but one.
         reason: String,
+    },
+    /// End the program if it runs, and make it again from its image.
+    30 Restore {
+        /// For the guardian of this rank.
+        rank: PeerId,
+        /// Folder of the line.
+        directory: String,
+        /// The incarnation it will run in.
+        incarnation: Incarnation,
+    },
+    /// Start a guardian for a rank whose node is lost.
+    31 Adopt {
+        /// For the guardian of this rank, which will wait for it.
+        host: PeerId,
+        /// The rank to restore.
+        rank: PeerId,
+        /// Folder of the line.
+        directory: String,
+        /// The incarnation it will run in.
+        incarnation: Incarnation,
+    },
+    /// The fallen rank is not started again: end as it has ended.
+    32 GiveUp {
+        /// Which.
+        rank: PeerId,
     },
 }
 

@@ -92,8 +92,8 @@ fn invariant_2_every_cut_and_every_addition_is_refused() {
 
 #[test]
 fn invariant_2_a_long_list_of_nothing_is_refused_before_it_takes_memory() {
-    let mut frame = ToRank::Cards { cards: vec![] }.encode().unwrap();
-    frame[HEADER_BYTES..].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut frame = ToRank::Cards { cards: vec![], restarted: vec![] }.encode().unwrap();
+    frame[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(ToRank::decode(&frame), Err(ControlError::Damaged));
 }
 

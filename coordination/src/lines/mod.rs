@@ -364,6 +364,8 @@ impl Lines {
         let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
         set.lost = false;
         set.behind = true;
+        // It comes to MPI_Finalize again.
+        set.finishing = false;
         let younger: BTreeSet<u64> = set.kept.iter().copied().filter(|kept| *kept > line).collect();
         set.kept.retain(|kept| *kept <= line);
         self.drop_unused(younger);

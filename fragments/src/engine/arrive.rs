@@ -69,7 +69,10 @@ impl<H: Host> Engine<H> {
             return Ok(None);
         }
         if peer.link == Link::Resync && header.kind != Kind::Resync {
-            return Err(FrameError::Unexpected("a frame before the end of resync"));
+            // The peer does not know yet that the channel was lost: our account, which is on its
+            // way, tells it, and it repeats what we have not accepted.
+            self.counters.stale_frames += 1;
+            return Ok(None);
         }
         Ok(Some(header))
     }

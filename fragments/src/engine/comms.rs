@@ -3,7 +3,7 @@
 use super::state::{Channel, Comm, Counted, Link, NONE, Peer};
 use super::{CommId, CommRank, Engine, Host, PeerId};
 use crate::counters::Traffic;
-use crate::ids::ContextId;
+use crate::ids::{ContextId, Incarnation};
 use crate::streams::Lanes;
 use std::collections::VecDeque;
 
@@ -145,11 +145,15 @@ impl<H: Host> Engine<H> {
         let info = host.peer_info(id);
         let outgoing = info.set != self.set;
         let held = self.holds[usize::from(outgoing)];
+        // Where either end was started again, the other may know of a channel that this one does
+        // not: the first one begins like any that was lost.
+        let first = Incarnation(0);
+        let again = outgoing && (self.incarnation > first || info.incarnation > first);
         self.peers[at] = Some(Box::new(Peer {
             info,
             outgoing,
-            link: Link::Open,
-            direct: !held,
+            link: if again { Link::Resync } else { Link::Open },
+            direct: !held && !again,
             near: !outgoing && id != self.me,
             listed: false,
             queue: VecDeque::new(),
@@ -163,6 +167,9 @@ impl<H: Host> Engine<H> {
             ahead: None,
             resync: Box::new(Counted::default()),
         }));
+        if again {
+            self.tell_account(id);
+        }
     }
 
     /// The record of a peer that was talked to.

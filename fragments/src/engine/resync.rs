@@ -222,6 +222,24 @@ impl<H: Host> Engine<H> {
         }
     }
 
+    /// Is every channel to other sets open, and has this process repeated all that the others have
+    /// of its lost future?
+    pub fn is_caught_up(&self) -> bool {
+        let mut others = self.peers.iter().flatten().filter(|peer| peer.outgoing);
+        others.all(|peer| peer.link == Link::Open && peer.ahead.is_none())
+    }
+
+    /// Is this a process of another set, with which lost channels can be repaired?
+    pub fn leaves_set(&self, peer: PeerId) -> bool {
+        let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        peer.is_some_and(|peer| peer.outgoing)
+    }
+
+    /// Has anything gone to or come from this process?
+    pub fn knows(&self, peer: PeerId) -> bool {
+        self.peers.get(peer.0 as usize).is_some_and(Option::is_some)
+    }
+
     /// Is the channel to `peer` open and repaired, or was it never used?
     pub fn is_open(&self, peer: PeerId) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
@@ -231,14 +249,18 @@ impl<H: Host> Engine<H> {
     /// There is a channel to `peer` again, in its `incarnation`: exchange stream counters, then
     /// repair (DESIGN §7.3). Call it before any frame that came over the new channel is handed in.
     ///
-    /// Both ends must agree on which channels have been: where one end reports `peer_down` and
-    /// `peer_up`, the other does so too, even if it saw nothing of the channel between. The first
-    /// channel of a pair needs neither call. The size limits of the peer are asked for again.
+    /// It is enough that one end reports that a channel was lost: its account, the first frame on
+    /// the new one, tells the other. The first channel of a pair needs no call, unless the peer
+    /// runs in another incarnation than `Host::peer_info` says. Without effect on a channel of
+    /// this incarnation that is not down. The size limits of the peer are asked for again.
     pub fn peer_up(&mut self, host: &mut H, id: PeerId, incarnation: Incarnation) {
         self.ensure_peer(host, id);
-        let mine = self.incarnation;
         let peer = self.peer(id);
-        if peer.link == Link::Open && peer.info.incarnation == incarnation {
+        if !peer.outgoing {
+            // Inside the set nothing is repaired: it goes back as a whole.
+            return;
+        }
+        if peer.link != Link::Down && peer.info.incarnation == incarnation {
             return;
         }
         if peer.link != Link::Down {
@@ -248,6 +270,14 @@ impl<H: Host> Engine<H> {
         let peer = self.peer(id);
         peer.info = PeerInfo { incarnation, ..info };
         peer.link = Link::Resync;
+        self.tell_account(id);
+        self.flush(host);
+    }
+
+    /// What was accepted from the peer, as the first frames of a channel.
+    pub(super) fn tell_account(&mut self, id: PeerId) {
+        let mine = self.incarnation;
+        let incarnation = self.peer(id).info.incarnation;
         let entries = self.counted_from(id);
         let frames = entries.len().div_ceil(ENTRIES_MAX).max(1);
         for (number, part) in (1..=frames)
@@ -259,7 +289,6 @@ impl<H: Host> Engine<H> {
             header.flags = if number == frames { FLAG_LAST } else { 0 };
             self.enqueue(id, queued(&header.encode(), Body::Owned(body)), 0);
         }
-        self.flush(host);
     }
 
     /// What has been accepted from a peer, and what of it is open.
@@ -291,10 +320,13 @@ impl<H: Host> Engine<H> {
         flags: u8,
         body: &[u8],
     ) -> Result<(), FrameError> {
-        let peer = self.peer(from);
-        if peer.link != Link::Resync {
-            return Err(FrameError::Unexpected("resync on an open channel"));
+        if self.peer(from).link == Link::Open {
+            // The peer has lost a channel of which we saw nothing: so have we.
+            let incarnation = self.peer(from).info.incarnation;
+            self.peer_down(host, from);
+            self.peer_up(host, from, incarnation);
         }
+        let peer = self.peer(from);
         peer.resync.read(body)?;
         if flags & FLAG_LAST != 0 {
             let counted = core::mem::take(&mut *peer.resync);

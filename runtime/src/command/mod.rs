@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 pub use lines::lines;
-pub use restart::{Restart, restart};
+pub use restart::{PLACEHOLDER, Restart, restart};
 pub use status::status;
 
 /// How long the coordinator may take to answer what it can answer at once.

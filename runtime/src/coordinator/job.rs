@@ -5,9 +5,10 @@
 //! 2. What a rank says counts for that rank only; nonsense is noted and changes nothing.
 //! 3. Whoever waits for a line hears of its end, once.
 
+use super::recovery::Recovery;
 use super::setup::Setup;
 use super::wishes::{Wish, Wisher, Wishes};
-use crate::store::{FORMAT, Image, Kind, Manifest};
+use crate::store::{self, FORMAT, Image, Kind, Manifest};
 use rustbtl_coordination::control::{
     FromNode, FromRank, LineId, LineKind, RankCard, Reply, ToNode, ToRank,
 };
@@ -36,6 +37,8 @@ pub enum Effect {
     Reply(u64, Reply),
     /// Ask mpirun to end the job.
     EndJob,
+    /// Ask mpirun to end it as one that has failed, and to say why.
+    Fail(String),
     /// Write down an event.
     Log(Value),
 }
@@ -45,6 +48,10 @@ pub enum Effect {
 pub(super) struct Rank {
     /// Its guardian is connected.
     pub(super) here: bool,
+    /// Its node is lost, and it was not started elsewhere yet.
+    pub(super) lost: bool,
+    /// The incarnation in which it was started on another node, 0: never.
+    pub(super) adopted_in: Incarnation,
     pub(super) node: String,
     /// Of the program, as it sees it itself.
     pub(super) pid: u32,
@@ -56,7 +63,7 @@ pub(super) struct Rank {
     pub(super) ended: Option<i32>,
     pub(super) log: Option<[u64; 3]>,
     pub(super) log_for: SetId,
-    card: Vec<u8>,
+    pub(super) card: Vec<u8>,
 }
 
 /// A line that is being taken, or that is complete.
@@ -80,7 +87,10 @@ pub struct Job {
     pub(super) setup: Setup,
     pub(super) ranks: BTreeMap<PeerId, Rank>,
     /// Once all ranks are ready.
-    machine: Option<Lines>,
+    pub(super) machine: Option<Lines>,
+    pub(super) recovery: Recovery,
+    /// All ranks may leave MPI_Finalize.
+    pub(super) may_finish: bool,
     pub(super) lines: BTreeMap<LineId, LineState>,
     wishes: Wishes,
     /// Asked for while the job was starting, by who would rather wait than be refused.
@@ -101,6 +111,8 @@ impl Job {
             setup,
             ranks: BTreeMap::new(),
             machine: None,
+            recovery: Recovery::default(),
+            may_finish: false,
             lines: BTreeMap::new(),
             wishes: Wishes::default(),
             early: Vec::new(),
@@ -124,15 +136,15 @@ impl Job {
         self.input(now, Input::Tick);
     }
 
-    fn log(&mut self, event: Value) {
+    pub(super) fn log(&mut self, event: Value) {
         self.effects.push_back(Effect::Log(event));
     }
 
-    fn send(&mut self, rank: PeerId, message: ToRank) {
+    pub(super) fn send(&mut self, rank: PeerId, message: ToRank) {
         self.effects.push_back(Effect::Send(rank, ToNode::Rank { rank, message }));
     }
 
-    fn members(&self, sets: &[SetId]) -> Vec<PeerId> {
+    pub(super) fn members(&self, sets: &[SetId]) -> Vec<PeerId> {
         let of = |rank: &Rank| rank.set.is_some_and(|set| sets.contains(&set));
         self.ranks.iter().filter(|(_, rank)| of(rank)).map(|(&id, _)| id).collect()
     }
@@ -167,6 +179,10 @@ impl Job {
             }
             FromNode::Ended { rank, status } => self.ended(now, rank, status),
             FromNode::Gone { rank } => self.gone(now, rank),
+            FromNode::Fallen { rank, status, incarnation } => {
+                self.fallen(now, rank, status, incarnation);
+            }
+            FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
             FromNode::Agent { .. } | FromNode::Beat { .. } => {}
         }
     }
@@ -178,8 +194,10 @@ impl Job {
         }
         self.setup.size = size;
         let rank = self.ranks.entry(id).or_default();
-        (rank.here, rank.node, rank.incarnation) = (true, node.to_owned(), incarnation);
+        (rank.here, rank.lost, rank.node) = (true, false, node.to_owned());
+        rank.incarnation = incarnation;
         self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
+        self.guardian_of_going(id, incarnation);
         self.come_back(id);
     }
 
@@ -187,6 +205,9 @@ impl Job {
     fn come_back(&mut self, id: PeerId) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let whole = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
+        if self.is_going(id) {
+            return;
+        }
         if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
             // Nobody has gone back: it has nothing to repeat.
             self.input(0, Input::Back { set, line: u64::MAX });
@@ -195,7 +216,11 @@ impl Job {
     }
 
     fn hear_rank(&mut self, now: u64, id: PeerId, message: FromRank) {
-        let Some(rank) = self.ranks.get_mut(&id) else { return };
+        let of_this_life = match &message {
+            FromRank::Hello { incarnation, .. } => self.is_of_this_life(id, *incarnation),
+            _ => true,
+        };
+        let Some(rank) = self.ranks.get_mut(&id).filter(|_| of_this_life) else { return };
         match message {
             FromRank::Hello { pid, incarnation, version, set, card, .. } => {
                 (rank.pid, rank.set, rank.incarnation) = (pid, Some(set), incarnation);
@@ -203,11 +228,14 @@ impl Job {
                 self.log(json!({"event": "rank", "rank": id.0, "pid": pid, "set": set.0}));
                 self.come_back(id);
                 self.send_cards();
+                self.is_back(id);
             }
             FromRank::Ready {} => {
                 rank.ready = true;
                 self.start_lines(now);
+                self.is_ready(now, id);
             }
+            FromRank::CaughtUp {} => self.has_caught_up(now, id),
             FromRank::Stopped { line } => {
                 let answer = Answer::Stopped { line: line.0 };
                 self.input(now, Input::Answered { rank: id, answer });
@@ -255,8 +283,10 @@ impl Job {
             card: state.card.clone(),
         };
         let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
-        for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
-            self.send(rank, ToRank::Cards { cards: cards.clone() });
+        let restarted: Vec<PeerId> = self.ranks.keys().copied().collect();
+        for &rank in &restarted {
+            let (cards, restarted) = (cards.clone(), restarted.clone());
+            self.send(rank, ToRank::Cards { cards, restarted });
         }
     }
 
@@ -282,8 +312,13 @@ impl Job {
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
-        self.machine = Some(Lines::new(config, &sets, self.setup.first_line(), now));
+        let first = self.setup.first_line();
+        self.machine = Some(match self.setup.restore.as_deref().and_then(store::line_number) {
+            Some(line) => Lines::restored(config, &sets, line.0, first, now),
+            None => Lines::new(config, &sets, first, now),
+        });
         self.log(json!({"event": "ready", "ranks": sets.len()}));
+        self.first_lines(now);
         for (who, inputs) in core::mem::take(&mut self.early) {
             self.try_wish(now, who, inputs);
         }
@@ -296,6 +331,7 @@ impl Job {
             for rank in known.map(|(&id, _)| id).collect::<Vec<_>>() {
                 self.send(rank, ToRank::MayFinish {});
             }
+            self.may_finish = true;
             self.log(json!({"event": "finish", "last": id.0}));
         }
     }
@@ -445,7 +481,7 @@ impl Job {
         self.input(now, input);
     }
 
-    fn input(&mut self, now: u64, input: Input) {
+    pub(super) fn input(&mut self, now: u64, input: Input) {
         if let Err(problem) = self.try_input(now, input) {
             self.log(json!({"event": "nonsense", "what": problem}));
         }

@@ -10,6 +10,7 @@
 
 mod events;
 mod job;
+mod recovery;
 mod setup;
 mod status;
 mod wishes;
@@ -323,7 +324,12 @@ impl Coordinator {
                     self.events.write(event);
                 }
                 Ok(Some(message)) => {
-                    if let FromNode::Guardian { rank, .. } = &message {
+                    if let FromNode::Guardian { rank, incarnation, .. } = &message {
+                        if !self.job.accepts(*rank, *incarnation) {
+                            let reason = "this rank was started again on another node".to_owned();
+                            let _ = agent.link.send(&ToNode::End { reason });
+                            continue;
+                        }
                         self.home.insert(*rank, id);
                     }
                     let node = agent.node.clone();
@@ -353,6 +359,8 @@ impl Coordinator {
             | FromNode::Stored { rank, .. }
             | FromNode::StoreFailed { rank, .. }
             | FromNode::Ended { rank, .. }
+            | FromNode::Fallen { rank, .. }
+            | FromNode::NotRestored { rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. } | FromNode::Beat { .. } => true,
         }
@@ -453,6 +461,7 @@ impl Coordinator {
         while let Some(effect) = self.job.next_effect() {
             match effect {
                 Effect::Send(rank, message) => {
+                    // Never to a guardian that is thought to be lost.
                     let home = self.home.get(&rank).and_then(|home| self.agents.get_mut(home));
                     if let Some(agent) = home {
                         // A broken connection is noticed when it is polled.
@@ -471,6 +480,7 @@ impl Coordinator {
                 Effect::Forget(line) => store::forget(&self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
                 Effect::EndJob => tell_mpirun("end"),
+                Effect::Fail(reason) => tell_mpirun(&format!("fail {}", reason.replace('\n', " "))),
                 Effect::Log(event) => self.events.write(event),
             }
         }

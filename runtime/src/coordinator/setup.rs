@@ -24,6 +24,8 @@ pub struct Setup {
     pub set_interval_ms: u64,
     /// `keep`: lines to keep.
     pub keep: usize,
+    /// `recover`: sets that fall are started again.
+    pub recover: bool,
     /// `restore`: the line that the job restarts from.
     pub restore: Option<PathBuf>,
     /// `size`: ranks, known when mpirun launches them.
@@ -42,6 +44,7 @@ impl Default for Setup {
             mtbf_ms: 0,
             set_interval_ms: 0,
             keep: 2,
+            recover: true,
             restore: None,
             size: 0,
             command: Vec::new(),
@@ -72,6 +75,7 @@ impl Setup {
             "dir" => self.directory = path()?,
             "log" => self.log = path()?,
             "restore" => self.restore = path()?,
+            "recover" => self.recover = number()? != 0,
             "interval" if value == "auto" => self.interval_auto = true,
             "interval" => self.interval_ms = seconds(value)?,
             "mtbf" => self.mtbf_ms = number()?,

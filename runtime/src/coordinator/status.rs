@@ -1,6 +1,7 @@
 //! The answer to `rustbtl status`: a document of which the user guide says what is in it.
 
 use super::job::{Job, Rank};
+use super::recovery::Going;
 use crate::store::{self, Kind};
 use rustbtl_coordination::control::{LineId, ToNode, ToRank};
 use rustbtl_fragments::ids::SetId;
@@ -68,7 +69,8 @@ impl Job {
         }
         let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| {
             let last_line = self.last_line(*set).map(|line| line.0);
-            json!({"set": set.0, "ranks": ranks, "last_line": last_line})
+            let recovery = self.recovery.going.get(set).map(Going::state);
+            json!({"set": set.0, "ranks": ranks, "last_line": last_line, "recovery": recovery})
         };
         json!({
             "format": FORMAT,

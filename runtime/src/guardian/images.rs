@@ -3,7 +3,7 @@
 use super::positions::Mark;
 use crate::os::{self, Pid};
 use rustbtl_coordination::control::{LineId, Picture};
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::fs;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -39,8 +39,14 @@ pub trait ImageStore: Send + Sync {
 
     /// Start the process that is in the image as a child of this one: with the signal mask and the
     /// `standard` descriptors, with `socket` as its way to its guardian, and so that it dies with
-    /// its parent.
-    fn restore(&self, image: &Path, socket: RawFd, standard: [RawFd; 3]) -> Result<Pid, String>;
+    /// its parent. `incarnation`: what tells this restore from others of the same image.
+    fn restore(
+        &self,
+        image: &Path,
+        incarnation: Incarnation,
+        socket: RawFd,
+        standard: [RawFd; 3],
+    ) -> Result<Pid, String>;
 
     /// Read the whole image: is it undamaged?
     fn check(&self, image: &Path) -> Result<Written, String>;
@@ -59,7 +65,7 @@ impl ImageStore for NoImages {
         Err(NO_IMAGES.into())
     }
 
-    fn restore(&self, _: &Path, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
+    fn restore(&self, _: &Path, _: Incarnation, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
         Err(NO_IMAGES.into())
     }
 
@@ -155,7 +161,13 @@ mod tests {
             if self.0 { Err("no room".into()) } else { Ok(Written { bytes, ..Default::default() }) }
         }
 
-        fn restore(&self, _: &Path, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
+        fn restore(
+            &self,
+            _: &Path,
+            _: Incarnation,
+            _: RawFd,
+            _: [RawFd; 3],
+        ) -> Result<Pid, String> {
             unreachable!()
         }
 

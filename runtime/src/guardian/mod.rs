@@ -11,20 +11,23 @@ pub mod positions;
 pub mod process_images;
 mod program;
 mod rank;
+mod recovery;
 
 use crate::link::Link;
 use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
-use images::{ImageStore, Written, file_name};
+use images::{ImageStore, Written};
 use output::{Ends, Output};
 use rank::Rank;
-use rustbtl_coordination::control::{FromNode, LineId, ToNode};
+use recovery::Fallen;
+use rustbtl_coordination::control::{FromNode, LineId, ToNode, ToRank};
 use std::ffi::OsString;
 use std::io;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::process::Child;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -93,6 +96,14 @@ struct Guardian {
     agent: Agent,
     agents_left: u32,
     rank: Rank,
+    /// The program was ended by a signal; somebody decides whether it is started again.
+    fallen: Option<Fallen>,
+    /// Orted has told the program to end.
+    ending: bool,
+    /// Guardians of ranks whose node is lost: this one stays as long as they do.
+    adopted: Vec<Child>,
+    /// How the program has ended for good.
+    ended: Option<i32>,
 }
 
 /// Runs the guardian; never comes back.
@@ -150,18 +161,7 @@ fn guard(
     let pid = match &settings.restore {
         None => program::start(words, theirs, ends, signals.mask_before())?.id() as os::Pid,
         Some(line) => {
-            let image = line.join(file_name(settings.rank));
-            let restored = store.restore(&image, theirs.as_raw_fd(), ends.numbers());
-            // Or the end of the output would never be seen.
-            drop(ends);
-            restored.map_err(|problem| {
-                Trouble::Restore(format!(
-                    "rank {} cannot be restored from {} on node {}: {problem}",
-                    settings.rank,
-                    image.display(),
-                    os::hostname()
-                ))
-            })?
+            recovery::restore(&*store, &settings, line, theirs, ends).map_err(Trouble::Restore)?
         }
     };
     // Threads only from here on: the program dies with the thread that has started it.
@@ -170,9 +170,22 @@ fn guard(
     waker.set_nonblocking(true)?;
     let (sender, news) = mpsc::channel();
     let reporter = Reporter { news: sender, wake: Arc::new(waker) };
-    let rank = Rank::new(pid, Link::new(ours)?, output);
-    let (agent, agents_left) = (Agent::Sought, AGENTS_MAX);
-    let mut guardian = Guardian { settings, store, reporter, agent, agents_left, rank };
+    let mut rank = Rank::new(pid, Link::new(ours)?, output);
+    if settings.restore.is_some() {
+        rank.say(&ToRank::Reborn { incarnation: settings.incarnation });
+    }
+    let mut guardian = Guardian {
+        settings,
+        store,
+        reporter,
+        agent: Agent::Sought,
+        agents_left: AGENTS_MAX,
+        rank,
+        fallen: None,
+        ending: false,
+        adopted: Vec::new(),
+        ended: None,
+    };
     guardian.seek_agent();
     guardian.attend(&signals, &orted, &wake, &news).map_err(Trouble::Start)
 }
@@ -213,7 +226,7 @@ impl Guardian {
                 _ => None,
             };
             let printed = self.rank.output.as_ref().map(|output| output.poll(&mut poll));
-            poll.wait(None)?;
+            poll.wait(self.fallen.as_ref().map(|fallen| fallen.until))?;
             if poll.is_ready(orphaned) {
                 self.end_group();
             }
@@ -237,27 +250,55 @@ impl Guardian {
                 while let Some(signal) = signals.next() {
                     self.heed(signal);
                 }
-                if let Some(status) = os::reap(self.rank.program)? {
+                if let Some(program) = self.rank.program()
+                    && let Some(status) = os::reap(program)?
+                {
                     self.hear_rank();
-                    // A thread that is starting an agent must not stop half-way: the agent is what
-                    // removes the directory.
-                    if matches!(self.agent, Agent::Sought)
-                        && let Ok(news) = news.recv_timeout(SEARCH_MAX)
-                    {
-                        self.hear_news(news);
+                    self.rank.is_dead();
+                    if self.may_come_back(status) {
+                        self.fall(status);
+                    } else {
+                        self.end(status, news, orted)?;
                     }
-                    self.last_words(status);
-                    self.last_output(orted, status == 0)?;
-                    return Ok(status);
                 }
             }
+            if let Some(fallen) = self.fallen.take_if(|fallen| fallen.is_over()) {
+                self.end(fallen.status, news, orted)?;
+            }
+            if let Some(status) = self.ended
+                && let Some(adopted) = self.status_of_adopted(status)
+            {
+                return Ok(adopted);
+            }
+        }
+    }
+
+    /// The program has ended for good.
+    fn end(&mut self, status: i32, news: &mpsc::Receiver<News>, orted: &OwnedFd) -> io::Result<()> {
+        // A thread that is starting an agent must not stop half-way: the agent is what removes the
+        // directory.
+        if matches!(self.agent, Agent::Sought)
+            && let Ok(news) = news.recv_timeout(SEARCH_MAX)
+        {
+            self.hear_news(news);
+        }
+        self.last_words(status);
+        self.last_output(orted, status == 0)?;
+        self.ended = Some(status);
+        Ok(())
+    }
+
+    /// To the program, if there is one.
+    fn signal(&self, number: i32) {
+        if let Some(program) = self.rank.program() {
+            os::kill(program, number);
         }
     }
 
     /// Orted has gone: nothing of the job may stay.
     fn end_group(&mut self) -> ! {
         self.rank.give_up();
-        os::kill(self.rank.program, libc::SIGKILL);
+        self.signal(libc::SIGKILL);
         if os::leads_group() {
             os::kill(0, libc::SIGKILL);
         }
@@ -266,10 +307,13 @@ impl Guardian {
 
     /// A signal that somebody sent to the guardian alone is meant for the program; orted sends to
     /// the whole group.
-    fn heed(&self, signal: os::Signal) {
-        let known = [0, os::parent(), self.rank.program, std::process::id() as os::Pid];
-        if signal.number != libc::SIGCHLD && !known.contains(&signal.sender) {
-            os::kill(self.rank.program, signal.number);
+    fn heed(&mut self, signal: os::Signal) {
+        let orted = self.orted_is(signal.sender);
+        self.ending |= orted && signal.number == libc::SIGTERM;
+        let program = self.rank.program().unwrap_or(0);
+        let known = [0, program, std::process::id() as os::Pid];
+        if signal.number != libc::SIGCHLD && !orted && !known.contains(&signal.sender) {
+            self.signal(signal.number);
         }
     }
 
@@ -337,10 +381,14 @@ impl Guardian {
     /// To a new agent: who we are and what the rank has said so far.
     fn introduce(&mut self) {
         let Settings { rank, size, .. } = self.settings;
-        let (pid, incarnation) = (std::process::id(), self.rank.incarnation());
+        let pid = std::process::id();
+        let incarnation = self.incarnation();
         self.tell(&FromNode::Guardian { rank, size, pid, incarnation });
         for message in self.rank.said() {
             self.tell(&FromNode::Rank { rank, message });
+        }
+        if let Some(Fallen { status, .. }) = self.fallen {
+            self.tell(&FromNode::Fallen { rank, status, incarnation });
         }
     }
 
@@ -383,6 +431,14 @@ impl Guardian {
                 }
             }
             ToNode::Discard { rank, line } if rank == mine => self.rank.discard(line, mine),
+            ToNode::Restore { rank, directory, incarnation } if rank == mine => {
+                self.start_again(directory.into(), incarnation);
+            }
+            ToNode::Adopt { host, rank, directory, incarnation } if host == mine => {
+                self.adopt(rank, &directory, incarnation);
+            }
+            ToNode::GiveUp { rank } if rank == mine => self.give_up(),
+            ToNode::End { reason } => self.end_here(&reason),
             ToNode::Alone { reason } => self.no_agent(&reason),
             _ => {}
         }
@@ -402,6 +458,8 @@ impl Guardian {
     /// From now on the program is alone.
     fn no_agent(&mut self, reason: &str) {
         self.agent = Agent::None;
+        // Nobody will decide about a program that has fallen.
+        self.give_up();
         if !reason.is_empty() {
             say!("{reason}");
         }

@@ -4,6 +4,7 @@ use super::images::{ImageStore, Source, Written};
 use crate::os::Pid;
 use crate::settings::GUARDIAN_FD_NUMBER;
 use rustbtl_coordination::control::Picture;
+use rustbtl_fragments::ids::Incarnation;
 use rustbtl_process::outside::{self, Compression, RestoreOptions, SharedPlace, WriteOptions};
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -43,11 +44,11 @@ fn copy_of(fd: RawFd) -> Result<OwnedFd, String> {
 
 /// Where processes of one node that share memory find it: named by the line they come from and by
 /// what makes this restart different from others of the same line.
-fn shared_place(image: &Path) -> Option<SharedPlace> {
+fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedPlace> {
     let folder = image.parent()?;
     let line = folder.file_name()?.to_string_lossy().into_owned();
     let restart = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
-    let key = format!("{line}-{restart}");
+    let key = format!("{line}-{restart}-{incarnation}");
     let memory = PathBuf::from("/dev/shm");
     let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let name = format!("rustbtl-{}-shared-{key}", crate::os::euid());
@@ -82,11 +83,17 @@ impl ImageStore for ProcessImages {
         Ok(Written { bytes: stats.file_bytes, raw_bytes: stats.touched_bytes, checksum })
     }
 
-    fn restore(&self, image: &Path, socket: RawFd, standard: [RawFd; 3]) -> Result<Pid, String> {
+    fn restore(
+        &self,
+        image: &Path,
+        incarnation: Incarnation,
+        socket: RawFd,
+        standard: [RawFd; 3],
+    ) -> Result<Pid, String> {
         let [input, output, error] = standard;
         let numbers = [(0, input), (1, output), (2, error), (GUARDIAN_FD_NUMBER, socket)];
         let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
-        let shared = shared_place(image);
+        let shared = shared_place(image, incarnation);
         let folder = shared.as_ref().map(|place| place.folder.clone());
         if let Some(folder) = &folder {
             make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;

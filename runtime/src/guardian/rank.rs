@@ -18,8 +18,8 @@ const FOLDERS_MAX: usize = 256;
 
 /// A rank.
 pub struct Rank {
-    /// Its program: our child.
-    pub program: Pid,
+    /// Its program: our child; `None`: it has ended.
+    program: Option<Pid>,
     /// `None`: it has closed it, or sent nonsense.
     link: Option<Link>,
     hello: Option<FromRank>,
@@ -48,7 +48,7 @@ impl Rank {
     /// A program that has just been started.
     pub fn new(program: Pid, link: Link, output: Option<Output>) -> Self {
         Self {
-            program,
+            program: Some(program),
             link: Some(link),
             hello: None,
             ready: false,
@@ -66,6 +66,30 @@ impl Rank {
         }
     }
 
+    /// The program has been made anew from an image: what it said before counts no more.
+    pub fn reborn(&mut self, program: Pid, link: Link, output: Option<Output>) {
+        let folders = core::mem::take(&mut self.folders);
+        let writing = core::mem::take(&mut self.writing);
+        let over = self.over;
+        *self = Self { folders, writing, over, ..Self::new(program, link, output) };
+    }
+
+    /// Its program, while it lives.
+    pub fn program(&self) -> Option<Pid> {
+        self.program
+    }
+
+    /// The program has ended.
+    pub fn is_dead(&mut self) {
+        self.program = None;
+        self.give_up();
+    }
+
+    /// Can it be started again in the middle of the job?
+    pub fn is_protected(&self) -> bool {
+        self.hello.is_some() && !self.may_finish
+    }
+
     /// To poll, while it is open.
     pub fn link(&self) -> Option<&Link> {
         self.link.as_ref()
@@ -77,6 +101,11 @@ impl Rank {
             Some(FromRank::Hello { incarnation, .. }) => *incarnation,
             _ => Incarnation(0),
         }
+    }
+
+    /// To the program, from the guardian itself.
+    pub fn say(&mut self, message: &ToRank) {
+        self.send(message);
     }
 
     /// What a coordinator that knows nothing has to know.
@@ -192,7 +221,10 @@ impl Rank {
         self.writing.insert(line, directory.clone());
         let mark = self.mark.take().filter(|(of, _)| *of == line).map(|(_, mark)| mark);
         let output = mark.or_else(|| self.output.as_mut().map(Output::mark));
-        let program = self.program;
+        let Some(program) = self.program else {
+            let reason = "the program has ended".into();
+            return Some(FromNode::StoreFailed { rank, line, reason });
+        };
         let job = Job { rank, line, program, picture, child, description, output, directory };
         self.images.push_back(job);
         Some(FromNode::Frozen { rank, line, coordination_ns, pause_ns })
