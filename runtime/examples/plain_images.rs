@@ -2,6 +2,7 @@
 //! memory. Restoring one starts the program that is named in it. It wants images to begin with
 //! `PLAIN`; a description that says `refuse` cannot be stored.
 
+use rustbtl_fragments::ids::Incarnation;
 use rustbtl_runtime::cli;
 use rustbtl_runtime::guardian::images::{ImageStore, Source, Written};
 use rustbtl_runtime::os::{self, Pid};
