@@ -143,6 +143,26 @@ char *mca_errmgr_correlated_coordinator_read(void)
     }
 }
 
+bool mca_errmgr_correlated_coordinator_pending(void)
+{
+    return NULL != memchr(line, '\n', line_bytes);
+}
+
+bool mca_errmgr_correlated_coordinator_tell(const char *key, const char *value)
+{
+    char text[1024];
+    int length = snprintf(text, sizeof(text), "%s %s\n", key, value);
+    if (0 > to_it || 0 >= length || sizeof(text) <= (size_t) length) {
+        return false;
+    }
+    /* In one piece: less than PIPE_BUF. */
+    ssize_t wrote;
+    do {
+        wrote = write(to_it, text, (size_t) length);
+    } while (0 > wrote && EINTR == errno);
+    return length == wrote;
+}
+
 /* Its answer: "ok PORT JOB SECRET" or "error TEXT". */
 static char *understand(char *answer, char **port, char **name, char **secret)
 {

@@ -34,8 +34,8 @@ pub enum Effect {
     Forget(LineId),
     /// Answer this client of the command's socket.
     Reply(u64, Reply),
-    /// Ask mpirun to end the job.
-    EndJob,
+    /// Say this to mpirun: `end`, `fail TEXT`, `recovered`.
+    TellMpirun(String),
     /// Write down an event.
     Log(Value),
 }
@@ -530,7 +530,7 @@ impl Job {
             }
             Output::Exit { line } => {
                 self.log(json!({"event": "exit", "line": line}));
-                self.effects.push_back(Effect::EndJob);
+                self.effects.push_back(Effect::TellMpirun("end".into()));
             }
         }
     }
