@@ -11,6 +11,13 @@
 
 #define CORRELATED_ERRMGR_HELP "help-mca-errmgr-correlated.txt"
 
+/* A daemon that says nothing for so long is lost: keepalive's first probe, the time between probes,
+ * their number; and all of it for messages that are not acknowledged. */
+#define CORRELATED_SILENCE_FIRST "5"
+#define CORRELATED_SILENCE_NEXT "2"
+#define CORRELATED_SILENCE_PROBES "3"
+#define CORRELATED_SILENCE_MS (5000 + 3 * 2000)
+
 /* MCA variables of the job; strings may be NULL or empty. */
 typedef struct {
     char *vprotocol; /* the selection list of framework vprotocol */
@@ -22,6 +29,7 @@ typedef struct {
     double mtbf; /* vprotocol_correlated_mtbf, seconds */
     int keep;
     bool guard;
+    bool recover; /* vprotocol_correlated_recover */
 } mca_errmgr_correlated_params_t;
 
 extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;
@@ -37,6 +45,22 @@ const char *mca_errmgr_correlated_program(void);
 int mca_errmgr_correlated_launch_open(void);
 void mca_errmgr_correlated_launch_close(void);
 
+/* The job that has a coordinator, ORTE_JOBID_INVALID before there is one. */
+orte_jobid_t mca_errmgr_correlated_protected_job(void);
+
+/* mpirun: go on when a node is lost, if the job can. */
+int mca_errmgr_correlated_loss_open(void);
+void mca_errmgr_correlated_loss_close(void);
+/* Daemons are connected: have their silence noticed. */
+void mca_errmgr_correlated_loss_watch(void);
+/* Does the user want that, and is there a place for lines that all nodes share? */
+bool mca_errmgr_correlated_may_recover(void);
+/* What the coordinator says of the nodes that were lost. */
+void mca_errmgr_correlated_loss_failed(const char *reason);
+void mca_errmgr_correlated_loss_recovered(void);
+/* It has not said anything yet. */
+bool mca_errmgr_correlated_loss_is_open(void);
+
 /* The path, as it is from the root (to be freed); NULL if there is none. */
 char *mca_errmgr_correlated_absolute(const char *path);
 
@@ -45,8 +69,12 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
                                               char **secret);
 /* Its requests, to be watched; -1 if there is no coordinator. */
 int mca_errmgr_correlated_coordinator_fd(void);
-/* The next thing it says ("end"), NULL when it has gone. */
+/* The next thing it says ("end", "fail TEXT", "recovered"), NULL when it has gone. */
 char *mca_errmgr_correlated_coordinator_read(void);
+/* Has it said one more thing that was read already? Then nothing is to be seen on the pipe. */
+bool mca_errmgr_correlated_coordinator_pending(void);
+/* Tell it: a key, a blank, a value. False: it has gone. */
+bool mca_errmgr_correlated_coordinator_tell(const char *key, const char *value);
 void mca_errmgr_correlated_coordinator_stop(void);
 
 #endif

@@ -103,6 +103,20 @@ static void set_fork_agent(void)
     opal_argv_free(users);
 }
 
+/* A node that loses its power or its network says nothing. Open MPI would notice after 8 minutes,
+ * on both sides; now it is 11 seconds. Its component is opened after us. */
+static void notice_silence(void)
+{
+    static const char *const values[][2] = {
+        { "OMPI_MCA_oob_tcp_keepalive_time", CORRELATED_SILENCE_FIRST },
+        { "OMPI_MCA_oob_tcp_keepalive_intvl", CORRELATED_SILENCE_NEXT },
+        { "OMPI_MCA_oob_tcp_keepalive_probes", CORRELATED_SILENCE_PROBES },
+    };
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        setenv(values[i][0], values[i][1], 0);
+    }
+}
+
 static int component_open(void)
 {
     if (!ORTE_PROC_IS_HNP && !ORTE_PROC_IS_DAEMON) {
@@ -123,6 +137,9 @@ static int component_open(void)
     set_fork_agent();
     /* Processes that are started again find their data only in this store. */
     setenv("PMIX_MCA_gds", "hash", 0);
+    if (mca_errmgr_correlated_may_recover()) {
+        notice_silence();
+    }
     return ORTE_SUCCESS;
 }
 
@@ -134,7 +151,10 @@ static int component_close(void)
 static int module_init(void)
 {
     int rc = stock_module->init();
-    return ORTE_SUCCESS == rc ? mca_errmgr_correlated_launch_open() : rc;
+    if (ORTE_SUCCESS == rc) {
+        rc = mca_errmgr_correlated_launch_open();
+    }
+    return ORTE_SUCCESS == rc ? mca_errmgr_correlated_loss_open() : rc;
 }
 
 static int module_finalize(void)

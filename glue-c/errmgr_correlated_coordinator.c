@@ -90,6 +90,7 @@ static char *tell_setup(orte_job_t *job)
     fprintf(to, "mtbf %.0f\n", 0 < p->mtbf ? p->mtbf * 1000 : 0);
     fprintf(to, "set_interval %.0f\n", 0 < p->set_interval ? p->set_interval * 1000 : 0);
     fprintf(to, "keep %d\n", 0 < p->keep ? p->keep : 1);
+    fprintf(to, "recover %d\n", p->recover ? 1 : 0);
     fprintf(to, "size %u\n", (unsigned) job->num_procs);
     for (int i = 0; i < job->apps->size; i++) {
         orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);
@@ -141,6 +142,26 @@ char *mca_errmgr_correlated_coordinator_read(void)
         }
         line_bytes += 0 < got ? (size_t) got : 0;
     }
+}
+
+bool mca_errmgr_correlated_coordinator_pending(void)
+{
+    return NULL != memchr(line, '\n', line_bytes);
+}
+
+bool mca_errmgr_correlated_coordinator_tell(const char *key, const char *value)
+{
+    char text[1024];
+    int length = snprintf(text, sizeof(text), "%s %s\n", key, value);
+    if (0 > to_it || 0 >= length || sizeof(text) <= (size_t) length) {
+        return false;
+    }
+    /* In one piece: less than PIPE_BUF. */
+    ssize_t wrote;
+    do {
+        wrote = write(to_it, text, (size_t) length);
+    } while (0 > wrote && EINTR == errno);
+    return length == wrote;
 }
 
 /* Its answer: "ok PORT JOB SECRET" or "error TEXT". */

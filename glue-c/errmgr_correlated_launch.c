@@ -30,28 +30,52 @@ static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_COORDINATOR", "RUSTBTL_RESTORE",
                                          "RUSTBTL_FOLDER",  "RUSTBTL_GUARDIAN_FD" };
 
+orte_jobid_t mca_errmgr_correlated_protected_job(void)
+{
+    return watching ? protected_job : ORTE_JOBID_INVALID;
+}
+
+static void obey(const char *what)
+{
+    if (0 == strcmp("end", what)) {
+        /* Processes that mpirun itself ends are no failures: the exit code is 0. As after Ctrl-C,
+         * nobody has to be told of them. */
+        orte_job_term_ordered = true;
+        orte_plm.terminate_job(protected_job);
+    } else if (0 == strncmp("fail ", what, 5)) {
+        mca_errmgr_correlated_loss_failed(what + 5);
+    } else if (0 == strcmp("recovered", what)) {
+        mca_errmgr_correlated_loss_recovered();
+    }
+}
+
+/* It has gone; guardians and ranks know how to do without. Lost ones do not come back without. */
+static void coordinator_gone(void)
+{
+    opal_event_del(&requests);
+    watching = false;
+    if (mca_errmgr_correlated_loss_is_open()) {
+        mca_errmgr_correlated_loss_failed("the job's coordinator has ended during the recovery");
+        return;
+    }
+    orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-gone", true, orte_process_info.nodename);
+}
+
 /* The coordinator wants something. */
 static void on_request(int fd, short flags, void *unused)
 {
     (void) fd;
     (void) flags;
     (void) unused;
-    char *what = mca_errmgr_correlated_coordinator_read();
-    if (NULL == what) {
-        /* It has gone; guardians and ranks know how to do without. */
-        opal_event_del(&requests);
-        watching = false;
-        orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-gone", true,
-                       orte_process_info.nodename);
-        return;
-    }
-    if (0 == strcmp("end", what)) {
-        /* Processes that mpirun itself ends are no failures: the exit code is 0. As after Ctrl-C,
-         * nobody has to be told of them. */
-        orte_job_term_ordered = true;
-        orte_plm.terminate_job(protected_job);
-    }
-    free(what);
+    do {
+        char *what = mca_errmgr_correlated_coordinator_read();
+        if (NULL == what) {
+            coordinator_gone();
+            return;
+        }
+        obey(what);
+        free(what);
+    } while (mca_errmgr_correlated_coordinator_pending());
 }
 
 static void for_each_app(orte_job_t *job, const char *name, const char *value)
@@ -96,6 +120,7 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
                    OPAL_EV_READ | OPAL_EV_PERSIST, on_request, NULL);
     opal_event_add(&requests, NULL);
     watching = true;
+    mca_errmgr_correlated_loss_watch();
 }
 
 static void on_launch(int fd, short flags, void *data)
@@ -154,5 +179,6 @@ void mca_errmgr_correlated_launch_close(void)
         opal_event_del(&requests);
         watching = false;
     }
+    mca_errmgr_correlated_loss_close();
     mca_errmgr_correlated_coordinator_stop();
 }

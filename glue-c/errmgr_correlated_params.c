@@ -8,7 +8,7 @@
 
 #include "opal/mca/base/mca_base_var.h"
 
-mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2 };
+mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2, .recover = true };
 
 bool mca_errmgr_correlated_wanted(void)
 {
@@ -52,6 +52,9 @@ void mca_errmgr_correlated_register_params(void)
              "Complete lines that are kept.");
     variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
              "Switches protection on without a directory for lines.");
+    variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,
+             "The job survives the loss of a node: its ranks go on elsewhere from their last line. "
+             "Needs vprotocol_correlated_dir. 0: the job ends, as with stock Open MPI.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,

@@ -3,7 +3,7 @@
 
 use crate::command::{self, Restart};
 use crate::guardian::images::ImageStore;
-use crate::{agent, coordinator, guardian};
+use crate::{agent, coordinator, guardian, pmix};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -78,6 +78,9 @@ enum Command {
     /// Started by mpirun
     #[command(hide = true)]
     Coordinator,
+    /// Started by a guardian whose program cannot take its leave from Open MPI's runtime
+    #[command(hide = true)]
+    Leave,
     /// What a restarted job is said to run
     #[command(hide = true)]
     Restored,
@@ -95,6 +98,7 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
         }
         Command::Agent { directory } => agent::run(&directory),
         Command::Coordinator => coordinator::run(),
+        Command::Leave => pmix::leave(),
         Command::Restored => {
             Err("nothing was restored: use `rustbtl restart DIR`, with rustbtl's components \
                  where mpirun finds them on all nodes"

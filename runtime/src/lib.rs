@@ -22,6 +22,7 @@ pub mod jobs;
 pub mod link;
 pub mod node;
 pub mod os;
+pub mod pmix;
 pub mod prove;
 pub mod settings;
 pub mod store;

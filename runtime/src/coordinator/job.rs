@@ -35,10 +35,8 @@ pub enum Effect {
     Forget(LineId),
     /// Answer this client of the command's socket.
     Reply(u64, Reply),
-    /// Ask mpirun to end the job.
-    EndJob,
-    /// Ask mpirun to end it as one that has failed, and to say why.
-    Fail(String),
+    /// Say this to mpirun: `end`, `fail TEXT`, `recovered`.
+    TellMpirun(String),
     /// Write down an event.
     Log(Value),
 }
@@ -318,7 +316,7 @@ impl Job {
             None => Lines::new(config, &sets, first, now),
         });
         self.log(json!({"event": "ready", "ranks": sets.len()}));
-        self.first_lines(now);
+        self.first_line(now);
         for (who, inputs) in core::mem::take(&mut self.early) {
             self.try_wish(now, who, inputs);
         }
@@ -566,7 +564,7 @@ impl Job {
             }
             Output::Exit { line } => {
                 self.log(json!({"event": "exit", "line": line}));
-                self.effects.push_back(Effect::EndJob);
+                self.effects.push_back(Effect::TellMpirun("end".into()));
             }
         }
     }

@@ -2,14 +2,16 @@
 //! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup; its end is the end of the job ──> coordinator
-//!        <── stdout: "ok PORT JOB SECRET" or "error …", then "end" to have the job ended ──
+//! mpirun ── stdin: setup, then "lost NODE"; its end is the end of the job ──> coordinator
+//!        <── stdout: "ok PORT JOB SECRET" or "error …"; then "end": the job is to end, and of
+//!            lost nodes "recovered", or "fail TEXT": the job is to end with an error ──
 //! agents ── TCP, after mutual proof of the secret ──>
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
 mod events;
 mod job;
+mod loss;
 mod recovery;
 mod setup;
 mod status;
@@ -69,6 +71,8 @@ struct Coordinator {
     agents: BTreeMap<u64, Agent>,
     /// The agent of each rank.
     home: BTreeMap<PeerId, u64>,
+    /// From mpirun, and not yet a whole line.
+    mpirun: loss::Words,
     clients: BTreeMap<u64, Link>,
     /// Clients that wait for what the ranks say about their logs.
     curious: Vec<(u64, Instant)>,
@@ -194,6 +198,7 @@ impl Coordinator {
             strangers: Vec::new(),
             agents: BTreeMap::new(),
             home: BTreeMap::new(),
+            mpirun: loss::Words::default(),
             clients: BTreeMap::new(),
             curious: Vec::new(),
             next: 0,
@@ -236,7 +241,7 @@ impl Coordinator {
                 self.clients.iter().map(|(&id, link)| (id, add(link))).collect();
             poll.wait(Some(self.deadline(beat_at)))?;
 
-            if poll.is_ready(mpirun) && input.read(&mut [0; 256])? == 0 {
+            if poll.is_ready(mpirun) && !self.hear_mpirun(input)? {
                 return Ok(());
             }
             for (id, place) in agents {
@@ -265,6 +270,19 @@ impl Coordinator {
             self.carry_out();
             self.satisfy();
         }
+    }
+
+    /// False: it has ended.
+    fn hear_mpirun(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<bool> {
+        let mut text = [0; 4096];
+        let bytes = input.read(&mut text)?;
+        self.mpirun.add(&text[..bytes]);
+        while let Some(line) = self.mpirun.next_line() {
+            let now = self.now();
+            self.job.hear_mpirun(now, &line);
+            self.carry_out();
+        }
+        Ok(bytes > 0)
     }
 
     fn accept_strangers(&mut self) {
@@ -479,8 +497,7 @@ impl Coordinator {
                 }
                 Effect::Forget(line) => store::forget(&self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
-                Effect::EndJob => tell_mpirun("end"),
-                Effect::Fail(reason) => tell_mpirun(&format!("fail {}", reason.replace('\n', " "))),
+                Effect::TellMpirun(line) => tell_mpirun(&line.replace('\n', " ")),
                 Effect::Log(event) => self.events.write(event),
             }
         }

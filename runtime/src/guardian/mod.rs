@@ -98,6 +98,8 @@ struct Guardian {
     rank: Rank,
     /// The program was ended by a signal; somebody decides whether it is started again.
     fallen: Option<Fallen>,
+    /// Orted has started the program, and this guardian has made it anew.
+    made_anew: bool,
     /// Orted has told the program to end.
     ending: bool,
     /// Guardians of ranks whose node is lost: this one stays as long as they do.
@@ -182,6 +184,7 @@ fn guard(
         agents_left: AGENTS_MAX,
         rank,
         fallen: None,
+        made_anew: false,
         ending: false,
         adopted: Vec::new(),
         ended: None,
@@ -281,6 +284,9 @@ impl Guardian {
             && let Ok(news) = news.recv_timeout(SEARCH_MAX)
         {
             self.hear_news(news);
+        }
+        if self.made_anew && status == 0 && self.rank.has_finished() {
+            crate::pmix::have_left();
         }
         self.last_words(status);
         self.last_output(orted, status == 0)?;

@@ -85,6 +85,11 @@ impl Rank {
         self.give_up();
     }
 
+    /// Is it past MPI_Finalize?
+    pub fn has_finished(&self) -> bool {
+        self.may_finish
+    }
+
     /// Can it be started again in the middle of the job?
     pub fn is_protected(&self) -> bool {
         self.hello.is_some() && !self.may_finish

@@ -4,12 +4,14 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::disk::Disk;
+use super::faults::{Fault, Faults};
 use super::mpirun::Job;
+use super::nodes::Node;
 use super::options::Options;
 use super::stage::Stage;
 use super::supervise::ENDING;
 use super::timeline::{Event, Timeline};
-use super::{KILLED, TIMED_OUT, nodes};
+use super::{KILLED, TIMED_OUT, nodes, processes};
 use crate::error::{Context, Result};
 use crate::report;
 use crate::sys::{self, Signals};
@@ -18,6 +20,8 @@ use crate::sys::{self, Signals};
 const ENDING_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is asked whether mpirun's coordinator is there.
 const JOB_PATIENCE: Duration = Duration::from_millis(50);
+/// How often it is looked how far the job is.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long daemons may outlive mpirun before they are killed and named.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -32,7 +36,7 @@ pub fn main(options: &Options, mask: &libc::sigset_t) -> Result<i32> {
     let start = Instant::now();
     let job = Job { options, stage: &stage, node: &nodes[0], mask: *mask };
     let mpirun = job.start(&job.program())?;
-    let Ended { code, asked } = attend(mpirun, &job, &signals)?;
+    let Ended { code, asked } = attend(mpirun, &job, &nodes, &signals)?;
     let seconds = start.elapsed().as_secs_f64();
     end_leftovers(&signals, asked)?;
     if let Some(disk) = disk {
@@ -52,9 +56,9 @@ struct Ended {
 }
 
 /// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
-fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended> {
+fn attend(mpirun: libc::pid_t, job: &Job<'_>, nodes: &[Node], signals: &Signals) -> Result<Ended> {
     let mut limit = job.options.time_limit().map(|t| Instant::now() + t);
-    let mut events = Events::new(job);
+    let mut events = Events::new(job, nodes);
     let mut verdict = None;
     let mut asked = false;
     loop {
@@ -98,7 +102,10 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended
 /// What was asked to happen to the job.
 struct Events<'a> {
     job: &'a Job<'a>,
+    nodes: &'a [Node],
     timeline: Timeline,
+    faults: Faults,
+    start: Instant,
     /// Commands that take a line.
     commands: Vec<libc::pid_t>,
     /// Lines that are complete.
@@ -106,8 +113,30 @@ struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    fn new(job: &'a Job<'a>) -> Self {
-        Self { job, timeline: job.options.timeline(), commands: Vec::new(), lines: 0 }
+    fn new(job: &'a Job<'a>, nodes: &'a [Node]) -> Self {
+        let mut timeline = job.options.timeline();
+        let faults = Faults::new(job.options.faults());
+        if faults.any() {
+            timeline.add(LOOK_EVERY, Event::Look);
+        }
+        let (commands, start) = (Vec::new(), Instant::now());
+        Self { job, nodes, timeline, faults, start, commands, lines: 0 }
+    }
+
+    /// Finds out what breaks when.
+    fn look(&mut self) {
+        for (after, fault) in self.faults.look(self.job.options.ranks()) {
+            self.timeline.add(after, Event::Break(fault));
+        }
+        if self.faults.any() {
+            self.timeline.add(LOOK_EVERY, Event::Look);
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) -> Result<()> {
+        let done = self.faults.strike(fault, self.nodes, self.job.options.ranks())?;
+        eprintln!("xtask: cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+        Ok(())
     }
 
     /// Does what is due; true: everything is to be killed.
@@ -124,6 +153,8 @@ impl<'a> Events<'a> {
                 eprintln!("xtask: cluster: --kill: there is no {who:?}");
             }
             Some(Event::Kill(_)) => (),
+            Some(Event::Look) => self.look(),
+            Some(Event::Break(fault)) => self.strike(fault)?,
             Some(Event::KillAll) => return Ok(true),
             None => (),
         }
@@ -192,14 +223,9 @@ fn name_leftovers() {
 
 /// Names of the processes of this cluster, without this one.
 fn running() -> Vec<String> {
-    let Ok(folders) = fs::read_dir("/proc") else { return Vec::new() };
-    folders
-        .flatten()
-        .filter_map(|folder| folder.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&pid| pid != 1)
-        .filter_map(|pid| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            Some(format!("{} ({pid})", name.trim()))
-        })
-        .collect()
+    let name = |pid: libc::pid_t| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        Some(format!("{} ({pid})", name.trim()))
+    };
+    processes::all().filter_map(name).collect()
 }

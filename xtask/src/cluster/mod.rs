@@ -8,13 +8,16 @@
 
 mod disk;
 mod environment;
+mod faults;
 mod init;
 mod mpirun;
 mod network;
 mod nodes;
 mod options;
+mod processes;
 pub mod rsh;
 mod stage;
+mod story;
 mod supervise;
 mod timeline;
 mod victim;

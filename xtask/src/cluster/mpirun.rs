@@ -35,7 +35,7 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
             ("rmaps_base_oversubscribe", "1".into()),
         ]);
     }
-    if options.nodes > 1 && !has_prrte {
+    if options.all_nodes() > 1 && !has_prrte {
         // Each orted would bind its ranks to the first processors, all to the same ones.
         set.push(("hwloc_base_binding_policy", "none".into()));
     }
@@ -76,7 +76,7 @@ fn for_prrte(options: &Options, stage: &Stage) -> Vec<OsString> {
         ("prte_if_include", network::INTERFACE.into()),
     ];
     let mut line: Vec<OsString> = vec!["--map-by".into(), ":OVERSUBSCRIBE".into()];
-    if options.nodes > 1 {
+    if options.all_nodes() > 1 {
         line.extend(["--bind-to".into(), "none".into()]);
     }
     for (key, value) in parameters {

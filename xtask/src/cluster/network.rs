@@ -50,6 +50,12 @@ pub fn connect(nodes: &[Node]) -> Result<()> {
     Ok(())
 }
 
+/// Takes the bridge's end of a node's cable down. The node and the others hear nothing any more,
+/// and nobody is told so.
+pub fn cut(node: u32) -> Result<()> {
+    ip(None, &format!("link set port{node} down\n")).context(|| format!("cutting n{node} off"))
+}
+
 /// Runs a list of `ip` commands, in the network namespace `place` if one is given.
 fn ip(place: Option<RawFd>, script: &str) -> Result<()> {
     let program = paths::find_program("ip")

@@ -42,7 +42,7 @@ pub fn make(options: &Options, stage: &Stage) -> Result<Vec<Node>> {
     let home = current()?;
     let folder = env::current_dir().context(|| "the current folder".into())?;
     let mut nodes = Vec::new();
-    for index in 0..options.nodes {
+    for index in 0..options.all_nodes() {
         let name = format!("n{index}");
         sys::unshare(NEW).context(|| format!("making the namespaces of node {name}"))?;
         sys::set_host_name(&name).context(|| format!("naming node {name}"))?;

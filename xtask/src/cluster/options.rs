@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::faults::{AfterLine, Fault, Moment, Timed};
 use super::timeline::{Event, Timeline};
 use crate::error::{Result, fail, failure};
 
@@ -25,6 +26,9 @@ pub struct Options {
     /// Number of ranks, if it is not N × P
     #[arg(long, value_name = "N")]
     pub np: Option<u32>,
+    /// So many further nodes, with slots but without ranks
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub spare: u32,
     /// An MCA parameter for mpirun; it also replaces what xtask would set itself
     #[arg(long, num_args = 2, value_names = ["KEY", "VALUE"])]
     mca: Vec<String>,
@@ -59,6 +63,21 @@ pub struct Options {
     /// The same this many seconds after the lines of `--checkpoint-at` are complete
     #[arg(long, value_name = "SECS", requires = "checkpoint_at")]
     pub kill_all_after: Option<f64>,
+    /// Kill every process of node number I, orted included, SECS after the job is ready: after all
+    /// ranks have called MPI_Init (without guardians: after all programs were started). Several
+    /// times if given several times, as the following ones
+    #[arg(long, value_name = "I@SECS")]
+    kill_node: Vec<Timed>,
+    /// The same when line K of the job, or a later one, is complete
+    #[arg(long, value_name = "I@K")]
+    kill_node_after_line: Vec<AfterLine>,
+    /// Kill the program of rank R, SECS after the job is ready
+    #[arg(long, value_name = "R@SECS")]
+    kill_rank: Vec<Timed>,
+    /// Pull the cable of node number I, SECS after the job is ready: it hears nothing any more and
+    /// is not heard, and nobody is told
+    #[arg(long, value_name = "I@SECS")]
+    cut_node: Vec<Timed>,
     /// Run `rustbtl restart DIR` in place of a program
     #[arg(long, value_name = "DIR", conflicts_with = "plain")]
     pub restart: Option<PathBuf>,
@@ -77,8 +96,8 @@ pub struct Options {
 impl Options {
     /// Refuses what cannot work, before anything is started.
     pub fn check(&self) -> Result<()> {
-        if !(1..=NODES_MAX).contains(&self.nodes) {
-            fail!("--nodes {}: choose 1 to {NODES_MAX}", self.nodes);
+        if self.nodes == 0 || !(1..=NODES_MAX).contains(&self.nodes.saturating_add(self.spare)) {
+            fail!("--nodes {}, --spare {}: choose 1 to {NODES_MAX}", self.nodes, self.spare);
         }
         if self.ppn == 0 || self.ranks() == 0 {
             fail!("--ppn and --np must be at least 1");
@@ -100,6 +119,17 @@ impl Options {
             fail!("--checkpoint-at, --kill-all-at, --kill-all-after: give a number of seconds");
         }
         self.kills()?;
+        for (_, fault) in self.faults() {
+            match fault {
+                Fault::KillNode(node) | Fault::CutNode(node) if node >= self.all_nodes() => {
+                    fail!("there is no node {node}: the last one is {}", self.all_nodes() - 1);
+                }
+                Fault::KillRank(rank) if rank >= self.ranks() => {
+                    fail!("--kill-rank: there is no rank {rank}");
+                }
+                _ => (),
+            }
+        }
         if self.restart.is_some() && !self.command.is_empty() {
             fail!("--restart: the program is part of the line, name none");
         }
@@ -109,6 +139,11 @@ impl Options {
     /// Ranks of the job.
     pub fn ranks(&self) -> u32 {
         self.np.unwrap_or(self.nodes * self.ppn)
+    }
+
+    /// Nodes with and without ranks.
+    pub fn all_nodes(&self) -> u32 {
+        self.nodes + self.spare
     }
 
     /// The user's MCA parameters.
@@ -141,6 +176,16 @@ impl Options {
             }
         };
         self.kill.chunks_exact(2).map(one).collect()
+    }
+
+    /// What breaks, at moments that the job itself decides about.
+    pub fn faults(&self) -> Vec<(Moment, Fault)> {
+        let kills = self.kill_node.iter().map(|&Timed(node, at)| (at, Fault::KillNode(node)));
+        let lines = self.kill_node_after_line.iter();
+        let lines = lines.map(|&AfterLine(node, at)| (at, Fault::KillNode(node)));
+        let ranks = self.kill_rank.iter().map(|&Timed(rank, at)| (at, Fault::KillRank(rank)));
+        let cuts = self.cut_node.iter().map(|&Timed(node, at)| (at, Fault::CutNode(node)));
+        kills.chain(lines).chain(ranks).chain(cuts).collect()
     }
 
     /// What happens to the job, and when.
@@ -180,6 +225,33 @@ pub mod tests {
         assert_eq!(options.mca().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
         assert_eq!(options.command, ["prog", "--mca", "c", "3"]);
         assert_eq!(options.ranks(), 2);
+    }
+
+    #[test]
+    fn faults_are_counted_from_when_the_job_is_ready() {
+        let options = parse(
+            "--nodes 2 --ppn 2 --spare 1 --kill-node 1@0.5 --kill-node 2@1 --kill-rank 3@2 \
+             --cut-node 0@3 --kill-node-after-line 1@2 -- p",
+        );
+        let ready = |ms| Moment::Ready(Duration::from_millis(ms));
+        let wanted = [
+            (ready(500), Fault::KillNode(1)),
+            (ready(1000), Fault::KillNode(2)),
+            (Moment::Line(2), Fault::KillNode(1)),
+            (ready(2000), Fault::KillRank(3)),
+            (ready(3000), Fault::CutNode(0)),
+        ];
+        assert_eq!(options.faults(), wanted);
+        assert!(options.check().is_ok());
+        assert_eq!((options.all_nodes(), options.ranks()), (3, 4));
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_break() {
+        for bad in ["--kill-node 3@1", "--cut-node 3@1", "--kill-rank 4@1"] {
+            let options = parse(&format!("--nodes 2 --ppn 2 --spare 1 {bad} -- p"));
+            assert!(options.check().is_err(), "{bad}");
+        }
     }
 
     #[test]

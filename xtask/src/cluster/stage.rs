@@ -84,7 +84,7 @@ impl Stage {
     fn write_host_table(&self, options: &Options) -> Result<()> {
         let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_string();
         let mut slots = String::new();
-        for node in 0..options.nodes {
+        for node in 0..options.all_nodes() {
             let (v4, v6) = (network::ipv4(node), network::ipv6(node));
             hosts += &format!("{v4} n{node}\n{v6} n{node}\n");
             slots += &format!("n{node} slots={}\n", options.ppn);

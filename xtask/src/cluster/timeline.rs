@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::faults::Fault;
 use super::victim::Victim;
 
 /// Something that is done to the running job.
@@ -12,6 +13,10 @@ pub enum Event {
     Checkpoint,
     /// This process is killed.
     Kill(Victim),
+    /// It is looked how far the job is.
+    Look,
+    /// This breaks.
+    Break(Fault),
     /// Every process on every node is killed, mpirun first.
     KillAll,
 }

@@ -1,8 +1,8 @@
 //! One process of the cluster that is killed while the job runs.
 
-use std::fs;
 use std::str::FromStr;
 
+use super::processes::{self, find, is, parent};
 use crate::sys;
 
 /// Which one.
@@ -56,34 +56,7 @@ impl Victim {
 }
 
 fn guardian(rank: u32) -> Option<libc::pid_t> {
-    let variable = format!("OMPI_COMM_WORLD_RANK={rank}");
-    let has = |pid: libc::pid_t| {
-        let all = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        all.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
-    };
-    find(|pid| is(pid, "rustbtl", "guardian") && has(pid))
-}
-
-/// The process with the lowest number of which this is true.
-fn find(wanted: impl Fn(libc::pid_t) -> bool) -> Option<libc::pid_t> {
-    let folders = fs::read_dir("/proc").ok()?.flatten();
-    let pids = folders.filter_map(|folder| folder.file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| wanted(pid)).min()
-}
-
-/// Is it this program, with this first word?
-fn is(pid: libc::pid_t, program: &str, word: &str) -> bool {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let line = String::from_utf8_lossy(&line);
-    let mut words = line.split('\0');
-    let name = words.next().and_then(|path| path.rsplit('/').next());
-    name == Some(program) && (word.is_empty() || words.next() == Some(word))
-}
-
-fn parent(pid: libc::pid_t) -> Option<libc::pid_t> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, also spaces and parentheses.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    find(|pid| is(pid, "rustbtl", "guardian") && processes::rank(pid) == Some(rank))
 }
 
 #[cfg(test)]
@@ -98,12 +71,5 @@ mod tests {
         for bad in ["", "rank", "rank:x", "orted:1", "agents"] {
             assert!(bad.parse::<Victim>().is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn this_process_is_found_by_its_parent() {
-        let me = std::process::id() as libc::pid_t;
-        let mother = parent(me).unwrap();
-        assert!(find(|pid| parent(pid) == Some(mother)).is_some());
     }
 }

@@ -1,0 +1,279 @@
+/*
+ * The loss of a node, in mpirun. Stock Open MPI ends the job; with recovery the node's processes
+ * count as ended, everything that goes through mpirun leaves the node out, and the coordinator is
+ * told. It brings the ranks back elsewhere, or says that this cannot be done.
+ *
+ * 1. A lost daemon is handled once, whatever mpirun hears of it and in which order: the end of its
+ *    connection, the end of the rsh client, messages that cannot be sent.
+ * 2. Whatever is not the loss of a running node of a job that can go on is Open MPI's business.
+ * 3. An exit code that only comes from a lost daemon is not the job's.
+ *
+ * Not here yet: the death of a guardian alone (SIGKILL). It comes to on_error, as
+ * ORTE_PROC_STATE_ABORTED_BY_SIG of a process of the protected job; the place for an answer is
+ * `handled`, and the answer would be as in node_lost: tell the coordinator which rank, exit code 0,
+ * WAITPID_FIRED and IOF_COMPLETE. For now it ends the job, as the death of a program does.
+ */
+#include "errmgr_correlated.h"
+
+#include <dirent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "opal/class/opal_bitmap.h"
+#include "opal/class/opal_hash_table.h"
+#include "orte/mca/plm/plm.h"
+#include "orte/mca/rml/rml.h"
+#include "orte/mca/routed/routed.h"
+#include "orte/mca/state/state.h"
+#include "orte/runtime/runtime.h"
+#include "orte/util/name_fns.h"
+#include "orte/util/proc_info.h"
+#include "orte/util/show_help.h"
+#include "orte/util/threads.h"
+
+static orte_state_cbfunc_t stock_comm_failed = NULL;
+static orte_state_cbfunc_t stock_error = NULL;
+/* Daemons that are gone, by vpid. */
+static opal_bitmap_t lost;
+static bool have_lost = false;
+/* The coordinator has been told of a loss and has not said yet how it ends. */
+static bool open_loss = false;
+
+bool mca_errmgr_correlated_may_recover(void)
+{
+    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    return p->recover && NULL != p->dir && '\0' != p->dir[0];
+}
+
+static bool is_ending(void)
+{
+    return orte_finalizing || orte_orteds_term_ordered || orte_abnormal_term_ordered
+           || orte_job_term_ordered;
+}
+
+static bool is_lost(orte_vpid_t vpid)
+{
+    return have_lost && opal_bitmap_is_set_bit(&lost, (int) vpid);
+}
+
+static bool runs_on(const orte_proc_t *proc, const orte_proc_t *daemon)
+{
+    return NULL != proc && NULL != proc->node && proc->node->daemon == daemon
+           && ORTE_PROC_STATE_TERMINATED > proc->state;
+}
+
+/* Does a job that nobody protects (MPI_Comm_spawn) lose a process? */
+static bool strangers_on(const orte_proc_t *daemon, orte_jobid_t protected_job)
+{
+    orte_job_t *job;
+    uint32_t key;
+    void *at;
+    int found = opal_hash_table_get_first_key_uint32(orte_job_data, &key, (void **) &job, &at);
+    while (OPAL_SUCCESS == found) {
+        bool theirs = NULL != job && job->jobid != protected_job
+                      && job->jobid != ORTE_PROC_MY_NAME->jobid;
+        for (int i = 0; theirs && i < job->procs->size; i++) {
+            if (runs_on(opal_pointer_array_get_item(job->procs, i), daemon)) {
+                return true;
+            }
+        }
+        found = opal_hash_table_get_next_key_uint32(orte_job_data, &key, (void **) &job, at, &at);
+    }
+    return false;
+}
+
+/* The job that goes on without this daemon; NULL: none does. */
+static orte_job_t *can_be_recovered(const orte_proc_t *daemon)
+{
+    orte_jobid_t id = mca_errmgr_correlated_protected_job();
+    orte_job_t *job = ORTE_JOBID_INVALID == id ? NULL : orte_get_job_data_object(id);
+    if (!mca_errmgr_correlated_may_recover() || NULL == job || NULL == daemon->node) {
+        return NULL;
+    }
+    /* Before all programs run, Open MPI waits for what the lost daemon should say. */
+    bool runs = 0 < job->num_procs && job->num_launched == job->num_procs;
+    return runs && !strangers_on(daemon, id) ? job : NULL;
+}
+
+/* False: it is not lost in a way that we could answer. */
+static bool node_lost(const orte_process_name_t *name)
+{
+    orte_job_t *daemons = orte_get_job_data_object(name->jobid);
+    orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, (int) name->vpid);
+    orte_job_t *job = NULL == daemon ? NULL : can_be_recovered(daemon);
+    if (NULL == job || !mca_errmgr_correlated_coordinator_tell("lost", daemon->node->name)) {
+        return false;
+    }
+    if (!have_lost) {
+        OBJ_CONSTRUCT(&lost, opal_bitmap_t);
+        opal_bitmap_init(&lost, (int) daemons->num_procs);
+        have_lost = true;
+    }
+    opal_bitmap_set_bit(&lost, (int) name->vpid);
+    open_loss = true;
+    ORTE_FLAG_UNSET(daemon, ORTE_PROC_FLAG_ALIVE);
+    /* Otherwise the next message to all daemons ends mpirun, and so does the wait for their end. */
+    orte_process_name_t gone = *name;
+    orte_routed.route_lost(orte_rml.get_routed(orte_mgmt_conduit), &gone);
+    /* plm/rsh counts those whose client has ended by itself. */
+    if (ORTE_PROC_STATE_FAILED_TO_START != daemon->state) {
+        daemons->num_terminated++;
+    }
+    for (int i = 0; i < job->procs->size; i++) {
+        orte_proc_t *proc = opal_pointer_array_get_item(job->procs, i);
+        if (runs_on(proc, daemon)) {
+            /* Ended like this, and not aborted: nobody is to be told of a failure. */
+            proc->exit_code = 0;
+            ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
+            ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_IOF_COMPLETE);
+        }
+    }
+    return true;
+}
+
+static bool is_other_daemon(const orte_process_name_t *name)
+{
+    return ORTE_PROC_MY_NAME->jobid == name->jobid && ORTE_PROC_MY_NAME->vpid != name->vpid;
+}
+
+/* Does this error of a daemon mean that its node is gone? */
+static bool means_loss(const orte_state_caddy_t *caddy)
+{
+    switch (caddy->proc_state) {
+    case ORTE_PROC_STATE_COMM_FAILED:
+    case ORTE_PROC_STATE_UNABLE_TO_SEND_MSG:
+    case ORTE_PROC_STATE_NO_PATH_TO_TARGET:
+    case ORTE_PROC_STATE_FAILED_TO_CONNECT:
+    case ORTE_PROC_STATE_HEARTBEAT_FAILED:
+    case ORTE_PROC_STATE_FAILED_TO_START: /* the rsh client of a running daemon has ended */
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* True: nothing is left to do about it. */
+static bool handled(const orte_state_caddy_t *caddy)
+{
+    const orte_process_name_t *name = &caddy->name;
+    if (!is_other_daemon(name) || !means_loss(caddy)) {
+        return false;
+    }
+    if (is_lost(name->vpid)) {
+        if (ORTE_PROC_STATE_FAILED_TO_START == caddy->proc_state && !is_ending()) {
+            orte_exit_status = 0;
+        }
+        return true;
+    }
+    if (is_ending()) {
+        return false;
+    }
+    orte_job_t *daemons = orte_get_job_data_object(name->jobid);
+    orte_proc_t *daemon = NULL == daemons
+                              ? NULL
+                              : opal_pointer_array_get_item(daemons->procs, (int) name->vpid);
+    /* One that never reported was never started. */
+    if (NULL == daemon || !ORTE_FLAG_TEST(daemon, ORTE_PROC_FLAG_ALIVE) || !node_lost(name)) {
+        return false;
+    }
+    if (ORTE_PROC_STATE_FAILED_TO_START == caddy->proc_state) {
+        orte_exit_status = 0;
+    }
+    return true;
+}
+
+static void on_comm_failed(int fd, short flags, void *data)
+{
+    orte_state_caddy_t *caddy = (orte_state_caddy_t *) data;
+    ORTE_ACQUIRE_OBJECT(caddy);
+    if (handled(caddy)) {
+        OBJ_RELEASE(caddy);
+        return;
+    }
+    stock_comm_failed(fd, flags, data);
+}
+
+static void on_error(int fd, short flags, void *data)
+{
+    orte_state_caddy_t *caddy = (orte_state_caddy_t *) data;
+    ORTE_ACQUIRE_OBJECT(caddy);
+    if (handled(caddy)) {
+        OBJ_RELEASE(caddy);
+        return;
+    }
+    stock_error(fd, flags, data);
+}
+
+/* Keepalive says nothing as long as something that was sent is not acknowledged; this does. */
+static void limit_silence(int fd)
+{
+    unsigned int ms = CORRELATED_SILENCE_MS;
+    int domain = 0;
+    socklen_t size = sizeof(domain);
+    if (0 == getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)
+        && (AF_INET == domain || AF_INET6 == domain)) {
+        (void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+    }
+}
+
+void mca_errmgr_correlated_loss_watch(void)
+{
+    DIR *folder = mca_errmgr_correlated_may_recover() ? opendir("/proc/self/fd") : NULL;
+    if (NULL == folder) {
+        return;
+    }
+    /* Open MPI does not show which connections are to daemons. Others of mpirun stay on its host,
+     * where nothing is silent for so long. */
+    for (struct dirent *entry = readdir(folder); NULL != entry; entry = readdir(folder)) {
+        limit_silence(atoi(entry->d_name));
+    }
+    closedir(folder);
+}
+
+void mca_errmgr_correlated_loss_failed(const char *reason)
+{
+    if (is_ending()) {
+        return;
+    }
+    orte_show_help(CORRELATED_ERRMGR_HELP, "not-recovered", true, reason);
+    /* Not one that a lost daemon has left there. */
+    orte_exit_status = ORTE_ERROR_DEFAULT_EXIT_CODE;
+    /* As when a process aborts: daemons take their processes along. */
+    orte_job_term_ordered = true;
+    orte_plm.terminate_orteds();
+}
+
+void mca_errmgr_correlated_loss_recovered(void)
+{
+    open_loss = false;
+}
+
+bool mca_errmgr_correlated_loss_is_open(void)
+{
+    return open_loss;
+}
+
+int mca_errmgr_correlated_loss_open(void)
+{
+    orte_state_t *state;
+    OPAL_LIST_FOREACH(state, &orte_proc_states, orte_state_t) {
+        if (ORTE_PROC_STATE_COMM_FAILED == state->proc_state) {
+            stock_comm_failed = state->cbfunc;
+            state->cbfunc = on_comm_failed;
+        } else if (ORTE_PROC_STATE_ERROR == state->proc_state) {
+            stock_error = state->cbfunc;
+            state->cbfunc = on_error;
+        }
+    }
+    return NULL == stock_comm_failed || NULL == stock_error ? ORTE_ERR_NOT_FOUND : ORTE_SUCCESS;
+}
+
+void mca_errmgr_correlated_loss_close(void)
+{
+    if (have_lost) {
+        OBJ_DESTRUCT(&lost);
+        have_lost = false;
+    }
+}

@@ -1,0 +1,122 @@
+//! Nodes that are lost, as mpirun tells: it has left them out, and waits for what we make of it.
+
+use super::job::{Effect, Job};
+use super::setup::LINE_BYTES_MAX;
+use serde_json::json;
+
+/// What mpirun says after the setup, cut into lines.
+#[derive(Debug, Default)]
+pub struct Words(Vec<u8>);
+
+impl Words {
+    /// More of it.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+        if self.0.len() > LINE_BYTES_MAX && !self.0.contains(&b'\n') {
+            self.0.clear();
+        }
+    }
+
+    /// The next line that is whole.
+    pub fn next_line(&mut self) -> Option<String> {
+        let end = self.0.iter().position(|&byte| byte == b'\n')?;
+        let line: Vec<u8> = self.0.drain(..=end).collect();
+        Some(String::from_utf8_lossy(&line[..end]).into_owned())
+    }
+}
+
+/// Whether two names are of the same host: mpirun may leave the domain out.
+pub(super) fn same_host(one: &str, other: &str) -> bool {
+    let bare = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    one == other || (bare(one) == bare(other) && (one.contains('.') != other.contains('.')))
+}
+
+impl Job {
+    /// A line from mpirun.
+    pub fn hear_mpirun(&mut self, now: u64, line: &str) {
+        match line.split_once(' ') {
+            Some(("lost", node)) => self.node_lost(now, node),
+            _ => self.effects.push_back(Effect::Log(
+                json!({"event": "nonsense", "from": "mpirun", "what": line}),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::setup::Setup;
+    use super::*;
+    use rustbtl_coordination::control::FromNode;
+    use rustbtl_fragments::ids::{Incarnation, PeerId};
+    use serde_json::Value;
+
+    fn job() -> Job {
+        let mut job = Job::new("j".into(), Setup { size: 3, ..Setup::default() });
+        for (rank, node) in [(0, "n0"), (1, "n1.domain"), (2, "n1.domain")] {
+            let (rank, incarnation) = (PeerId(rank), Incarnation::default());
+            let message = FromNode::Guardian { rank, size: 3, incarnation, pid: 1 };
+            job.hear(0, node, message);
+        }
+        while job.next_effect().is_some() {}
+        job
+    }
+
+    fn effects(job: &mut Job) -> (Value, String) {
+        let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
+        let Some(Effect::TellMpirun(word)) = job.next_effect() else { panic!("an answer") };
+        assert_eq!(job.next_effect(), None);
+        (event, word)
+    }
+
+    #[test]
+    fn mpirun_is_told_that_ranks_do_not_come_back() {
+        let mut job = job();
+        job.hear_mpirun(7, "lost n1");
+        let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
+        assert_eq!(event, json!({"event": "node_lost", "node": "n1", "ranks": [1, 2]}));
+        let (event, word) = effects(&mut job);
+        assert_eq!(event["event"], "not_recovered");
+        assert_eq!(word, "fail node n1 was lost while the job started");
+    }
+
+    #[test]
+    fn a_node_without_ranks_is_no_loss() {
+        let mut job = job();
+        job.hear_mpirun(7, "lost n2");
+        let (event, word) = effects(&mut job);
+        assert_eq!(event["ranks"], json!([]));
+        assert_eq!(word, "recovered");
+    }
+
+    #[test]
+    fn nonsense_is_noted_and_changes_nothing() {
+        for line in ["", "lost", "found n1"] {
+            let mut job = job();
+            job.hear_mpirun(7, line);
+            let Some(Effect::Log(event)) = job.next_effect() else { panic!("{line}") };
+            assert_eq!((&event["event"], &event["what"]), (&json!("nonsense"), &json!(line)));
+            assert_eq!(job.next_effect(), None);
+        }
+    }
+
+    #[test]
+    fn names_with_and_without_domain_are_of_one_host() {
+        assert!(same_host("n1", "n1") && same_host("n1", "n1.a") && same_host("n1.a", "n1"));
+        assert!(!same_host("n1.a", "n1.b") && !same_host("n1", "n11") && !same_host("n1", "n2"));
+    }
+
+    #[test]
+    fn lines_are_whole_however_they_come() {
+        let mut words = Words::default();
+        words.add(b"lost n");
+        assert_eq!(words.next_line(), None);
+        words.add(b"1\nlost n2\nlo");
+        assert_eq!(words.next_line().as_deref(), Some("lost n1"));
+        assert_eq!(words.next_line().as_deref(), Some("lost n2"));
+        assert_eq!(words.next_line(), None);
+        words.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        words.add(b"lost n3\n");
+        assert_eq!(words.next_line().as_deref(), Some("lost n3"));
+    }
+}

@@ -1,0 +1,379 @@
+//! Sets that go back alone: from the news that a rank has fallen or its node is lost to the moment
+//! when it has caught up. Part of [`Job`]: no I/O.
+//!
+//! ```text
+//!  fallen ──Restore / Adopt──> restoring ──all say Hello──> meeting ──Cards, all Ready──> behind
+//!         ──all CaughtUp──> over
+//! ```
+//! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that it never
+//!    ran in.
+//! 2. Cards are sent when every rank of every set that is restoring has said who it is: nobody waits
+//!    for an address of an earlier life.
+//! 3. A rank is restored by its own guardian if that lives, else by one that a guardian of another
+//!    node starts; never by both: who was thought to be lost and comes back is ended.
+//! 4. A set that falls again while it goes back begins anew; one that falls [`FALLS_MAX`] times
+//!    without a new line is given up.
+
+use super::job::{Effect, Job, Rank};
+use super::loss::same_host;
+use crate::store;
+use rustbtl_coordination::control::{LineId, RankCard, ToNode, ToRank};
+use rustbtl_coordination::lines::{Input, Lines};
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a set is started again from the same line.
+const FALLS_MAX: u32 = 5;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Its ranks are being made from their images.
+    Restoring,
+    /// They learn the others' addresses, and the others theirs.
+    Meeting,
+    /// They repeat what was lost.
+    Behind,
+}
+
+/// A set that goes back.
+#[derive(Clone, Debug)]
+pub(super) struct Going {
+    phase: Phase,
+    line: LineId,
+    incarnation: Incarnation,
+    /// Who has done what this phase waits for.
+    done: BTreeSet<PeerId>,
+    since_ms: u64,
+}
+
+impl Going {
+    /// For people.
+    pub(super) fn state(&self) -> &'static str {
+        match self.phase {
+            Phase::Restoring => "restoring",
+            Phase::Meeting => "meeting the others",
+            Phase::Behind => "catching up",
+        }
+    }
+}
+
+/// All that is known of sets that went back.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recovery {
+    pub(super) going: BTreeMap<SetId, Going>,
+    /// How often a set fell since a line of it was complete.
+    falls: BTreeMap<SetId, (LineId, u32)>,
+    /// The job cannot go on: said once.
+    failed: bool,
+}
+
+impl Job {
+    /// The youngest line that a set can go back to alone.
+    fn line_for(&self, set: SetId) -> Option<LineId> {
+        let machine = self.machine.as_ref()?;
+        machine.lines_of(set).last().map(LineId)
+    }
+
+    /// The program of a rank was ended by a signal; its guardian waits. `incarnation`: of the
+    /// program that has fallen.
+    pub(super) fn fallen(&mut self, now: u64, id: PeerId, status: i32, incarnation: Incarnation) {
+        let Some(rank) = self.ranks.get(&id) else { return };
+        let (set, node) = (rank.set, rank.node.clone());
+        self.log(json!({
+            "event": "fallen", "rank": id.0, "node": node, "signal": libc::WTERMSIG(status),
+            "incarnation": incarnation.0
+        }));
+        let Some(set) = set else { return self.give_up(id) };
+        if self.recovery.going.get(&set).is_some_and(|going| incarnation < going.incarnation) {
+            // It is about to hear that its set goes back.
+            return;
+        }
+        if let Err(reason) = self.go_back(now, set) {
+            self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
+            let members = self.members(&[set]);
+            members.into_iter().for_each(|rank| self.give_up(rank));
+        }
+    }
+
+    fn give_up(&mut self, rank: PeerId) {
+        self.effects.push_back(Effect::Send(rank, ToNode::GiveUp { rank }));
+    }
+
+    /// A node is gone, with everything on it.
+    pub fn node_lost(&mut self, now: u64, node: &str) {
+        let on_it = |rank: &Rank| same_host(&rank.node, node) && rank.ended.is_none();
+        let lost: Vec<PeerId> =
+            self.ranks.iter().filter(|(_, rank)| on_it(rank)).map(|(&id, _)| id).collect();
+        let numbers: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
+        self.log(json!({"event": "node_lost", "node": node, "ranks": numbers}));
+        let mut sets = BTreeSet::new();
+        for id in lost {
+            let Some(rank) = self.ranks.get_mut(&id) else { continue };
+            (rank.here, rank.lost) = (false, true);
+            match rank.set {
+                Some(set) => sets.extend([set]),
+                None => return self.fail(format!("node {node} was lost while the job started")),
+            }
+        }
+        if sets.is_empty() {
+            self.effects.push_back(Effect::TellMpirun("recovered".into()));
+        }
+        for set in sets {
+            if let Err(reason) = self.go_back(now, set) {
+                return self.fail(format!("node {node} was lost, and {reason}"));
+            }
+        }
+    }
+
+    /// The job cannot go on.
+    fn fail(&mut self, reason: String) {
+        self.log(json!({"event": "not_recovered", "reason": reason}));
+        if !core::mem::replace(&mut self.recovery.failed, true) {
+            self.effects.push_back(Effect::TellMpirun(format!("fail {reason}")));
+        }
+    }
+
+    /// A rank could not be made from its image.
+    pub(super) fn not_restored(&mut self, id: PeerId, reason: &str) {
+        self.fail(format!("rank {id} is not started again: {reason}"));
+    }
+
+    /// Why this set cannot go back.
+    fn obstacle(&self) -> Option<&'static str> {
+        if !self.setup.recover {
+            Some("recovery is switched off (vprotocol_correlated_recover)")
+        } else if self.setup.directory.is_none() {
+            Some(
+                "there is nothing to go back to: start the job with --mca \
+                 vprotocol_correlated_dir DIR, a directory that all nodes share",
+            )
+        } else if self.may_finish {
+            Some("all ranks were past MPI_Finalize: nobody can repeat what it received")
+        } else if self.machine.is_none() {
+            Some("the job was still starting")
+        } else {
+            None
+        }
+    }
+
+    /// Order everything that takes a set back to its youngest line.
+    fn go_back(&mut self, now: u64, set: SetId) -> Result<(), String> {
+        if let Some(obstacle) = self.obstacle() {
+            return Err(obstacle.into());
+        }
+        let members = self.members(&[set]);
+        for &rank in &members {
+            self.input(now, Input::Lost { rank });
+        }
+        let line = self.line_for(set).ok_or_else(|| {
+            format!("no line of set {set} is complete yet, so there is nothing to go back to")
+        })?;
+        let falls = self.recovery.falls.entry(set).or_insert((line, 0));
+        if falls.0 != line {
+            *falls = (line, 0);
+        }
+        falls.1 += 1;
+        if falls.1 > FALLS_MAX {
+            return Err(format!(
+                "set {set} was started again from line {line} {FALLS_MAX} times and fell each time"
+            ));
+        }
+        let ran_in = members.iter().map(|rank| self.ranks[rank].incarnation.0).max().unwrap_or(0);
+        let given = self.recovery.going.get(&set).map_or(0, |going| going.incarnation.0);
+        let incarnation = Incarnation(ran_in.max(given) + 1);
+        let (phase, done, since_ms) = (Phase::Restoring, BTreeSet::new(), now);
+        let going = Going { phase, line, incarnation, done, since_ms };
+        self.recovery.going.insert(set, going);
+        self.log(json!({
+            "event": "back_to", "set": set.0, "line": line.0, "incarnation": incarnation.0,
+            "ranks": members.iter().map(|rank| rank.0).collect::<Vec<_>>()
+        }));
+        for &rank in &members {
+            if let Some(state) = self.ranks.get_mut(&rank) {
+                (state.ready, state.finishing) = (false, false);
+            }
+        }
+        self.place(set, &members)
+    }
+
+    /// Have the ranks of a set restored, by their own guardians or by others.
+    fn place(&mut self, set: SetId, members: &[PeerId]) -> Result<(), String> {
+        for &rank in members {
+            if self.ranks[&rank].here {
+                self.order_restore(set, rank);
+            }
+        }
+        let lost: Vec<PeerId> =
+            members.iter().copied().filter(|rank| self.ranks[rank].lost).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let hosts = self.hosts().ok_or("no other node is left to start its ranks on")?;
+        for (rank, &host) in lost.into_iter().zip(hosts.iter().cycle()) {
+            let node = self.ranks[&host].node.clone();
+            let Some((directory, incarnation)) = self.where_from(set) else { continue };
+            if let Some(state) = self.ranks.get_mut(&rank) {
+                (state.adopted_in, state.node) = (incarnation, node.clone());
+            }
+            self.log(json!({"event": "placed", "rank": rank.0, "set": set.0, "node": node}));
+            let order = ToNode::Adopt { host, rank, directory, incarnation };
+            self.effects.push_back(Effect::Send(host, order));
+        }
+        Ok(())
+    }
+
+    /// The ranks of the node with the fewest of them whose guardians orted has started.
+    fn hosts(&self) -> Option<Vec<PeerId>> {
+        let mut nodes: BTreeMap<&str, (usize, Vec<PeerId>)> = BTreeMap::new();
+        for (&id, rank) in self.ranks.iter().filter(|(_, rank)| rank.here) {
+            let (count, hosts) = nodes.entry(&rank.node).or_default();
+            *count += 1;
+            if rank.adopted_in == Incarnation(0) {
+                hosts.push(id);
+            }
+        }
+        let possible = nodes.into_values().filter(|(_, hosts)| !hosts.is_empty());
+        possible.min_by_key(|(count, _)| *count).map(|(_, hosts)| hosts)
+    }
+
+    /// Folder and incarnation of a set that goes back.
+    fn where_from(&self, set: SetId) -> Option<(String, Incarnation)> {
+        let going = self.recovery.going.get(&set)?;
+        Some((self.folder_of(going.line).display().to_string(), going.incarnation))
+    }
+
+    /// Where a line is: of this job, or of the one that it goes on with.
+    fn folder_of(&self, line: LineId) -> std::path::PathBuf {
+        match &self.setup.restore {
+            Some(folder) if store::line_number(folder) == Some(line) => folder.clone(),
+            _ => self.folder(line),
+        }
+    }
+
+    fn order_restore(&mut self, set: SetId, rank: PeerId) {
+        let Some((directory, incarnation)) = self.where_from(set) else { return };
+        let order = ToNode::Restore { rank, directory, incarnation };
+        self.effects.push_back(Effect::Send(rank, order));
+    }
+
+    /// Is this guardian that of the rank's present life?
+    pub fn accepts(&self, id: PeerId, incarnation: Incarnation) -> bool {
+        let Some(rank) = self.ranks.get(&id) else { return true };
+        !rank.lost && incarnation >= rank.adopted_in
+            || rank.lost && rank.adopted_in > Incarnation(0) && incarnation == rank.adopted_in
+    }
+
+    /// A guardian has come (again), whose program runs in this incarnation.
+    pub(super) fn guardian_of_going(&mut self, id: PeerId, incarnation: Incarnation) {
+        let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
+        let going = self.recovery.going.get(&set);
+        if going.is_some_and(|g| g.phase == Phase::Restoring && g.incarnation != incarnation) {
+            self.order_restore(set, id);
+        }
+    }
+
+    /// Is this rank's set on its way back?
+    pub(super) fn is_going(&self, id: PeerId) -> bool {
+        let set = self.ranks.get(&id).and_then(|rank| rank.set);
+        set.is_some_and(|set| self.recovery.going.contains_key(&set))
+    }
+
+    /// A rank of a set in this phase has done what the phase waits for. True: it was the last.
+    fn done(&mut self, id: PeerId, phase: Phase) -> Option<SetId> {
+        let set = self.ranks.get(&id)?.set?;
+        let all = self.members(&[set]).len();
+        let going = self.recovery.going.get_mut(&set).filter(|going| going.phase == phase)?;
+        going.done.insert(id);
+        if going.done.len() < all {
+            return None;
+        }
+        going.done.clear();
+        Some(set)
+    }
+
+    /// May this `Hello` be believed? A program that is about to be ended may still say it.
+    pub(super) fn is_of_this_life(&self, id: PeerId, incarnation: Incarnation) -> bool {
+        let set = self.ranks.get(&id).and_then(|rank| rank.set);
+        let going = set.and_then(|set| self.recovery.going.get(&set));
+        going.is_none_or(|going| going.incarnation == incarnation)
+    }
+
+    /// A rank that was started again has said who it is.
+    pub(super) fn is_back(&mut self, id: PeerId) {
+        if let Some(set) = self.done(id, Phase::Restoring)
+            && let Some(going) = self.recovery.going.get_mut(&set)
+        {
+            // The phase goes on until all sets have come so far (2).
+            going.done = self.ranks.keys().copied().collect();
+        }
+        self.introduce();
+    }
+
+    /// All that are being restored have said who they are: make them known to each other and to
+    /// everybody else.
+    fn introduce(&mut self) {
+        let restoring: Vec<SetId> = self
+            .recovery
+            .going
+            .iter()
+            .filter(|(_, going)| going.phase == Phase::Restoring)
+            .map(|(&set, _)| set)
+            .collect();
+        let all = self.ranks.len();
+        if restoring.is_empty()
+            || restoring.iter().any(|set| self.recovery.going[set].done.len() < all)
+        {
+            return;
+        }
+        let restarted = self.members(&restoring);
+        for set in &restoring {
+            if let Some(going) = self.recovery.going.get_mut(set) {
+                (going.phase, going.done) = (Phase::Meeting, BTreeSet::new());
+            }
+        }
+        let card = |(&rank, state): (&PeerId, &Rank)| RankCard {
+            rank,
+            incarnation: state.incarnation,
+            card: state.card.clone(),
+        };
+        let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
+        let theirs: Vec<RankCard> =
+            cards.iter().filter(|card| restarted.contains(&card.rank)).cloned().collect();
+        for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
+            let cards = if restarted.contains(&rank) { cards.clone() } else { theirs.clone() };
+            self.send(rank, ToRank::Cards { cards, restarted: restarted.clone() });
+        }
+    }
+
+    /// A rank that was started again takes part in the job.
+    pub(super) fn is_ready(&mut self, now: u64, id: PeerId) {
+        let Some(set) = self.done(id, Phase::Meeting) else { return };
+        let Some(going) = self.recovery.going.get_mut(&set) else { return };
+        going.phase = Phase::Behind;
+        let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
+        self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
+        self.input(now, Input::Back { set, line: line.0 });
+        if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
+            self.effects.push_back(Effect::TellMpirun("recovered".into()));
+        }
+    }
+
+    /// A rank has repeated all that others have of its lost future.
+    pub(super) fn has_caught_up(&mut self, now: u64, id: PeerId) {
+        let Some(set) = self.done(id, Phase::Behind) else { return };
+        let since = self.recovery.going.remove(&set).map_or(now, |going| going.since_ms);
+        let ms = now.saturating_sub(since);
+        self.log(json!({"event": "caught_up", "set": set.0, "ms": ms}));
+        self.input(now, Input::CaughtUp { set });
+    }
+
+    /// Nothing is unprotected: a line of all sets as soon as the job runs.
+    pub(super) fn first_line(&mut self, now: u64) {
+        if self.obstacle().is_some() || self.machine.as_ref().and_then(Lines::last_global).is_some()
+        {
+            return;
+        }
+        self.input(now, Input::Checkpoint { exit: false });
+    }
+}

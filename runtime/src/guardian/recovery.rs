@@ -1,0 +1,195 @@
+//! A rank whose program was ended by a signal is not lost: its guardian tells the coordinator, and
+//! makes the program anew from its image if that is what it says. A guardian also starts others,
+//! for ranks whose node is lost.
+//!
+//! 1. The guardian stays what orted knows: it ends when its rank has ended for good, and not before
+//!    the guardians that it has started.
+//! 2. Without a coordinator, or if it does not decide in time, the rank ends as it has ended.
+
+use super::images::{ImageStore, file_name};
+use super::output::Ends;
+use super::{Guardian, open_output};
+use crate::link::Link;
+use crate::os::{self, Pid};
+use crate::settings::{self, Settings};
+use rustbtl_coordination::control::{FromNode, ToRank};
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the decision about a fallen rank may take.
+const DECISION: Duration = Duration::from_secs(30);
+/// How long a killed program may take to go.
+const KILLED: Duration = Duration::from_secs(30);
+
+/// The program was ended by a signal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fallen {
+    /// As waitpid tells it.
+    pub status: i32,
+    /// When the decision is not awaited any more.
+    pub until: Instant,
+}
+
+impl Fallen {
+    /// Nobody has decided in time.
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+}
+
+/// Make the program from its image in the folder `line`.
+pub(super) fn restore(
+    store: &dyn ImageStore,
+    settings: &Settings,
+    line: &Path,
+    socket: OwnedFd,
+    ends: Ends,
+) -> Result<Pid, String> {
+    let image = line.join(file_name(settings.rank));
+    let standard = ends.numbers();
+    let restored = store.restore(&image, settings.incarnation, socket.as_raw_fd(), standard);
+    // Or the end of the output would never be seen.
+    drop(ends);
+    restored.map_err(|problem| {
+        format!(
+            "rank {} cannot be restored from {} on node {}: {problem}",
+            settings.rank,
+            image.display(),
+            os::hostname()
+        )
+    })
+}
+
+impl Guardian {
+    /// That the program runs in, or ran in.
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.rank.incarnation().max(self.settings.incarnation)
+    }
+
+    /// Is it worth asking the coordinator about a program that has ended like this?
+    pub(super) fn may_come_back(&self, status: i32) -> bool {
+        libc::WIFSIGNALED(status) && !self.ending && self.rank.is_protected()
+    }
+
+    /// Ask it.
+    pub(super) fn fall(&mut self, status: i32) {
+        self.fallen = Some(Fallen { status, until: Instant::now() + DECISION });
+        let rank = self.settings.rank;
+        let incarnation = self.incarnation();
+        self.tell(&FromNode::Fallen { rank, status, incarnation });
+        if matches!(self.agent, super::Agent::None) {
+            self.give_up();
+        }
+    }
+
+    /// It is not started again.
+    pub(super) fn give_up(&mut self) {
+        if let Some(fallen) = &mut self.fallen {
+            fallen.until = Instant::now();
+        }
+    }
+
+    /// Start the rank again, whether its program has ended or not.
+    pub(super) fn start_again(&mut self, line: PathBuf, incarnation: Incarnation) {
+        if self.ended.is_some() || self.ending {
+            return;
+        }
+        let status = self.kill_program();
+        // What was printed is not lost, and not printed again.
+        if let Some(output) = &mut self.rank.output {
+            output.drain();
+        }
+        self.rank.output = None;
+        self.made_anew |= self.settings.restore.is_none();
+        self.settings.incarnation = incarnation;
+        self.settings.restore = Some(line.clone());
+        if let Err(reason) = self.make_anew(&line) {
+            say!("{reason}");
+            let rank = self.settings.rank;
+            let until = Instant::now() + DECISION;
+            self.fallen = Some(Fallen { status: status.unwrap_or(libc::SIGKILL), until });
+            self.tell(&FromNode::NotRestored { rank, reason });
+        }
+    }
+
+    /// How it has ended, if it had not before.
+    fn kill_program(&mut self) -> Option<i32> {
+        let before = self.fallen.take().map(|fallen| fallen.status);
+        let Some(program) = self.rank.program() else { return before };
+        os::kill(program, libc::SIGKILL);
+        let until = Instant::now() + KILLED;
+        let mut status = None;
+        while status.is_none() && Instant::now() < until {
+            status = os::reap(program).ok().flatten();
+            if status.is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.rank.is_dead();
+        status.or(before)
+    }
+
+    fn make_anew(&mut self, line: &Path) -> Result<(), String> {
+        let what = |error: std::io::Error| format!("rank {}: {error}", self.settings.rank);
+        let (ours, theirs) = UnixStream::pair().map_err(what)?;
+        let link = Link::new(ours).map_err(what)?;
+        let (output, ends) = open_output(&self.settings);
+        let theirs = OwnedFd::from(theirs);
+        let pid = restore(&*self.store, &self.settings, line, theirs, ends)?;
+        self.rank.reborn(pid, link, output);
+        let incarnation = self.settings.incarnation;
+        self.rank.say(&ToRank::Reborn { incarnation });
+        Ok(())
+    }
+
+    /// Start a guardian for a rank whose node is lost.
+    pub(super) fn adopt(&mut self, rank: PeerId, line: &str, incarnation: Incarnation) {
+        let mut guardian = Command::new("/proc/self/exe");
+        guardian.arg("guardian").arg(crate::command::PLACEHOLDER).stdin(Stdio::null());
+        guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
+        guardian.env(settings::RESTORE, line);
+        guardian.env(settings::INCARNATION, incarnation.to_string());
+        match guardian.spawn() {
+            Ok(child) => self.adopted.push(child),
+            Err(error) => {
+                let node = os::hostname();
+                let reason = format!("starting a guardian for rank {rank} on node {node}: {error}");
+                self.tell(&FromNode::NotRestored { rank, reason });
+            }
+        }
+    }
+
+    /// Once the own program has ended with `status` and all adopted guardians have: the status of
+    /// all of them together. A failure does not wait for anybody.
+    pub(super) fn status_of_adopted(&mut self, status: i32) -> Option<i32> {
+        let mut failed = (status != 0).then_some(status);
+        let running = |child: &mut Child| match child.try_wait() {
+            Ok(Some(status)) => {
+                failed = failed.or((!status.success()).then_some(status.into_raw()));
+                false
+            }
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        let mut adopted = core::mem::take(&mut self.adopted);
+        adopted.retain_mut(running);
+        self.adopted = adopted;
+        failed.or(self.adopted.is_empty().then_some(status))
+    }
+
+    /// The job goes on without this rank, which was thought to be lost and was started elsewhere.
+    pub(super) fn end_here(&mut self, reason: &str) -> ! {
+        say!("rank {} on node {}: {reason}", self.settings.rank, os::hostname());
+        self.end_group()
+    }
+
+    /// Is it the process that gives orders to the group?
+    pub(super) fn orted_is(&self, sender: Pid) -> bool {
+        sender != 0 && (sender == os::parent() || sender == os::parent_of(os::parent()))
+    }
+}

@@ -1,0 +1,72 @@
+//! `rustbtl leave`: a client of Open MPI's runtime that comes and goes in the name of a rank.
+//!
+//! A program that was made anew from its image has no connection to the server any more, and cannot
+//! take its leave in MPI_Finalize; without that, mpirun takes its end for a failure. The server
+//! knows a client by name, rank and user, not by its process, so another process can do it: what
+//! it needs is in the environment that orted has given the guardian (FACTS-openmpi §5).
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long it may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// From PMIx's public interface, version 2 and later.
+type Init = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> c_int;
+type Finalize = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
+
+fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: an open library and a C string.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if found.is_null() {
+        Err(format!("libpmix has no {}", name.to_string_lossy()))
+    } else {
+        Ok(found)
+    }
+}
+
+/// Come and go.
+///
+/// # Errors
+/// There is no PMIx library, or the server does not let this process in.
+pub fn leave() -> Result<(), String> {
+    let name = CString::from(c"libpmix.so.2");
+    // SAFETY: a C string; the library's initialisers are those of a client.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if library.is_null() {
+        return Err("libpmix.so.2 cannot be loaded".into());
+    }
+    let (init, finalize) = (symbol(library, c"PMIx_Init")?, symbol(library, c"PMIx_Finalize")?);
+    // SAFETY: the function's type, as PMIx declares it.
+    let init: Init = unsafe { core::mem::transmute(init) };
+    // SAFETY: the function's type, as PMIx declares it.
+    let finalize: Finalize = unsafe { core::mem::transmute(finalize) };
+    // SAFETY: who we are is in the environment; no further wishes.
+    let rc = unsafe { init(core::ptr::null_mut(), core::ptr::null_mut(), 0) };
+    if rc != 0 {
+        return Err(format!("PMIx_Init: {rc}"));
+    }
+    // SAFETY: initialised; no further wishes.
+    match unsafe { finalize(core::ptr::null_mut(), 0) } {
+        0 => Ok(()),
+        rc => Err(format!("PMIx_Finalize: {rc}")),
+    }
+}
+
+/// Have it done by a process of its own: the library starts threads and takes descriptors.
+pub fn have_left() {
+    let mut client = Command::new("/proc/self/exe");
+    client.arg("leave").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut client) = client.spawn() else { return };
+    let until = Instant::now() + PATIENCE;
+    // If it fails, mpirun says that the rank has ended improperly.
+    while let Ok(None) = client.try_wait() {
+        if Instant::now() > until {
+            let _ = client.kill();
+            let _ = client.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

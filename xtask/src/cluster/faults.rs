@@ -1,0 +1,194 @@
+//! What breaks while the job runs: nodes, cables, programs of ranks.
+//!
+//! Moments count from when the job is ready: the coordinator has written that all ranks have called
+//! MPI_Init. A job without a coordinator is ready when the programs of all ranks run.
+
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use super::nodes::Node;
+use super::story::Story;
+use super::{network, processes};
+use crate::error::{Result, failure};
+use crate::sys;
+
+/// How often a node is looked through for processes that were just being started.
+const ROUNDS_MAX: u32 = 1000;
+
+/// What breaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Every process of this node is killed.
+    KillNode(u32),
+    /// The cable of this node is pulled: nobody is told.
+    CutNode(u32),
+    /// The program of this rank is killed.
+    KillRank(u32),
+}
+
+/// When it breaks.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Moment {
+    /// So long after the job is ready.
+    Ready(Duration),
+    /// When this line, or a later one, is complete.
+    Line(u64),
+}
+
+/// `I@SECS`: which one, and seconds after the job is ready.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Timed(pub u32, pub Moment);
+
+impl FromStr for Timed {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (who, when) = split(text, "NUMBER@SECONDS")?;
+        let seconds = when.parse().ok().filter(|s| (0.0..1e9).contains(s));
+        let seconds = seconds.ok_or_else(|| format!("`{when}` is no number of seconds"))?;
+        Ok(Timed(who, Moment::Ready(Duration::from_secs_f64(seconds))))
+    }
+}
+
+/// `I@K`: which one, and the number of a line.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AfterLine(pub u32, pub Moment);
+
+impl FromStr for AfterLine {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (who, when) = split(text, "NUMBER@LINE")?;
+        let line = when.parse().map_err(|_| format!("`{when}` is no number of a line"))?;
+        Ok(AfterLine(who, Moment::Line(line)))
+    }
+}
+
+fn split<'t>(text: &'t str, form: &str) -> std::result::Result<(u32, &'t str), String> {
+    let (who, when) = text.split_once('@').ok_or_else(|| format!("give it as {form}"))?;
+    Ok((who.parse().map_err(|_| format!("`{who}` is no number"))?, when))
+}
+
+/// Everything that is still to break, and what the job has said.
+pub struct Faults {
+    waiting: Vec<(Moment, Fault)>,
+    story: Story,
+}
+
+impl Faults {
+    /// All of them.
+    pub fn new(all: Vec<(Moment, Fault)>) -> Self {
+        Self { waiting: all, story: Story::default() }
+    }
+
+    /// Is there anything to wait for?
+    pub fn any(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Those whose moment is known now, with the time until then.
+    pub fn look(&mut self, ranks: u32) -> Vec<(Duration, Fault)> {
+        self.story.read_on(ranks);
+        let (ready, line) = (self.story.ready, self.story.line);
+        let is_known = |moment: &Moment| match *moment {
+            Moment::Ready(_) => ready,
+            Moment::Line(wanted) => line.is_some_and(|line| line >= wanted),
+        };
+        let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
+        let after = |(moment, fault)| match moment {
+            Moment::Ready(after) => (after, fault),
+            Moment::Line(_) => (Duration::ZERO, fault),
+        };
+        known.map(after).collect()
+    }
+
+    /// Breaks it; says in words what was done.
+    pub fn strike(&mut self, fault: Fault, nodes: &[Node], ranks: u32) -> Result<String> {
+        match fault {
+            Fault::KillNode(node) => {
+                let node = get(nodes, node)?;
+                Ok(format!("killed node {} ({} processes)", node.name, kill_node(node)))
+            }
+            Fault::CutNode(number) => {
+                let node = get(nodes, number)?;
+                network::cut(number)?;
+                Ok(format!("cut node {} off", node.name))
+            }
+            Fault::KillRank(rank) => {
+                self.story.read_on(ranks);
+                let Some(pid) = self.program(rank) else {
+                    return Ok(format!("there is no program of rank {rank}"));
+                };
+                sys::kill(pid, libc::SIGKILL);
+                Ok(format!("killed rank {rank} (process {pid})"))
+            }
+        }
+    }
+
+    /// The program of a rank: what it has said itself, or the first process that names the rank.
+    fn program(&self, rank: u32) -> Option<libc::pid_t> {
+        let is_it = |pid: libc::pid_t| processes::program_of(pid) == Some(rank);
+        let said = self.story.pids.get(&rank).copied().filter(|&pid| is_it(pid));
+        said.or_else(|| processes::find(is_it))
+    }
+}
+
+fn get(nodes: &[Node], node: u32) -> Result<&Node> {
+    nodes.get(node as usize).ok_or_else(|| failure!("there is no node n{node}"))
+}
+
+/// Until nothing runs there any more; gives the number of processes.
+fn kill_node(node: &Node) -> usize {
+    let mut killed = 0;
+    for _ in 0..ROUNDS_MAX {
+        let running = processes::in_network(&node.namespaces[0]);
+        if running.is_empty() {
+            break;
+        }
+        for &pid in &running {
+            sys::kill(pid, libc::SIGKILL);
+        }
+        killed = killed.max(running.len());
+        thread::sleep(Duration::from_millis(1));
+    }
+    killed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_read_and_nonsense_is_not() {
+        let ready = |ms| Moment::Ready(Duration::from_millis(ms));
+        assert_eq!("2@1.5".parse(), Ok(Timed(2, ready(1500))));
+        assert_eq!("0@0".parse(), Ok(Timed(0, ready(0))));
+        assert_eq!("3@2".parse(), Ok(AfterLine(3, Moment::Line(2))));
+        for bad in ["", "1", "@", "1@", "@1", "n1@1", "1@x", "1@-1", "1@inf", "1@nan", "-1@1"] {
+            assert!(bad.parse::<Timed>().is_err(), "{bad}");
+        }
+        for bad in ["1@1.5", "1@-1", "1", "x@1"] {
+            assert!(bad.parse::<AfterLine>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nothing_breaks_before_its_moment() {
+        let second = Duration::from_secs(1);
+        let first = (Moment::Ready(second), Fault::KillNode(1));
+        let second_line = (Moment::Line(2), Fault::CutNode(2));
+        let mut faults = Faults::new(vec![first, second_line]);
+        // No job of so many ranks runs beside this test.
+        let nobody = u32::MAX;
+        assert_eq!(faults.look(nobody), []);
+        faults.story.ready = true;
+        assert_eq!(faults.look(nobody), [(second, Fault::KillNode(1))]);
+        faults.story.line = Some(1);
+        assert_eq!(faults.look(nobody), []);
+        assert!(faults.any());
+        faults.story.line = Some(3);
+        assert_eq!(faults.look(nobody), [(Duration::ZERO, Fault::CutNode(2))]);
+        assert!(!faults.any());
+    }
+}

@@ -1,0 +1,101 @@
+//! What the coordinator of the running job has written down: when it is ready, lines, process ids.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
+
+use serde_json::Value;
+
+use super::processes::{all, find, is, program_of};
+
+/// What is known of the job so far.
+#[derive(Default)]
+pub struct Story {
+    /// The coordinator's list of events.
+    file: Option<File>,
+    /// Read, and not yet a whole line.
+    text: Vec<u8>,
+    /// All ranks have called MPI_Init.
+    pub ready: bool,
+    /// The last line of all ranks or of a set that is complete.
+    pub line: Option<u64>,
+    /// The process id of each rank's program, the newest.
+    pub pids: BTreeMap<u32, libc::pid_t>,
+}
+
+impl Story {
+    /// Looks what is new, in a job of so many ranks.
+    pub fn read_on(&mut self, ranks: u32) {
+        self.file = self.file.take().or_else(open);
+        match &mut self.file {
+            Some(file) => {
+                let mut more = Vec::new();
+                // What cannot be read now is read later.
+                let _ = file.read_to_end(&mut more);
+                self.add(&more);
+            }
+            // It is started before the programs are: there is none, so nobody says that all ranks
+            // are ready. Then it counts that their programs run.
+            None if !self.ready => {
+                let running: BTreeSet<u32> = all().filter_map(program_of).collect();
+                self.ready = running.len() == ranks as usize && coordinator().is_none();
+            }
+            None => (),
+        }
+    }
+
+    fn add(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(text);
+        while let Some(end) = self.text.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.text.drain(..=end).collect();
+            self.hear(&serde_json::from_slice(&line).unwrap_or_default());
+        }
+    }
+
+    fn hear(&mut self, event: &Value) {
+        match event["event"].as_str() {
+            Some("ready") => self.ready = true,
+            Some("complete") => self.line = self.line.max(event["line"].as_u64()),
+            Some("rank") => {
+                let number = |key: &str| event[key].as_u64().and_then(|n| u32::try_from(n).ok());
+                if let (Some(rank), Some(pid)) = (number("rank"), number("pid")) {
+                    self.pids.insert(rank, pid as libc::pid_t);
+                }
+            }
+            _ => (),
+        }
+    }
+}
+
+fn coordinator() -> Option<libc::pid_t> {
+    find(|pid| is(pid, "rustbtl", "coordinator"))
+}
+
+/// The coordinator has it open, wherever it is: in the folder for lines, or in mpirun's own, which
+/// is only seen in the first node.
+fn open() -> Option<File> {
+    let folder = format!("/proc/{}/fd", coordinator()?);
+    let mut entries = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let file = entries.find(|link| {
+        let target = fs::read_link(link).unwrap_or_default();
+        target.extension().is_some_and(|ending| ending == "jsonl")
+    });
+    File::open(file?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_understood_in_whatever_pieces_they_come() {
+        let mut story = Story::default();
+        story.add(br#"{"event":"rank","rank":1,"pid":70,"set":0}"#);
+        assert!(story.pids.is_empty());
+        story.add(b"\nnonsense\n{\"event\":\"ready\",\"ranks\":2}\n{\"event\":\"com");
+        assert!(story.ready && story.line.is_none());
+        story.add(b"plete\",\"line\":3}\n{\"event\":\"rank\",\"rank\":1,\"pid\":71}\n");
+        assert_eq!(story.line, Some(3));
+        assert_eq!(story.pids, BTreeMap::from([(1, 71)]));
+    }
+}
