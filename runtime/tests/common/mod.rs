@@ -83,7 +83,7 @@ impl Job {
         let lines = scratch.0.join("lines");
         let line = restore.as_ref().map(|line| format!("restore {}\n", line.display()));
         let line = line.unwrap_or_default();
-        write!(input, "dir {}\nsize {size}\narg ./a\n{more}{line}go\n", lines.display())
+        write!(input, "dir {}\nsize {size}\narg ./a\nrecover 0\n{more}{line}go\n", lines.display())
             .expect("it reads");
         let mut says = BufReader::new(coordinator.stdout.take().expect("a pipe"));
         let mut answer = String::new();
