@@ -5,7 +5,7 @@
 mod null;
 
 use null::Pair;
-use rustbtl_fragments::engine::{Mode, Source, TagMatch};
+use rustbtl_fragments::engine::{Forced, Mode, Received, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -165,16 +165,26 @@ fn what_is_sent_now_is_received_unposted() {
     let first = hosts[0].frame.clone();
     assert!(engines[0].send_now(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));
     let second = hosts[0].frame.clone();
-    let (any, from) = (Source::Any, PeerId(0));
-    let wanted = engines[1].wants(comms[1], any, TagMatch::Is(3)).unwrap();
+    let (named, from) = (Source::Rank(CommRank(0)), PeerId(0));
+    // What is recorded or forced is posted.
+    assert_eq!(engines[1].wants(comms[1], Source::Any, TagMatch::Is(3)), None);
+    engines[1].begin_replay(&mut hosts[1], &Forced::default());
+    assert_eq!(engines[1].wants(comms[1], named, TagMatch::Is(3)), None);
+    engines[1].end_replay(&mut hosts[1]);
+    let wanted = engines[1].wants(comms[1], named, TagMatch::Is(3)).unwrap();
     assert!(engines[1].is_wanted(wanted, &first) && !engines[1].is_wanted(wanted, &second));
     let status = engines[1].on_frame_for(&mut hosts[1], from, &first, wanted, &mut bytes).unwrap();
     assert_eq!(status.map(|status| (status.tag, status.bytes)), Some((3, 8)));
     // Another message waits for its receive, and then nothing is received unposted.
     let status = engines[1].on_frame_for(&mut hosts[1], from, &second, wanted, &mut bytes).unwrap();
     assert_eq!(status, None);
-    assert_eq!(engines[1].wants(comms[1], any, TagMatch::Is(4)), None);
+    assert_eq!(engines[1].wants(comms[1], named, TagMatch::Is(4)), None);
     engines[1].check();
-    let here = engines[1].probe(comms[1], any, TagMatch::Is(4));
+    let here = engines[1].probe(comms[1], Source::Any, TagMatch::Is(4));
     assert_eq!(here.map(|status| status.bytes), Some(8));
+    // The receive that was not posted has its number all the same.
+    let tag = TagMatch::Is(5);
+    let next = engines[1].receive(&mut hosts[1], comms[1], Source::Any, tag, bytes, 0);
+    let Received::Pending(id) = next else { panic!("{next:?}") };
+    assert_eq!(engines[1].receive_name(id).map(|name| name.number), Some(2));
 }

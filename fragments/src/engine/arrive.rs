@@ -1,5 +1,6 @@
 //! Frames that arrive.
 
+use super::replay::message_name;
 use super::state::{Announced, Comm, Link, Message, Progress};
 use super::{Engine, FrameError, Host, Wanted};
 use crate::host::Status;
@@ -38,6 +39,7 @@ impl<H: Host> Engine<H> {
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
         debug_assert!(self.posted.is_empty() && self.unexpected.is_empty(), "E3: it is the first");
+        debug_assert!(self.replay.is_none() && wanted.0.source != ANY_SOURCE, "not recorded");
         let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
         if header.kind != Kind::Eager {
             return self.on_other(host, from, &header, frame).map(|()| None);
@@ -46,6 +48,8 @@ impl<H: Host> Engine<H> {
         self.accept(host, from, &header, payload.len() as u64)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         if wanted.0.takes(&key) {
+            // It has its number as if it had been posted: the next one's must not depend on that.
+            self.comms[wanted.1.0 as usize].posts += u64::from(wanted.0.is_user());
             return Ok(Some(self.deliver(host, buffer, key, payload)));
         }
         self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
@@ -84,7 +88,7 @@ impl<H: Host> Engine<H> {
     ) -> Result<(), FrameError> {
         self.accept(host, from, header, payload.len() as u64)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
-        if let Some(slot) = self.posted.take(key) {
+        if let Some(slot) = self.find_posted(host, key, from, header.sequence) {
             let mut receive = self.receives.take(slot);
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
@@ -152,10 +156,16 @@ impl<H: Host> Engine<H> {
         announced: Announced,
         inline: &[u8],
     ) {
-        let Some(slot) = self.posted.take(key) else {
+        let Some(slot) = self.find_posted(host, key, from, sequence) else {
             self.keep(key, from, sequence, total, inline, Some(announced));
             return;
         };
+        let receive = self.receives.at(slot);
+        if receive.progress == Progress::Posted {
+            let posted = (receive.key, receive.sequence);
+            let name = message_name(&key, from, sequence);
+            self.note_news(host, posted, Some(announced), name);
+        }
         let receive = self.receives.at_mut(slot);
         receive.key = key;
         receive.peer = from;
@@ -171,7 +181,7 @@ impl<H: Host> Engine<H> {
     /// A whole message of this process to itself.
     pub(super) fn arrive_own(&mut self, host: &mut H, key: Key, sequence: u64, payload: &[u8]) {
         let me = self.me;
-        if let Some(slot) = self.posted.take(key) {
+        if let Some(slot) = self.find_posted(host, key, me, sequence) {
             let mut receive = self.receives.take(slot);
             let status: Status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
@@ -196,7 +206,20 @@ impl<H: Host> Engine<H> {
         bytes.extend_from_slice(payload);
         let message = Message { key, peer, sequence, total, bytes, announced };
         let (slot, _) = self.messages.insert(message);
+        if self.replay.is_some() && self.set_aside(slot) {
+            return;
+        }
         self.unexpected.insert(slot, key);
+    }
+
+    /// The receive that takes an arriving message; it is taken out of `posted`.
+    #[inline]
+    fn find_posted(&mut self, host: &mut H, key: Key, from: PeerId, sequence: u64) -> Option<u32> {
+        if self.posted.is_plain() {
+            self.posted.take_plain(key)
+        } else {
+            self.take_rare(host, key, from, sequence)
+        }
     }
 
     /// E1: the next number of its stream, or an error. Counts the message.

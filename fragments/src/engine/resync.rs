@@ -208,7 +208,7 @@ impl<H: Host> Engine<H> {
         }
         let outgoing = self.peer(id).outgoing;
         for (_, _, receive) in self.receives.iter_mut() {
-            if receive.progress != Progress::Posted && receive.peer == id {
+            if receive.progress.is_matched() && receive.peer == id {
                 self.under_way -= u32::from(!outgoing && receive.progress.is_under_way());
                 receive.progress = Progress::Stale;
             }
@@ -257,7 +257,7 @@ impl<H: Host> Engine<H> {
             let mut header = Header::control(Kind::Resync, mine, incarnation, 0, 0);
             header.length = (HEADER_BYTES + body.len()) as u32;
             header.flags = if number == frames { FLAG_LAST } else { 0 };
-            self.enqueue(id, queued(&header.encode(), Body::Owned(body)), 0);
+            self.enqueue(host, id, queued(&header.encode(), Body::Owned(body)), 0);
         }
         self.flush(host);
     }
@@ -271,7 +271,7 @@ impl<H: Host> Engine<H> {
             }
         }
         for (_, _, receive) in self.receives.iter() {
-            if receive.progress != Progress::Posted && receive.peer == id {
+            if receive.progress.is_matched() && receive.peer == id {
                 entries.push(open(name_of(receive.key.context, receive.key.tag, receive.sequence)));
             }
         }
