@@ -166,8 +166,8 @@ fn what_is_sent_now_is_received_unposted() {
     assert!(engines[0].send_now(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));
     let second = hosts[0].frame.clone();
     let (named, from) = (Source::Rank(CommRank(0)), PeerId(0));
-    // What is recorded or forced is posted.
-    assert_eq!(engines[1].wants(comms[1], Source::Any, TagMatch::Is(3)), None);
+    // What is forced is posted, and what the library itself receives from anybody.
+    assert_eq!(engines[1].wants(comms[1], Source::Any, TagMatch::Is(-3)), None);
     engines[1].begin_replay(&mut hosts[1], &Forced::default());
     assert_eq!(engines[1].wants(comms[1], named, TagMatch::Is(3)), None);
     engines[1].end_replay(&mut hosts[1]);
@@ -187,4 +187,19 @@ fn what_is_sent_now_is_received_unposted() {
     let next = engines[1].receive(&mut hosts[1], comms[1], Source::Any, tag, bytes, 0);
     let Received::Pending(id) = next else { panic!("{next:?}") };
     assert_eq!(engines[1].receive_name(id).map(|name| name.number), Some(2));
+}
+
+#[test]
+fn a_match_from_any_source_is_told_though_its_receive_is_not_posted() {
+    let mut pair = Pair::new();
+    let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+    let (to, comm) = (CommRank(1), pair.comm);
+    assert!(engines[0].send(&mut hosts[0], comm, to, 3, Mode::Standard, 8, 8, 0).is_ok());
+    let frame = hosts[0].frame.clone();
+    let wanted = engines[1].wants(comm, Source::Any, TagMatch::Any).unwrap();
+    let status = engines[1].on_frame_for(&mut hosts[1], PeerId(0), &frame, wanted, &mut 8).unwrap();
+    assert_eq!(status.map(|status| status.tag), Some(3));
+    let [(receive, message)] = hosts[1].matched[..] else { panic!("{:?}", hosts[1].matched) };
+    assert_eq!((receive.lane, receive.number), (0, 1));
+    assert_eq!((message.from, message.lane), (PeerId(0), 0));
 }

@@ -1,6 +1,6 @@
 //! Frames that arrive.
 
-use super::replay::message_name;
+use super::replay::{message_name, receive_name};
 use super::state::{Announced, Comm, Link, Message, Progress};
 use super::{Engine, FrameError, Host, Wanted};
 use crate::host::Status;
@@ -39,7 +39,7 @@ impl<H: Host> Engine<H> {
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
         debug_assert!(self.posted.is_empty() && self.unexpected.is_empty(), "E3: it is the first");
-        debug_assert!(self.replay.is_none() && wanted.0.source != ANY_SOURCE, "not recorded");
+        debug_assert!(self.replay.is_none(), "P3: nothing is forced");
         let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
         if header.kind != Kind::Eager {
             return self.on_other(host, from, &header, frame).map(|()| None);
@@ -49,7 +49,12 @@ impl<H: Host> Engine<H> {
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         if wanted.0.takes(&key) {
             // It has its number as if it had been posted: the next one's must not depend on that.
-            self.comms[wanted.1.0 as usize].posts += u64::from(wanted.0.is_user());
+            let posts = &mut self.comms[wanted.1.0 as usize].posts;
+            *posts += u64::from(wanted.0.is_user());
+            if wanted.0.source == ANY_SOURCE {
+                let receive = receive_name(&wanted.0, *posts);
+                host.matched(receive, message_name(&key, from, header.sequence));
+            }
             return Ok(Some(self.deliver(host, buffer, key, payload)));
         }
         self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
