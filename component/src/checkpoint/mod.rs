@@ -11,9 +11,11 @@
 //! | `drive.rs` | one line: the machine of the phases over real transports |
 //! | `picture.rs` | what is and is not part of the image |
 //! | `asking.rs` | lines that the program asks for |
+//! | `determinants.rs` | outcomes of nondeterministic calls on their way |
 //! | `restored.rs` | a new process: new transports, new cards |
 
 mod asking;
+mod determinants;
 mod drive;
 mod picture;
 mod restored;
@@ -105,6 +107,7 @@ struct Checkpoint {
     /// `MayFinish` or the end of the guardian: nothing more to do.
     over: bool,
     drive: drive::Drive,
+    shipping: determinants::Shipping,
 }
 
 /// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
@@ -124,6 +127,7 @@ pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Resul
     let mut members = members;
     members.sort_unstable();
     members.dedup();
+    shared.enter().host.place_counts(&members);
     let silence = Silence::new(me, &members);
     let public = Public {
         wake,
@@ -156,6 +160,7 @@ pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Resul
             ending: Ending::Not,
             over: false,
             drive: drive::Drive::default(),
+            shipping: determinants::Shipping::default(),
         };
         drop(tell.send(Ok(())));
         checkpoint.run();
@@ -189,8 +194,7 @@ impl Checkpoint {
 
     /// Sleep until there may be something to do.
     fn wait(&self) {
-        let timeout = if self.ready { -1 } else { INIT_POLL_MS };
-        Self::public().wake.wait(self.guardian.fd(), timeout);
+        Self::public().wake.wait(self.guardian.fd(), self.patience());
     }
 
     /// Everything that may have happened.
@@ -210,7 +214,9 @@ impl Checkpoint {
             self.pass_on_wishes();
         }
         self.listen();
+        self.determinants();
         self.line();
+        self.determinants();
     }
 
     /// Take in what the guardian says.
@@ -242,6 +248,7 @@ impl Checkpoint {
 
     fn may_finish(&mut self) {
         self.ending = Ending::Over;
+        self.stop_recording();
         let _ = self.silence.handle(Input::Finish);
         if Self::public().fence.swap(false, Ordering::AcqRel) {
             // SAFETY: the program waits in MPI_Finalize and holds nothing.
@@ -250,6 +257,7 @@ impl Checkpoint {
     }
 
     fn hear(&mut self, message: ToRank) {
+        let Some(message) = self.keep_for_later(message) else { return };
         match message {
             ToRank::Welcome { .. } | ToRank::LineComplete { .. } => {}
             ToRank::Answer { number, line, problem } => {
@@ -273,6 +281,10 @@ impl Checkpoint {
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { line } => drop(self.children.remove(&line)),
             ToRank::TellStatus {} => self.status(),
+            ToRank::Record {} => self.record(),
+            ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
+            // Only a process that is being restored hears it.
+            ToRank::Replay { .. } => {}
         }
     }
 

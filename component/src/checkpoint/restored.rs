@@ -44,6 +44,7 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
     checkpoint.say(&hello(process, card.encode()));
     let cards = checkpoint.cards();
     checkpoint.reconnect(process, &cards);
+    checkpoint.restore_record(process);
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
     let public = Checkpoint::public();
@@ -88,7 +89,8 @@ impl Checkpoint {
         loop {
             match self.guardian.wait(-1) {
                 Ok(Some(ToRank::Cards { cards })) => return cards,
-                Ok(_) => {}
+                Ok(Some(message)) => self.before_cards(message),
+                Ok(None) => {}
                 Err(error) => self.fatal(&format!("after the restart: {error}")),
             }
         }

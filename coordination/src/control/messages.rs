@@ -107,6 +107,26 @@ impl Field for RankCard {
     }
 }
 
+/// How far a rank has got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RankClock {
+    /// Which rank.
+    pub rank: PeerId,
+    /// Number of its next determinant.
+    pub clock: u64,
+}
+
+impl Field for RankClock {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.rank.put(out);
+        self.clock.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        Ok(Self { rank: Field::take(from)?, clock: Field::take(from)? })
+    }
+}
+
 /// From one table: the enum, its numbers, the fields in their order.
 macro_rules! messages {
     ($( $(#[$doc:meta])* class $class:literal $name:ident { $(
@@ -238,6 +258,27 @@ class 1 FromRank {
         /// Of this line.
         line: LineId,
     },
+    /// What it has recorded of nondeterministic calls.
+    40 Determinants {
+        /// In which incarnation.
+        incarnation: Incarnation,
+        /// Number of the first.
+        from: u64,
+        /// `determinants::parcel`, each with its place in the order of the set.
+        bytes: Vec<u8>,
+    },
+    /// Its event clock at the freeze of a line: what the line covers of its determinants.
+    41 Clock {
+        /// Of this line.
+        line: LineId,
+        /// Number of the next determinant.
+        clock: u64,
+    },
+    /// Answer to `Record`: it does not, so its set cannot go back alone.
+    42 NotRecording {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// To a rank, from its guardian or (through agent and guardian) from the coordinator.
@@ -327,6 +368,24 @@ class 2 ToRank {
         /// Of this line.
         line: LineId,
     },
+    /// Record nondeterministic outcomes from now on, and say again what is not known to be stable.
+    40 Record {},
+    /// Of the order of the set everything before this place is stable.
+    41 Stable {
+        /// Of this incarnation.
+        incarnation: Incarnation,
+        /// This place; `u64::MAX`: nothing is kept any more, and nothing has to wait.
+        upto: u64,
+    },
+    /// To a restored process, before `Cards`: do again what you did after the line.
+    42 Replay {
+        /// The one that begins.
+        incarnation: Incarnation,
+        /// Place of the first determinant that will be recorded.
+        at: u64,
+        /// `determinants::parcel`, each with its number.
+        bytes: Vec<u8>,
+    },
 }
 
 /// Up the tree: guardian to agent, agent to coordinator.
@@ -410,6 +469,22 @@ class 3 FromNode {
         /// Counts up.
         count: u64,
     },
+    /// Answer to `Keep`, of an agent.
+    40 Kept {
+        /// Whose determinants.
+        set: SetId,
+        /// Of which incarnation.
+        incarnation: Incarnation,
+        /// Everything before this place is here.
+        upto: u64,
+    },
+    /// It cannot keep them.
+    41 NotKept {
+        /// Whose.
+        set: SetId,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Down the tree: coordinator to agent, agent to guardian.
@@ -451,6 +526,23 @@ class 4 ToNode {
     6 Alone {
         /// What is wrong and what to do; empty for all guardians but one.
         reason: String,
+    },
+    /// For the agent: determinants of a set of another node.
+    40 Keep {
+        /// `determinants::Batch`.
+        batch: Vec<u8>,
+    },
+    /// For the agent: so much of them a line covers.
+    41 KeepLess {
+        /// Of this set.
+        set: SetId,
+        /// Clocks of its ranks at the line.
+        clocks: Vec<RankClock>,
+    },
+    /// For the agent: others keep them now.
+    42 KeepNot {
+        /// Of this set.
+        set: SetId,
     },
 }
 

@@ -19,8 +19,8 @@ mod messages;
 pub use codec::Field;
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
 pub use messages::{
-    FromNode, FromRank, LineId, LineKind, Picture, RankCard, Reply, Request, ToNode, ToRank,
-    frozen_in_pause,
+    FromNode, FromRank, LineId, LineKind, Picture, RankCard, RankClock, Reply, Request, ToNode,
+    ToRank, frozen_in_pause,
 };
 
 #[cfg(test)]

@@ -86,8 +86,8 @@ fn put_question(out: &mut Vec<u8>, question: &Question) {
 
 fn take_question(from: &mut &[u8]) -> Result<Question, CodecError> {
     let kind = byte(from)?;
-    let call = Call::ALL.into_iter().find(|call| *call as u8 == kind);
-    Ok(Question { call: call.ok_or(CodecError::Kind(kind))?, shape: take(from)? })
+    let call = Call::of(kind).ok_or(CodecError::Kind(kind))?;
+    Ok(Question { call, shape: take(from)? })
 }
 
 fn put_receive(out: &mut Vec<u8>, receive: &ReceiveName) {

@@ -9,11 +9,12 @@
 //! | `decisions` | one process: records outcomes; after a restore says what they have to be |
 //! | `shipper` | one set: numbers them, brings them to keepers, says what is stable |
 //! | `keeper` | an agent: keeps those of other sets, gives them back |
-//! | `codec` | determinants and batches as bytes |
+//! | `codec`, `parcel` | determinants and batches as bytes |
 
 mod codec;
 mod decisions;
 mod keeper;
+pub mod parcel;
 mod shipper;
 
 pub use codec::{CodecError, decode, encode};
@@ -49,6 +50,11 @@ pub enum Call {
 }
 
 impl Call {
+    /// The call with this number.
+    pub fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|call| *call as u8 == number)
+    }
+
     const ALL: [Self; 9] = [
         Self::Test,
         Self::TestAll,

@@ -131,6 +131,22 @@ impl Shipper {
         self.keepers.iter().map(|copy| copy.acked).min().unwrap_or(0)
     }
 
+    /// So many keepers must have a determinant before it is stable. 0: whoever owns this machine
+    /// keeps it well enough.
+    pub fn set_copies(&mut self, copies: usize) {
+        self.wanted = copies;
+    }
+
+    /// Place of the next determinant.
+    pub fn next(&self) -> u64 {
+        self.recorded
+    }
+
+    /// What is held: everything that no line covers, in its order.
+    pub fn records(&self) -> impl Iterator<Item = &Record> + '_ {
+        self.records.iter()
+    }
+
     /// These agents keep copies from now on. A new one gets everything; until it has what is
     /// recorded now, nothing that was recorded since it came is stable.
     pub fn set_keepers(&mut self, keepers: &[KeeperId]) {

@@ -371,6 +371,11 @@ impl<H: Host> Engine<H> {
         aside.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
     }
 
+    /// MPI's context id of a communicator, for the record of a probe.
+    pub fn context_of(&self, comm: CommId) -> u16 {
+        ContextId(self.comms[comm.0 as usize].context).number() as u16
+    }
+
     /// The name of the message that a probe would find, for the record of its outcome.
     pub fn probe_name(
         &mut self,

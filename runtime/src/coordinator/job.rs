@@ -167,7 +167,7 @@ impl Job {
             }
             FromNode::Ended { rank, status } => self.ended(now, rank, status),
             FromNode::Gone { rank } => self.gone(now, rank),
-            FromNode::Agent { .. } | FromNode::Beat { .. } => {}
+            _ => {}
         }
     }
 
@@ -223,7 +223,8 @@ impl Job {
                 rank.log_for = largest;
             }
             FromRank::Covered { line, to, bytes } => {
-                if self.ranks.contains_key(&to) {
+                let known = self.ranks.contains_key(&to);
+                if known {
                     self.send(to, ToRank::Covered { line, from: id, bytes });
                 }
             }
@@ -237,8 +238,7 @@ impl Job {
                 let wisher = Wisher::Rank(id, number);
                 self.wish(now, wisher, sets, then_exit, wait);
             }
-            // A guardian never passes them on.
-            FromRank::Frozen { .. } | FromRank::Parked { .. } => {}
+            _ => {} // kept by guardians, or by `determinants`
         }
     }
 

@@ -8,6 +8,7 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
+mod determinants;
 mod events;
 mod job;
 mod setup;
@@ -22,9 +23,10 @@ use crate::os::{self, Poll};
 use crate::prove::{Progress, Secret, Stranger};
 use crate::settings::hex;
 use crate::store;
+use determinants::{Determinants, Out};
 use events::Events;
 use job::{Effect, Job};
-use rustbtl_coordination::control::{FromNode, Reply, Request, ToNode};
+use rustbtl_coordination::control::{FromNode, Reply, Request, ToNode, ToRank};
 use rustbtl_coordination::interval::Interval;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
@@ -60,6 +62,7 @@ struct Coordinator {
     secret: Secret,
     started: Instant,
     job: Job,
+    determinants: Determinants,
     events: Events,
     listener: TcpListener,
     commands: UnixListener,
@@ -181,11 +184,13 @@ impl Coordinator {
         let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
         commands.set_nonblocking(true).map_err(text("listening for commands"))?;
         let events = Events::open(&setup, &name);
+        let determinants = Determinants::new(setup.directory.is_some());
         tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,
             started: Instant::now(),
             job: Job::new(name, setup),
+            determinants,
             events,
             listener,
             commands,
@@ -321,6 +326,8 @@ impl Coordinator {
                     });
                     (agent.node, agent.pid) = (node, pid);
                     self.events.write(event);
+                    self.determinants.agent_here(id);
+                    self.carry_out();
                 }
                 Ok(Some(message)) => {
                     if let FromNode::Guardian { rank, .. } = &message {
@@ -328,7 +335,9 @@ impl Coordinator {
                     }
                     let node = agent.node.clone();
                     if self.speaks_for(id, &message) {
-                        self.job.hear(now, &node, message);
+                        if !self.determinants.hear(id, &message) {
+                            self.job.hear(now, &node, message);
+                        }
                         self.carry_out();
                     }
                 }
@@ -354,7 +363,10 @@ impl Coordinator {
             | FromNode::StoreFailed { rank, .. }
             | FromNode::Ended { rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
-            FromNode::Agent { .. } | FromNode::Beat { .. } => true,
+            FromNode::Agent { .. }
+            | FromNode::Beat { .. }
+            | FromNode::Kept { .. }
+            | FromNode::NotKept { .. } => true,
         }
     }
 
@@ -365,6 +377,7 @@ impl Coordinator {
         let lost: Vec<PeerId> =
             self.home.iter().filter(|(_, home)| **home == id).map(|(&rank, _)| rank).collect();
         self.home.retain(|_, home| *home != id);
+        self.determinants.agent_gone(id);
         self.job.agent_gone(self.now(), &lost);
         self.carry_out();
     }
@@ -453,11 +466,10 @@ impl Coordinator {
         while let Some(effect) = self.job.next_effect() {
             match effect {
                 Effect::Send(rank, message) => {
-                    let home = self.home.get(&rank).and_then(|home| self.agents.get_mut(home));
-                    if let Some(agent) = home {
-                        // A broken connection is noticed when it is polled.
-                        let _ = agent.link.send(&message);
+                    if let ToNode::Rank { message: ToRank::Trim { line }, .. } = &message {
+                        self.determinants.trim(rank, *line);
                     }
+                    self.send_to(rank, &message);
                 }
                 Effect::Commit(mut manifest) => {
                     let line = rustbtl_coordination::control::LineId(manifest.line);
@@ -473,6 +485,25 @@ impl Coordinator {
                 Effect::EndJob => tell_mpirun("end"),
                 Effect::Log(event) => self.events.write(event),
             }
+        }
+        for out in self.determinants.take_out() {
+            match out {
+                Out::Rank(rank, message) => self.send_to(rank, &ToNode::Rank { rank, message }),
+                Out::Agent(id, message) => {
+                    if let Some(agent) = self.agents.get_mut(&id) {
+                        let _ = agent.link.send(&message);
+                    }
+                }
+                Out::Log(event) => self.events.write(event),
+            }
+        }
+    }
+
+    /// To the agent of a rank. A broken connection is noticed when it is polled.
+    fn send_to(&mut self, rank: PeerId, message: &ToNode) {
+        let home = self.home.get(&rank).and_then(|home| self.agents.get_mut(home));
+        if let Some(agent) = home {
+            let _ = agent.link.send(message);
         }
     }
 
