@@ -8,10 +8,13 @@
 //! holds for long. The eventfd of the checkpoint thread is rung when the outbox stops being empty,
 //! and when a frame has to wait for the first time.
 
+mod journal;
+
 use crate::host::Surroundings;
 use crate::process::Process;
 use crate::transports::shm::{Counts, Shm};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use journal::Journal;
 use rustbtl_coordination::determinants::{
     Ask, Decisions, Divergence, Numbered, Outcome, Question, parcel,
 };
@@ -89,6 +92,7 @@ pub struct Record {
     place: Place,
     /// Place of the first determinant of this incarnation.
     base: u64,
+    journal: Option<Journal>,
 }
 
 fn counts<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Counts> {
@@ -158,6 +162,7 @@ impl Surroundings {
                         a node, with shared memory, or of single processes");
         }
         self.record.on = true;
+        self.record.journal = Journal::of(self.peers.rank());
         rustbtl_recording.store(1, Ordering::Relaxed);
         Ok(())
     }
@@ -202,7 +207,7 @@ impl Surroundings {
 
     /// Count what was recorded and put it into the outbox, before anything that depends on it.
     fn ship_recorded(&mut self) {
-        let Record { decisions, place, base, .. } = &mut self.record;
+        let Record { decisions, place, base, journal, .. } = &mut self.record;
         let Some(counts) = counts(place, &self.shm) else { return };
         let Some(first) = decisions.take_recorded() else { return };
         let mut outbox = outbox();
@@ -211,9 +216,12 @@ impl Surroundings {
             outbox.from = first.number;
         }
         let mut next = Some(first);
-        while let Some(Numbered { determinant, .. }) = next {
+        while let Some(numbered) = next {
             let at = *base + counts.recorded.fetch_add(1, Ordering::AcqRel);
-            parcel::append(&mut outbox.bytes, at, &determinant);
+            parcel::append(&mut outbox.bytes, at, &numbered.determinant);
+            if let Some(journal) = journal {
+                journal.add(&numbered);
+            }
             outbox.last_at = at;
             next = decisions.take_recorded();
         }
@@ -318,6 +326,9 @@ impl Process {
         HELD.store(false, Ordering::Relaxed);
         self.host.place_counts(members);
         self.host.record.base = at;
+        let journal = self.host.record.journal.as_ref().filter(|_| kept.is_empty());
+        let written = journal.map_or(Vec::new(), Journal::read);
+        let kept = if kept.is_empty() { &written } else { kept };
         let forced = self.host.record.decisions.restored(kept)?;
         if !kept.is_empty() || self.engine.is_replaying() {
             self.engine.begin_replay(&mut self.host, &forced);
