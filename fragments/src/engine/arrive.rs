@@ -4,7 +4,7 @@ use super::replay::{message_name, receive_name};
 use super::state::{Announced, Comm, Link, Message, Progress};
 use super::{Engine, FrameError, Host, Wanted};
 use crate::host::Status;
-use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
+use crate::ids::{CommRank, ContextId, MessageName, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{
     self, ANNOUNCE_BYTES, FLAG_AGAIN, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
@@ -45,20 +45,27 @@ impl<H: Host> Engine<H> {
             return self.on_other(host, from, &header, frame).map(|()| None);
         }
         let payload = &frame[HEADER_BYTES..];
-        self.accept(host, from, &header, payload.len() as u64)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
-        if wanted.0.takes(&key) {
-            // It has its number as if it had been posted: the next one's must not depend on that.
-            let posts = &mut self.comms[wanted.1.0 as usize].posts;
-            *posts += u64::from(wanted.0.is_user());
+        let takes = wanted.0.takes(&key);
+        // It has its number as if it had been posted: the next one's must not depend on that.
+        let counts = u64::from(takes & key.is_user());
+        self.accept(host, from, &header, payload.len() as u64, counts)?;
+        if takes {
             if wanted.0.source == ANY_SOURCE {
-                let receive = receive_name(&wanted.0, *posts);
-                host.matched(receive, message_name(&key, from, header.sequence));
+                self.tell_match(host, &wanted.0, message_name(&key, from, header.sequence));
             }
             return Ok(Some(self.deliver(host, buffer, key, payload)));
         }
         self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
         Ok(None)
+    }
+
+    /// A receive from MPI_ANY_SOURCE has taken a message without being posted.
+    #[cold]
+    #[inline(never)]
+    fn tell_match(&mut self, host: &mut H, pattern: &Key, message: MessageName) {
+        let comm = self.comm_of(pattern.context) as usize;
+        host.matched(receive_name(pattern, self.comms[comm].posts), message);
     }
 
     /// The header of a frame, unless it comes from another life.
@@ -91,7 +98,7 @@ impl<H: Host> Engine<H> {
         header: &Header,
         payload: &[u8],
     ) -> Result<(), FrameError> {
-        self.accept(host, from, header, payload.len() as u64)?;
+        self.accept(host, from, header, payload.len() as u64, 0)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         if let Some(slot) = self.find_posted(host, key, from, header.sequence) {
             let mut receive = self.receives.take(slot);
@@ -143,7 +150,7 @@ impl<H: Host> Engine<H> {
         if header.flags & FLAG_AGAIN != 0 {
             return self.on_announced_again(host, from, header, announced, total, inline);
         }
-        self.accept(host, from, header, total)?;
+        self.accept(host, from, header, total, 0)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         self.arrive_announced(host, from, key, header.sequence, total, announced, inline);
         Ok(())
@@ -227,7 +234,8 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// E1: the next number of its stream, or an error. Counts the message.
+    /// E1: the next number of its stream, or an error. Counts the message, and `posts` receives of
+    /// the program in its communicator.
     #[inline(always)]
     pub(super) fn accept(
         &mut self,
@@ -235,12 +243,15 @@ impl<H: Host> Engine<H> {
         from: PeerId,
         header: &Header,
         bytes: u64,
+        posts: u64,
     ) -> Result<(), FrameError> {
         if header.source == ANY_SOURCE || header.tag == ANY_TAG {
             return Err(FrameError::Unexpected("a message with a wildcard for a name"));
         }
         let comm = self.comm_of(header.context) as usize;
-        let known = self.comms[comm].channels.get(header.source as usize).copied();
+        let of = &mut self.comms[comm];
+        of.posts += posts;
+        let known = of.channels.get(header.source as usize).copied();
         let channel = match known.and_then(|at| self.channels.get_mut(at as usize)) {
             Some(channel) if channel.peer == from => channel,
             _ => {

@@ -76,7 +76,7 @@ pub enum TagMatch {
 
 /// What a call waits for that has not posted its receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wanted(Key, CommId);
+pub struct Wanted(Key);
 
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

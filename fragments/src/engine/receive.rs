@@ -38,7 +38,7 @@ impl<H: Host> Engine<H> {
             return None;
         }
         let key = self.pattern(comm, source, tag);
-        (source != Source::Any || key.is_user()).then_some(Wanted(key, comm))
+        (source != Source::Any || key.is_user()).then_some(Wanted(key))
     }
 
     /// Is this frame a whole message that `wanted` takes? (Else it is better left where it is by

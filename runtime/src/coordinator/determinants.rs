@@ -333,3 +333,6 @@ impl Determinants {
         self.pump(set);
     }
 }
+
+#[cfg(test)]
+mod tests;
