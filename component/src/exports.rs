@@ -3,7 +3,7 @@
 use crate::glue::*;
 use crate::idle;
 use crate::operation::Op;
-use crate::process::{Unposted, is_installed, shared};
+use crate::process::{Entered, Unposted, is_installed, shared};
 use crate::record::ATTENTION;
 use crate::start::{self, Started};
 use crate::{checkpoint, finish, questions, report, summary};
@@ -225,14 +225,15 @@ pub unsafe extern "C" fn rustbtl_receive(
     // SAFETY: the caller's promise.
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        shared.enter().act(tag);
-    }
+    let plain_tag = tag;
     let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
     if op.on_stack() && idle::receive_unposted(shared, comm, from, tag, &mut op) {
         return DONE;
     }
     let mut process = shared.enter();
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        return receive_with_attention(process, op, (comm, from, tag), plain_tag);
+    }
     if !op.on_stack()
         && op.convertor().is_none()
         && process.receive_unposted((comm, from, tag), &mut op, false) == Unposted::Done
@@ -241,12 +242,27 @@ pub unsafe extern "C" fn rustbtl_receive(
         return DONE;
     }
     let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        process.attend();
-    }
     process.host.push();
     let code = received(outcome, &mut op);
     shared.deliver(process);
+    code
+}
+
+/// While outcomes are forced, or questions have found nothing of late.
+#[cold]
+#[inline(never)]
+fn receive_with_attention(
+    mut process: Entered,
+    mut op: Op,
+    (comm, from, tags): (CommId, Source, TagMatch),
+    tag: i32,
+) -> i32 {
+    process.act(tag);
+    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tags, op, op));
+    process.attend();
+    process.host.push();
+    let code = received(outcome, &mut op);
+    shared().deliver(process);
     code
 }
 

@@ -31,7 +31,7 @@ pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
 pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
 /// A run of questions that found nothing has to be recorded first.
 const RUN: u8 = 1;
-/// Outcomes are forced.
+/// Outcomes are forced: receives are posted, whatever they are for.
 const REPLAY: u8 = 2;
 
 /// A frame waits for determinants: the checkpoint thread lets it go.
@@ -270,7 +270,7 @@ impl Process {
             self.host.push();
         }
         let run = if self.host.record.decisions.has_run() { RUN } else { 0 };
-        let replay = if self.engine.is_replaying() { REPLAY } else { 0 };
+        let replay = if self.engine.has_replay() { REPLAY } else { 0 };
         ATTENTION.store(run | replay, Ordering::Relaxed);
     }
 

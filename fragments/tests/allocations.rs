@@ -5,7 +5,7 @@
 mod null;
 
 use null::Pair;
-use rustbtl_fragments::engine::{Forced, Mode, Received, Source, TagMatch};
+use rustbtl_fragments::engine::{Mode, Received, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -166,11 +166,6 @@ fn what_is_sent_now_is_received_unposted() {
     assert!(engines[0].send_now(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));
     let second = hosts[0].frame.clone();
     let (named, from) = (Source::Rank(CommRank(0)), PeerId(0));
-    // What is forced is posted, and what the library itself receives from anybody.
-    assert_eq!(engines[1].wants(comms[1], Source::Any, TagMatch::Is(-3)), None);
-    engines[1].begin_replay(&mut hosts[1], &Forced::default());
-    assert_eq!(engines[1].wants(comms[1], named, TagMatch::Is(3)), None);
-    engines[1].end_replay(&mut hosts[1]);
     let wanted = engines[1].wants(comms[1], named, TagMatch::Is(3)).unwrap();
     assert!(engines[1].is_wanted(wanted, &first) && !engines[1].is_wanted(wanted, &second));
     let status = engines[1].on_frame_for(&mut hosts[1], from, &first, wanted, &mut bytes).unwrap();

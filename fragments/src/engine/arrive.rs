@@ -4,11 +4,18 @@ use super::replay::{message_name, receive_name};
 use super::state::{Announced, Comm, Link, Message, Progress};
 use super::{Engine, FrameError, Host, Wanted};
 use crate::host::Status;
-use crate::ids::{CommRank, ContextId, MessageName, MessageSeq, PeerId, SendId};
+use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{
     self, ANNOUNCE_BYTES, FLAG_AGAIN, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
 };
+
+/// How many receives of the program a message with this envelope stands for, when it is taken
+/// without one being posted: the next one's number must not depend on that.
+#[inline]
+fn counts(message: &Key) -> u64 {
+    u64::from(message.tag >= 0)
+}
 
 impl<H: Host> Engine<H> {
     /// A complete frame from the transport of `from`.
@@ -46,26 +53,41 @@ impl<H: Host> Engine<H> {
         }
         let payload = &frame[HEADER_BYTES..];
         let key = Key { context: header.context, source: header.source, tag: header.tag };
-        let takes = wanted.0.takes(&key);
-        // It has its number as if it had been posted: the next one's must not depend on that.
-        let counts = u64::from(takes & key.is_user());
-        self.accept(host, from, &header, payload.len() as u64, counts)?;
-        if takes {
-            if wanted.0.source == ANY_SOURCE {
-                self.tell_match(host, &wanted.0, message_name(&key, from, header.sequence));
-            }
-            return Ok(Some(self.deliver(host, buffer, key, payload)));
+        if wanted.0 != key {
+            return self.on_other_for(host, from, (&header, payload), wanted, buffer);
         }
-        self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
-        Ok(None)
+        self.accept(host, from, &header, payload.len() as u64, counts(&key))?;
+        Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
-    /// A receive from MPI_ANY_SOURCE has taken a message without being posted.
-    #[cold]
+    /// The same for a message whose envelope is not exactly what is waited for.
     #[inline(never)]
-    fn tell_match(&mut self, host: &mut H, pattern: &Key, message: MessageName) {
-        let comm = self.comm_of(pattern.context) as usize;
-        host.matched(receive_name(pattern, self.comms[comm].posts), message);
+    fn on_other_for(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        (header, payload): (&Header, &[u8]),
+        wanted: Wanted,
+        buffer: &mut H::ReceiveBuffer,
+    ) -> Result<Option<Status>, FrameError> {
+        let key = Key { context: header.context, source: header.source, tag: header.tag };
+        let bytes = payload.len() as u64;
+        if !wanted.0.takes(&key) {
+            self.accept(host, from, header, bytes, 0)?;
+            self.keep(key, from, header.sequence, bytes, payload, None);
+            return Ok(None);
+        }
+        self.accept(host, from, header, bytes, counts(&key))?;
+        if wanted.0.source == ANY_SOURCE {
+            let comm = self.comm_of(key.context) as usize;
+            let receive = if wanted.0.is_user() {
+                receive_name(&wanted.0, self.comms[comm].posts)
+            } else {
+                self.next_of_library(&wanted.0)
+            };
+            host.matched(receive, message_name(&key, from, header.sequence));
+        }
+        Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
     /// The header of a frame, unless it comes from another life.

@@ -28,17 +28,13 @@ impl<H: Host> Engine<H> {
         pattern(self.comms[comm.0 as usize].context, source, tag)
     }
 
-    /// For [`Self::on_frame_for`]. None: other receives or messages come first, or outcomes are
-    /// forced, so a receive has to be posted. (So must the library's own receives from
-    /// MPI_ANY_SOURCE, which are seldom and counted apart.)
+    /// For [`Self::on_frame_for`]. None: other receives or messages come first, so a receive has to
+    /// be posted. While there is a replay (`has_replay`) every receive has to be posted.
     #[inline]
     pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
+        debug_assert!(self.replay.is_none(), "P3: a receive is posted");
         let quiet = self.posted.is_empty() && self.unexpected.is_empty();
-        if !quiet || self.replay.is_some() {
-            return None;
-        }
-        let key = self.pattern(comm, source, tag);
-        (source != Source::Any || key.is_user()).then_some(Wanted(key))
+        quiet.then(|| Wanted(self.pattern(comm, source, tag)))
     }
 
     /// Is this frame a whole message that `wanted` takes? (Else it is better left where it is by

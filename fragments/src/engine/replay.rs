@@ -215,6 +215,20 @@ impl<H: Host> Engine<H> {
         }
     }
 
+    /// The library's own receives from MPI_ANY_SOURCE are counted apart.
+    pub(super) fn next_of_library(&mut self, key: &Key) -> ReceiveName {
+        let name = receive_name(key, 0);
+        let count = self.library_posts.entry((name.context, name.lane)).or_default();
+        *count += 1;
+        ReceiveName { number: *count, ..name }
+    }
+
+    /// Is there anything to be forced, or something that is bound or reserved?
+    #[inline]
+    pub fn has_replay(&self) -> bool {
+        self.replay.is_some()
+    }
+
     /// A receive from MPI_ANY_SOURCE, or any while outcomes are forced.
     #[cold]
     pub(super) fn receive_rare(
@@ -226,10 +240,7 @@ impl<H: Host> Engine<H> {
         token: H::Token,
     ) -> Received {
         if key.source == ANY_SOURCE && !key.is_user() {
-            let name = receive_name(&key, 0);
-            let count = self.library_posts.entry((name.context, name.lane)).or_default();
-            *count += 1;
-            number = *count;
+            number = self.next_of_library(&key).number;
         }
         let name = receive_name(&key, number);
         if let Some(replay) = &mut self.replay {
