@@ -2,9 +2,9 @@
  * What MPI_Test and its like, MPI_Waitany and MPI_Waitsome tell the program: recorded, and forced
  * after a restore (docs/adr/0004).
  *
- * The bindings of MPI call them by way of ompi_request_functions, which is put in front of here. So
- * do a few collectives (linear_sync of alltoall): calls on nothing but the library's own requests
- * are passed on as they are. Everything else that waits inside the library looks at requests itself.
+ * The bindings of MPI call them by way of ompi_request_functions; this is put in front of them. A
+ * few collectives do so, too (linear_sync of alltoall): calls on nothing but the library's own
+ * requests are passed on as they are. All else that waits inside the library looks for itself.
  */
 #include "vprotocol_correlated.h"
 
@@ -16,7 +16,8 @@ static bool in_front = false;
 /* Was it made for Open MPI's own traffic? (MPI_ANY_TAG is -1.) */
 static inline bool of_library(const ompi_request_t *request)
 {
-    return OMPI_REQUEST_PML == request->req_type && mca_vprotocol_correlated_start == request->req_start
+    return OMPI_REQUEST_PML == request->req_type
+        && mca_vprotocol_correlated_start == request->req_start
         && MPI_ANY_TAG > ((const mca_vprotocol_correlated_request_t *) request)->tag;
 }
 
