@@ -29,6 +29,29 @@
 #define RUSTBTL_STATE_PENDING ((void *) 0)
 #define RUSTBTL_STATE_COMPLETE ((void *) 1)
 
+/* rustbtl_probe: how to look */
+#define RUSTBTL_PROBE_CLAIM 1u  /* take it out of matching */
+#define RUSTBTL_PROBE_BLOCKS 2u /* that nothing is here is no answer */
+#define RUSTBTL_PROBE_LAST 4u   /* if nothing is here, that is the answer */
+/* rustbtl_probe: what it found */
+#define RUSTBTL_PROBE_NOT_YET 0
+#define RUSTBTL_PROBE_FOUND 1
+#define RUSTBTL_PROBE_NOTHING 2 /* tell the program that there is nothing */
+#define RUSTBTL_PROBE_WAIT 3    /* look again until it is found, whatever the call */
+
+/* rustbtl_question: what to do; as coordination's `determinants::Ask` */
+#define RUSTBTL_ASK_LOOK 0    /* look, then say rustbtl_outcome */
+#define RUSTBTL_ASK_NOTHING 1 /* tell the program that nothing is complete */
+#define RUSTBTL_ASK_AWAIT 2   /* wait for these, then say rustbtl_outcome */
+
+/* As coordination's `determinants::Call` */
+#define RUSTBTL_CALL_TEST 1u
+#define RUSTBTL_CALL_TEST_ALL 2u
+#define RUSTBTL_CALL_TEST_ANY 3u
+#define RUSTBTL_CALL_TEST_SOME 4u
+#define RUSTBTL_CALL_WAIT_ANY 5u
+#define RUSTBTL_CALL_WAIT_SOME 6u
+
 #define RUSTBTL_ANY (-1) /* MPI_ANY_SOURCE, MPI_ANY_TAG */
 
 /* A send or receive. Stays where it is from post to completion. */
@@ -209,9 +232,20 @@ int32_t rustbtl_receive_claimed(rustbtl_operation_t *op, uint64_t message);
 int32_t rustbtl_cancel(rustbtl_operation_t *op);
 /* Wait for an operation on the stack. RUSTBTL_PENDING (only with threads): wait elsewhere. */
 int32_t rustbtl_wait(rustbtl_operation_t *op);
-/* 1: found. claim: take it out of matching. */
-int32_t rustbtl_probe(uint32_t comm, int32_t source, int32_t tag, int32_t claim,
+/* RUSTBTL_PROBE_*; `how`: a sum of RUSTBTL_PROBE_CLAIM and the like. */
+int32_t rustbtl_probe(uint32_t comm, int32_t source, int32_t tag, uint32_t how,
                       rustbtl_envelope_t *found);
+/* The same as rustbtl_cancel for a receive of the program, `complete` or not, while outcomes are
+ * recorded. */
+int32_t rustbtl_cancel_recorded(rustbtl_operation_t *op, int32_t complete);
+/* The program asks about so many active requests (RUSTBTL_CALL_*): RUSTBTL_ASK_*. Which requests to
+ * wait for goes to `places`, which has `room`, and their number to `count`. */
+int32_t rustbtl_question(uint32_t call, uint32_t active, uint32_t room, int32_t *places,
+                         int32_t *count);
+/* What it was told: the places of `count` requests; -1: nothing was complete. */
+void rustbtl_outcome(uint32_t call, uint32_t active, int32_t count, const int32_t *places);
+/* Not 0: what the program is told is recorded, or forced. */
+extern volatile int32_t rustbtl_recording;
 /* Move things on; how many things happened. */
 int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */

@@ -19,6 +19,7 @@ static int enable(bool on)
 {
     if (on) {
         mca_vprotocol_correlated_osc_enable();
+        mca_vprotocol_correlated_outcomes_open();
     }
     return OMPI_SUCCESS;
 }
@@ -176,6 +177,7 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
 int mca_vprotocol_correlated_finalize(void)
 {
     mca_vprotocol_correlated_last_fence();
+    mca_vprotocol_correlated_outcomes_close();
     rustbtl_finish();
     mca_vprotocol_correlated_requests_close();
     return OMPI_SUCCESS;

@@ -15,16 +15,33 @@ static void probed(ompi_status_public_t *status, const rustbtl_envelope_t *found
     }
 }
 
-/* Look, move things on if there is nothing, look again. */
-static bool look(int source, int tag, ompi_communicator_t *comm, int claim,
+/* Look, move things on if there is nothing, look again. While outcomes are forced it comes back
+ * when it can give what it gave before. */
+static bool look(int source, int tag, ompi_communicator_t *comm, uint32_t how,
                  rustbtl_envelope_t *found)
 {
     uint32_t in = correlated_comm(comm);
-    if (rustbtl_probe(in, source, tag, claim, found)) {
-        return true;
+    uint32_t last = (how & RUSTBTL_PROBE_BLOCKS) ? 0 : RUSTBTL_PROBE_LAST;
+    int32_t seen = rustbtl_probe(in, source, tag, how, found);
+    if (RUSTBTL_PROBE_NOT_YET == seen) {
+        opal_progress();
+        seen = rustbtl_probe(in, source, tag, how | last, found);
     }
-    opal_progress();
-    return 0 != rustbtl_probe(in, source, tag, claim, found);
+    while (OPAL_UNLIKELY(RUSTBTL_PROBE_WAIT == seen)) {
+        rustbtl_idle();
+        opal_progress();
+        seen = rustbtl_probe(in, source, tag, how, found);
+    }
+    return RUSTBTL_PROBE_FOUND == seen;
+}
+
+/* Until it is there. */
+static void look_long(int source, int tag, ompi_communicator_t *comm, uint32_t how,
+                      rustbtl_envelope_t *found)
+{
+    while (!look(source, tag, comm, how | RUSTBTL_PROBE_BLOCKS, found)) {
+        rustbtl_idle();
+    }
 }
 
 static int message_of(const rustbtl_envelope_t *found, ompi_communicator_t *comm,
@@ -57,9 +74,7 @@ int mca_vprotocol_correlated_probe(int source, int tag, ompi_communicator_t *com
                                    ompi_status_public_t *status)
 {
     rustbtl_envelope_t found;
-    while (!look(source, tag, comm, 0, &found)) {
-        rustbtl_idle();
-    }
+    look_long(source, tag, comm, 0, &found);
     probed(status, &found);
     return OMPI_SUCCESS;
 }
@@ -68,7 +83,7 @@ int mca_vprotocol_correlated_improbe(int source, int tag, ompi_communicator_t *c
                                      ompi_message_t **message, ompi_status_public_t *status)
 {
     rustbtl_envelope_t found;
-    *matched = look(source, tag, comm, 1, &found);
+    *matched = look(source, tag, comm, RUSTBTL_PROBE_CLAIM, &found);
     if (!*matched) {
         return OMPI_SUCCESS;
     }
@@ -80,9 +95,7 @@ int mca_vprotocol_correlated_mprobe(int source, int tag, ompi_communicator_t *co
                                     ompi_message_t **message, ompi_status_public_t *status)
 {
     rustbtl_envelope_t found;
-    while (!look(source, tag, comm, 1, &found)) {
-        rustbtl_idle();
-    }
+    look_long(source, tag, comm, RUSTBTL_PROBE_CLAIM, &found);
     probed(status, &found);
     return message_of(&found, comm, message);
 }

@@ -290,13 +290,23 @@ static int request_free(ompi_request_t **handle)
     return OMPI_SUCCESS;
 }
 
+/* In time? That is an outcome that depends on when messages come. */
+static bool cancel_now(mca_vprotocol_correlated_request_t *request)
+{
+    bool complete = REQUEST_COMPLETE(&request->ompi);
+    if (OPAL_UNLIKELY(rustbtl_recording) && MPI_ANY_TAG <= request->tag) {
+        return 0 != rustbtl_cancel_recorded(&request->op, complete);
+    }
+    return !complete && 0 != rustbtl_cancel(&request->op);
+}
+
 static int request_cancel(ompi_request_t *handle, int flag)
 {
     mca_vprotocol_correlated_request_t *request = (mca_vprotocol_correlated_request_t *) handle;
     (void) flag;
     /* Sends are not cancelled (nor are they by ob1): they complete as if nobody had asked. */
-    if (CORRELATED_RECEIVE != request->kind || REQUEST_COMPLETE(handle)
-        || OMPI_REQUEST_ACTIVE != handle->req_state || 0 == rustbtl_cancel(&request->op)) {
+    if (CORRELATED_RECEIVE != request->kind || OMPI_REQUEST_ACTIVE != handle->req_state
+        || !cancel_now(request)) {
         return OMPI_SUCCESS;
     }
     ompi_communicator_t *comm = request->comm;

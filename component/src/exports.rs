@@ -3,10 +3,12 @@
 use crate::glue::*;
 use crate::idle;
 use crate::operation::Op;
-use crate::process::{Unposted, is_installed, shared};
+use crate::process::{Entered, Unposted, is_installed, shared};
+use crate::record::ATTENTION;
 use crate::start::{self, Started};
-use crate::{checkpoint, finish, report, summary};
+use crate::{checkpoint, finish, questions, report, summary};
 use core::ffi::c_void;
+use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
 use rustbtl_fragments::ids::*;
 use std::sync::Mutex;
@@ -140,6 +142,9 @@ pub unsafe extern "C" fn rustbtl_send(
 fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
     let mut entered = shared().enter();
     let process = &mut *entered;
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        process.act(tag);
+    }
     let bytes = op.bytes();
     let begin = process.clock.begin();
     let sent = process.engine.send_now(&mut process.host, comm, to, tag, &mut op, bytes);
@@ -151,6 +156,9 @@ fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
 fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: bool) -> i32 {
     let shared = shared();
     let mut process = shared.enter();
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        process.act(tag);
+    }
     process.host.allow_copy_later(!synchronous);
     let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
     let bytes = op.bytes();
@@ -225,11 +233,15 @@ pub unsafe extern "C" fn rustbtl_receive(
     // SAFETY: the caller's promise.
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
+    let plain_tag = tag;
     let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
     if op.on_stack() && idle::receive_unposted(shared, comm, from, tag, &mut op) {
         return DONE;
     }
     let mut process = shared.enter();
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        return receive_with_attention(process, op, (comm, from, tag), plain_tag);
+    }
     if !op.on_stack()
         && op.convertor().is_none()
         && process.receive_unposted((comm, from, tag), &mut op, false) == Unposted::Done
@@ -244,6 +256,24 @@ pub unsafe extern "C" fn rustbtl_receive(
     code
 }
 
+/// While outcomes are forced, or questions have found nothing of late.
+#[cold]
+#[inline(never)]
+fn receive_with_attention(
+    mut process: Entered,
+    mut op: Op,
+    (comm, from, tags): (CommId, Source, TagMatch),
+    tag: i32,
+) -> i32 {
+    process.act(tag);
+    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tags, op, op));
+    process.attend();
+    process.host.push();
+    let code = received(outcome, &mut op);
+    shared().deliver(process);
+    code
+}
+
 /// Receive a message that a probe has claimed.
 ///
 /// # Safety
@@ -254,6 +284,9 @@ pub unsafe extern "C" fn rustbtl_receive_claimed(operation: *mut Operation, mess
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
     let mut process = shared.enter();
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        process.act(ANY);
+    }
     let message = MessageId(message);
     let outcome = process.timed(|engine, host| engine.receive_claimed(host, message, op, op));
     process.host.push();
@@ -285,7 +318,7 @@ pub unsafe extern "C" fn rustbtl_wait(operation: *mut Operation) -> i32 {
     idle::wait(shared(), op)
 }
 
-/// 1: there is a message that a receive would match.
+/// Is there a message that a receive would match? See glue.h for the codes.
 ///
 /// # Safety
 /// `found` is writable.
@@ -294,18 +327,25 @@ pub unsafe extern "C" fn rustbtl_probe(
     comm: u32,
     from: i32,
     tag: i32,
-    claim: i32,
+    how: u32,
     found: *mut Envelope,
 ) -> i32 {
+    let asked = (comm, from, tag);
     let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
     let mut process = shared().enter();
-    let envelope = if claim != 0 {
+    if process.host.record.is_on() {
+        // SAFETY: the caller's promise.
+        let code = unsafe { questions::probe(&mut process, asked, (from, tag), how, found) };
+        shared().deliver(process);
+        return code;
+    }
+    let envelope = if how & questions::PROBE_CLAIM != 0 {
         process.engine.claim(comm, from, tag)
     } else {
         process.engine.probe(comm, from, tag).map(|status| (MessageId(0), status))
     };
     drop(process);
-    let Some((message, status)) = envelope else { return 0 };
+    let Some((message, status)) = envelope else { return questions::PROBE_NOT_YET };
     // SAFETY: null or writable.
     if let Some(found) = unsafe { found.as_mut() } {
         *found = Envelope {
@@ -315,7 +355,7 @@ pub unsafe extern "C" fn rustbtl_probe(
             tag: status.tag,
         };
     }
-    1
+    questions::PROBE_FOUND
 }
 
 /// Move things on; how many things happened.

@@ -8,6 +8,7 @@ use crate::glue::{Glue, Name};
 use crate::memory::LogMemory;
 use crate::operation::Op;
 use crate::peers::{Peers, Route, card_of};
+use crate::record::Record;
 use crate::transports::shm::Shm;
 use crate::transports::tcp::{Tcp, TcpPeer};
 use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
@@ -15,6 +16,7 @@ use crate::unlogged::Unlogged;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
+use rustbtl_fragments::gate::Marks;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
@@ -77,6 +79,8 @@ pub struct Surroundings {
     pub tcp_holds: bool,
     /// Which communicator of those that were given the same context id.
     instances: Instances,
+    /// Outcomes of nondeterministic calls.
+    pub record: Record,
     told_log_full: bool,
     scratch: Vec<u8>,
 }
@@ -108,6 +112,7 @@ impl Surroundings {
             cards: BTreeMap::new(),
             tcp_holds: false,
             instances: Instances::default(),
+            record: Record::default(),
             told_log_full: false,
             scratch: Vec::new(),
         }
@@ -122,6 +127,7 @@ impl Surroundings {
         self.cards.clear();
         self.line_frames.clear();
         self.tcp_holds = false;
+        self.record.restarted();
         // What TCP had gathered is in the log: resync sends it again.
         while let Some(op) = self.gathered.pop() {
             self.end(op);
@@ -518,6 +524,18 @@ impl Host for Surroundings {
     fn complete(&mut self, mut token: Op, status: Status) {
         token.fill(&status);
         self.end(token);
+    }
+
+    #[inline]
+    fn matched(&mut self, receive: ReceiveName, message: MessageName) {
+        if self.record.is_on() {
+            self.record_match(receive, message);
+        }
+    }
+
+    #[inline]
+    fn marks(&self) -> Marks {
+        if self.record.is_on() { self.marks_now() } else { Marks::NONE }
     }
 
     #[cold]

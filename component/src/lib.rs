@@ -26,6 +26,8 @@ pub mod operation;
 pub mod pages;
 pub mod peers;
 pub mod process;
+pub mod questions;
+pub mod record;
 pub mod report;
 pub mod start;
 pub mod summary;

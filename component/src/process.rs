@@ -12,6 +12,7 @@ use crate::idle::Idle;
 use crate::lock::Lock;
 use crate::operation::Op;
 use crate::os::now_ns;
+use crate::record::ATTENTION;
 use crate::transports::{Event, Incoming, Transport};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -203,6 +204,10 @@ impl Process {
         op: &mut Op,
         waits: bool,
     ) -> Unposted {
+        // Looked at each time: the process may have been restored since its call began.
+        if ATTENTION.load(Ordering::Relaxed) != 0 {
+            return Unposted::Post;
+        }
         for _ in 0..if waits { BURST } else { 1 } {
             let Some(wanted) = self.engine.wants(comm, source, tag) else { return Unposted::Post };
             let Some(shm) = &mut self.host.shm else { return Unposted::Post };

@@ -10,7 +10,7 @@ mod layout;
 mod segment;
 
 pub use error::ShmError;
-pub use layout::Layout;
+pub use layout::{Counts, Layout};
 pub use segment::{EAGER_BYTES_DEFAULT, Segment, SegmentOptions};
 
 use super::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
@@ -161,6 +161,17 @@ impl Shm {
     /// The segment.
     pub fn segment(&self) -> &Segment {
         &self.segment
+    }
+
+    /// Local index of a rank of this node, the own one included.
+    pub fn index_of(&self, peer: PeerId) -> Option<usize> {
+        self.peers.iter().position(|known| known.id == peer)
+    }
+
+    /// What the set counts whose first rank has this local index.
+    #[inline]
+    pub fn counts(&self, index: usize) -> &Counts {
+        &self.segment.rank(index).counts
     }
 
     /// Does this transport reach the peer?

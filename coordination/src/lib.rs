@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod determinants;
 pub mod handshake;
 pub mod instances;
 pub mod interval;

@@ -2,6 +2,7 @@
 //! memory, the simulator over made-up ones; the engine is compiled once for each, without
 //! indirect calls (docs/adr/0001).
 
+use crate::gate::Marks;
 use crate::ids::*;
 use crate::line_frame::LineFrame;
 use crate::wire::{Header, StreamKey};
@@ -172,6 +173,18 @@ pub trait Host {
     /// A send or receive that was pending is complete. Called with the engine borrowed: the
     /// driver queues it and tells MPI after the engine has returned.
     fn complete(&mut self, token: Self::Token, status: Status);
+
+    /// A receive from MPI_ANY_SOURCE has taken a message (a determinant; not called for matches
+    /// that replay forces). Nothing that depends on it is offered to a transport before this
+    /// returns, so the driver must have counted it in [`Host::marks`] by then.
+    fn matched(&mut self, _receive: ReceiveName, _message: MessageName) {}
+
+    /// What the set has recorded and what of it is stable. Asked once for each frame that leaves
+    /// the set: two loads. Drivers without determinants leave it as it is.
+    #[inline]
+    fn marks(&self) -> Marks {
+        Marks::NONE
+    }
 
     /// A frame of a checkpoint came from a process of the own set, in order behind everything
     /// that it sent before. The driver queues it and hands it to the machine of the line

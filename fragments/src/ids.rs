@@ -64,6 +64,31 @@ id! {
     CommId(u32)
 }
 
+/// Names a message for ever: its sender, its stream, its number there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MessageName {
+    /// Who sent it.
+    pub from: PeerId,
+    /// MPI's context id, without instance.
+    pub context: u32,
+    /// 0 for all user tags, else the tag.
+    pub lane: i32,
+    /// Its number in the stream.
+    pub sequence: MessageSeq,
+}
+
+/// Names a receive in its process, the same when the program is executed again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ReceiveName {
+    /// MPI's context id, without instance.
+    pub context: u32,
+    /// 0: the receives of user tags and MPI_ANY_TAG, counted together. Negative: those from
+    /// MPI_ANY_SOURCE with this tag of the library's.
+    pub lane: i32,
+    /// Which of them, from 1, in the order of posting.
+    pub number: u64,
+}
+
 macro_rules! generational {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

@@ -8,6 +8,7 @@
 
 pub mod counters;
 pub mod engine;
+pub mod gate;
 pub mod host;
 pub mod ids;
 pub mod line_frame;

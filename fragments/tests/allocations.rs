@@ -5,7 +5,7 @@
 mod null;
 
 use null::Pair;
-use rustbtl_fragments::engine::{Mode, Source, TagMatch};
+use rustbtl_fragments::engine::{Mode, Received, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -165,16 +165,36 @@ fn what_is_sent_now_is_received_unposted() {
     let first = hosts[0].frame.clone();
     assert!(engines[0].send_now(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));
     let second = hosts[0].frame.clone();
-    let (any, from) = (Source::Any, PeerId(0));
-    let wanted = engines[1].wants(comms[1], any, TagMatch::Is(3)).unwrap();
+    let (named, from) = (Source::Rank(CommRank(0)), PeerId(0));
+    let wanted = engines[1].wants(comms[1], named, TagMatch::Is(3)).unwrap();
     assert!(engines[1].is_wanted(wanted, &first) && !engines[1].is_wanted(wanted, &second));
     let status = engines[1].on_frame_for(&mut hosts[1], from, &first, wanted, &mut bytes).unwrap();
     assert_eq!(status.map(|status| (status.tag, status.bytes)), Some((3, 8)));
     // Another message waits for its receive, and then nothing is received unposted.
     let status = engines[1].on_frame_for(&mut hosts[1], from, &second, wanted, &mut bytes).unwrap();
     assert_eq!(status, None);
-    assert_eq!(engines[1].wants(comms[1], any, TagMatch::Is(4)), None);
+    assert_eq!(engines[1].wants(comms[1], named, TagMatch::Is(4)), None);
     engines[1].check();
-    let here = engines[1].probe(comms[1], any, TagMatch::Is(4));
+    let here = engines[1].probe(comms[1], Source::Any, TagMatch::Is(4));
     assert_eq!(here.map(|status| status.bytes), Some(8));
+    // The receive that was not posted has its number all the same.
+    let tag = TagMatch::Is(5);
+    let next = engines[1].receive(&mut hosts[1], comms[1], Source::Any, tag, bytes, 0);
+    let Received::Pending(id) = next else { panic!("{next:?}") };
+    assert_eq!(engines[1].receive_name(id).map(|name| name.number), Some(2));
+}
+
+#[test]
+fn a_match_from_any_source_is_told_though_its_receive_is_not_posted() {
+    let mut pair = Pair::new();
+    let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+    let (to, comm) = (CommRank(1), pair.comm);
+    assert!(engines[0].send(&mut hosts[0], comm, to, 3, Mode::Standard, 8, 8, 0).is_ok());
+    let frame = hosts[0].frame.clone();
+    let wanted = engines[1].wants(comm, Source::Any, TagMatch::Any).unwrap();
+    let status = engines[1].on_frame_for(&mut hosts[1], PeerId(0), &frame, wanted, &mut 8).unwrap();
+    assert_eq!(status.map(|status| status.tag), Some(3));
+    let [(receive, message)] = hosts[1].matched[..] else { panic!("{:?}", hosts[1].matched) };
+    assert_eq!((receive.lane, receive.number), (0, 1));
+    assert_eq!((message.from, message.lane), (PeerId(0), 0));
 }

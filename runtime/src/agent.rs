@@ -4,6 +4,8 @@
 //! It ends when its last guardian has gone, and when the coordinator has gone: guardians that
 //! still want it start another one, which tries anew.
 
+mod keeper;
+
 use crate::link::Link;
 use crate::node::NodeDirectory;
 use crate::os::{self, Poll};
@@ -42,6 +44,7 @@ struct Agent {
     listener: UnixListener,
     guardians: BTreeMap<u64, Guarded>,
     next: u64,
+    kept: keeper::Kept,
     /// When the last guardian went, or when none had come.
     lonely: Instant,
 }
@@ -74,7 +77,8 @@ pub fn run(path: &Path) -> Result<(), String> {
         return Ok(());
     }
     let lonely = Instant::now();
-    let mut agent = Agent { directory, listener, guardians: BTreeMap::new(), next: 0, lonely };
+    let (guardians, kept) = (BTreeMap::new(), keeper::Kept::default());
+    let mut agent = Agent { directory, listener, guardians, next: 0, kept, lonely };
     match connect(&way) {
         Ok(mut coordinator) => agent.serve(&mut coordinator),
         Err(reason) => agent.stay_alone(&reason),
@@ -211,7 +215,14 @@ impl Agent {
         loop {
             match coordinator.next_message::<ToNode>() {
                 Ok(Some(ToNode::Beat { .. })) => {}
-                Ok(Some(message)) => self.pass_on(&message),
+                Ok(Some(message)) => match self.kept.hear(&message) {
+                    None => self.pass_on(&message),
+                    Some(answer) => {
+                        if answer.is_some_and(|answer| coordinator.send(&answer).is_err()) {
+                            return false;
+                        }
+                    }
+                },
                 Ok(None) => return open,
                 Err(_) => return false,
             }

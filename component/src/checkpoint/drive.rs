@@ -55,6 +55,7 @@ impl Checkpoint {
                 happened = true;
                 self.perform(output, &mut taken);
             }
+            self.shipping.in_line = taken.is_some();
             let Some(process) = &mut taken else { return };
             if process.poll() > 0 {
                 happened = true;
@@ -70,7 +71,9 @@ impl Checkpoint {
                 self.listen();
                 if self.over {
                     // The guardian has gone: the job ends.
-                    return self.give_up(taken);
+                    self.give_up(taken);
+                    self.shipping.in_line = false;
+                    return;
                 }
             }
             if waits && rounds > PATIENCE {
@@ -148,7 +151,7 @@ impl Checkpoint {
 
     /// With threads, those who wait sleep until somebody completes what they wait for. Without,
     /// the program's own thread tells itself when it is let in again.
-    fn deliver(&self) {
+    pub(super) fn deliver(&self) {
         if self.shared.threads {
             self.shared.deliver(self.shared.enter());
         }
@@ -167,6 +170,7 @@ impl Checkpoint {
     fn freeze(&mut self, line: LineId, taken: &mut Option<Taken>) {
         self.drive.silent_ns = now_ns();
         let Some(process) = taken else { self.fatal("a picture out of a line") };
+        self.tell_clock(line, process);
         self.covered.insert(line, picture::covered(process));
         let outcome = picture::take(self, line, taken);
         self.drive.pause_ns = now_ns() - self.drive.silent_ns;

@@ -11,9 +11,11 @@
 //! | `drive.rs` | one line: the machine of the phases over real transports |
 //! | `picture.rs` | what is and is not part of the image |
 //! | `asking.rs` | lines that the program asks for |
+//! | `determinants.rs` | outcomes of nondeterministic calls on their way |
 //! | `restored.rs` | a new process: new transports, new cards |
 
 mod asking;
+mod determinants;
 mod drive;
 mod picture;
 mod restored;
@@ -30,7 +32,7 @@ use rustbtl_coordination::silence::{Answer, Input, Silence};
 use rustbtl_fragments::engine::Held;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Freezer, FrozenChild};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// How often MPI_Init is asked whether it is over.
@@ -105,14 +107,13 @@ struct Checkpoint {
     ready: bool,
     /// It was started again alone, and has not repeated all that others have of its lost future.
     behind: bool,
-    /// What needs the engine, and came while a line was being taken.
-    postponed: VecDeque<ToRank>,
     /// For the first `Hello`.
     card: Vec<u8>,
     ending: Ending,
     /// `MayFinish` or the end of the guardian: nothing more to do.
     over: bool,
     drive: drive::Drive,
+    shipping: determinants::Shipping,
 }
 
 /// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
@@ -140,6 +141,7 @@ pub fn start(
     let mut members = members;
     members.sort_unstable();
     members.dedup();
+    shared.enter().host.place_counts(&members);
     let silence = Silence::new(me, &members);
     let public = Public {
         wake,
@@ -170,11 +172,11 @@ pub fn start(
             covered: BTreeMap::new(),
             ready: false,
             behind: false,
-            postponed: VecDeque::new(),
             card,
             ending: Ending::Not,
             over: false,
             drive: drive::Drive::default(),
+            shipping: determinants::Shipping::default(),
         };
         drop(tell.send(Ok(())));
         checkpoint.run();
@@ -208,12 +210,7 @@ impl Checkpoint {
 
     /// Sleep until there may be something to do.
     fn wait(&self) {
-        let timeout = match (self.ready, self.behind) {
-            (false, _) => INIT_POLL_MS,
-            (true, true) => BEHIND_POLL_MS,
-            (true, false) => -1,
-        };
-        Self::public().wake.wait(self.guardian.fd(), timeout);
+        Self::public().wake.wait(self.guardian.fd(), self.patience());
     }
 
     /// Everything that may have happened.
@@ -234,10 +231,9 @@ impl Checkpoint {
             self.catch_up();
         }
         self.listen();
+        self.determinants();
         self.line();
-        while let Some(message) = self.postponed.pop_front() {
-            self.hear(message);
-        }
+        self.determinants();
     }
 
     /// Has this process repeated what was lost with its earlier life?
@@ -246,7 +242,7 @@ impl Checkpoint {
             return;
         }
         let Ok(process) = self.shared.take() else { return };
-        self.behind = !process.engine.is_caught_up();
+        self.behind = !process.has_caught_up();
         drop(process);
         if !self.behind {
             self.say(&FromRank::CaughtUp {});
@@ -286,6 +282,7 @@ impl Checkpoint {
 
     fn may_finish(&mut self) {
         self.ending = Ending::Over;
+        self.stop_recording();
         let _ = self.silence.handle(Input::Finish);
         if Self::public().fence.swap(false, Ordering::AcqRel) {
             // SAFETY: the program waits in MPI_Finalize and holds nothing.
@@ -294,17 +291,7 @@ impl Checkpoint {
     }
 
     fn hear(&mut self, message: ToRank) {
-        let needs_engine = matches!(
-            message,
-            ToRank::Trim { .. }
-                | ToRank::Covered { .. }
-                | ToRank::Cards { .. }
-                | ToRank::TellStatus {}
-        );
-        if needs_engine && self.silence.is_active() {
-            self.postponed.push_back(message);
-            return;
-        }
+        let Some(message) = self.keep_for_later(message) else { return };
         match message {
             ToRank::Welcome { .. } | ToRank::LineComplete { .. } | ToRank::Reborn { .. } => {}
             ToRank::Answer { number, line, problem } => {
@@ -327,6 +314,10 @@ impl Checkpoint {
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { line } => drop(self.children.remove(&line)),
             ToRank::TellStatus {} => self.status(),
+            ToRank::Record {} => self.record(),
+            ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
+            // Only a process that is being restored hears it.
+            ToRank::Replay { .. } => {}
         }
     }
 

@@ -20,7 +20,6 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
         core::mem::forget(child);
     }
     checkpoint.covered.clear();
-    checkpoint.postponed.clear();
     checkpoint.guardian.renew();
     let incarnation = match checkpoint.incarnation() {
         Incarnation(0) => Incarnation(process.host.incarnation.0 + 1),
@@ -48,6 +47,7 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
     let (cards, restarted) = checkpoint.cards();
     checkpoint.behind = restarted.len() < cards.len();
     checkpoint.reconnect(process, &cards, &restarted);
+    checkpoint.restore_record(process);
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
     let public = Checkpoint::public();
@@ -83,28 +83,27 @@ impl Checkpoint {
     /// In which this process runs now, as the guardian says first.
     fn incarnation(&mut self) -> Incarnation {
         self.await_from_guardian(|message| match message {
-            ToRank::Reborn { incarnation } => Some(incarnation),
-            _ => None,
+            ToRank::Reborn { incarnation } => Ok(incarnation),
+            other => Err(other),
         })
     }
 
     /// Everybody's card, and who was started again together with this process.
     fn cards(&mut self) -> (Vec<RankCard>, Vec<PeerId>) {
         self.await_from_guardian(|message| match message {
-            ToRank::Cards { cards, restarted } => Some((cards, restarted)),
-            _ => None,
+            ToRank::Cards { cards, restarted } => Ok((cards, restarted)),
+            other => Err(other),
         })
     }
 
     /// What the new process cannot be without. The job ends if it cannot be had.
-    fn await_from_guardian<T>(&mut self, wanted: impl Fn(ToRank) -> Option<T>) -> T {
+    fn await_from_guardian<T>(&mut self, wanted: impl Fn(ToRank) -> Result<T, ToRank>) -> T {
         loop {
             match self.guardian.wait(-1) {
-                Ok(Some(message)) => {
-                    if let Some(found) = wanted(message) {
-                        return found;
-                    }
-                }
+                Ok(Some(message)) => match wanted(message) {
+                    Ok(found) => return found,
+                    Err(other) => self.before_cards(other),
+                },
                 Ok(None) => {}
                 Err(error) => self.fatal(&format!("after the restart: {error}")),
             }

@@ -14,7 +14,7 @@ use rustbtl_ring::{Control, LINE};
 /// First word of every node segment: "rustbtl" and the format's generation.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rustbtl\x01");
 /// Version of everything in this file and of the ring's protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Processes on one node, at most.
 pub const RANKS_MAX: usize = 4096;
 /// Exported sends per rank at a time.
@@ -48,7 +48,7 @@ pub const STATE_ATTACHED: u32 = 1;
 /// State of a rank: it said goodbye and publishes nothing more.
 pub const STATE_LEFT: u32 = 2;
 
-/// What a rank tells the others. Written by it alone.
+/// What a rank tells the others. Written by it alone but for `counts`.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct RankLine {
@@ -60,6 +60,18 @@ pub struct RankLine {
     pub probe_address: AtomicU64,
     /// A random value.
     pub probe_value: AtomicU64,
+    /// Of the first rank of a set, for the whole set.
+    pub counts: Counts,
+}
+
+/// What the ranks of a correlated set on this node count together (`fragments::gate`).
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Determinants that they have recorded.
+    pub recorded: AtomicU64,
+    /// All before this one are stable.
+    pub stable: AtomicU64,
 }
 
 /// Counts what others have to tell this rank: a ring used for the first time, a goodbye.

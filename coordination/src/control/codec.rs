@@ -128,4 +128,4 @@ macro_rules! list {
         }
     )* };
 }
-list!(PeerId super::messages::RankCard);
+list!(PeerId super::fields::RankCard super::fields::RankClock);

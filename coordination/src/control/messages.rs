@@ -1,111 +1,9 @@
 //! The messages. The numbers in front are those on the wire: never give one to another message.
 
 use super::codec::Field;
+use super::fields::{LineId, LineKind, Picture, RankCard, RankClock};
 use super::frame::{BODY_BYTES_MAX, ControlError, HEADER_BYTES, Message, VERSION};
-use core::fmt;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
-
-/// Number of a line of a job, from 1.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct LineId(pub u64);
-
-impl fmt::Display for LineId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Field for LineId {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
-        u64::take(from).map(Self)
-    }
-}
-
-/// Which processes a line is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LineKind {
-    /// One set.
-    Set,
-    /// All sets.
-    Global,
-}
-
-impl Field for LineKind {
-    fn put(&self, out: &mut Vec<u8>) {
-        out.push(match self {
-            Self::Set => 1,
-            Self::Global => 2,
-        });
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
-        match u8::take(from)? {
-            1 => Ok(Self::Set),
-            2 => Ok(Self::Global),
-            _ => Err(ControlError::Damaged),
-        }
-    }
-}
-
-/// What the guardian reads the image from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Picture {
-    /// A frozen copy of the process, a child of it with this process id.
-    Child(i32),
-    /// The process itself, which waits for [`ToRank::Release`].
-    InPause,
-}
-
-impl Field for Picture {
-    fn put(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Child(pid) => {
-                out.push(1);
-                pid.put(out);
-            }
-            Self::InPause => out.push(2),
-        }
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
-        match u8::take(from)? {
-            1 => i32::take(from).map(Self::Child),
-            2 => Ok(Self::InPause),
-            _ => Err(ControlError::Damaged),
-        }
-    }
-}
-
-/// How to reach a rank.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RankCard {
-    /// Whose.
-    pub rank: PeerId,
-    /// In which incarnation.
-    pub incarnation: Incarnation,
-    /// The component's own encoding.
-    pub card: Vec<u8>,
-}
-
-impl Field for RankCard {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.rank.put(out);
-        self.incarnation.put(out);
-        self.card.put(out);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
-        Ok(Self {
-            rank: Field::take(from)?,
-            incarnation: Field::take(from)?,
-            card: Field::take(from)?,
-        })
-    }
-}
 
 /// From one table: the enum, its numbers, the fields in their order.
 macro_rules! messages {
@@ -241,6 +139,27 @@ class 1 FromRank {
     /// Of a rank that was started again alone: it has repeated all that others have of its lost
     /// future.
     30 CaughtUp {},
+    /// What it has recorded of nondeterministic calls.
+    40 Determinants {
+        /// In which incarnation.
+        incarnation: Incarnation,
+        /// Number of the first.
+        from: u64,
+        /// `determinants::parcel`, each with its place in the order of the set.
+        bytes: Vec<u8>,
+    },
+    /// Its event clock at the freeze of a line: what the line covers of its determinants.
+    41 Clock {
+        /// Of this line.
+        line: LineId,
+        /// Number of the next determinant.
+        clock: u64,
+    },
+    /// Answer to `Record`: it does not, so its set cannot go back alone.
+    42 NotRecording {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// To a rank, from its guardian or (through agent and guardian) from the coordinator.
@@ -336,6 +255,24 @@ class 2 ToRank {
     30 Reborn {
         /// The incarnation it runs in; 0: the one after that of the image.
         incarnation: Incarnation,
+    },
+    /// Record nondeterministic outcomes from now on, and say again what is not known to be stable.
+    40 Record {},
+    /// Of the order of the set everything before this place is stable.
+    41 Stable {
+        /// Of this incarnation.
+        incarnation: Incarnation,
+        /// This place; `u64::MAX`: nothing is kept any more, and nothing has to wait.
+        upto: u64,
+    },
+    /// To a restored process, before `Cards`: do again what you did after the line.
+    42 Replay {
+        /// The one that begins.
+        incarnation: Incarnation,
+        /// Place of the first determinant that will be recorded.
+        at: u64,
+        /// `determinants::parcel`, each with its number.
+        bytes: Vec<u8>,
     },
 }
 
@@ -436,6 +373,22 @@ class 3 FromNode {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// Answer to `Keep`, of an agent.
+    40 Kept {
+        /// Whose determinants.
+        set: SetId,
+        /// Of which incarnation.
+        incarnation: Incarnation,
+        /// Everything before this place is here.
+        upto: u64,
+    },
+    /// It cannot keep them.
+    41 NotKept {
+        /// Whose.
+        set: SetId,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Down the tree: coordinator to agent, agent to guardian.
@@ -502,6 +455,23 @@ class 4 ToNode {
     32 GiveUp {
         /// Which.
         rank: PeerId,
+    },
+    /// For the agent: determinants of a set of another node.
+    40 Keep {
+        /// `determinants::Batch`.
+        batch: Vec<u8>,
+    },
+    /// For the agent: so much of them a line covers.
+    41 KeepLess {
+        /// Of this set.
+        set: SetId,
+        /// Clocks of its ranks at the line.
+        clocks: Vec<RankClock>,
+    },
+    /// For the agent: others keep them now.
+    42 KeepNot {
+        /// Of this set.
+        set: SetId,
     },
 }
 

@@ -13,15 +13,14 @@
 //! Integers are little endian. Texts, blobs and lists: u32 length, then their content.
 
 mod codec;
+mod fields;
 mod frame;
 mod messages;
 
 pub use codec::Field;
+pub use fields::{LineId, LineKind, Picture, RankCard, RankClock};
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
-pub use messages::{
-    FromNode, FromRank, LineId, LineKind, Picture, RankCard, Reply, Request, ToNode, ToRank,
-    frozen_in_pause,
-};
+pub use messages::{FromNode, FromRank, Reply, Request, ToNode, ToRank, frozen_in_pause};
 
 #[cfg(test)]
 mod tests;

@@ -12,12 +12,15 @@ pub struct Null {
     pub frame: Vec<u8>,
     /// Completions.
     pub completed: u64,
+    /// Matches that are determinants.
+    pub matched: Vec<(ReceiveName, MessageName)>,
     memory: [u8; 4096],
 }
 
 impl Null {
     pub fn new() -> Self {
-        Self { frame: Vec::with_capacity(8192), completed: 0, memory: [7; 4096] }
+        let frame = Vec::with_capacity(8192);
+        Self { frame, completed: 0, matched: Vec::new(), memory: [7; 4096] }
     }
 }
 
@@ -102,6 +105,10 @@ impl Host for Null {
     }
 
     fn line_frame(&mut self, _: PeerId, _: LineFrame) {}
+
+    fn matched(&mut self, receive: ReceiveName, message: MessageName) {
+        self.matched.push((receive, message));
+    }
 }
 
 /// Two engines, and what hands frames over.

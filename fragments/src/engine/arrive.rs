@@ -1,5 +1,6 @@
 //! Frames that arrive.
 
+use super::replay::{message_name, receive_name};
 use super::state::{Announced, Comm, Link, Message, Progress};
 use super::{Engine, FrameError, Host, Wanted};
 use crate::host::Status;
@@ -8,6 +9,13 @@ use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{
     self, ANNOUNCE_BYTES, FLAG_AGAIN, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
 };
+
+/// How many receives of the program a message with this envelope stands for, when it is taken
+/// without one being posted: the next one's number must not depend on that.
+#[inline]
+fn counts(message: &Key) -> u64 {
+    u64::from(message.tag >= 0)
+}
 
 impl<H: Host> Engine<H> {
     /// A complete frame from the transport of `from`.
@@ -38,18 +46,48 @@ impl<H: Host> Engine<H> {
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
         debug_assert!(self.posted.is_empty() && self.unexpected.is_empty(), "E3: it is the first");
+        debug_assert!(self.replay.is_none(), "P3: nothing is forced");
         let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
         if header.kind != Kind::Eager {
             return self.on_other(host, from, &header, frame).map(|()| None);
         }
         let payload = &frame[HEADER_BYTES..];
-        self.accept(host, from, &header, payload.len() as u64)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
-        if wanted.0.takes(&key) {
-            return Ok(Some(self.deliver(host, buffer, key, payload)));
+        if wanted.0 != key {
+            return self.on_other_for(host, from, (&header, payload), wanted, buffer);
         }
-        self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
-        Ok(None)
+        self.accept(host, from, &header, payload.len() as u64, counts(&key))?;
+        Ok(Some(self.deliver(host, buffer, key, payload)))
+    }
+
+    /// The same for a message whose envelope is not exactly what is waited for.
+    #[inline(never)]
+    fn on_other_for(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        (header, payload): (&Header, &[u8]),
+        wanted: Wanted,
+        buffer: &mut H::ReceiveBuffer,
+    ) -> Result<Option<Status>, FrameError> {
+        let key = Key { context: header.context, source: header.source, tag: header.tag };
+        let bytes = payload.len() as u64;
+        if !wanted.0.takes(&key) {
+            self.accept(host, from, header, bytes, 0)?;
+            self.keep(key, from, header.sequence, bytes, payload, None);
+            return Ok(None);
+        }
+        self.accept(host, from, header, bytes, counts(&key))?;
+        if wanted.0.source == ANY_SOURCE {
+            let comm = self.comm_of(key.context) as usize;
+            let receive = if wanted.0.is_user() {
+                receive_name(&wanted.0, self.comms[comm].posts)
+            } else {
+                self.next_of_library(&wanted.0)
+            };
+            host.matched(receive, message_name(&key, from, header.sequence));
+        }
+        Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
     /// The header of a frame, unless it comes from another life.
@@ -85,9 +123,9 @@ impl<H: Host> Engine<H> {
         header: &Header,
         payload: &[u8],
     ) -> Result<(), FrameError> {
-        self.accept(host, from, header, payload.len() as u64)?;
+        self.accept(host, from, header, payload.len() as u64, 0)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
-        if let Some(slot) = self.posted.take(key) {
+        if let Some(slot) = self.find_posted(host, key, from, header.sequence) {
             let mut receive = self.receives.take(slot);
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
@@ -137,7 +175,7 @@ impl<H: Host> Engine<H> {
         if header.flags & FLAG_AGAIN != 0 {
             return self.on_announced_again(host, from, header, announced, total, inline);
         }
-        self.accept(host, from, header, total)?;
+        self.accept(host, from, header, total, 0)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         self.arrive_announced(host, from, key, header.sequence, total, announced, inline);
         Ok(())
@@ -155,10 +193,16 @@ impl<H: Host> Engine<H> {
         announced: Announced,
         inline: &[u8],
     ) {
-        let Some(slot) = self.posted.take(key) else {
+        let Some(slot) = self.find_posted(host, key, from, sequence) else {
             self.keep(key, from, sequence, total, inline, Some(announced));
             return;
         };
+        let receive = self.receives.at(slot);
+        if receive.progress == Progress::Posted {
+            let posted = (receive.key, receive.sequence);
+            let name = message_name(&key, from, sequence);
+            self.note_news(host, posted, Some(announced), name);
+        }
         let receive = self.receives.at_mut(slot);
         receive.key = key;
         receive.peer = from;
@@ -174,7 +218,7 @@ impl<H: Host> Engine<H> {
     /// A whole message of this process to itself.
     pub(super) fn arrive_own(&mut self, host: &mut H, key: Key, sequence: u64, payload: &[u8]) {
         let me = self.me;
-        if let Some(slot) = self.posted.take(key) {
+        if let Some(slot) = self.find_posted(host, key, me, sequence) {
             let mut receive = self.receives.take(slot);
             let status: Status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
@@ -199,10 +243,24 @@ impl<H: Host> Engine<H> {
         bytes.extend_from_slice(payload);
         let message = Message { key, peer, sequence, total, bytes, announced };
         let (slot, _) = self.messages.insert(message);
+        if self.replay.is_some() && self.set_aside(slot) {
+            return;
+        }
         self.unexpected.insert(slot, key);
     }
 
-    /// E1: the next number of its stream, or an error. Counts the message.
+    /// The receive that takes an arriving message; it is taken out of `posted`.
+    #[inline]
+    fn find_posted(&mut self, host: &mut H, key: Key, from: PeerId, sequence: u64) -> Option<u32> {
+        if self.posted.is_plain() {
+            self.posted.take_plain(key)
+        } else {
+            self.take_rare(host, key, from, sequence)
+        }
+    }
+
+    /// E1: the next number of its stream, or an error. Counts the message, and `posts` receives of
+    /// the program in its communicator.
     #[inline(always)]
     pub(super) fn accept(
         &mut self,
@@ -210,12 +268,15 @@ impl<H: Host> Engine<H> {
         from: PeerId,
         header: &Header,
         bytes: u64,
+        posts: u64,
     ) -> Result<(), FrameError> {
         if header.source == ANY_SOURCE || header.tag == ANY_TAG {
             return Err(FrameError::Unexpected("a message with a wildcard for a name"));
         }
         let comm = self.comm_of(header.context) as usize;
-        let known = self.comms[comm].channels.get(header.source as usize).copied();
+        let of = &mut self.comms[comm];
+        of.posts += posts;
+        let known = of.channels.get(header.source as usize).copied();
         let channel = match known.and_then(|at| self.channels.get_mut(at as usize)) {
             Some(channel) if channel.peer == from => channel,
             _ => {

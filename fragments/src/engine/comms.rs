@@ -35,6 +35,9 @@ impl<H: Host> Engine<H> {
         comm.attached = false;
         comm.channels = Vec::new();
         let context = comm.context;
+        if self.replay.is_some() {
+            self.drop_aside(context);
+        }
         if self.unexpected.is_empty() {
             return;
         }
@@ -90,7 +93,8 @@ impl<H: Host> Engine<H> {
             return;
         }
         self.parked.remove(&context.0);
-        let old = self.comms[before as usize].context;
+        let Comm { context: old, posts, .. } = self.comms[before as usize];
+        self.comms[index as usize].posts = posts;
         debug_assert!(!self.comms[before as usize].attached, "a context id has one communicator");
         if self.unexpected.of_context(old).is_empty() {
             self.spare.push(before);
@@ -168,7 +172,7 @@ impl<H: Host> Engine<H> {
             resync: Box::new(Counted::default()),
         }));
         if again {
-            self.tell_account(id);
+            self.tell_account(host, id);
         }
     }
 

@@ -13,8 +13,10 @@
 //!   `Done`, the counters of `Resync`) that the line does not hold complete a synchronous send
 //!   that it does hold.
 
+use super::queue::offer;
 use super::state::{Body, Link, Peer, Queued};
 use super::{Engine, FrameError, Host, PeerId};
+use crate::gate::Stable;
 use crate::host::{Payload, Transmit};
 use crate::ids::Incarnation;
 use crate::line_frame::LineFrame;
@@ -123,13 +125,13 @@ impl<H: Host> Engine<H> {
         let mut taken = 0;
         // Held peers are never `direct`: offer it at once where nothing is before it.
         if peer.link == Link::Open && peer.queue.is_empty() && peer.taken == 0 {
-            match host.transmit(to, &header, Payload::Empty, 0) {
+            match offer(host, Stable::inside(), to, &header, Payload::Empty, 0) {
                 Transmit::Accepted => return,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
             }
         }
-        self.enqueue(to, super::queue::queued(&header, Body::Empty), taken);
+        self.enqueue(host, to, super::queue::queued(&header, Body::Empty), taken);
     }
 
     /// A frame of a line has come.

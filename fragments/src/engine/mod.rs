@@ -26,6 +26,7 @@ mod pool;
 mod queue;
 mod receive;
 mod rendezvous;
+mod replay;
 mod resync;
 mod send;
 mod slots;
@@ -38,6 +39,8 @@ use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
 pub use line::Side;
 use pool::Pool;
+pub use replay::Forced;
+use replay::Replay;
 pub use resync::{Held, HeldError};
 use slots::Slots;
 use state::{Channel, Comm, Message, Peer, Receive, Send};
@@ -146,6 +149,10 @@ pub struct Engine<H: Host> {
     /// Inside the set, to other sets: are new frames held back for a line?
     holds: [bool; 2],
     under_way: u32,
+    /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
+    library_posts: BTreeMap<(u32, i32), u64>,
+    /// Outcomes that are forced after a restore.
+    replay: Option<Box<Replay>>,
 }
 
 /// A copy is a line: it holds everything that the process's messages depend on but the log.
@@ -176,6 +183,8 @@ where
             counters: self.counters,
             holds: self.holds,
             under_way: self.under_way,
+            library_posts: self.library_posts.clone(),
+            replay: self.replay.clone(),
         }
     }
 }
@@ -204,7 +213,14 @@ impl<H: Host> Engine<H> {
             counters: Counters::default(),
             holds: [false; 2],
             under_way: 0,
+            library_posts: BTreeMap::new(),
+            replay: None,
         }
+    }
+
+    /// The incarnation that this process runs in.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// Totals.

@@ -1,7 +1,8 @@
 //! Frames that wait for room at a transport, and frames that need not.
 
-use super::state::{Body, Link, Origin, Queued, Stream};
+use super::state::{Body, Link, Origin, Peer, Queued, Stream};
 use super::{Engine, Host, PeerId, SendId};
+use crate::gate::{Recorded, Stable};
 use crate::host::{Payload, Status, Transmit};
 use crate::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
 
@@ -12,13 +13,16 @@ const BURST: usize = 32;
 pub(super) fn queued(header: &[u8], body: Body) -> Queued {
     let mut copy = [0; ANNOUNCE_BYTES];
     copy[..header.len()].copy_from_slice(header);
-    Queued { header: copy, header_bytes: header.len() as u8, body }
+    Queued { header: copy, header_bytes: header.len() as u8, body, made: Recorded(0) }
 }
 
 impl<H: Host> Engine<H> {
     /// Put a frame at the end of a peer's queue. `taken`: bytes of it that the transport has.
-    pub(super) fn enqueue(&mut self, to: PeerId, frame: Queued, taken: usize) {
+    pub(super) fn enqueue(&mut self, host: &H, to: PeerId, mut frame: Queued, taken: usize) {
         let peer = self.peer(to);
+        if peer.outgoing {
+            frame.made = host.marks().recorded;
+        }
         if taken > 0 {
             debug_assert!(peer.queue.is_empty(), "only the first frame is offered");
             peer.taken = taken;
@@ -57,14 +61,16 @@ impl<H: Host> Engine<H> {
         peer.told |= peer.held && kind == Kind::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
-        if peer.direct {
-            match host.transmit(to, &header, Payload::Empty, 0) {
+        if peer.direct
+            && let Some(stable) = peer.leave_now(host)
+        {
+            match offer(host, stable, to, &header, Payload::Empty, 0) {
                 Transmit::Accepted => return,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
             }
         }
-        self.enqueue(to, queued(&header, Body::Empty), taken);
+        self.enqueue(host, to, queued(&header, Body::Empty), taken);
     }
 
     /// Offer waiting frames to the transports again. Cheap when nothing waits.
@@ -123,6 +129,12 @@ impl<H: Host> Engine<H> {
         let Self { peers, sends, .. } = self;
         let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
         let Some(frame) = peer.queue.front() else { return false };
+        let leave = match (peer.outgoing, peer.taken) {
+            (false, _) => Some(Stable::inside()),
+            (true, 0) => host.marks().covers(frame.made),
+            (true, _) => Some(Stable::begun()),
+        };
+        let Some(stable) = leave else { return false };
         let mut finish = None;
         let payload = match &frame.body {
             Body::Empty => Payload::Empty,
@@ -141,7 +153,7 @@ impl<H: Host> Engine<H> {
             }
         };
         let header = &frame.header[..usize::from(frame.header_bytes)];
-        match host.transmit(id, header, payload, peer.taken) {
+        match offer(host, stable, id, header, payload, peer.taken) {
             Transmit::Accepted => {
                 peer.taken = 0;
                 peer.queue.pop_front();
@@ -174,7 +186,7 @@ impl<H: Host> Engine<H> {
         header.length = (HEADER_BYTES as u64 + end - stream.offset) as u32;
         let done = end == send.bytes;
         let payload = origin(&mut send.origin, stream.offset..end);
-        match host.transmit(id, &header.encode(), payload, peer.taken) {
+        match offer(host, Stable::payload(), id, &header.encode(), payload, peer.taken) {
             Transmit::Accepted => {
                 peer.taken = 0;
                 peer.streams.pop_front();
@@ -204,6 +216,40 @@ impl<H: Host> Engine<H> {
                 host.complete(token, Status::default());
             }
         }
+    }
+}
+
+/// Where every frame goes out (G1).
+#[inline]
+pub(super) fn offer<H: Host>(
+    host: &mut H,
+    _: Stable,
+    to: PeerId,
+    header: &[u8],
+    payload: Payload<'_, H::SendBuffer>,
+    taken: usize,
+) -> Transmit {
+    host.transmit(to, header, payload, taken)
+}
+
+/// The same for a whole short message that stays in the set.
+#[inline(always)]
+pub(super) fn offer_eager<H: Host>(
+    host: &mut H,
+    _: Stable,
+    to: PeerId,
+    header: &Header,
+    buffer: &mut H::SendBuffer,
+    bytes: u64,
+) -> bool {
+    host.transmit_eager(to, header, buffer, bytes)
+}
+
+impl Peer {
+    /// May a frame to it that is made now leave at once?
+    #[inline]
+    pub(super) fn leave_now<H: Host>(&self, host: &H) -> Option<Stable> {
+        if self.outgoing { host.marks().now() } else { Some(Stable::inside()) }
     }
 }
 

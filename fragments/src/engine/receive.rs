@@ -7,26 +7,32 @@ use crate::ids::{CommRank, MessageId, PeerId, ReceiveId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{Header, Kind};
 
+#[inline]
+fn pattern(context: u32, source: Source, tag: TagMatch) -> Key {
+    Key {
+        context,
+        source: match source {
+            Source::Any => ANY_SOURCE,
+            Source::Rank(rank) => rank.0,
+        },
+        tag: match tag {
+            TagMatch::Any => ANY_TAG,
+            TagMatch::Is(tag) => tag,
+        },
+    }
+}
+
 impl<H: Host> Engine<H> {
     #[inline]
-    fn pattern(&self, comm: CommId, source: Source, tag: TagMatch) -> Key {
-        Key {
-            context: self.comms[comm.0 as usize].context,
-            source: match source {
-                Source::Any => ANY_SOURCE,
-                Source::Rank(rank) => rank.0,
-            },
-            tag: match tag {
-                TagMatch::Any => ANY_TAG,
-                TagMatch::Is(tag) => tag,
-            },
-        }
+    pub(super) fn pattern(&self, comm: CommId, source: Source, tag: TagMatch) -> Key {
+        pattern(self.comms[comm.0 as usize].context, source, tag)
     }
 
-    /// For [`Self::on_frame_for`]. None: other receives or messages come first, so a receive has
-    /// to be posted.
+    /// For [`Self::on_frame_for`]. None: other receives or messages come first, so a receive has to
+    /// be posted. While there is a replay (`has_replay`) every receive has to be posted.
     #[inline]
     pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
+        debug_assert!(self.replay.is_none(), "P3: a receive is posted");
         let quiet = self.posted.is_empty() && self.unexpected.is_empty();
         quiet.then(|| Wanted(self.pattern(comm, source, tag)))
     }
@@ -51,41 +57,88 @@ impl<H: Host> Engine<H> {
         buffer: H::ReceiveBuffer,
         token: H::Token,
     ) -> Received {
-        let key = self.pattern(comm, source, tag);
+        let known = &mut self.comms[comm.0 as usize];
+        let key = pattern(known.context, source, tag);
+        known.posts += u64::from(key.is_user());
+        let number = known.posts;
+        if key.source == ANY_SOURCE || self.replay.is_some() {
+            return self.receive_rare(host, key, number, buffer, token);
+        }
         if !self.unexpected.is_empty()
             && let Some(slot) = self.unexpected.find(key)
         {
             self.unexpected.remove(slot);
             let message = self.messages.take(slot);
-            return self.take_message(host, message, buffer, token);
+            return self.take_message(host, message, buffer, token, Some((key, number)));
         }
+        Received::Pending(self.post(key, number, buffer, token))
+    }
+
+    #[inline(always)]
+    fn post(
+        &mut self,
+        key: Key,
+        number: u64,
+        buffer: H::ReceiveBuffer,
+        token: H::Token,
+    ) -> ReceiveId {
         let (index, generation) = self.receives.insert(Receive {
             buffer,
             token,
             key,
             progress: Progress::Posted,
             peer: PeerId(0),
-            sequence: 0,
+            sequence: number,
             send: SendId(0),
             total: 0,
         });
         self.posted.insert(index, key);
-        Received::Pending(ReceiveId::new(index, generation))
+        ReceiveId::new(index, generation)
     }
 
-    /// A receive takes a message that is here already.
+    /// The same where speed does not matter.
+    #[inline(never)]
+    pub(super) fn post_rare(
+        &mut self,
+        key: Key,
+        number: u64,
+        buffer: H::ReceiveBuffer,
+        token: H::Token,
+    ) -> ReceiveId {
+        self.post(key, number, buffer, token)
+    }
+
+    /// The same where speed does not matter.
+    #[inline(never)]
+    pub(super) fn take_rarely(
+        &mut self,
+        host: &mut H,
+        message: Message,
+        buffer: H::ReceiveBuffer,
+        token: H::Token,
+        posted: Option<(Key, u64)>,
+    ) -> Received {
+        self.take_message(host, message, buffer, token, posted)
+    }
+
+    /// A receive takes a message that is here already. `posted`: its pattern and number.
+    #[inline(always)]
     fn take_message(
         &mut self,
         host: &mut H,
         message: Message,
         mut buffer: H::ReceiveBuffer,
         token: H::Token,
+        posted: Option<(Key, u64)>,
     ) -> Received {
         let Some(announced) = message.announced else {
             let status = self.deliver(host, &mut buffer, message.key, &message.bytes);
             self.pool.give(message.bytes);
             return Received::Complete(status);
         };
+        if let Some(posted) = posted {
+            self.note_news(host, posted, Some(announced), message.name());
+        }
         let (index, generation) = self.receives.insert(Receive {
             buffer,
             token,
@@ -123,7 +176,7 @@ impl<H: Host> Engine<H> {
         Status { source, tag: key.tag, bytes, truncated: bytes > capacity, cancelled: false }
     }
 
-    fn status_of(&self, slot: u32) -> Status {
+    pub(super) fn status_of(&self, slot: u32) -> Status {
         let message = self.messages.at(slot);
         Status {
             source: CommRank(message.key.source),
@@ -137,7 +190,10 @@ impl<H: Host> Engine<H> {
     /// The message that a receive posted now would match, left where it is (MPI_Iprobe).
     pub fn probe(&mut self, comm: CommId, source: Source, tag: TagMatch) -> Option<Status> {
         let key = self.pattern(comm, source, tag);
-        let slot = self.unexpected.find(key)?;
+        let slot = match self.replay {
+            None => self.unexpected.find(key)?,
+            Some(_) => self.probe_in_replay(key)?,
+        };
         Some(self.status_of(slot))
     }
 
@@ -164,7 +220,7 @@ impl<H: Host> Engine<H> {
         token: H::Token,
     ) -> Option<Received> {
         let message = self.messages.remove(message.index(), message.generation())?;
-        Some(self.take_message(host, message, buffer, token))
+        Some(self.take_rarely(host, message, buffer, token, None))
     }
 
     /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to
@@ -178,6 +234,7 @@ impl<H: Host> Engine<H> {
                 self.receives.take(receive.index());
                 true
             }
+            Some(posted) if posted.progress == Progress::Kept => self.cancel_kept(receive.index()),
             _ => false,
         }
     }

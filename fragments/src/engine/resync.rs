@@ -208,7 +208,7 @@ impl<H: Host> Engine<H> {
         }
         let outgoing = self.peer(id).outgoing;
         for (_, _, receive) in self.receives.iter_mut() {
-            if receive.progress != Progress::Posted && receive.peer == id {
+            if receive.progress.is_matched() && receive.peer == id {
                 self.under_way -= u32::from(!outgoing && receive.progress.is_under_way());
                 receive.progress = Progress::Stale;
             }
@@ -220,13 +220,6 @@ impl<H: Host> Engine<H> {
                 announced.stale = true;
             }
         }
-    }
-
-    /// Is every channel to other sets open, and has this process repeated all that the others have
-    /// of its lost future?
-    pub fn is_caught_up(&self) -> bool {
-        let mut others = self.peers.iter().flatten().filter(|peer| peer.outgoing);
-        others.all(|peer| peer.link == Link::Open && peer.ahead.is_none())
     }
 
     /// Is this a process of another set, with which lost channels can be repaired?
@@ -270,12 +263,12 @@ impl<H: Host> Engine<H> {
         let peer = self.peer(id);
         peer.info = PeerInfo { incarnation, ..info };
         peer.link = Link::Resync;
-        self.tell_account(id);
+        self.tell_account(host, id);
         self.flush(host);
     }
 
     /// What was accepted from the peer, as the first frames of a channel.
-    pub(super) fn tell_account(&mut self, id: PeerId) {
+    pub(super) fn tell_account(&mut self, host: &mut H, id: PeerId) {
         let mine = self.incarnation;
         let incarnation = self.peer(id).info.incarnation;
         let entries = self.counted_from(id);
@@ -287,7 +280,7 @@ impl<H: Host> Engine<H> {
             let mut header = Header::control(Kind::Resync, mine, incarnation, 0, 0);
             header.length = (HEADER_BYTES + body.len()) as u32;
             header.flags = if number == frames { FLAG_LAST } else { 0 };
-            self.enqueue(id, queued(&header.encode(), Body::Owned(body)), 0);
+            self.enqueue(host, id, queued(&header.encode(), Body::Owned(body)), 0);
         }
     }
 
@@ -300,7 +293,7 @@ impl<H: Host> Engine<H> {
             }
         }
         for (_, _, receive) in self.receives.iter() {
-            if receive.progress != Progress::Posted && receive.peer == id {
+            if receive.progress.is_matched() && receive.peer == id {
                 entries.push(open(name_of(receive.key.context, receive.key.tag, receive.sequence)));
             }
         }

@@ -1,8 +1,9 @@
 //! Sending: number, log, and the eager or the rendezvous protocol.
 
-use super::queue::{origin, queued};
+use super::queue::{offer, offer_eager, origin, queued};
 use super::state::{Body, Comm, Link, Origin, Send};
 use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, Sent};
+use crate::gate::Stable;
 use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
 use crate::wire::{
@@ -82,7 +83,7 @@ impl<H: Host> Engine<H> {
             to: peer.info.incarnation,
             sequence: channel.sent.get(tag),
         };
-        if !host.transmit_eager(id, &header, buffer, bytes) {
+        if !offer_eager(host, Stable::inside(), id, &header, buffer, bytes) {
             return false;
         }
         channel.sent.advance(tag);
@@ -98,13 +99,14 @@ impl<H: Host> Engine<H> {
     #[cold]
     fn wait_for_room(
         &mut self,
+        host: &H,
         message: Outbound<H::SendBuffer, H::Token>,
         header: &[u8],
         taken: usize,
     ) -> SendId {
         let (to, bytes) = (message.peer, message.bytes);
         let id = self.remember(message, 0);
-        self.enqueue(to, queued(header, Body::Send { id, bytes, finish: true }), taken);
+        self.enqueue(host, to, queued(header, Body::Send { id, bytes, finish: true }), taken);
         id
     }
 
@@ -196,9 +198,12 @@ impl<H: Host> Engine<H> {
         let (to, bytes) = (message.peer, message.bytes);
         let header = self.header(&message, Kind::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
         let mut taken = 0;
-        if self.peer(to).direct {
+        let peer = self.peer(to);
+        if peer.direct
+            && let Some(stable) = peer.leave_now(host)
+        {
             let payload = origin(&mut message.origin, 0..bytes);
-            match host.transmit(to, &header, payload, 0) {
+            match offer(host, stable, to, &header, payload, 0) {
                 Transmit::Accepted => return Sent::Complete,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
@@ -206,10 +211,10 @@ impl<H: Host> Engine<H> {
         }
         match message.origin {
             Origin::Log(record) => {
-                self.enqueue(to, queued(&header, Body::Log(record, bytes)), taken);
+                self.enqueue(host, to, queued(&header, Body::Log(record, bytes)), taken);
                 Sent::Complete
             }
-            Origin::Program(_) => Sent::Pending(self.wait_for_room(message, &header, taken)),
+            Origin::Program(_) => Sent::Pending(self.wait_for_room(host, message, &header, taken)),
         }
     }
 
@@ -239,16 +244,19 @@ impl<H: Host> Engine<H> {
         let header = self.header_of(id, flags, ANNOUNCE_BYTES as u64 + inline);
         let header = header.encode_announce(bytes, id);
         let mut taken = 0;
-        if self.peer(to).direct {
+        let peer = self.peer(to);
+        if peer.direct
+            && let Some(stable) = peer.leave_now(host)
+        {
             let payload = origin(&mut self.sends.at_mut(id.index()).origin, 0..inline);
-            match host.transmit(to, &header, payload, 0) {
+            match offer(host, stable, to, &header, payload, 0) {
                 Transmit::Accepted => return sent(complete, id),
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
             }
         }
         let body = Body::Send { id, bytes: inline, finish: false };
-        self.enqueue(to, queued(&header, body), taken);
+        self.enqueue(host, to, queued(&header, body), taken);
         sent(complete, id)
     }
 

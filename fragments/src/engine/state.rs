@@ -2,6 +2,7 @@
 //! messages. Together with the payload log this is everything that a line must hold.
 
 use crate::counters::Traffic;
+use crate::gate::Recorded;
 use crate::host::PeerInfo;
 use crate::ids::*;
 use crate::matching::Key;
@@ -22,6 +23,8 @@ pub struct Comm {
     pub rank: u32,
     /// The driver's name for it.
     pub handle: u64,
+    /// User receives posted so far under this context id; they are named by it.
+    pub posts: u64,
     /// Channel of each rank of the (remote) group, or [`NONE`]. 4 bytes a rank.
     pub channels: Vec<u32>,
 }
@@ -103,6 +106,8 @@ pub struct Queued {
     pub header: [u8; crate::wire::ANNOUNCE_BYTES],
     pub header_bytes: u8,
     pub body: Body,
+    /// To another set: what the set had recorded when it was made (gate.rs).
+    pub made: Recorded,
 }
 
 /// Where the payload of a waiting frame lies.
@@ -160,6 +165,8 @@ pub struct Send<B, T> {
 pub enum Progress {
     /// Posted, not matched.
     Posted,
+    /// Posted, not matched, and kept out of matching by replay.
+    Kept,
     /// The sender was asked to push: this many bytes are still to come.
     Pushed { left: u64 },
     /// The host pulls.
@@ -169,6 +176,11 @@ pub enum Progress {
 }
 
 impl Progress {
+    /// Has it a message?
+    pub fn is_matched(&self) -> bool {
+        !matches!(self, Self::Posted | Self::Kept)
+    }
+
     /// Is the payload on its way?
     pub fn is_under_way(self) -> bool {
         matches!(self, Self::Pushed { .. } | Self::Pulled)
@@ -184,6 +196,7 @@ pub struct Receive<R, T> {
     pub key: Key,
     pub progress: Progress,
     pub peer: PeerId,
+    /// Number of the message; until it is matched: of the receive (`ReceiveName`).
     pub sequence: u64,
     pub send: SendId,
     pub total: u64,

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 ///
 /// While all that are posted have the same pattern without wildcards (a window of receives from
 /// one sender), they are in a plain queue; with the first other one all of them go to the table.
+/// Where `rare` holds they are in the table.
 #[derive(Clone, Debug, Default)]
 pub struct Posted {
     /// Not empty: all posted receives, oldest first, and their pattern; the table is empty.
@@ -20,6 +21,10 @@ pub struct Posted {
     clock: u64,
     /// How many receives wait with a wildcard: source only, tag only, both.
     wild: [usize; 3],
+    /// Replay has a say in matching.
+    forced: bool,
+    /// `wild` or `forced`.
+    rare: bool,
 }
 
 fn wildness(key: &Key) -> Option<usize> {
@@ -46,7 +51,7 @@ impl Posted {
     #[inline(never)]
     fn insert_other(&mut self, slot: u32, pattern: Key) {
         let wild = wildness(&pattern);
-        if self.alike.is_empty() && self.table.is_empty() && wild.is_none() {
+        if self.is_empty() && wild.is_none() && !self.forced {
             self.pattern = Some(pattern);
             self.alike.push_back(slot);
             return;
@@ -54,9 +59,63 @@ impl Posted {
         self.use_table();
         if let Some(w) = wild {
             self.wild[w] += 1;
+            self.rare = true;
         }
         self.clock += 1;
         self.table.insert(slot, pattern, self.clock);
+    }
+
+    /// Post a receive at the place in the order that it had before (no receive with the same
+    /// pattern may be younger).
+    #[cold]
+    pub fn insert_at(&mut self, slot: u32, pattern: Key, order: u64) {
+        self.use_table();
+        if let Some(w) = wildness(&pattern) {
+            self.wild[w] += 1;
+            self.rare = true;
+        }
+        self.table.insert(slot, pattern, order);
+    }
+
+    /// The place of a posted receive in the order.
+    #[cold]
+    pub fn order(&mut self, slot: u32) -> u64 {
+        self.use_table();
+        self.table.order(slot)
+    }
+
+    /// Replay has a say in matching, or not any more.
+    #[cold]
+    pub fn force(&mut self, forced: bool) {
+        self.use_table();
+        self.forced = forced;
+        self.weigh();
+    }
+
+    fn weigh(&mut self) {
+        self.rare = self.forced || self.wild != [0; 3];
+    }
+
+    /// Nothing but envelopes without wildcards counts?
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        !self.rare
+    }
+
+    /// [`Posted::take`] where [`Posted::is_plain`].
+    #[inline]
+    pub fn take_plain(&mut self, message: Key) -> Option<u32> {
+        if let Some(pattern) = self.pattern {
+            return if pattern == message { self.alike.pop_front() } else { None };
+        }
+        self.table.pop(&message)
+    }
+
+    /// The place of the receive that takes a message with this envelope.
+    #[cold]
+    pub fn oldest(&mut self, message: Key) -> Option<u64> {
+        self.use_table();
+        self.choose(message).map(|(order, ..)| order)
     }
 
     /// From now on until nothing is posted the table is used.
@@ -75,6 +134,7 @@ impl Posted {
         let was = self.table.remove(slot);
         if was && let Some(w) = wildness(pattern) {
             self.wild[w] -= 1;
+            self.weigh();
         }
         was
     }
@@ -82,13 +142,10 @@ impl Posted {
     /// Which receive takes a message with this envelope? It is taken out.
     #[inline]
     pub fn take(&mut self, message: Key) -> Option<u32> {
-        if let Some(pattern) = self.pattern {
-            return if pattern == message { self.alike.pop_front() } else { None };
-        }
-        if self.wild == [0; 3] { self.table.pop(&message) } else { self.take_among_wild(message) }
+        if self.wild == [0; 3] { self.take_plain(message) } else { self.take_among_wild(message) }
     }
 
-    fn take_among_wild(&mut self, message: Key) -> Option<u32> {
+    fn choose(&self, message: Key) -> Option<(u64, u32, Option<usize>)> {
         let exact = self.table.first(&message);
         let any_source = Key { source: ANY_SOURCE, ..message };
         // MPI_ANY_TAG must not see the library's own tags.
@@ -107,10 +164,15 @@ impl Posted {
                 }
             }
         }
-        let (_, slot, w) = best?;
+        best
+    }
+
+    fn take_among_wild(&mut self, message: Key) -> Option<u32> {
+        let (_, slot, w) = self.choose(message)?;
         self.table.remove(slot);
         if let Some(w) = w {
             self.wild[w] -= 1;
+            self.weigh();
         }
         Some(slot)
     }
@@ -130,6 +192,8 @@ impl Posted {
     pub fn check(&self) {
         assert!(self.alike.is_empty() || self.table.is_empty(), "posted in one place");
         assert!(self.alike.is_empty() || self.pattern.is_some(), "the queue has a pattern");
+        assert!(!self.rare || self.pattern.is_none(), "rare: all are in the table");
+        assert_eq!(self.rare, self.forced || self.wild != [0; 3], "rare");
         self.table.check();
     }
 }

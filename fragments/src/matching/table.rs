@@ -21,6 +21,12 @@ pub struct Key {
 }
 
 impl Key {
+    /// Is it of the program, not of the library itself (MPI_ANY_TAG included)?
+    #[inline]
+    pub fn is_user(&self) -> bool {
+        self.tag as u32 <= ANY_TAG as u32
+    }
+
     /// Does a receive with this pattern take a message with this envelope (MPI-3.1 §3.2.4)?
     pub fn takes(&self, message: &Self) -> bool {
         self.context == message.context

@@ -9,6 +9,9 @@ enum Step {
     Arrive(Key),
     CancelOldest,
     Forget(u32),
+    Force(bool),
+    Oldest(Key),
+    PutBack,
 }
 
 fn matches(pattern: &Key, message: &Key) -> bool {
@@ -31,6 +34,9 @@ fn step() -> impl Strategy<Value = Step> {
         8 => key(false).prop_map(Step::Arrive),
         1 => Just(Step::CancelOldest),
         1 => (0u32..2).prop_map(Step::Forget),
+        1 => any::<bool>().prop_map(Step::Force),
+        1 => key(false).prop_map(Step::Oldest),
+        1 => Just(Step::PutBack),
     ]
 }
 
@@ -58,7 +64,12 @@ proptest! {
                 }
                 Step::Arrive(message) => {
                     let want = receives.iter().position(|(_, p)| matches(p, &message));
-                    prop_assert_eq!(posted.take(message), want.map(|at| receives[at].0));
+                    let got = if posted.is_plain() {
+                        posted.take_plain(message)
+                    } else {
+                        posted.take(message)
+                    };
+                    prop_assert_eq!(got, want.map(|at| receives[at].0));
                     if let Some(at) = want {
                         receives.remove(at);
                     } else {
@@ -72,6 +83,19 @@ proptest! {
                     prop_assert!(!posted.remove(slot, &pattern));
                 }
                 Step::CancelOldest => {}
+                Step::Force(forced) => posted.force(forced),
+                Step::Oldest(message) => {
+                    let want = receives.iter().find(|(_, p)| matches(p, &message));
+                    let want = want.map(|(slot, _)| posted.order(*slot));
+                    prop_assert_eq!(posted.oldest(message), want);
+                }
+                Step::PutBack => {
+                    if let Some((slot, pattern)) = receives.last() {
+                        let order = posted.order(*slot);
+                        prop_assert!(posted.remove(*slot, pattern));
+                        posted.insert_at(*slot, *pattern, order);
+                    }
+                }
                 Step::Forget(context) => {
                     let want: Vec<u32> = messages.iter().filter(|(_, m)| m.context == context)
                         .map(|(slot, _)| *slot).collect();

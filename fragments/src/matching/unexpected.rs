@@ -103,6 +103,21 @@ impl Unexpected {
         found.into_iter().map(|(_, slot)| slot).collect()
     }
 
+    /// Does this message wait?
+    pub fn holds(&self, slot: u32) -> bool {
+        self.arrived.get(slot as usize).is_some_and(Option::is_some)
+    }
+
+    /// All messages, oldest first.
+    pub fn in_order(&self) -> Vec<u32> {
+        let mut all: Vec<(u64, u32)> = (0..)
+            .zip(&self.arrived)
+            .filter_map(|(slot, entry)| entry.map(|(order, _)| (order, slot)))
+            .collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, slot)| slot).collect()
+    }
+
     /// What waits.
     pub fn envelopes(&self) -> impl Iterator<Item = &Key> {
         self.arrived.iter().flatten().map(|(_, key)| key)

@@ -35,6 +35,15 @@ pub enum Effect {
     Forget(LineId),
     /// Answer this client of the command's socket.
     Reply(u64, Reply),
+    /// Send the ranks of a set that goes back what it has to do again.
+    Replay {
+        /// Which.
+        set: SetId,
+        /// The incarnation that begins.
+        incarnation: Incarnation,
+        /// Its ranks.
+        members: Vec<PeerId>,
+    },
     /// Say this to mpirun: `end`, `fail TEXT`, `recovered`.
     TellMpirun(String),
     /// Write down an event.
@@ -181,7 +190,7 @@ impl Job {
                 self.fallen(now, rank, status, incarnation);
             }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
-            FromNode::Agent { .. } | FromNode::Beat { .. } => {}
+            _ => {}
         }
     }
 
@@ -249,7 +258,8 @@ impl Job {
                 rank.log_for = largest;
             }
             FromRank::Covered { line, to, bytes } => {
-                if self.ranks.contains_key(&to) {
+                let known = self.ranks.contains_key(&to);
+                if known {
                     self.send(to, ToRank::Covered { line, from: id, bytes });
                 }
             }
@@ -263,8 +273,7 @@ impl Job {
                 let wisher = Wisher::Rank(id, number);
                 self.wish(now, wisher, sets, then_exit, wait);
             }
-            // A guardian never passes them on.
-            FromRank::Frozen { .. } | FromRank::Parked { .. } => {}
+            _ => {} // kept by guardians, or by `determinants`
         }
     }
 

@@ -9,6 +9,7 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
+mod determinants;
 mod events;
 mod job;
 mod loss;
@@ -25,9 +26,10 @@ use crate::os::{self, Poll};
 use crate::prove::{Progress, Secret, Stranger};
 use crate::settings::hex;
 use crate::store;
+use determinants::{Determinants, Out};
 use events::Events;
 use job::{Effect, Job};
-use rustbtl_coordination::control::{FromNode, Reply, Request, ToNode};
+use rustbtl_coordination::control::{FromNode, FromRank, Reply, Request, ToNode, ToRank};
 use rustbtl_coordination::interval::Interval;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
@@ -63,6 +65,7 @@ struct Coordinator {
     secret: Secret,
     started: Instant,
     job: Job,
+    determinants: Determinants,
     events: Events,
     listener: TcpListener,
     commands: UnixListener,
@@ -186,11 +189,13 @@ impl Coordinator {
         let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
         commands.set_nonblocking(true).map_err(text("listening for commands"))?;
         let events = Events::open(&setup, &name);
+        let determinants = Determinants::new(setup.directory.is_some());
         tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,
             started: Instant::now(),
             job: Job::new(name, setup),
+            determinants,
             events,
             listener,
             commands,
@@ -340,6 +345,8 @@ impl Coordinator {
                     });
                     (agent.node, agent.pid) = (node, pid);
                     self.events.write(event);
+                    self.determinants.agent_here(id);
+                    self.carry_out();
                 }
                 Ok(Some(message)) => {
                     if let FromNode::Guardian { rank, incarnation, .. } = &message {
@@ -352,7 +359,14 @@ impl Coordinator {
                     }
                     let node = agent.node.clone();
                     if self.speaks_for(id, &message) {
-                        self.job.hear(now, &node, message);
+                        if let FromNode::Rank { rank, message: FromRank::NotRecording { .. } } =
+                            &message
+                        {
+                            self.job.does_not_record(*rank);
+                        }
+                        if !self.determinants.hear(id, &message) {
+                            self.job.hear(now, &node, message);
+                        }
                         self.carry_out();
                     }
                 }
@@ -380,7 +394,10 @@ impl Coordinator {
             | FromNode::Fallen { rank, .. }
             | FromNode::NotRestored { rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
-            FromNode::Agent { .. } | FromNode::Beat { .. } => true,
+            FromNode::Agent { .. }
+            | FromNode::Beat { .. }
+            | FromNode::Kept { .. }
+            | FromNode::NotKept { .. } => true,
         }
     }
 
@@ -391,6 +408,7 @@ impl Coordinator {
         let lost: Vec<PeerId> =
             self.home.iter().filter(|(_, home)| **home == id).map(|(&rank, _)| rank).collect();
         self.home.retain(|_, home| *home != id);
+        self.determinants.agent_gone(id);
         self.job.agent_gone(self.now(), &lost);
         self.carry_out();
     }
@@ -476,15 +494,22 @@ impl Coordinator {
     }
 
     fn carry_out(&mut self) {
+        // Ranks are told to record before a line of them is ordered.
+        self.carry_out_determinants();
         while let Some(effect) = self.job.next_effect() {
             match effect {
-                Effect::Send(rank, message) => {
-                    // Never to a guardian that is thought to be lost.
-                    let home = self.home.get(&rank).and_then(|home| self.agents.get_mut(home));
-                    if let Some(agent) = home {
-                        // A broken connection is noticed when it is polled.
-                        let _ = agent.link.send(&message);
+                Effect::Replay { set, incarnation, members } => {
+                    for (rank, message) in self.determinants.replay(set, incarnation, &members) {
+                        self.send_to(rank, &ToNode::Rank { rank, message });
                     }
+                    self.determinants.replayed(set);
+                    self.carry_out_determinants();
+                }
+                Effect::Send(rank, message) => {
+                    if let ToNode::Rank { message: ToRank::Trim { line }, .. } = &message {
+                        self.determinants.trim(rank, *line);
+                    }
+                    self.send_to(rank, &message);
                 }
                 Effect::Commit(mut manifest) => {
                     let line = rustbtl_coordination::control::LineId(manifest.line);
@@ -500,6 +525,29 @@ impl Coordinator {
                 Effect::TellMpirun(line) => tell_mpirun(&line.replace('\n', " ")),
                 Effect::Log(event) => self.events.write(event),
             }
+        }
+        self.carry_out_determinants();
+    }
+
+    fn carry_out_determinants(&mut self) {
+        for out in self.determinants.take_out() {
+            match out {
+                Out::Rank(rank, message) => self.send_to(rank, &ToNode::Rank { rank, message }),
+                Out::Agent(id, message) => {
+                    if let Some(agent) = self.agents.get_mut(&id) {
+                        let _ = agent.link.send(&message);
+                    }
+                }
+                Out::Log(event) => self.events.write(event),
+            }
+        }
+    }
+
+    /// To the agent of a rank. A broken connection is noticed when it is polled.
+    fn send_to(&mut self, rank: PeerId, message: &ToNode) {
+        let home = self.home.get(&rank).and_then(|home| self.agents.get_mut(home));
+        if let Some(agent) = home {
+            let _ = agent.link.send(message);
         }
     }
 

@@ -64,6 +64,8 @@ pub(super) struct Recovery {
     pub(super) going: BTreeMap<SetId, Going>,
     /// How often a set fell since a line of it was complete.
     falls: BTreeMap<SetId, (LineId, u32)>,
+    /// Sets whose nondeterministic calls are not recorded.
+    unrecorded: BTreeSet<SetId>,
     /// The job cannot go on: said once.
     failed: bool,
 }
@@ -163,6 +165,13 @@ impl Job {
             return Err(obstacle.into());
         }
         let members = self.members(&[set]);
+        // A set that is the whole job has nobody whom it could contradict.
+        if self.recovery.unrecorded.contains(&set) && members.len() < self.ranks.len() {
+            return Err(format!(
+                "set {set} does not record nondeterministic calls, since its ranks share no memory: \
+                 it cannot go back alone"
+            ));
+        }
         for &rank in &members {
             self.input(now, Input::Lost { rank });
         }
@@ -257,6 +266,12 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, order));
     }
 
+    /// The set of this rank records nothing.
+    pub fn does_not_record(&mut self, id: PeerId) {
+        let set = self.ranks.get(&id).and_then(|rank| rank.set);
+        self.recovery.unrecorded.extend(set);
+    }
+
     /// Is this guardian that of the rank's present life?
     pub fn accepts(&self, id: PeerId, incarnation: Incarnation) -> bool {
         let Some(rank) = self.ranks.get(&id) else { return true };
@@ -327,9 +342,12 @@ impl Job {
             return;
         }
         let restarted = self.members(&restoring);
-        for set in &restoring {
-            if let Some(going) = self.recovery.going.get_mut(set) {
+        for &set in &restoring {
+            let members = self.members(&[set]);
+            if let Some(going) = self.recovery.going.get_mut(&set) {
                 (going.phase, going.done) = (Phase::Meeting, BTreeSet::new());
+                let incarnation = going.incarnation;
+                self.effects.push_back(Effect::Replay { set, incarnation, members });
             }
         }
         let card = |(&rank, state): (&PeerId, &Rank)| RankCard {

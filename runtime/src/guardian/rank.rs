@@ -312,6 +312,9 @@ impl Rank {
     /// Nobody will ever coordinate again.
     pub fn stay_alone(&mut self) {
         self.nobody_coordinates("there is no coordinator");
+        // Nobody keeps determinants, so nothing has to wait for them.
+        let incarnation = self.incarnation();
+        self.send(&ToRank::Stable { incarnation, upto: u64::MAX });
         if self.finishing && !self.may_finish {
             self.may_finish = true;
             self.send(&ToRank::MayFinish {});

@@ -276,6 +276,7 @@ impl World {
             }
         }
         self.lines_lost(&members);
+        self.determinants_lost(set);
         true
     }
 
@@ -295,7 +296,9 @@ impl World {
         let Some(&set) = self.faults.dead.first() else { return false };
         let set = if self.prng.chance(50) { set } else { *self.faults.dead.last().unwrap_or(&set) };
         if self.shared.options.coordinated {
-            self.come_back_from_line(set);
+            if !self.come_back_from_line(set) {
+                return true;
+            }
         } else {
             self.faults.dead.remove(&set);
             let Some(line) = self.faults.stored.get(&set).cloned() else { panic!("no line") };
@@ -309,6 +312,7 @@ impl World {
                 self.peer_down(rank, other);
             }
         }
+        self.begin_replay(set);
         true
     }
 

@@ -5,11 +5,13 @@ use crate::network::Network;
 use crate::options::{Options, Planted};
 use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
+use rustbtl_coordination::determinants::{Decisions, Shipper};
+use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::{Header, Kind};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
@@ -60,6 +62,8 @@ pub struct Memory {
     pub log: Log,
     /// Members of communicators, by handle.
     pub comms: Vec<Vec<usize>>,
+    /// Outcomes: recorded, or forced.
+    pub decisions: Decisions,
 }
 
 /// Host of one simulated process.
@@ -76,6 +80,12 @@ pub struct SimHost {
     pub refuses_messages: bool,
     /// Pulls that go on.
     pub pulls: Vec<Pulling>,
+    /// The set's determinants on their way out.
+    pub shipper: Option<Rc<RefCell<Shipper>>>,
+    /// Planted: recorded, but not counted yet.
+    pub late: Vec<(ReceiveName, MessageName)>,
+    /// How often something was not stable.
+    pub waited: Cell<u64>,
     net: Rc<RefCell<Network>>,
     options: Options,
     prng: Prng,
@@ -91,7 +101,12 @@ impl SimHost {
     ) -> Self {
         let limits =
             LogLimits { segment_bytes_min: 4 << 10, free_bytes_max: 0, ..LogLimits::default() };
-        let memory = Memory { buffers: BTreeMap::new(), log: Log::new(Segments, limits), comms };
+        let memory = Memory {
+            buffers: BTreeMap::new(),
+            log: Log::new(Segments, limits),
+            comms,
+            decisions: Decisions::default(),
+        };
         let prng = Prng::new(options.seed).fork(100 + me as u64);
         let options = options.clone();
         Self {
@@ -101,6 +116,9 @@ impl SimHost {
             line_frames: VecDeque::new(),
             refuses_messages: false,
             pulls: Vec::new(),
+            shipper: None,
+            late: Vec::new(),
+            waited: Cell::new(0),
             net,
             options,
             prng,
@@ -110,6 +128,28 @@ impl SimHost {
     /// Change the network.
     pub fn net(&self, change: impl FnOnce(&mut Network)) {
         change(&mut self.net.borrow_mut());
+    }
+
+    /// Own incarnation.
+    pub fn incarnation(&self) -> u16 {
+        self.net.borrow().incarnations[self.me]
+    }
+
+    /// What is recorded goes into the set's ring.
+    pub fn drain(&mut self) {
+        while let Some(numbered) = self.memory.decisions.take_recorded() {
+            if let Some(shipper) = &self.shipper {
+                shipper.borrow_mut().record(PeerId(self.me as u32), numbered);
+            }
+        }
+    }
+
+    /// Planted: now they are.
+    pub fn record_late(&mut self) {
+        for (receive, message) in core::mem::take(&mut self.late) {
+            self.memory.decisions.matched(receive, message);
+        }
+        self.drain();
     }
 
     fn buffer(&self, buffer: Buffer) -> &[u8] {
@@ -160,6 +200,7 @@ impl SimHost {
                     source: entry.source.0,
                     tag: entry.tag,
                     bytes: entry.bytes,
+                    digest: 0,
                 };
                 all.push((message, self.memory.log.payload(record).to_vec()));
                 after = Some(record);
@@ -315,6 +356,28 @@ impl Host for SimHost {
 
     fn complete(&mut self, token: u32, status: Status) {
         self.completed.push((token, status));
+    }
+
+    fn matched(&mut self, receive: ReceiveName, message: MessageName) {
+        if self.options.planted == Some(Planted::RecordedAfterSend) {
+            self.late.push((receive, message));
+            return;
+        }
+        if self.shipper.is_some() {
+            self.memory.decisions.matched(receive, message);
+            self.drain();
+        }
+    }
+
+    fn marks(&self) -> Marks {
+        let Some(shipper) = &self.shipper else { return Marks::NONE };
+        let marks = shipper.borrow().marks();
+        if self.options.planted == Some(Planted::GateRemoved) {
+            let Recorded(stable) = marks.recorded;
+            return Marks { stable, ..marks };
+        }
+        self.waited.set(self.waited.get() + u64::from(marks.now().is_none()));
+        marks
     }
 
     fn line_frame(&mut self, from: PeerId, frame: LineFrame) {

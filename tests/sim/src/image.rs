@@ -30,6 +30,13 @@ pub struct Image {
     missed: Vec<String>,
 }
 
+impl Image {
+    /// Its event clock.
+    pub fn clock(&self) -> u64 {
+        self.memory.decisions.clock()
+    }
+}
+
 impl World {
     /// The picture of a process, now.
     pub fn picture(&self, rank: usize) -> Image {
@@ -67,6 +74,11 @@ impl World {
         process.host.memory = image.memory.clone();
         process.program = image.program.clone();
         process.host.completed.clear();
+        if self.shared.options.determinants {
+            let book = &mut self.shared.book;
+            book.accepted.retain(|stream, _| stream.2 != rank);
+            book.accepted.extend(process.program.matching.arrived.clone());
+        }
         process.host.line_frames.clear();
         process.host.pulls.clear();
         let mut net = self.net.borrow_mut();
@@ -142,6 +154,11 @@ impl World {
             }
         }
         for (stream, sent) in &self.shared.book.sent {
+            if self.shared.options.determinants && stream.3 < 0 {
+                // The library does not cancel: that its match is known before it is repeated
+                // does no harm (fragments/DESIGN.md "Replay").
+                continue;
+            }
             let (Some(sender), Some(receiver)) = (programs.get(&stream.1), programs.get(&stream.2))
             else {
                 continue;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod decoder;
+pub mod determinants;
 pub mod faults;
 pub mod host;
 pub mod image;
@@ -15,6 +16,8 @@ pub mod network;
 pub mod options;
 pub mod prng;
 pub mod process;
+pub mod questions;
+pub mod replay_model;
 pub mod run;
 pub mod script;
 pub mod world;

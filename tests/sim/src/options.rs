@@ -50,6 +50,20 @@ pub enum Planted {
     TrimBeforeCommit,
     /// News of matches pass between sets while a global line is taken.
     MatchesNotHeld,
+    /// Frames leave the set whatever is stable.
+    GateRemoved,
+    /// Determinants are dropped when a line is frozen, before it is complete.
+    DeterminantsTrimmedEarly,
+    /// A match is recorded after the frames that depend on it have left.
+    RecordedAfterSend,
+    /// Replay is told of one failed poll less than there were.
+    RunMiscounted,
+    /// The program does not repeat itself, and replay goes on all the same.
+    DivergenceIgnored,
+    /// The program does not repeat itself (no bug of ours: it is to be reported).
+    Diverges,
+    /// Batches and acknowledgements of an earlier incarnation are taken for those of this one.
+    StaleIncarnationAccepted,
 }
 
 /// Everything that a run depends on.
@@ -113,6 +127,12 @@ pub struct Options {
     pub slow_wire: Option<(usize, usize)>,
     /// Lines that are kept.
     pub kept_lines: usize,
+    /// Outcomes are recorded, and sets that come back replay them; sends depend on outcomes.
+    pub determinants: bool,
+    /// Percent of steps in which determinants move on.
+    pub shipping: u32,
+    /// Keepers of each set's determinants.
+    pub copies: usize,
     /// A bug.
     pub planted: Option<Planted>,
 }
@@ -129,6 +149,9 @@ pub enum Tier {
     /// Lines of sets and of the job by the real machines; jobs start again from the latter. Also
     /// resets, and deaths of sets where results repeat.
     Lines,
+    /// All of MPI, programs whose messages depend on what they observe; single sets die at any
+    /// time, also while lines are taken and others recover.
+    Replay,
 }
 
 impl Options {
@@ -136,10 +159,12 @@ impl Options {
     pub fn of(tier: Tier, seed: u64) -> Self {
         let mut prng = Prng::new(seed).fork(1);
         let faults = tier != Tier::Calm;
-        let coordinated = tier == Tier::Lines;
+        let replay = tier == Tier::Replay;
+        let coordinated = tier == Tier::Lines || replay;
         let ranks = prng.from_to(if faults { 2 } else { 1 }, 6) as u32;
         let size_max = match tier {
             Tier::Resets | Tier::Deaths => (ranks - 1).min(3),
+            Tier::Replay => (ranks - u32::from(prng.chance(90))).clamp(1, 3),
             Tier::Calm | Tier::Lines => ranks,
         };
         let size = prng.from_to(1, u64::from(size_max));
@@ -147,8 +172,8 @@ impl Options {
         let eager = |prng: &mut Prng| prng.pick(&[0, 16, 64, 64, 200]);
         let chunk = |prng: &mut Prng| prng.pick(&[1, 50, 64, 200, 1000]);
         let deaths = tier == Tier::Deaths;
-        let repeatable = deaths || faults && prng.chance(40);
-        let deaths = deaths || coordinated && repeatable && prng.chance(60);
+        let repeatable = deaths || faults && !replay && prng.chance(40);
+        let deaths = deaths || coordinated && (replay || repeatable && prng.chance(60));
         let quiet = coordinated && prng.chance(30);
         Self {
             seed,
@@ -187,6 +212,9 @@ impl Options {
                 (rank(&mut prng), rank(&mut prng))
             }),
             kept_lines: prng.from_to(1, 3) as usize,
+            determinants: replay,
+            copies: prng.pick(&[1, 1, 2]),
+            shipping: prng.pick(&[2, 5, 30]),
             planted: None,
         }
     }

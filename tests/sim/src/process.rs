@@ -3,6 +3,7 @@
 use crate::host::{BLANK, Buffer, SimHost};
 use crate::model::{Book, Matching, Message, Pattern, Sent as SentRecord, Stream, lane};
 use crate::options::{Options, Planted};
+use crate::questions::Pending;
 use crate::script::{Op, Request, Script, lonely, pattern};
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::*;
@@ -23,8 +24,10 @@ pub struct Shared {
     pub agreed: BTreeSet<(usize, usize)>,
 }
 
+/// A request that is not complete.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug)]
-enum Open {
+pub enum Open {
     Send { message: Message, synchronous: bool },
     Receive { id: Option<ReceiveId>, comm: usize, pattern: Pattern, capacity: u64 },
 }
@@ -36,13 +39,26 @@ pub struct Outcome {
     bytes: Vec<u8>,
 }
 
+impl Outcome {
+    /// All of it in one word.
+    pub fn sum(&self) -> u64 {
+        let Status { source, tag, bytes, .. } = self.status;
+        let first = (u64::from(source.0) << 40) ^ (tag as u64) ^ (bytes << 20);
+        self.bytes.iter().fold(first, |sum, byte| sum.rotate_left(9) ^ u64::from(*byte))
+    }
+}
+
 /// The program's state: goes into a line.
 #[derive(Clone, Default)]
 pub struct Program {
     segment: usize,
     done: Vec<bool>,
-    open: BTreeMap<Request, Open>,
-    comms: BTreeMap<usize, CommId>,
+    pub(crate) open: BTreeMap<Request, Open>,
+    /// Requests of the program that it has not seen complete.
+    pub(crate) pending: Vec<Pending>,
+    /// All that it has observed.
+    pub(crate) digest: u64,
+    pub(crate) comms: BTreeMap<usize, CommId>,
     sent: BTreeMap<Stream, u64>,
     /// Matching as MPI says it.
     pub matching: Matching,
@@ -108,7 +124,7 @@ impl Process {
         }
         let at = ready[draw % ready.len()];
         let op = segment.ops[at].clone();
-        if !self.execute(shared, &op) {
+        if !self.execute(shared, &op, draw >> 8) {
             return false;
         }
         self.program.done[at] = true;
@@ -120,7 +136,8 @@ impl Process {
     }
 
     /// True: the step is done.
-    fn execute(&mut self, shared: &mut Shared, op: &Op) -> bool {
+    fn execute(&mut self, shared: &mut Shared, op: &Op, draw: usize) -> bool {
+        let asks = shared.options.determinants;
         match *op {
             Op::Agree { comm } => {
                 shared.agreed.insert((comm, self.me));
@@ -129,6 +146,7 @@ impl Process {
             }
             Op::AddComm { comm } => self.add_comm(shared, comm),
             Op::DelComm { comm } => {
+                self.before_action(shared, false);
                 let Some(id) = self.program.comms.remove(&comm) else { panic!("no comm {comm}") };
                 self.engine.del_comm(id);
                 true
@@ -141,9 +159,22 @@ impl Process {
                 self.receive(shared, comm, pattern, capacity, request);
                 true
             }
-            Op::Probe { comm, pattern } => self.probe(comm, pattern),
+            Op::Probe { comm, pattern } => {
+                // A blocking probe for a named source is no event.
+                let blocks = pattern.source.is_some() && pattern.tag.is_some_and(|t| t % 2 == 0);
+                if asks && !blocks {
+                    self.iprobe(shared, comm, pattern)
+                } else {
+                    self.probe(comm, pattern)
+                }
+            }
             Op::Claim { comm, pattern, capacity, request } => {
                 self.claim(shared, comm, pattern, capacity, request)
+            }
+            Op::CancelAndRepeat { request, .. } if asks => {
+                self.before_action(shared, false);
+                self.cancel_asked(shared, request);
+                true
             }
             Op::CancelAndRepeat { request, .. } => {
                 self.cancel_and_repeat(shared, request);
@@ -153,7 +184,18 @@ impl Process {
                 self.cancel_lonely(comm);
                 true
             }
-            Op::Wait { request } => !self.program.open.contains_key(&request),
+            Op::Wait { request } => {
+                let done = !self.program.open.contains_key(&request);
+                if done {
+                    self.observe(request);
+                }
+                done
+            }
+            Op::WaitAll | Op::WaitRest
+                if asks && !self.drain(shared, matches!(op, Op::WaitRest), draw) =>
+            {
+                false
+            }
             Op::WaitAll => self.program.open.values().all(|open| match open {
                 Open::Send { message, .. } => is_wild(&shared.options, message),
                 Open::Receive { .. } => false,
@@ -163,6 +205,7 @@ impl Process {
     }
 
     fn add_comm(&mut self, shared: &Shared, comm: usize) -> bool {
+        self.before_action(shared, false);
         let info = &shared.script.comms[comm];
         let Some(rank) = info.members.iter().position(|&rank| rank == self.me) else {
             panic!("not a member of {comm}")
@@ -195,13 +238,24 @@ impl Process {
         };
         let receiver = info.members[to as usize];
         let (context, source) = (info.context.0, rank as u32);
+        self.before_action(shared, tag < 0);
+        let (mut bytes, mut digest) = (bytes, 0);
+        let info = &shared.script.comms[comm];
+        if shared.options.determinants && tag >= 0 {
+            digest = self.program.digest;
+            bytes += digest % 3;
+        }
         let stream = (info.context.number(), self.me, receiver, lane(tag));
         let next = self.program.sent.entry(stream).or_default();
-        let message = Message { context, stream, sequence: *next, source, tag, bytes };
+        let message = Message { context, stream, sequence: *next, source, tag, bytes, digest };
         *next += 1;
         shared.book.send(SentRecord { message, synchronous });
         self.host.memory.buffers.insert(request, message.payload());
         self.program.open.insert(request, Open::Send { message, synchronous });
+        if digest > 0 || shared.options.determinants && tag >= 0 {
+            let wild = is_wild(&shared.options, &message);
+            self.program.pending.push(Pending { request, wild });
+        }
         if receiver == self.me {
             self.arrive(shared, message);
         }
@@ -218,12 +272,13 @@ impl Process {
     }
 
     fn arrive(&mut self, shared: &mut Shared, message: Message) {
+        *shared.book.accepted.entry(message.stream).or_default() = message.sequence + 1;
         if self.program.matching.arrive(message).is_some() {
             shared.book.note_match(&message);
         }
     }
 
-    fn receive(
+    pub(crate) fn receive(
         &mut self,
         shared: &mut Shared,
         comm: usize,
@@ -231,6 +286,9 @@ impl Process {
         capacity: u64,
         request: Request,
     ) {
+        let library = pattern.tag.is_some_and(|tag| tag < 0);
+        self.before_action(shared, library);
+        self.note_pending(shared, library, request);
         self.host.memory.buffers.insert(request, vec![BLANK; capacity as usize]);
         let open = Open::Receive { id: None, comm, pattern, capacity };
         self.program.open.insert(request, open);
@@ -242,6 +300,14 @@ impl Process {
         let buffer = Buffer(request);
         let received = self.engine.receive(&mut self.host, comm, source, tag, buffer, request);
         self.received(shared, request, received);
+    }
+
+    fn note_pending(&mut self, shared: &Shared, library: bool, request: Request) {
+        let pending = &mut self.program.pending;
+        let new = pending.iter().all(|pending| pending.request != request);
+        if shared.options.determinants && !library && new {
+            pending.push(Pending { request, wild: false });
+        }
     }
 
     fn received(&mut self, shared: &mut Shared, request: Request, received: Received) {
@@ -256,7 +322,7 @@ impl Process {
         self.settle(shared);
     }
 
-    fn check_probe(&self, pattern: Pattern, status: Option<Status>) {
+    pub(crate) fn check_probe(&self, pattern: Pattern, status: Option<Status>) {
         let want = self.program.matching.probe(pattern).map(|message| status_of(&message));
         assert_eq!(status, want, "probe of {pattern:?}");
     }
@@ -276,11 +342,18 @@ impl Process {
         capacity: u64,
         request: Request,
     ) -> bool {
-        let (source, tag) = engine_pattern(pattern);
-        let claimed = self.engine.claim(self.program.comms[&comm], source, tag);
-        self.check_probe(pattern, claimed.map(|(_, status)| status));
-        let Some((id, _)) = claimed else { return false };
-        self.program.matching.claim(request, pattern);
+        let id = if shared.options.determinants {
+            let Some(id) = self.improbe(shared, comm, pattern, request) else { return false };
+            self.note_pending(shared, pattern.tag.is_some_and(|tag| tag < 0), request);
+            id
+        } else {
+            let (source, tag) = engine_pattern(pattern);
+            let claimed = self.engine.claim(self.program.comms[&comm], source, tag);
+            self.check_probe(pattern, claimed.map(|(_, status)| status));
+            let Some((id, _)) = claimed else { return false };
+            self.program.matching.claim(request, pattern);
+            id
+        };
         self.check(shared);
         self.host.memory.buffers.insert(request, vec![BLANK; capacity as usize]);
         let open = Open::Receive { id: None, comm, pattern, capacity };
@@ -315,6 +388,7 @@ impl Process {
         let token = u32::MAX - self.program.lonely;
         self.program.lonely += 1;
         self.host.memory.buffers.insert(token, Vec::new());
+        self.program.matching.name(token, lonely(0));
         let (source, tag) = engine_pattern(lonely(0));
         let comm = self.program.comms[&comm];
         let buffer = Buffer(token);
@@ -357,6 +431,7 @@ impl Process {
             }
         }
         self.check(shared);
+        self.maybe_end_replay(shared);
     }
 
     fn check(&self, _shared: &Shared) {
@@ -420,7 +495,7 @@ fn status_of(message: &Message) -> Status {
     }
 }
 
-fn engine_pattern(pattern: Pattern) -> (Source, TagMatch) {
+pub(crate) fn engine_pattern(pattern: Pattern) -> (Source, TagMatch) {
     let source = pattern.source.map_or(Source::Any, |rank| Source::Rank(CommRank(rank)));
     (source, pattern.tag.map_or(TagMatch::Any, TagMatch::Is))
 }

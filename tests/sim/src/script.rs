@@ -239,6 +239,9 @@ impl Maker<'_> {
                     && self.prng.chance(10)
                 {
                     let tag = pattern.tag;
+                    if self.options.determinants && tag.is_some_and(|tag| tag < 0) {
+                        continue;
+                    }
                     ops.insert(at + 1, Op::CancelAndRepeat { request, tag });
                 }
             }

@@ -1,9 +1,10 @@
 //! The job: all processes, the network between them, and one random step after the other.
 
+use crate::determinants::Determinants;
 use crate::faults::Faults;
 use crate::host::SimHost;
 use crate::lines::{LineReport, LineWorld};
-use crate::model::Book;
+use crate::model::{Book, Message};
 use crate::network::Network;
 use crate::options::Options;
 use crate::prng::Prng;
@@ -33,6 +34,8 @@ pub struct World {
     pub faults: Faults,
     /// Lines by the real machines.
     pub lines: LineWorld,
+    /// Determinants on their way, and their keepers.
+    pub determinants: Determinants,
 }
 
 /// What a job gave: the results of every receive of each process.
@@ -52,6 +55,8 @@ pub struct Report {
     pub trimmed: usize,
     /// What became of lines.
     pub lines: LineReport,
+    /// What became of determinants.
+    pub determinants: crate::determinants::DeterminantReport,
 }
 
 impl World {
@@ -72,11 +77,14 @@ impl World {
         let (book, agreed) = (Book::default(), BTreeSet::new());
         let shared = Shared { options: options.clone(), script, book, agreed };
         let (faults, lines) = (Faults::new(options), LineWorld::new(options));
-        let mut world = Self { processes, net, shared, prng: root.fork(2), faults, lines };
+        let determinants = Determinants::new(options);
+        let mut world =
+            Self { processes, net, shared, prng: root.fork(2), faults, lines, determinants };
         for set in world.sets() {
             world.take_line(set);
         }
         world.first_line();
+        world.first_keepers();
         world
     }
 
@@ -98,15 +106,18 @@ impl World {
                 let net = net.describe();
                 panic!("no end after {steps} steps:\n{}\n{lines}{net}", at.join("\n"));
             }
-            if !self.line_step() && !self.fault_step() {
+            if !self.line_step() && !self.fault_step() && !self.determinant_step() {
                 self.step();
             }
         }
         self.check_end();
         let (faults, trimmed) = (self.faults.happened, self.faults.covered.len());
+        let mut determinants = self.determinants.report;
+        determinants.differed = self.shared.book.differed;
+        determinants.waited = self.processes.iter().map(|p| p.host.waited.get()).sum();
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
-        Report { results, steps, faults, counters, trimmed, lines: self.lines.report }
+        Report { results, steps, faults, counters, trimmed, lines: self.lines.report, determinants }
     }
 
     /// Everybody has finished, nothing is under way.
@@ -147,6 +158,7 @@ impl World {
             0..3 => {
                 if runs && !self.faults.is_quiescing(self.shared.options.sets[me]) {
                     self.processes[me].step(&mut self.shared, draw >> 8);
+                    self.processes[me].maybe_end_replay(&mut self.shared);
                 }
             }
             3..7 => self.deliver(me, draw >> 8),
@@ -213,7 +225,7 @@ impl World {
         assert_eq!((c.received_internal_messages, c.received_internal_bytes), got, "internal");
         let got = book.total(|stream| stream.2 == me && !inside(stream.1));
         assert_eq!((c.received_ingoing_messages, c.received_ingoing_bytes), got, "ingoing");
-        if self.faults.happened == [0; 3] {
+        if self.faults.happened == [0; 3] && c.resent_messages == 0 {
             let all = c.sent_internal_messages + c.sent_outgoing_messages;
             assert_eq!(c.eager_messages + c.rendezvous_messages, all, "every message once");
             assert_eq!((c.resent_messages, c.suppressed_messages, c.stale_frames), (0, 0, 0));
@@ -236,7 +248,9 @@ impl World {
         for (message, payload) in process.host.logged() {
             let (_, from, to, _) = message.stream;
             assert!(from == me && !options.same_set(me, to), "E5: {message:?} in the log");
-            assert_eq!(self.shared.book.find(message.stream, message.sequence), message);
+            let sent = self.shared.book.find(message.stream, message.sequence);
+            let message = Message { digest: sent.digest, ..message };
+            assert_eq!(sent, message);
             assert!(payload == message.payload(), "logged payload of {message:?}");
             assert!(seen.insert((message.stream, message.sequence)), "logged twice: {message:?}");
         }

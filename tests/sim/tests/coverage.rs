@@ -64,3 +64,32 @@ fn seeds_of_lines_meet_what_they_are_for() {
     assert!(aborted_in.iter().all(|&count| count > 2), "{aborted_in:?} {PHASES:?}");
     assert!(other.iter().all(|&count| count > 50), "{other:?}");
 }
+
+#[test]
+fn seeds_of_replay_meet_what_they_are_for() {
+    let mut all = [0; 9];
+    for seed in 1_000_000..1_000_600 {
+        let report = run(&Options::of(Tier::Replay, seed));
+        let d = report.determinants;
+        let [set_lines, global_lines] = report.lines.complete;
+        for (total, count) in all.iter_mut().zip([
+            d.replays,
+            d.forced,
+            d.lost,
+            d.refused,
+            d.differed,
+            d.died_again,
+            d.waited,
+            set_lines,
+            global_lines,
+        ]) {
+            *total += count;
+        }
+    }
+    eprintln!(
+        "replays, outcomes forced, sets whose outcomes were lost, batches refused, sends that \
+         nobody had seen and that differed, deaths before catching up, frames that waited at the \
+         gate, lines of sets and of all: {all:?}"
+    );
+    assert!(all.iter().all(|&count| count > 20), "{all:?}");
+}

@@ -22,3 +22,8 @@ fn deaths() {
 fn lines() {
     run_many(Tier::Lines, 1000);
 }
+
+#[test]
+fn replay() {
+    run_many(Tier::Replay, 1500);
+}

@@ -10,6 +10,7 @@ mod lines;
 pub mod lives;
 mod mpi;
 mod programs;
+mod replay;
 pub mod scratch;
 mod summary;
 mod tiers;
@@ -34,6 +35,10 @@ pub struct Options {
     /// Also the faults while a line is taken, which take long
     #[arg(long, conflicts_with = "fast")]
     line_faults: bool,
+    /// Only our MPI programs, as protected jobs whose lines have a directory, so that the outcomes
+    /// of nondeterministic calls are recorded
+    #[arg(long, conflicts_with = "fast")]
+    protected: bool,
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
     #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
     trees: Option<Option<Version>>,
@@ -47,6 +52,13 @@ pub fn run(options: &Options) -> Result<()> {
         trees::run(&mut summary, version);
         return if summary.finish() { Ok(()) } else { fail!("some tests failed") };
     }
+    if options.protected {
+        if summary.check("build of the component", build::ensure_fresh) {
+            summary.tier("MPI programs (tests/mpi), outcomes recorded");
+            mpi::run_over(&mut summary, &mpi::Over::Protected);
+        }
+        return if summary.finish() { Ok(()) } else { fail!("some tests failed") };
+    }
     if options.only.is_none() {
         tiers::run(&mut summary);
     }
@@ -58,6 +70,7 @@ pub fn run(options: &Options) -> Result<()> {
         if built {
             errors::run(&mut summary);
             lines::run(&mut summary);
+            replay::run(&mut summary);
             if options.line_faults {
                 lines::run_several_lives(&mut summary);
                 line_faults::run(&mut summary);

@@ -20,6 +20,8 @@ pub enum Over<'a> {
     Stock,
     /// The installed Open MPI with our component, and alone.
     Component,
+    /// The installed Open MPI with our component, in jobs that record outcomes.
+    Protected,
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
 }
@@ -37,7 +39,7 @@ impl Over<'_> {
         };
         match self {
             Over::Stock => Vec::new(),
-            Over::Component => all,
+            Over::Component | Over::Protected => all,
             Over::Tree(_) => all.iter().copied().filter(largest).collect(),
         }
     }
@@ -91,7 +93,7 @@ fn run_shapes(summary: &mut Summary, name: &str, header: &Header, program: &Path
             summary.check(&title, || run.try_it(&mut seen));
         }
         // Stock once, on as many nodes as the program allows: is the program itself right?
-        let stock = !header.stock_fails && over.tree().is_none();
+        let stock = !header.stock_fails && matches!(over, Over::Stock | Over::Component);
         if let Some(&(nodes, ranks)) = shapes.last().filter(|_| stock) {
             let title = format!("{name}: {ranks} ranks on {nodes} nodes, stock");
             let run = Run { header, program, arguments, nodes, ranks, stock: true, over };
@@ -126,6 +128,10 @@ impl Run<'_> {
         }
         if let Some(tree) = self.over.tree() {
             job = job.with(&["--openmpi", &tree.prefix.display().to_string()]);
+        }
+        if matches!(self.over, Over::Protected) {
+            let lines = scratch.0.display().to_string();
+            job = job.with(&["--mca", "vprotocol_correlated_dir", &lines]);
         }
         if self.stock {
             let options: Vec<&str> = self.header.stock_options.iter().map(String::as_str).collect();

@@ -48,6 +48,7 @@ impl World {
         lines.again = None;
         lines.committing.clear();
         lines.accounts.clear();
+        self.restart_determinants();
     }
 
     /// A set has died: its guardians tell.
@@ -71,8 +72,18 @@ impl World {
             }
         }
         let kept: Vec<u64> = self.lines.coordinator.lines_of(SetId(set)).collect();
-        let line = self.prng.pick(&kept);
+        let mut line = self.prng.pick(&kept);
+        if self.shared.options.determinants {
+            // Older ones are of no use: determinants between them and the youngest may be lost.
+            line = kept.last().copied().unwrap_or(line);
+        }
         let images = self.lines.images[&line].clone();
+        let taken_in = images[&self.members(set)[0]].engine.incarnation();
+        if !self.fetch_determinants(set, taken_in) {
+            // More has failed than there are copies.
+            self.restart_job();
+            return false;
+        }
         self.faults.dead.remove(&set);
         let keep_exposed = self.prng.chance(50);
         for rank in self.members(set) {
@@ -101,6 +112,12 @@ impl World {
     /// is the state of all processes that does.)
     pub(super) fn catch_up(&mut self) {
         if self.lines.behind.is_empty() || !self.faults.dead.is_empty() || !self.is_repaired() {
+            return;
+        }
+        if self.shared.options.determinants {
+            if self.catch_up_replayed(self.lines.behind.iter().copied().collect()) {
+                self.lines.behind.clear();
+            }
             return;
         }
         let programs = self.processes.iter().map(|process| &process.program).enumerate();

@@ -176,6 +176,11 @@ impl LineWorld {
             && self.threads.iter().all(|t| t.machine.has_finished() && t.orders.is_empty())
     }
 
+    /// Has this set come back and not caught up?
+    pub fn is_behind(&self, set: u32) -> bool {
+        self.behind.contains(&set)
+    }
+
     /// No faults any more.
     pub fn is_past_the_fence(&self) -> bool {
         self.fence
@@ -294,6 +299,11 @@ impl World {
                 Output::Send { to, frame } => self.send_frame(rank, to, frame),
                 Output::Freeze { line } => {
                     self.lines.threads[rank].freezing = Some(line);
+                    if planted == Some(Planted::DeterminantsTrimmedEarly) {
+                        let set = self.shared.options.sets[rank];
+                        let images = BTreeMap::from([(rank, self.picture(rank))]);
+                        self.cover_determinants(set, &images);
+                    }
                     if planted == Some(Planted::TrimBeforeCommit) {
                         self.trim_before_commit(rank);
                     }

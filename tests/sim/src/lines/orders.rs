@@ -76,6 +76,8 @@ impl World {
         let Some(images) = self.lines.images.get(&line) else {
             panic!("line {line} of {set} is to be trimmed by, and is gone")
         };
+        let images = images.clone();
+        self.cover_determinants(set.0, &images);
         if !self.shared.options.trim {
             return;
         }

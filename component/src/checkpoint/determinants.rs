@@ -1,0 +1,162 @@
+//! The checkpoint thread's share in determinants: it ships what the program's threads record, lets
+//! frames go when that is stable, and hands a restored process what it has to do again.
+
+use super::Checkpoint;
+use crate::process::Process;
+use crate::record::{self, Parcel};
+use rustbtl_coordination::control::{FromRank, LineId, ToRank};
+use rustbtl_coordination::determinants::parcel;
+use rustbtl_fragments::ids::Incarnation;
+use std::collections::VecDeque;
+
+/// While a frame waits it is looked after so often: what it waits for may be another process' of
+/// the set, which is not told to this one.
+const HELD_POLL_MS: i32 = 1;
+
+/// What is on its way, and what came at the wrong time.
+#[derive(Debug, Default)]
+pub struct Shipping {
+    incarnation: Incarnation,
+    /// Shipped, and not known to be stable.
+    unstable: VecDeque<Parcel>,
+    /// For a process that is being restored: `at` and the determinants.
+    replay: Option<(u64, Vec<u8>)>,
+    /// Messages that need the engine and came while a line had it.
+    later: Vec<ToRank>,
+    /// A line has the engine.
+    pub in_line: bool,
+}
+
+impl Checkpoint {
+    /// How long the thread may sleep.
+    pub(super) fn patience(&self) -> i32 {
+        match (self.ready, record::is_held()) {
+            (false, _) => super::INIT_POLL_MS,
+            (true, true) => HELD_POLL_MS,
+            (true, false) if self.behind => super::BEHIND_POLL_MS,
+            (true, false) => -1,
+        }
+    }
+
+    /// Has this message to wait until the line gives the engine back?
+    pub(super) fn keep_for_later(&mut self, message: ToRank) -> Option<ToRank> {
+        let waits = matches!(
+            message,
+            ToRank::Record {}
+                | ToRank::Stable { .. }
+                | ToRank::Covered { .. }
+                | ToRank::Cards { .. }
+                | ToRank::TellStatus {}
+        );
+        if waits && self.shipping.in_line {
+            self.shipping.later.push(message);
+            return None;
+        }
+        Some(message)
+    }
+
+    /// A message to a process that is being restored.
+    pub(super) fn before_cards(&mut self, message: ToRank) {
+        match message {
+            ToRank::Replay { at, bytes, .. } => self.shipping.replay = Some((at, bytes)),
+            message @ (ToRank::Record {} | ToRank::Stable { .. }) => {
+                self.shipping.later.push(message);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything about determinants that may have to be done.
+    pub(super) fn determinants(&mut self) {
+        for message in core::mem::take(&mut self.shipping.later) {
+            self.hear(message);
+        }
+        if let Some(parcel) = record::take_parcel() {
+            self.ship(&parcel);
+            self.shipping.unstable.push_back(parcel);
+        }
+        if record::is_held() {
+            self.let_go();
+        }
+    }
+
+    fn ship(&self, parcel: &Parcel) {
+        let Parcel { from, bytes, .. } = parcel;
+        let (incarnation, from, bytes) = (self.shipping.incarnation, *from, bytes.clone());
+        self.say(&FromRank::Determinants { incarnation, from, bytes });
+    }
+
+    fn let_go(&self) {
+        let Ok(mut process) = self.shared.take() else { return };
+        process.let_go();
+        drop(process);
+        self.deliver();
+    }
+
+    /// Order of the coordinator, or of one that knows nothing of what was shipped.
+    pub(super) fn record(&mut self) {
+        let Ok(mut process) = self.shared.take() else { return };
+        let switched = process.host.switch_on();
+        drop(process);
+        if let Err(reason) = switched {
+            return self.say(&FromRank::NotRecording { reason: reason.into() });
+        }
+        self.shipping.unstable.iter().for_each(|parcel| self.ship(parcel));
+    }
+
+    /// The coordinator says what is stable.
+    pub(super) fn stable(&mut self, incarnation: Incarnation, upto: u64) {
+        if upto == u64::MAX {
+            return self.stop_recording();
+        }
+        if incarnation != self.shipping.incarnation {
+            return;
+        }
+        self.shipping.unstable.retain(|parcel| parcel.last_at >= upto);
+        let Ok(mut process) = self.shared.take() else { return };
+        process.host.is_stable(upto);
+        process.let_go();
+        drop(process);
+        self.deliver();
+    }
+
+    /// Nobody keeps determinants any more, or the job ends: nothing has to wait.
+    pub(super) fn stop_recording(&mut self) {
+        let incarnation = self.shipping.incarnation;
+        if self.shipping.in_line {
+            let stop = ToRank::Stable { incarnation, upto: u64::MAX };
+            return self.shipping.later.push(stop);
+        }
+        self.shipping.unstable.clear();
+        let Ok(mut process) = self.shared.take() else { return };
+        process.host.record.switch_off();
+        process.let_go();
+        drop(process);
+        self.deliver();
+    }
+
+    /// What the line covers, before its picture is taken.
+    pub(super) fn tell_clock(&self, line: LineId, process: &Process) {
+        if process.host.record.is_on() {
+            let clock = process.host.record.clock();
+            self.say(&FromRank::Clock { line, clock });
+        }
+    }
+
+    /// The process was made from a picture; its channels to other sets are down or new, and no
+    /// frame was looked for yet.
+    pub(super) fn restore_record(&mut self, process: &mut Process) {
+        let later = core::mem::take(&mut self.shipping.later);
+        let replay = self.shipping.replay.take();
+        let incarnation = process.host.incarnation;
+        self.shipping = Shipping { incarnation, later, in_line: true, ..Shipping::default() };
+        let (at, bytes) = replay.unwrap_or_default();
+        let kept = match parcel::read_numbered(&bytes) {
+            Ok(kept) => kept,
+            Err(error) => self.fatal(&error.to_string()),
+        };
+        if let Err(lost) = process.restore_record(&self.members, at, &kept) {
+            self.fatal(&format!("determinant {lost} of this process is lost"));
+        }
+    }
+}

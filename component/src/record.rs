@@ -1,0 +1,344 @@
+//! What this process records of nondeterministic calls, and what it is forced to do again after it
+//! was restored. The machine is coordination's `Decisions`; here are its places: the counts that
+//! the ranks of a set on this node share, and the outbox from which the checkpoint thread ships.
+//!
+//! Off until the coordinator orders it (`ToRank::Record`: a protected job whose lines have a
+//! directory). Then the way of a message pays: one load of [`ATTENTION`] for each send and receive,
+//! two loads for each frame that leaves the set, and for a determinant a lock that nobody else
+//! holds for long. The eventfd of the checkpoint thread is rung when the outbox stops being empty,
+//! and when a frame has to wait for the first time.
+
+mod journal;
+
+use crate::host::Surroundings;
+use crate::process::Process;
+use crate::transports::shm::{Counts, Shm};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use journal::Journal;
+use rustbtl_coordination::determinants::{
+    Ask, Decisions, Divergence, Numbered, Outcome, Question, parcel,
+};
+use rustbtl_fragments::gate::{Marks, Recorded};
+use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// For C: not 0 while anything is recorded or forced.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "a name of glue.h")]
+pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
+
+/// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
+pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
+/// A run of questions that found nothing has to be recorded first.
+const RUN: u8 = 1;
+/// Outcomes are forced: receives are posted, whatever they are for.
+const REPLAY: u8 = 2;
+
+/// A frame waits for determinants: the checkpoint thread lets it go.
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Determinants that were not shipped yet.
+static OUTBOX: Mutex<Parcel> = Mutex::new(Parcel::empty());
+
+/// Determinants of consecutive numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parcel {
+    /// Number of the first.
+    pub from: u64,
+    /// Place of the last in the order of the set.
+    pub last_at: u64,
+    /// As `coordination::determinants::parcel` has it.
+    pub bytes: Vec<u8>,
+}
+
+impl Parcel {
+    const fn empty() -> Self {
+        Self { from: 0, last_at: 0, bytes: Vec::new() }
+    }
+}
+
+fn outbox() -> MutexGuard<'static, Parcel> {
+    OUTBOX.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What has been recorded since, if anything.
+pub fn take_parcel() -> Option<Parcel> {
+    let mut outbox = outbox();
+    (!outbox.bytes.is_empty()).then(|| core::mem::replace(&mut *outbox, Parcel::empty()))
+}
+
+/// Does a frame wait?
+pub fn is_held() -> bool {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// Where a set counts.
+#[derive(Debug, Default)]
+enum Place {
+    /// Nowhere: its ranks share no memory.
+    #[default]
+    Nowhere,
+    /// It is this process alone.
+    Alone(Box<Counts>),
+    /// In the node's segment, in the line of the rank with this local index.
+    Shared(usize),
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Record {
+    on: bool,
+    decisions: Decisions,
+    place: Place,
+    /// Place of the first determinant of this incarnation.
+    base: u64,
+    journal: Option<Journal>,
+}
+
+fn counts<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Counts> {
+    match place {
+        Place::Nowhere => None,
+        Place::Alone(counts) => Some(counts),
+        Place::Shared(index) => shm.as_ref().map(|shm| shm.counts(*index)),
+    }
+}
+
+impl Record {
+    /// Is anything recorded?
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Number of the next determinant.
+    pub fn clock(&self) -> u64 {
+        self.decisions.clock()
+    }
+
+    /// The process was made from a picture: the old counts are out of reach.
+    pub fn restarted(&mut self) {
+        self.place = Place::Nowhere;
+    }
+
+    /// See `Decisions::ask`.
+    pub fn ask(&mut self, question: Question) -> Result<Ask, Divergence> {
+        self.decisions.ask(question)
+    }
+
+    /// Nothing is recorded or forced any more, and nothing has to wait: the job ends, or nobody
+    /// keeps determinants.
+    pub fn switch_off(&mut self) {
+        self.on = false;
+        rustbtl_recording.store(0, Ordering::Relaxed);
+        ATTENTION.store(0, Ordering::Relaxed);
+        HELD.store(false, Ordering::Relaxed);
+        *outbox() = Parcel::empty();
+    }
+}
+
+impl Surroundings {
+    /// The set counts where all its processes see it. `members`: all of them.
+    pub fn place_counts(&mut self, members: &[PeerId]) {
+        let index = |shm: &Shm| {
+            let all_here = members.iter().all(|&member| shm.index_of(member).is_some());
+            let first = members.iter().min().filter(|_| all_here)?;
+            shm.index_of(*first)
+        };
+        self.record.place = match (members, &self.shm) {
+            ([_], _) => Place::Alone(Box::default()),
+            (_, Some(shm)) => index(shm).map_or(Place::Nowhere, Place::Shared),
+            _ => Place::Nowhere,
+        };
+    }
+
+    /// Record from now on.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn switch_on(&mut self) -> Result<(), &'static str> {
+        if counts(&self.record.place, &self.shm).is_none() {
+            return Err("the processes of this correlated set share no memory, so they cannot \
+                        count together: the set cannot go back alone. Choose sets that lie within \
+                        a node, with shared memory, or of single processes");
+        }
+        self.record.on = true;
+        self.record.journal = Journal::of(self.peers.rank());
+        rustbtl_recording.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What `Host::marks` says while anything is recorded.
+    #[inline(never)]
+    pub fn marks_now(&self) -> Marks {
+        let Some(counts) = counts(&self.record.place, &self.shm) else { return Marks::NONE };
+        // [stable] what is stable was recorded before.
+        let stable = counts.stable.load(Ordering::Acquire);
+        let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);
+        if stable < recorded && !HELD.swap(true, Ordering::Relaxed) {
+            crate::checkpoint::ring();
+        }
+        Marks { recorded: Recorded(recorded), stable }
+    }
+
+    /// All before this place in the order of the set are stable.
+    pub fn is_stable(&self, upto: u64) {
+        if let Some(counts) = counts(&self.record.place, &self.shm) {
+            // [stable] what is stable was recorded before.
+            counts.stable.fetch_max(upto, Ordering::AcqRel);
+        }
+    }
+
+    /// Does nothing have to wait any more?
+    fn all_stable(&self) -> bool {
+        counts(&self.record.place, &self.shm).is_none_or(|counts| {
+            let stable = counts.stable.load(Ordering::Acquire);
+            stable >= self.record.base + counts.recorded.load(Ordering::Acquire)
+        })
+    }
+
+    /// A receive from MPI_ANY_SOURCE took a message.
+    #[cold]
+    #[inline(never)]
+    pub fn record_match(&mut self, receive: ReceiveName, message: MessageName) {
+        self.record.decisions.before_library_action();
+        self.record.decisions.matched(receive, message);
+        self.ship_recorded();
+    }
+
+    /// Count what was recorded and put it into the outbox, before anything that depends on it.
+    fn ship_recorded(&mut self) {
+        let Record { decisions, place, base, journal, .. } = &mut self.record;
+        let Some(counts) = counts(place, &self.shm) else { return };
+        let Some(first) = decisions.take_recorded() else { return };
+        let mut outbox = outbox();
+        let ring = outbox.bytes.is_empty();
+        if ring {
+            outbox.from = first.number;
+        }
+        let mut next = Some(first);
+        while let Some(numbered) = next {
+            let at = *base + counts.recorded.fetch_add(1, Ordering::AcqRel);
+            parcel::append(&mut outbox.bytes, at, &numbered.determinant);
+            if let Some(journal) = journal {
+                journal.add(&numbered);
+            }
+            outbox.last_at = at;
+            next = decisions.take_recorded();
+        }
+        drop(outbox);
+        if ring {
+            crate::checkpoint::ring();
+        }
+    }
+
+    /// End the job: the program does not do again what it did.
+    #[cold]
+    fn diverged(&self, divergence: &Divergence) -> ! {
+        self.glue.fatal("divergence", &[&divergence.to_string()])
+    }
+}
+
+/// Is this tag, or pattern of tags, one of the program's (not of the library's own traffic)?
+fn of_program(tag: i32) -> bool {
+    tag >= crate::glue::ANY
+}
+
+impl Process {
+    /// Before a send or receive while [`ATTENTION`] is not 0: what was not found until now is
+    /// recorded first. (What the library does by itself is not repeatable in its place.)
+    #[cold]
+    #[inline(never)]
+    pub fn act(&mut self, tag: i32) {
+        let decisions = &mut self.host.record.decisions;
+        if of_program(tag) {
+            if let Err(divergence) = decisions.before_action() {
+                self.host.diverged(&divergence);
+            }
+        } else {
+            decisions.before_library_action();
+        }
+        self.host.ship_recorded();
+        self.attend();
+    }
+
+    /// After anything that the machine was asked or told, and after a receive was posted in
+    /// replay: have the outcomes run out, and what do sends and receives have to look at?
+    pub fn attend(&mut self) {
+        let past = self.host.record.decisions.has_past();
+        if self.engine.is_replaying() && !past && !self.engine.awaits_receives() {
+            self.engine.end_replay(&mut self.host);
+            self.host.push();
+        }
+        let run = if self.host.record.decisions.has_run() { RUN } else { 0 };
+        let replay = if self.engine.has_replay() { REPLAY } else { 0 };
+        ATTENTION.store(run | replay, Ordering::Relaxed);
+    }
+
+    /// The answer to a question; None: it found nothing.
+    pub fn answered(&mut self, question: Question, outcome: Option<Outcome>) {
+        let decisions = &mut self.host.record.decisions;
+        match outcome {
+            None => decisions.nothing(question),
+            Some(outcome) => {
+                if let Err(divergence) = decisions.found(question, outcome) {
+                    self.host.diverged(&divergence);
+                }
+                self.host.ship_recorded();
+            }
+        }
+        self.attend();
+    }
+
+    /// What to do with a question. Ends the job if it is another one than before.
+    pub fn asked(&mut self, question: Question) -> Ask {
+        match self.host.record.ask(question) {
+            Ok(ask) => {
+                if ask == Ask::Nothing {
+                    self.attend();
+                }
+                ask
+            }
+            Err(divergence) => self.host.diverged(&divergence),
+        }
+    }
+
+    /// More may be stable: frames that waited go. Call without the program inside.
+    pub fn let_go(&mut self) {
+        self.timed(|engine, host| engine.flush(host));
+        self.host.push();
+        if self.engine.is_flushed() || self.host.all_stable() {
+            HELD.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The process was restored from a picture, its channels to other sets were reported down:
+    /// these determinants of it were kept, the next one of its set has place `at`.
+    ///
+    /// # Errors
+    /// Number of the first determinant that is lost.
+    pub fn restore_record(
+        &mut self,
+        members: &[PeerId],
+        at: u64,
+        kept: &[Numbered],
+    ) -> Result<(), u64> {
+        *outbox() = Parcel::empty();
+        HELD.store(false, Ordering::Relaxed);
+        self.host.place_counts(members);
+        self.host.record.base = at;
+        let journal = self.host.record.journal.as_ref().filter(|_| kept.is_empty());
+        let written = journal.map_or(Vec::new(), Journal::read);
+        let kept = if kept.is_empty() { &written } else { kept };
+        let forced = self.host.record.decisions.restored(kept)?;
+        if !kept.is_empty() || self.engine.is_replaying() {
+            self.engine.begin_replay(&mut self.host, &forced);
+        }
+        self.attend();
+        Ok(())
+    }
+
+    /// Has everything been done again that was done before (`CaughtUp`)?
+    pub fn has_caught_up(&self) -> bool {
+        !self.host.record.decisions.has_past() && self.engine.has_caught_up()
+    }
+}

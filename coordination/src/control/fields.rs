@@ -1,0 +1,128 @@
+//! What messages consist of besides ids: lines, pictures, what belongs to a rank.
+
+use super::codec::Field;
+use super::frame::ControlError;
+use core::fmt;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+
+/// Number of a line of a job, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct LineId(pub u64);
+
+impl fmt::Display for LineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Field for LineId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        u64::take(from).map(Self)
+    }
+}
+
+/// Which processes a line is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LineKind {
+    /// One set.
+    Set,
+    /// All sets.
+    Global,
+}
+
+impl Field for LineKind {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::Set => 1,
+            Self::Global => 2,
+        });
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        match u8::take(from)? {
+            1 => Ok(Self::Set),
+            2 => Ok(Self::Global),
+            _ => Err(ControlError::Damaged),
+        }
+    }
+}
+
+/// What the guardian reads the image from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Picture {
+    /// A frozen copy of the process, a child of it with this process id.
+    Child(i32),
+    /// The process itself, which waits for [`ToRank::Release`].
+    InPause,
+}
+
+impl Field for Picture {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Child(pid) => {
+                out.push(1);
+                pid.put(out);
+            }
+            Self::InPause => out.push(2),
+        }
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        match u8::take(from)? {
+            1 => i32::take(from).map(Self::Child),
+            2 => Ok(Self::InPause),
+            _ => Err(ControlError::Damaged),
+        }
+    }
+}
+
+/// How to reach a rank.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RankCard {
+    /// Whose.
+    pub rank: PeerId,
+    /// In which incarnation.
+    pub incarnation: Incarnation,
+    /// The component's own encoding.
+    pub card: Vec<u8>,
+}
+
+impl Field for RankCard {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.rank.put(out);
+        self.incarnation.put(out);
+        self.card.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        Ok(Self {
+            rank: Field::take(from)?,
+            incarnation: Field::take(from)?,
+            card: Field::take(from)?,
+        })
+    }
+}
+
+/// How far a rank has got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RankClock {
+    /// Which rank.
+    pub rank: PeerId,
+    /// Number of its next determinant.
+    pub clock: u64,
+}
+
+impl Field for RankClock {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.rank.put(out);
+        self.clock.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        Ok(Self { rank: Field::take(from)?, clock: Field::take(from)? })
+    }
+}

@@ -1,0 +1,201 @@
+//! Determinants as bytes: a kind, then integers of 7 bits a byte (LEB128), signed ones zigzag.
+//!
+//! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13.
+
+use super::{Call, Determinant, Outcome, Question};
+use core::fmt;
+use rustbtl_fragments::ids::{MessageName, MessageSeq, PeerId, ReceiveName};
+
+const MATCHED: u8 = 1;
+const NOTHING: u8 = 2;
+const FOUND_DONE: u8 = 3;
+const FOUND_REQUESTS: u8 = 4;
+const FOUND_MESSAGE: u8 = 5;
+const CANCELLED: u8 = 6;
+const CANCELLED_LATE: u8 = 7;
+
+/// Bytes that are no determinant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CodecError {
+    /// They end inside of one.
+    Short,
+    /// No such kind of determinant or call.
+    Kind(u8),
+    /// An integer too large for what it says.
+    Range,
+}
+
+impl fmt::Display for CodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short => write!(f, "determinants are damaged: they end too early"),
+            Self::Kind(kind) => write!(f, "determinants are damaged: no such kind ({kind})"),
+            Self::Range => write!(f, "determinants are damaged: a number is too large"),
+        }
+    }
+}
+
+pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn byte(from: &mut &[u8]) -> Result<u8, CodecError> {
+    let (&byte, rest) = from.split_first().ok_or(CodecError::Short)?;
+    *from = rest;
+    Ok(byte)
+}
+
+pub(super) fn take(from: &mut &[u8]) -> Result<u64, CodecError> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = byte(from)?;
+        let bits = u64::from(byte & 0x7F);
+        if shift == 63 && bits > 1 {
+            return Err(CodecError::Range);
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(CodecError::Range)
+}
+
+pub(super) fn take_u32(from: &mut &[u8]) -> Result<u32, CodecError> {
+    u32::try_from(take(from)?).map_err(|_| CodecError::Range)
+}
+
+fn put_lane(out: &mut Vec<u8>, lane: i32) {
+    // Lanes are never positive.
+    put(out, u64::from(lane.unsigned_abs()));
+}
+
+fn take_lane(from: &mut &[u8]) -> Result<i32, CodecError> {
+    let lane = take_u32(from)?;
+    i32::try_from(lane).map(|lane| -lane).map_err(|_| CodecError::Range)
+}
+
+fn put_question(out: &mut Vec<u8>, question: &Question) {
+    out.push(question.call as u8);
+    put(out, question.shape);
+}
+
+fn take_question(from: &mut &[u8]) -> Result<Question, CodecError> {
+    let kind = byte(from)?;
+    let call = Call::of(kind).ok_or(CodecError::Kind(kind))?;
+    Ok(Question { call, shape: take(from)? })
+}
+
+fn put_receive(out: &mut Vec<u8>, receive: &ReceiveName) {
+    put(out, u64::from(receive.context));
+    put_lane(out, receive.lane);
+    put(out, receive.number);
+}
+
+fn take_receive(from: &mut &[u8]) -> Result<ReceiveName, CodecError> {
+    let (context, lane) = (take_u32(from)?, take_lane(from)?);
+    Ok(ReceiveName { context, lane, number: take(from)? })
+}
+
+/// Append a determinant.
+pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
+    match determinant {
+        Determinant::Matched { receive, message } => {
+            out.push(MATCHED);
+            put_receive(out, receive);
+            put(out, u64::from(message.from.0));
+            put(out, message.sequence.0);
+        }
+        Determinant::Nothing { first, count, hash } => {
+            out.push(NOTHING);
+            put_question(out, first);
+            put(out, *count);
+            out.extend_from_slice(&hash.to_le_bytes());
+        }
+        Determinant::Found { question, outcome } => encode_found(question, outcome, out),
+    }
+}
+
+fn encode_found(question: &Question, outcome: &Outcome, out: &mut Vec<u8>) {
+    let kind = match outcome {
+        Outcome::Done => FOUND_DONE,
+        Outcome::Requests(_) => FOUND_REQUESTS,
+        Outcome::Message(_) => FOUND_MESSAGE,
+        Outcome::Cancelled(Some(_)) => CANCELLED,
+        Outcome::Cancelled(None) => CANCELLED_LATE,
+    };
+    out.push(kind);
+    put_question(out, question);
+    match outcome {
+        Outcome::Done | Outcome::Cancelled(None) => {}
+        Outcome::Requests(places) => {
+            put(out, places.len() as u64);
+            places.iter().for_each(|place| put(out, u64::from(*place)));
+        }
+        Outcome::Message(message) => {
+            put(out, u64::from(message.from.0));
+            put(out, u64::from(message.context));
+            put_lane(out, message.lane);
+            put(out, message.sequence.0);
+        }
+        Outcome::Cancelled(Some(receive)) => put_receive(out, receive),
+    }
+}
+
+/// Take a determinant from the front of `from`. No memory beyond the length of `from` is used.
+///
+/// # Errors
+/// The bytes are damaged; how much of them was taken is not said.
+pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
+    let kind = byte(from)?;
+    Ok(match kind {
+        MATCHED => {
+            let receive = take_receive(from)?;
+            let (sender, sequence) = (PeerId(take_u32(from)?), MessageSeq(take(from)?));
+            let ReceiveName { context, lane, .. } = receive;
+            let message = MessageName { from: sender, context, lane, sequence };
+            Determinant::Matched { receive, message }
+        }
+        NOTHING => {
+            let (first, count) = (take_question(from)?, take(from)?);
+            let (hash, rest) = from.split_first_chunk().ok_or(CodecError::Short)?;
+            *from = rest;
+            Determinant::Nothing { first, count, hash: u64::from_le_bytes(*hash) }
+        }
+        _ => {
+            let question = match kind {
+                FOUND_DONE..=CANCELLED_LATE => take_question(from)?,
+                _ => return Err(CodecError::Kind(kind)),
+            };
+            let outcome = decode_outcome(kind, from)?;
+            Determinant::Found { question, outcome }
+        }
+    })
+}
+
+fn decode_outcome(kind: u8, from: &mut &[u8]) -> Result<Outcome, CodecError> {
+    Ok(match kind {
+        FOUND_DONE => Outcome::Done,
+        FOUND_REQUESTS => {
+            let count = take(from)?;
+            // Each takes a byte at least: so much memory, and no more, may be asked for.
+            if count > from.len() as u64 {
+                return Err(CodecError::Short);
+            }
+            let places = (0..count).map(|_| take_u32(from));
+            Outcome::Requests(places.collect::<Result<_, _>>()?)
+        }
+        FOUND_MESSAGE => Outcome::Message(MessageName {
+            from: PeerId(take_u32(from)?),
+            context: take_u32(from)?,
+            lane: take_lane(from)?,
+            sequence: MessageSeq(take(from)?),
+        }),
+        CANCELLED => Outcome::Cancelled(Some(take_receive(from)?)),
+        _ => Outcome::Cancelled(None),
+    })
+}

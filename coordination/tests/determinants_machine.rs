@@ -1,0 +1,330 @@
+//! Determinants: format, one process's decisions, shipping and keeping.
+
+use proptest::prelude::*;
+use rustbtl_coordination::determinants::*;
+use rustbtl_fragments::gate::Recorded;
+use rustbtl_fragments::ids::*;
+use std::collections::BTreeMap;
+
+fn receive_name() -> impl Strategy<Value = ReceiveName> {
+    (any::<u32>(), 0..=i32::MAX, any::<u64>()).prop_map(|(context, lane, number)| ReceiveName {
+        context,
+        lane: -lane,
+        number,
+    })
+}
+
+fn message_name() -> impl Strategy<Value = MessageName> {
+    (any::<u32>(), any::<u64>(), receive_name()).prop_map(|(from, sequence, receive)| {
+        let ReceiveName { context, lane, .. } = receive;
+        MessageName { from: PeerId(from), context, lane, sequence: MessageSeq(sequence) }
+    })
+}
+
+fn question() -> impl Strategy<Value = Question> {
+    let calls = [Call::Test, Call::TestSome, Call::WaitAny, Call::Probe, Call::Claim, Call::Cancel];
+    (prop::sample::select(calls.to_vec()), any::<u64>())
+        .prop_map(|(call, shape)| Question { call, shape })
+}
+
+fn determinant() -> impl Strategy<Value = Determinant> {
+    let outcome = prop_oneof![
+        Just(Outcome::Done),
+        prop::collection::vec(any::<u32>(), 0..5).prop_map(Outcome::Requests),
+        message_name().prop_map(Outcome::Message),
+        receive_name().prop_map(|receive| Outcome::Cancelled(Some(receive))),
+        Just(Outcome::Cancelled(None)),
+    ];
+    prop_oneof![
+        (receive_name(), message_name()).prop_map(|(receive, message)| {
+            let ReceiveName { context, lane, .. } = receive;
+            Determinant::Matched { receive, message: MessageName { context, lane, ..message } }
+        }),
+        (question(), 1u64.., any::<u64>()).prop_map(|(first, count, hash)| Determinant::Nothing {
+            first,
+            count,
+            hash
+        }),
+        (question(), outcome)
+            .prop_map(|(question, outcome)| Determinant::Found { question, outcome }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn determinants_decode_as_they_were(all in prop::collection::vec(determinant(), 0..20)) {
+        let mut bytes = Vec::new();
+        all.iter().for_each(|one| encode(one, &mut bytes));
+        let mut rest = bytes.as_slice();
+        for one in &all {
+            prop_assert_eq!(&decode(&mut rest).unwrap(), one);
+        }
+        prop_assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn batches_decode_as_they_were(
+        all in prop::collection::vec((0u64..9, any::<u32>(), any::<u64>(), determinant()), 0..20),
+        from in 0u64..1 << 60,
+    ) {
+        let mut at = from;
+        let records = all.into_iter().map(|(skip, rank, number, determinant)| {
+            at += skip + 1;
+            let numbered = Numbered { number, determinant };
+            Record { at: at - 1, rank: PeerId(rank), numbered }
+        });
+        let records: Vec<Record> = records.collect();
+        let (set, incarnation) = (SetId(3), Incarnation(7));
+        let batch = Batch { set, incarnation, from, upto: at, inherits: 5, records };
+        prop_assert_eq!(Batch::decode(&batch.encode()).unwrap(), batch);
+    }
+
+    #[test]
+    fn bytes_from_nowhere_give_errors_and_no_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() && decode(&mut rest).is_ok() {}
+        let _ = Batch::decode(&bytes);
+        let mut named = b"Dtm1".to_vec();
+        named.extend(bytes);
+        let _ = Batch::decode(&named);
+    }
+}
+
+#[test]
+fn the_format_is_fixed() {
+    let receive = ReceiveName { context: 300, lane: -2, number: 5 };
+    let name = MessageName { from: PeerId(7), context: 300, lane: -2, sequence: MessageSeq(200) };
+    let question = Question::requests(Call::TestAny, 4);
+    let mut bytes = Vec::new();
+    encode(&Determinant::Matched { receive, message: name }, &mut bytes);
+    encode(&Determinant::Nothing { first: question, count: 130, hash: 0x0102 }, &mut bytes);
+    let outcome = Outcome::Requests(vec![3]);
+    encode(&Determinant::Found { question, outcome }, &mut bytes);
+    let question = Question::requests(Call::Cancel, 1);
+    encode(
+        &Determinant::Found { question, outcome: Outcome::Cancelled(Some(receive)) },
+        &mut bytes,
+    );
+    let golden: [u8; 35] = [
+        1, 0xAC, 2, 2, 5, 7, 0xC8, 1, // a match
+        2, 3, 4, 0x82, 1, 2, 1, 0, 0, 0, 0, 0, 0, // a run
+        4, 3, 4, 1, 3, // testany gave 3
+        6, 9, 1, 0xAC, 2, 2, 5, // a cancel in time
+        0, 0,
+    ];
+    assert_eq!(bytes, golden[..33]);
+    assert_eq!(decode(&mut &[99u8, 0][..]), Err(CodecError::Kind(99)));
+    assert_eq!(decode(&mut &[4u8, 3, 4, 200, 1][..]), Err(CodecError::Short));
+}
+
+fn test_of(requests: u32) -> Question {
+    Question::requests(Call::Test, requests)
+}
+
+fn recorded(decisions: &mut Decisions) -> Vec<Numbered> {
+    core::iter::from_fn(|| decisions.take_recorded()).collect()
+}
+
+#[test]
+fn d2_a_million_failed_tests_are_one_determinant_recorded_before_what_follows() {
+    let mut decisions = Decisions::default();
+    for _ in 0..1_000_000 {
+        assert_eq!(decisions.ask(test_of(1)), Ok(Ask::Look));
+        decisions.nothing(test_of(1));
+    }
+    assert_eq!(recorded(&mut decisions), []);
+    assert!(decisions.has_run());
+    decisions.before_action().unwrap();
+    let all = recorded(&mut decisions);
+    let [one] = all.as_slice() else { panic!("{all:?}") };
+    assert!(matches!(one.determinant, Determinant::Nothing { count: 1_000_000, .. }), "{one:?}");
+    assert_eq!(decisions.clock(), 1);
+}
+
+/// What a program did: tests that fail, one that succeeds, a send, more that fail.
+fn past() -> Vec<Numbered> {
+    let mut decisions = Decisions::default();
+    decisions.nothing(test_of(1));
+    decisions.nothing(test_of(2));
+    decisions.found(test_of(1), Outcome::Done).unwrap();
+    decisions.nothing(test_of(3));
+    decisions.before_action().unwrap();
+    recorded(&mut decisions)
+}
+
+#[test]
+fn replay_gives_what_was_recorded_and_then_the_process_is_live() {
+    let past = past();
+    let mut again = Decisions::default();
+    again.restored(&past).unwrap();
+    assert_eq!(again.ask(test_of(1)), Ok(Ask::Nothing));
+    assert_eq!(again.ask(test_of(2)), Ok(Ask::Nothing));
+    assert_eq!(again.ask(test_of(1)), Ok(Ask::Await(Outcome::Done)));
+    again.found(test_of(1), Outcome::Done).unwrap();
+    assert_eq!(again.ask(test_of(3)), Ok(Ask::Nothing));
+    assert!(!again.has_past());
+    again.before_action().unwrap();
+    assert_eq!(again.ask(test_of(1)), Ok(Ask::Look));
+    assert_eq!((recorded(&mut again), again.clock()), (vec![], past.len() as u64));
+}
+
+#[test]
+fn d3_a_divergence_names_both_sides_and_changes_nothing() {
+    let past = past();
+    let mut again = Decisions::default();
+    again.restored(&past).unwrap();
+    let before = format!("{again:?}");
+    let error = again.ask(test_of(9)).unwrap_err();
+    assert_eq!(error.number, 0);
+    let text = error.to_string();
+    assert!(text.contains("2 questions") && text.contains("0x9"), "{text}");
+    assert_eq!(format!("{again:?}"), before);
+    // The run is left too early, then it is gone on with in another way.
+    assert_eq!(again.ask(test_of(1)), Ok(Ask::Nothing));
+    assert!(again.before_action().unwrap_err().now.contains("a send"));
+    assert!(again.ask(test_of(3)).is_err());
+    assert_eq!(again.ask(test_of(2)), Ok(Ask::Nothing));
+    assert!(again.ask(Question::requests(Call::TestAny, 1)).is_err());
+}
+
+#[test]
+fn a_picture_taken_inside_a_run_goes_on_inside_it() {
+    let mut decisions = Decisions::default();
+    (0..3).for_each(|_| decisions.nothing(test_of(1)));
+    let mut picture = decisions.clone();
+    (0..2).for_each(|_| decisions.nothing(test_of(1)));
+    decisions.before_action().unwrap();
+    picture.restored(&recorded(&mut decisions)).unwrap();
+    for _ in 0..2 {
+        assert!(picture.has_past());
+        assert_eq!(picture.ask(test_of(1)), Ok(Ask::Nothing));
+    }
+    assert!(!picture.has_past());
+    assert_eq!(picture.ask(test_of(1)), Ok(Ask::Look));
+}
+
+#[test]
+fn d1_a_gap_is_told() {
+    let mut past = past();
+    past.remove(1);
+    assert_eq!(Decisions::default().restored(&past), Err(1));
+}
+
+fn shipper(incarnation: u16, past: Vec<Record>) -> Shipper {
+    let past = past.into_iter().map(|record| (record.rank, record.numbered));
+    Shipper::new(SetId(0), Incarnation(incarnation), past, 1, 2)
+}
+
+fn note(shipper: &mut Shipper, number: u64) {
+    let determinant = Determinant::Found { question: test_of(1), outcome: Outcome::Done };
+    shipper.record(PeerId(0), Numbered { number, determinant });
+}
+
+fn id(start: u64) -> KeeperId {
+    KeeperId { set: SetId(4), start }
+}
+
+fn carry(shipper: &mut Shipper, keeper: &mut Keeper) -> bool {
+    let Some((to, batch)) = shipper.poll_output() else { return false };
+    assert_eq!(to, keeper.id());
+    let ack = keeper.on_batch(batch).unwrap();
+    shipper.on_ack(&ack);
+    true
+}
+
+#[test]
+fn s1_stable_is_what_every_keeper_has_acknowledged() {
+    let (mut shipper, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    assert!(shipper.marks().now().is_some(), "nothing is recorded");
+    (0..5).for_each(|number| note(&mut shipper, number));
+    assert!(shipper.marks().now().is_none(), "no keeper");
+    shipper.set_keepers(&[id(1)]);
+    assert!(carry(&mut shipper, &mut keeper));
+    assert_eq!((shipper.marks().stable, shipper.marks().recorded), (2, Recorded(5)));
+    while carry(&mut shipper, &mut keeper) {}
+    assert!(shipper.marks().now().is_some());
+    // Another start of the agent has forgotten everything.
+    shipper.set_keepers(&[id(2)]);
+    assert!(shipper.marks().now().is_none());
+}
+
+#[test]
+fn s3_acknowledgements_of_an_earlier_incarnation_change_nothing() {
+    let (mut shipper, mut keeper) = (shipper(3, vec![]), Keeper::new(id(1)));
+    shipper.set_keepers(&[id(1)]);
+    note(&mut shipper, 0);
+    let (_, batch) = shipper.poll_output().unwrap();
+    let ack = keeper.on_batch(batch).unwrap();
+    for wrong in [
+        Ack { incarnation: Incarnation(2), ..ack },
+        Ack { keeper: id(9), ..ack },
+        Ack { set: SetId(8), ..ack },
+    ] {
+        assert!(!shipper.on_ack(&wrong) && shipper.marks().now().is_none());
+    }
+    assert!(shipper.on_ack(&ack) && shipper.marks().now().is_some());
+}
+
+#[test]
+fn k1_until_the_new_incarnation_has_sent_all_that_it_inherited_the_old_one_counts() {
+    let (mut first, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    assert_eq!(keeper.fetch(SetId(0)), None);
+    first.set_keepers(&[id(1)]);
+    (0..5).for_each(|number| note(&mut first, number));
+    while carry(&mut first, &mut keeper) {}
+    let kept = keeper.fetch(SetId(0)).unwrap().1.to_vec();
+    let mut second = shipper(1, kept.clone());
+    note(&mut second, 5);
+    second.set_keepers(&[id(1)]);
+    assert!(carry(&mut second, &mut keeper));
+    assert_eq!(keeper.fetch(SetId(0)).unwrap().1, kept, "2 of 6 are not all");
+    while carry(&mut second, &mut keeper) {}
+    assert_eq!(keeper.fetch(SetId(0)).unwrap().1.len(), 6);
+    note(&mut first, 9);
+    let (_, late) = first.poll_output().unwrap();
+    assert_eq!(keeper.on_batch(late), Err(Refused::Stale { known: Incarnation(1) }), "K2");
+}
+
+#[test]
+fn a_batch_that_was_lost_is_noticed_and_sent_again() {
+    let (mut shipper, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    shipper.set_keepers(&[id(1)]);
+    (0..6).for_each(|number| note(&mut shipper, number));
+    let _lost = shipper.poll_output().unwrap();
+    let (_, second) = shipper.poll_output().unwrap();
+    assert_eq!(keeper.on_batch(second), Err(Refused::Gap { upto: 0 }));
+    shipper.resend(id(1));
+    while carry(&mut shipper, &mut keeper) {}
+    assert_eq!(keeper.fetch(SetId(0)).unwrap().1.len(), 6);
+    assert!(shipper.marks().now().is_some());
+}
+
+#[test]
+fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
+    let (mut shipper, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    shipper.set_keepers(&[id(1)]);
+    (0..6).for_each(|number| note(&mut shipper, number));
+    carry(&mut shipper, &mut keeper);
+    let clocks = BTreeMap::from([(PeerId(0), 4)]);
+    shipper.covered(&clocks);
+    keeper.covered(SetId(0), &clocks);
+    assert_eq!(shipper.held(), 2);
+    while carry(&mut shipper, &mut keeper) {}
+    let numbers = keeper.fetch(SetId(0)).unwrap().1.iter().map(|record| record.numbered.number);
+    assert_eq!(numbers.collect::<Vec<_>>(), [4, 5]);
+    assert!(shipper.marks().now().is_some());
+}
+
+#[test]
+fn an_account_that_is_older_than_the_line_is_empty() {
+    let (mut shipper, mut keeper) = (shipper(2, vec![]), Keeper::new(id(1)));
+    shipper.set_keepers(&[id(1)]);
+    note(&mut shipper, 0);
+    while carry(&mut shipper, &mut keeper) {}
+    let account = || [None, keeper.fetch(SetId(0))];
+    assert_eq!(choose(Incarnation(2), account()).unwrap().len(), 1);
+    assert_eq!(choose(Incarnation(3), account()), Some(vec![]));
+    assert_eq!(choose(Incarnation(0), [None]), None);
+}

@@ -1,0 +1,475 @@
+//! Forced matches: a process that went back takes the messages that it took before.
+//!
+//! Source: DESIGN §7.4; MPI-3.1 §3.5. Given the outcomes since the line, a receive from
+//! MPI_ANY_SOURCE waits for one named message (*bound*), a receive that was cancelled takes none
+//! (*inert*), and a receive from MPI_ANY_SOURCE of which nothing is known waits until the outcomes
+//! have run out (*undecided*): it might else take a message that belongs to somebody else.
+//! Receives from a named source need no force: with one sender, order on both sides leaves one
+//! way to match, whenever messages arrive.
+//!
+//! Invariants:
+//! * P1 A message that an outcome names (*reserved*) is taken by that outcome alone; while it waits
+//!   it is `aside`, not in `unexpected`.
+//! * P2 A message that an older undecided receive would take is *withheld*, and so is every later
+//!   one of its stream. So nothing overtakes when the undecided ones join in.
+//! * P3 Until the outcomes have run out no receive from MPI_ANY_SOURCE is in `posted`.
+
+use super::state::{Announced, Message, Progress, Receive};
+use super::{Engine, Host, Received};
+use crate::host::Status;
+use crate::ids::*;
+use crate::matching::{ANY_SOURCE, Key};
+use crate::wire::{FLAG_SYNC, StreamKey};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is known of the time after the line.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forced {
+    /// Which message each receive from MPI_ANY_SOURCE took.
+    pub matches: Vec<(ReceiveName, MessageName)>,
+    /// Receives that were cancelled in time.
+    pub cancelled: Vec<ReceiveName>,
+    /// Messages that matched probes took out of matching.
+    pub claimed: Vec<MessageName>,
+}
+
+/// An undecided receive: its place in the order of posting, and its slot.
+type Place = (u64, u32);
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Replay {
+    matches: BTreeMap<ReceiveName, MessageName>,
+    cancelled: BTreeSet<ReceiveName>,
+    /// Bound receives that wait for their message.
+    bound: BTreeMap<MessageName, u32>,
+    reserved: BTreeSet<MessageName>,
+    aside: BTreeMap<MessageName, u32>,
+    undecided: BTreeSet<Place>,
+    /// In the order of arrival.
+    withheld: Vec<u32>,
+    streams: BTreeSet<(PeerId, u32, i32)>,
+    /// The outcomes have run out: only bound receives and reserved messages are left.
+    over: bool,
+}
+
+pub(super) fn message_name(key: &Key, from: PeerId, sequence: u64) -> MessageName {
+    let StreamKey { context, lane } = StreamKey::of(ContextId(key.context), key.tag);
+    MessageName { from, context: context.number(), lane, sequence: MessageSeq(sequence) }
+}
+
+fn stream_of(name: &MessageName) -> (PeerId, u32, i32) {
+    (name.from, name.context, name.lane)
+}
+
+impl Message {
+    pub(super) fn name(&self) -> MessageName {
+        message_name(&self.key, self.peer, self.sequence)
+    }
+}
+
+pub(super) fn receive_name(key: &Key, number: u64) -> ReceiveName {
+    let StreamKey { context, lane } = StreamKey::of(ContextId(key.context), key.tag);
+    let lane = if key.tag == crate::matching::ANY_TAG { 0 } else { lane };
+    ReceiveName { context: context.number(), lane, number }
+}
+
+impl<H: Host> Engine<H> {
+    /// The process was restored: force these outcomes. Call it after [`Engine::restarted`] and
+    /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of
+    /// the line are sorted in; a picture taken while outcomes were forced goes on with more.
+    pub fn begin_replay(&mut self, host: &mut H, forced: &Forced) {
+        let mut replay = self.replay.take().unwrap_or_default();
+        replay.over = false;
+        replay.matches.extend(forced.matches.iter().copied());
+        replay.cancelled.extend(forced.cancelled.iter().copied());
+        let taken = forced.matches.iter().map(|(_, message)| message);
+        replay.reserved.extend(forced.claimed.iter().chain(taken).copied());
+        for (slot, _, message) in self.messages.iter() {
+            let name = message.name();
+            let loose = self.unexpected.holds(slot) || replay.withheld.contains(&slot);
+            if loose && replay.reserved.contains(&name) {
+                replay.aside.insert(name, slot);
+            }
+        }
+        for slot in replay.aside.values() {
+            self.unexpected.remove(*slot);
+            replay.withheld.retain(|other| other != slot);
+        }
+        self.posted.force(true);
+        self.replay = Some(replay);
+        let waiting: Vec<u32> = self.receives.iter().map(|(slot, ..)| slot).collect();
+        for slot in waiting {
+            self.sort_in(host, slot);
+        }
+    }
+
+    /// Are there outcomes that no receive was posted for yet? (Those of probes, tests and cancels
+    /// are the driver's to count.)
+    pub fn awaits_receives(&self) -> bool {
+        self.replay.as_ref().is_some_and(|replay| !replay.matches.is_empty())
+    }
+
+    /// Have the outcomes not run out?
+    pub fn is_replaying(&self) -> bool {
+        self.replay.as_ref().is_some_and(|replay| !replay.over)
+    }
+
+    /// Is nothing left of the past: every forced match made, every repeated send known to be
+    /// there, every channel open? When it holds for all processes of the set it has caught up.
+    pub fn has_caught_up(&self) -> bool {
+        let open = |peer: &super::Peer| {
+            !peer.outgoing || peer.link == super::state::Link::Open && peer.ahead.is_none()
+        };
+        self.replay.is_none() && self.peers.iter().flatten().all(|peer| open(peer))
+    }
+
+    /// The outcomes have run out: receives that nothing was known of take part in matching.
+    pub fn end_replay(&mut self, host: &mut H) {
+        let Some(replay) = &mut self.replay else { return };
+        debug_assert!(replay.matches.is_empty(), "P3: {:?}", replay.matches);
+        replay.over = true;
+        replay.cancelled.clear();
+        replay.streams.clear();
+        let undecided = core::mem::take(&mut replay.undecided);
+        let withheld = core::mem::take(&mut replay.withheld);
+        for (order, slot) in undecided {
+            let receive = self.receives.at_mut(slot);
+            receive.progress = Progress::Posted;
+            self.posted.insert_at(slot, receive.key, order);
+        }
+        for slot in withheld {
+            let Message { key, peer, sequence, .. } = *self.messages.at(slot);
+            match self.take_posted(host, key, peer, sequence) {
+                Some(receive) => {
+                    let Receive { key, sequence, .. } = *self.receives.at(receive);
+                    let message = self.messages.at(slot);
+                    let announced = message.announced;
+                    self.note_news(host, (key, sequence), announced, message.name());
+                    self.meet(host, receive, slot);
+                }
+                None => self.unexpected.insert(slot, key),
+            }
+        }
+        self.forget_replay();
+    }
+
+    fn forget_replay(&mut self) {
+        if self.replay.as_ref().is_some_and(|replay| replay.over && replay.reserved.is_empty()) {
+            self.replay = None;
+            self.posted.force(false);
+        }
+    }
+
+    /// A receive of the line, or one that was posted since, finds its place.
+    fn sort_in(&mut self, host: &mut H, slot: u32) {
+        let Some(replay) = &mut self.replay else { return };
+        let Receive { key, sequence, progress, .. } = self.receives.at(slot);
+        let (key, name) = (*key, receive_name(key, *sequence));
+        if !key.is_user() && key.source != ANY_SOURCE {
+            return;
+        }
+        let undecided = replay.undecided.iter().find(|(_, other)| *other == slot).copied();
+        let order = match (progress, undecided) {
+            (Progress::Posted, _) => self.posted.order(slot),
+            (_, Some((order, _))) => order,
+            _ => return,
+        };
+        let bound = replay.matches.remove(&name);
+        let inert = replay.cancelled.remove(&name);
+        if bound.is_none() && !inert && key.source != ANY_SOURCE {
+            return;
+        }
+        replay.undecided.remove(&(order, slot));
+        self.posted.remove(slot, &key);
+        self.receives.at_mut(slot).progress = Progress::Kept;
+        match bound {
+            Some(message) => match replay.aside.remove(&message) {
+                Some(here) => {
+                    replay.reserved.remove(&message);
+                    self.meet(host, slot, here);
+                }
+                None => {
+                    replay.bound.insert(message, slot);
+                }
+            },
+            None if inert => {}
+            None => {
+                replay.undecided.insert((order, slot));
+                self.withhold_from(key);
+            }
+        }
+    }
+
+    /// P2: an undecided receive is there now.
+    fn withhold_from(&mut self, pattern: Key) {
+        let Some(replay) = &mut self.replay else { return };
+        for slot in self.unexpected.in_order() {
+            let message = self.messages.at(slot);
+            let stream = stream_of(&message.name());
+            if pattern.takes(&message.key) || replay.streams.contains(&stream) {
+                self.unexpected.remove(slot);
+                replay.streams.insert(stream);
+                replay.withheld.push(slot);
+            }
+        }
+    }
+
+    /// The library's own receives from MPI_ANY_SOURCE are counted apart.
+    pub(super) fn next_of_library(&mut self, key: &Key) -> ReceiveName {
+        let name = receive_name(key, 0);
+        let count = self.library_posts.entry((name.context, name.lane)).or_default();
+        *count += 1;
+        ReceiveName { number: *count, ..name }
+    }
+
+    /// Is there anything to be forced, or something that is bound or reserved?
+    #[inline]
+    pub fn has_replay(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// A receive from MPI_ANY_SOURCE, or any while outcomes are forced.
+    #[cold]
+    pub(super) fn receive_rare(
+        &mut self,
+        host: &mut H,
+        key: Key,
+        mut number: u64,
+        buffer: H::ReceiveBuffer,
+        token: H::Token,
+    ) -> Received {
+        if key.source == ANY_SOURCE && !key.is_user() {
+            number = self.next_of_library(&key).number;
+        }
+        let name = receive_name(&key, number);
+        if let Some(replay) = &mut self.replay {
+            let known = key.is_user() || key.source == ANY_SOURCE;
+            let bound = replay.matches.get(&name).copied().filter(|_| known);
+            if let Some(message) = bound
+                && let Some(slot) = replay.aside.remove(&message)
+            {
+                replay.matches.remove(&name);
+                replay.reserved.remove(&message);
+                let message = self.messages.take(slot);
+                self.forget_replay();
+                return self.take_rarely(host, message, buffer, token, None);
+            }
+            let open = key.source == ANY_SOURCE && !replay.over;
+            if known && (open || bound.is_some() || replay.cancelled.contains(&name)) {
+                let id = self.post_rare(key, number, buffer, token);
+                self.sort_in(host, id.index());
+                return Received::Pending(id);
+            }
+        }
+        if let Some(slot) = self.unexpected.find(key) {
+            self.unexpected.remove(slot);
+            let message = self.messages.take(slot);
+            if key.source == ANY_SOURCE {
+                host.matched(name, message.name());
+            }
+            return self.take_rarely(host, message, buffer, token, Some((key, number)));
+        }
+        Received::Pending(self.post_rare(key, number, buffer, token))
+    }
+
+    /// Which receive takes an arriving message, where wildcards or forced outcomes are about?
+    #[cold]
+    pub(super) fn take_rare(
+        &mut self,
+        host: &mut H,
+        key: Key,
+        from: PeerId,
+        sequence: u64,
+    ) -> Option<u32> {
+        if let Some(replay) = &mut self.replay {
+            let name = message_name(&key, from, sequence);
+            if let Some(slot) = replay.bound.remove(&name) {
+                replay.reserved.remove(&name);
+                self.forget_replay();
+                return Some(slot);
+            }
+            if replay.reserved.contains(&name) || replay.streams.contains(&stream_of(&name)) {
+                return None;
+            }
+            let takes = |(_, slot): &&Place| self.receives.at(*slot).key.takes(&key);
+            if let Some((order, _)) = replay.undecided.iter().find(takes)
+                && self.posted.oldest(key).is_none_or(|posted| posted > *order)
+            {
+                return None;
+            }
+        }
+        self.take_posted(host, key, from, sequence)
+    }
+
+    fn take_posted(&mut self, host: &mut H, key: Key, from: PeerId, sequence: u64) -> Option<u32> {
+        let slot = self.posted.take(key)?;
+        let receive = self.receives.at(slot);
+        if receive.key.source == ANY_SOURCE {
+            let name = receive_name(&receive.key, receive.sequence);
+            host.matched(name, message_name(&key, from, sequence));
+        }
+        Some(slot)
+    }
+
+    /// A receive from a named source takes a synchronous message of another set: the news of that
+    /// match leaves the set, so it is an event, too. Otherwise the process could go back, cancel
+    /// the receive in time, and the send would be complete without a match. (The library's own
+    /// traffic is never cancelled.)
+    #[inline(never)]
+    pub(super) fn note_news(
+        &mut self,
+        host: &mut H,
+        (key, number): (Key, u64),
+        announced: Option<Announced>,
+        message: MessageName,
+    ) {
+        let news = announced.is_some_and(|announced| announced.flags & FLAG_SYNC != 0);
+        if news && key.is_user() && key.source != ANY_SOURCE && self.peer(message.from).outgoing {
+            host.matched(receive_name(&key, number), message);
+        }
+    }
+
+    /// A message that no receive took: does it wait apart from the others (P1, P2)?
+    #[cold]
+    pub(super) fn set_aside(&mut self, slot: u32) -> bool {
+        let Some(replay) = &mut self.replay else { return false };
+        let message = self.messages.at(slot);
+        let name = message.name();
+        if replay.reserved.contains(&name) {
+            replay.aside.insert(name, slot);
+            return true;
+        }
+        let takes = |(_, slot): &Place| self.receives.at(*slot).key.takes(&message.key);
+        let withheld =
+            replay.streams.contains(&stream_of(&name)) || replay.undecided.iter().any(takes);
+        if withheld {
+            replay.streams.insert(stream_of(&name));
+            replay.withheld.push(slot);
+        }
+        withheld
+    }
+
+    /// A receive that waited and a message that waited.
+    fn meet(&mut self, host: &mut H, slot: u32, message: u32) {
+        let message = self.messages.take(message);
+        let receive = self.receives.at_mut(slot);
+        receive.key = message.key;
+        receive.peer = message.peer;
+        receive.sequence = message.sequence;
+        receive.total = message.total;
+        receive.progress = Progress::Stale;
+        let done = match message.announced {
+            Some(announced) => self.begin(host, slot, announced, &message.bytes),
+            None => {
+                let mut receive = self.receives.take(slot);
+                let status = self.deliver(host, &mut receive.buffer, message.key, &message.bytes);
+                Some((receive.token, status))
+            }
+        };
+        self.pool.give(message.bytes);
+        if let Some((token, status)) = done {
+            host.complete(token, status);
+        }
+    }
+
+    /// What a probe for a named source finds while outcomes are forced: the oldest message of
+    /// its stream that nobody has taken, for whomever it is reserved.
+    pub(super) fn probe_in_replay(&mut self, pattern: Key) -> Option<u32> {
+        let found = self.unexpected.find(pattern);
+        let aside = self.replay.iter().flat_map(|replay| replay.aside.values()).copied();
+        let takes = |slot: &u32| pattern.takes(&self.messages.at(*slot).key);
+        aside.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
+    }
+
+    /// MPI's context id of a communicator, for the record of a probe.
+    pub fn context_of(&self, comm: CommId) -> u16 {
+        ContextId(self.comms[comm.0 as usize].context).number() as u16
+    }
+
+    /// The name of the message that a probe would find, for the record of its outcome.
+    pub fn probe_name(
+        &mut self,
+        comm: CommId,
+        source: super::Source,
+        tag: super::TagMatch,
+    ) -> Option<MessageName> {
+        let key = self.pattern(comm, source, tag);
+        self.unexpected.find(key).map(|slot| self.messages.at(slot).name())
+    }
+
+    /// A message by its name: what a probe is forced to find. None: it is not here yet.
+    pub fn probe_named(&self, name: &MessageName) -> Option<Status> {
+        let (slot, ..) = self.messages.iter().find(|(_, _, message)| message.name() == *name)?;
+        Some(self.status_of(slot))
+    }
+
+    /// Take a reserved message out of matching: what a matched probe is forced to find. None: it
+    /// is not here yet.
+    pub fn claim_named(&mut self, name: &MessageName) -> Option<(MessageId, Status)> {
+        let replay = self.replay.as_mut()?;
+        let slot = replay.aside.remove(name)?;
+        replay.reserved.remove(name);
+        self.forget_replay();
+        let id = MessageId::new(slot, self.messages.generation(slot));
+        Some((id, self.status_of(slot)))
+    }
+
+    /// The name of a receive that has not matched, for the record of its being cancelled.
+    pub fn receive_name(&self, receive: ReceiveId) -> Option<ReceiveName> {
+        let receive = self.receives.get(receive.index(), receive.generation())?;
+        let waits = !receive.progress.is_matched() && receive.key.is_user();
+        waits.then(|| receive_name(&receive.key, receive.sequence))
+    }
+
+    /// Cancel a receive that replay keeps out of matching. A bound one has a message coming.
+    pub(super) fn cancel_kept(&mut self, slot: u32) -> bool {
+        if let Some(replay) = &mut self.replay {
+            if replay.bound.values().any(|bound| *bound == slot) {
+                return false;
+            }
+            replay.undecided.retain(|(_, other)| *other != slot);
+        }
+        self.receives.take(slot);
+        true
+    }
+
+    /// The communicator is freed: messages that waited apart go with it.
+    #[cold]
+    pub(super) fn drop_aside(&mut self, context: u32) {
+        let Some(replay) = &mut self.replay else { return };
+        let of = |slot: &u32| self.messages.at(*slot).key.context == context;
+        let gone: Vec<u32> = replay.withheld.iter().copied().filter(of).collect();
+        replay.withheld.retain(|slot| !gone.contains(slot));
+        for slot in gone {
+            self.messages.take(slot);
+        }
+    }
+
+    /// Assert P1–P3.
+    pub(super) fn check_replay(&self) {
+        let kept = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::Kept);
+        let Some(replay) = &self.replay else {
+            assert_eq!(kept.count(), 0, "P3: receives are kept for a replay that is over");
+            return;
+        };
+        for (name, slot) in &replay.aside {
+            assert!(replay.reserved.contains(name), "P1: {name:?}");
+            assert!(!self.unexpected.holds(*slot), "P1: {name:?}");
+        }
+        for (name, slot) in &replay.bound {
+            assert!(replay.reserved.contains(name), "P1: {name:?}");
+            assert_eq!(self.receives.at(*slot).progress, Progress::Kept, "P1: {name:?}");
+        }
+        for (_, _, message) in self.messages.iter() {
+            let name = message.name();
+            if replay.bound.contains_key(&name) {
+                panic!("P1: {name:?} is here, and its receive waits");
+            }
+        }
+        for (_, _, receive) in self.receives.iter() {
+            let free = receive.progress == Progress::Posted && receive.key.source == ANY_SOURCE;
+            assert!(!free || replay.over, "P3: {:?}", receive.key);
+        }
+    }
+}

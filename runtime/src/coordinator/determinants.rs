@@ -1,0 +1,330 @@
+//! Determinants of all sets: put into the order of each set, brought to agents of other nodes, and
+//! handed back when a set goes back alone. No I/O: what is to be sent is given to the driver.
+//!
+//! Source: DESIGN §5, §7; docs/adr/0004. The coordinator is the one owner of the order
+//! (coordination's `Shipper`, one for each set): what it has is a beginning of that order without
+//! gaps, hence closed under "happened before". Ranks hear that something is stable when it is here
+//! and [`COPIES`] agents of other nodes have it; with fewer other nodes, when those have it.
+//!
+//! 1. What is handed back contains everything that was ever told to be stable and no line covers.
+//! 2. What an incarnation says that is not the set's last one changes nothing.
+
+use rustbtl_coordination::control::{FromNode, FromRank, LineId, RankClock, ToNode, ToRank};
+use rustbtl_coordination::determinants::{Ack, KeeperId, Numbered, Shipper, parcel};
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Agents of other nodes that must have a determinant before it is stable.
+pub const COPIES: usize = 1;
+/// Determinants that go to a keeper at a time.
+const BATCH_RECORDS_MAX: usize = 4096;
+
+/// To be done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Out {
+    /// Send it to the agent of this rank.
+    Rank(PeerId, ToRank),
+    /// Send it to this agent.
+    Agent(u64, ToNode),
+    /// Write down an event.
+    Log(Value),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rank {
+    set: SetId,
+    incarnation: Incarnation,
+}
+
+/// One set.
+#[derive(Debug)]
+struct OfSet {
+    incarnation: Incarnation,
+    shipper: Shipper,
+    /// Came before others that have a place before theirs.
+    early: BTreeMap<u64, (PeerId, Numbered)>,
+    /// What the ranks know to be stable.
+    told: u64,
+    /// Ranks that wait to hear that their last one is stable.
+    waiting: BTreeMap<PeerId, u64>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Determinants {
+    /// Lines have a directory: sets may go back, so ranks are told to record.
+    wanted: bool,
+    ranks: BTreeMap<PeerId, Rank>,
+    homes: BTreeMap<PeerId, u64>,
+    agents: BTreeSet<u64>,
+    sets: BTreeMap<SetId, OfSet>,
+    clocks: BTreeMap<LineId, BTreeMap<PeerId, u64>>,
+    /// Sets that cannot go back alone, since they do not record.
+    without: BTreeSet<SetId>,
+    out: Vec<Out>,
+}
+
+fn keeper(agent: u64) -> KeeperId {
+    KeeperId { set: SetId(0), start: agent }
+}
+
+impl Determinants {
+    /// `wanted`: ranks shall record.
+    pub fn new(wanted: bool) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// What is to be done, in this order.
+    pub fn take_out(&mut self) -> Vec<Out> {
+        core::mem::take(&mut self.out)
+    }
+
+    /// Everything that an agent says comes by here first. True: nobody else needs it.
+    pub fn hear(&mut self, agent: u64, message: &FromNode) -> bool {
+        match message {
+            FromNode::Guardian { rank, .. } => {
+                self.homes.insert(*rank, agent);
+            }
+            FromNode::Rank { rank, message } => return self.hear_rank(*rank, message),
+            FromNode::Kept { set, incarnation, upto } => {
+                let (set, incarnation, upto) = (*set, *incarnation, *upto);
+                let ack = Ack { keeper: keeper(agent), set, incarnation, upto };
+                if let Some(of) = self.sets.get_mut(&set) {
+                    of.shipper.on_ack(&ack);
+                }
+                self.pump(set);
+                return true;
+            }
+            FromNode::NotKept { set, reason } => {
+                let (set, reason) = (set.0, reason.as_str());
+                self.log(json!({"event": "not_kept", "set": set, "reason": reason}));
+                // It is of no use any more.
+                self.agents.remove(&agent);
+                self.choose_all();
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// An agent is here.
+    pub fn agent_here(&mut self, agent: u64) {
+        self.agents.insert(agent);
+        self.choose_all();
+    }
+
+    fn hear_rank(&mut self, rank: PeerId, message: &FromRank) -> bool {
+        match message {
+            FromRank::Hello { set, incarnation, .. } => {
+                let (set, incarnation) = (*set, *incarnation);
+                self.ranks.insert(rank, Rank { set, incarnation });
+                false
+            }
+            FromRank::Ready {} => {
+                let records = |known: &Rank| self.sets.contains_key(&known.set);
+                if self.wanted || self.ranks.get(&rank).is_some_and(records) {
+                    self.out.push(Out::Rank(rank, ToRank::Record {}));
+                }
+                false
+            }
+            FromRank::Determinants { incarnation, bytes, from } => {
+                self.recorded(rank, *incarnation, *from, bytes);
+                true
+            }
+            FromRank::Clock { line, clock } => {
+                self.clocks.entry(*line).or_default().insert(rank, *clock);
+                true
+            }
+            FromRank::NotRecording { reason } => {
+                if let Some(Rank { set, .. }) = self.ranks.get(&rank).copied()
+                    && self.without.insert(set)
+                {
+                    let (set, reason) = (set.0, reason.as_str());
+                    self.log(json!({"event": "not_recording", "set": set, "reason": reason}));
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn log(&mut self, event: Value) {
+        self.out.push(Out::Log(event));
+    }
+
+    fn recorded(&mut self, rank: PeerId, incarnation: Incarnation, from: u64, bytes: &[u8]) {
+        let Some(known) = self.ranks.get(&rank).copied() else { return };
+        if known.incarnation != incarnation {
+            return;
+        }
+        let records = match parcel::read(bytes) {
+            Ok(records) => records,
+            Err(error) => {
+                let what = error.to_string();
+                return self.log(json!({"event": "nonsense", "rank": rank.0, "what": what}));
+            }
+        };
+        self.open(known.set, incarnation);
+        let Some(of) = self.sets.get_mut(&known.set) else { return };
+        if of.incarnation != incarnation {
+            return;
+        }
+        for (number, (at, determinant)) in (from..).zip(records) {
+            of.waiting.insert(rank, at);
+            if at >= of.shipper.next() {
+                of.early.insert(at, (rank, Numbered { number, determinant }));
+            }
+        }
+        while let Some((rank, numbered)) = of.early.remove(&of.shipper.next()) {
+            of.shipper.record(rank, numbered);
+        }
+        // What was said again may be stable for long.
+        of.told = of.waiting.get(&rank).map_or(of.told, |&last| of.told.min(last));
+        self.pump(known.set);
+    }
+
+    /// The machine of a set in its last incarnation.
+    fn open(&mut self, set: SetId, incarnation: Incarnation) {
+        let is_new = self.sets.get(&set).is_none_or(|of| of.incarnation < incarnation);
+        if is_new {
+            self.start(set, incarnation, Vec::new());
+        }
+    }
+
+    fn start(&mut self, set: SetId, incarnation: Incarnation, past: Vec<(PeerId, Numbered)>) {
+        let shipper = Shipper::new(set, incarnation, past, COPIES, BATCH_RECORDS_MAX);
+        let (early, waiting) = (BTreeMap::new(), BTreeMap::new());
+        self.sets.insert(set, OfSet { incarnation, shipper, early, told: 0, waiting });
+        self.choose(set);
+    }
+
+    fn choose_all(&mut self) {
+        for set in self.sets.keys().copied().collect::<Vec<_>>() {
+            self.choose(set);
+            self.pump(set);
+        }
+    }
+
+    /// A set keeps its keepers while they live, and takes the next agents for others.
+    fn choose(&mut self, set: SetId) {
+        let of_set = |rank: &PeerId| self.ranks.get(rank).is_some_and(|known| known.set == set);
+        let own: BTreeSet<u64> =
+            self.homes.iter().filter(|(rank, _)| of_set(rank)).map(|(_, &home)| home).collect();
+        let others: Vec<u64> = self.agents.difference(&own).copied().collect();
+        let Some(of) = self.sets.get_mut(&set) else { return };
+        let copies = COPIES.min(others.len());
+        let before: Vec<u64> = of.shipper.keepers().map(|id| id.start).collect();
+        let mut chosen: Vec<u64> =
+            before.iter().copied().filter(|agent| others.contains(agent)).take(copies).collect();
+        // Sets begin at different agents, so that none has to keep all.
+        let first = others.iter().position(|agent| own.iter().all(|own| agent > own)).unwrap_or(0);
+        for turn in 0..others.len() {
+            let agent = others[(first + turn) % others.len()];
+            if chosen.len() < copies && !chosen.contains(&agent) {
+                chosen.push(agent);
+            }
+        }
+        of.shipper.set_copies(copies);
+        let ids: Vec<KeeperId> = chosen.iter().copied().map(keeper).collect();
+        of.shipper.set_keepers(&ids);
+        for agent in before.iter().filter(|agent| !chosen.contains(agent)) {
+            self.out.push(Out::Agent(*agent, ToNode::KeepNot { set }));
+        }
+        if before != chosen {
+            let by = if chosen.is_empty() { "the coordinator alone" } else { "agents" };
+            self.log(json!({"event": "keepers", "set": set.0, "kept_by": by, "agents": chosen}));
+        }
+    }
+
+    /// Send what keepers do not have, and say what is stable.
+    fn pump(&mut self, set: SetId) {
+        let Some(of) = self.sets.get_mut(&set) else { return };
+        while let Some((keeper, batch)) = of.shipper.poll_output() {
+            self.out.push(Out::Agent(keeper.start, ToNode::Keep { batch: batch.encode() }));
+        }
+        let (incarnation, upto) = (of.incarnation, of.shipper.marks().stable);
+        if upto <= of.told {
+            return;
+        }
+        of.told = upto;
+        for &rank in of.waiting.keys() {
+            self.out.push(Out::Rank(rank, ToRank::Stable { incarnation, upto }));
+        }
+        of.waiting.retain(|_, last| *last >= upto);
+    }
+
+    /// The connection of an agent is lost.
+    pub fn agent_gone(&mut self, agent: u64) {
+        if self.agents.remove(&agent) {
+            self.homes.retain(|_, home| *home != agent);
+            self.choose_all();
+        }
+    }
+
+    /// The set of `rank` goes back to no line before this one.
+    pub fn trim(&mut self, rank: PeerId, line: LineId) {
+        let Some(Rank { set, .. }) = self.ranks.get(&rank).copied() else { return };
+        let of_set = |rank: &PeerId| self.ranks.get(rank).is_some_and(|known| known.set == set);
+        let Some(all) = self.clocks.get(&line) else { return };
+        let clocks: BTreeMap<PeerId, u64> = all
+            .iter()
+            .filter(|(rank, _)| of_set(rank))
+            .map(|(&rank, &clock)| (rank, clock))
+            .collect();
+        // Told once for each rank of the set.
+        for (_, of_line) in self.clocks.range_mut(..=line) {
+            of_line.retain(|rank, _| !clocks.contains_key(rank));
+        }
+        self.clocks.retain(|_, of_line| !of_line.is_empty());
+        let Some(of) = self.sets.get_mut(&set).filter(|_| !clocks.is_empty()) else { return };
+        of.shipper.covered(&clocks);
+        let list = clocks.into_iter().map(|(rank, clock)| RankClock { rank, clock });
+        let clocks: Vec<RankClock> = list.collect();
+        for keeper in of.shipper.keepers().collect::<Vec<_>>() {
+            let less = ToNode::KeepLess { set, clocks: clocks.clone() };
+            self.out.push(Out::Agent(keeper.start, less));
+        }
+    }
+
+    /// The set goes back alone to the youngest line that it has, and begins `incarnation` there:
+    /// what each of its `members` has to be told before `Cards`. Nothing that the dead incarnation
+    /// says counts from now on.
+    pub fn replay(
+        &mut self,
+        set: SetId,
+        incarnation: Incarnation,
+        members: &[PeerId],
+    ) -> Vec<(PeerId, ToRank)> {
+        let past: Vec<(PeerId, Numbered)> = self.sets.get(&set).map_or(Vec::new(), |of| {
+            of.shipper.records().map(|record| (record.rank, record.numbered.clone())).collect()
+        });
+        let at = past.len() as u64;
+        let mut told = Vec::new();
+        for &rank in members {
+            let mut bytes = Vec::new();
+            for (_, numbered) in past.iter().filter(|(of, _)| *of == rank) {
+                parcel::append(&mut bytes, numbered.number, &numbered.determinant);
+            }
+            told.push((rank, ToRank::Replay { incarnation, at, bytes }));
+            self.ranks.insert(rank, Rank { set, incarnation });
+        }
+        self.start(set, incarnation, past);
+        if let Some(of) = self.sets.get_mut(&set)
+            && at > 0
+        {
+            // They hear when what they inherit is stable.
+            of.waiting = members.iter().map(|&rank| (rank, at - 1)).collect();
+        }
+        told
+    }
+
+    /// After what [`Self::replay`] gave was sent: ship what is inherited.
+    pub fn replayed(&mut self, set: SetId) {
+        self.pump(set);
+    }
+}
+
+#[cfg(test)]
+mod tests;

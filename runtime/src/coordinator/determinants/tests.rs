@@ -1,0 +1,212 @@
+//! Two sets of two ranks on three nodes: agent 10 with ranks 0 and 1, agent 11 with 2 and 3, and
+//! agent 12 with nobody.
+
+use super::*;
+use rustbtl_coordination::determinants::{Batch, Call, Determinant, Outcome, Question};
+
+const SET: SetId = SetId(0);
+const FIRST: Incarnation = Incarnation(0);
+
+fn hello(rank: u32, set: u32, incarnation: Incarnation) -> FromNode {
+    let message = FromRank::Hello {
+        rank: PeerId(rank),
+        size: 4,
+        pid: 1,
+        incarnation,
+        version: String::new(),
+        set: SetId(set),
+        card: vec![],
+    };
+    FromNode::Rank { rank: PeerId(rank), message }
+}
+
+fn job(agents: &[u64]) -> Determinants {
+    let mut all = Determinants::new(true);
+    for &agent in agents {
+        all.agent_here(agent);
+    }
+    for rank in 0..4 {
+        let (rank, size, pid) = (PeerId(rank), 4, 1);
+        let guardian = FromNode::Guardian { rank, size, pid, incarnation: FIRST };
+        assert!(!all.hear(10 + u64::from(rank.0) / 2, &guardian));
+        assert!(!all.hear(10, &hello(rank.0, rank.0 / 2 * 2, FIRST)), "others need it, too");
+    }
+    all.take_out();
+    all
+}
+
+fn determinant(place: u32) -> Determinant {
+    let question = Question::requests(Call::WaitAny, 9);
+    Determinant::Found { question, outcome: Outcome::Requests(vec![place]) }
+}
+
+/// `rank` has recorded these, from its number `from` on, at these places.
+fn recorded(rank: u32, incarnation: Incarnation, from: u64, places: &[u64]) -> FromNode {
+    let mut bytes = Vec::new();
+    for &at in places {
+        parcel::append(&mut bytes, at, &determinant(at as u32));
+    }
+    let message = FromRank::Determinants { incarnation, from, bytes };
+    FromNode::Rank { rank: PeerId(rank), message }
+}
+
+fn stable(out: &[Out]) -> Vec<(u32, u64)> {
+    let told = |out: &Out| match out {
+        Out::Rank(rank, ToRank::Stable { upto, .. }) => Some((rank.0, *upto)),
+        _ => None,
+    };
+    out.iter().filter_map(told).collect()
+}
+
+/// What goes to which keeper: the places.
+fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
+    let sent = |out: &Out| match out {
+        Out::Agent(agent, ToNode::Keep { batch }) => {
+            let records = Batch::decode(batch).unwrap().records;
+            Some((*agent, records.iter().map(|record| record.at).collect()))
+        }
+        _ => None,
+    };
+    out.iter().filter_map(sent).collect()
+}
+
+fn ack(all: &mut Determinants, agent: u64, incarnation: Incarnation, upto: u64) -> Vec<Out> {
+    assert!(all.hear(agent, &FromNode::Kept { set: SET, incarnation, upto }));
+    all.take_out()
+}
+
+#[test]
+fn nothing_is_stable_before_all_that_is_before_it_and_before_it_is_kept_on_another_node() {
+    let mut all = job(&[10, 11, 12]);
+    assert!(all.hear(10, &recorded(0, FIRST, 0, &[1, 2])));
+    let out = all.take_out();
+    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(11, vec![])]), "place 0 is missing");
+    assert!(all.hear(10, &recorded(1, FIRST, 0, &[0])));
+    let out = all.take_out();
+    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(11, vec![0, 1, 2])]));
+    assert_eq!(stable(&ack(&mut all, 11, FIRST, 2)), [(0, 2), (1, 2)]);
+    // Rank 1 has nothing more to wait for.
+    assert_eq!(stable(&ack(&mut all, 11, FIRST, 3)), [(0, 3)]);
+    assert_eq!(stable(&ack(&mut all, 11, FIRST, 3)), []);
+}
+
+#[test]
+fn with_one_node_the_coordinator_keeps_them_and_says_so() {
+    let mut all = job(&[10]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    assert_eq!(stable(&all.take_out()), [(0, 1)]);
+    let mut all = job(&[10, 11]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    all.take_out();
+    all.agent_gone(11);
+    let out = all.take_out();
+    assert_eq!(stable(&out), [(0, 1)]);
+    let said =
+        |out: &Out| matches!(out, Out::Log(event) if event["kept_by"] == "the coordinator alone");
+    assert!(out.iter().any(said), "{out:?}");
+}
+
+#[test]
+fn a_keeper_that_goes_or_refuses_is_replaced_and_the_new_one_gets_all() {
+    let mut all = job(&[10, 11, 12]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    ack(&mut all, 11, FIRST, 1);
+    all.hear(10, &recorded(0, FIRST, 1, &[1]));
+    all.take_out();
+    let reason = String::new();
+    assert!(all.hear(11, &FromNode::NotKept { set: SET, reason }));
+    let out = all.take_out();
+    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(12, vec![0, 1])]));
+    assert_eq!(stable(&ack(&mut all, 12, FIRST, 2)), [(0, 2)]);
+    // The set's own agent is none.
+    all.agent_gone(12);
+    assert_eq!(kept(&all.take_out()), []);
+}
+
+#[test]
+fn what_is_said_again_is_answered_again_and_kept_once() {
+    let mut all = job(&[10, 11]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    ack(&mut all, 11, FIRST, 2);
+    let ready = FromNode::Rank { rank: PeerId(0), message: FromRank::Ready {} };
+    assert!(!all.hear(10, &ready));
+    assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::Record {})]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    let out = all.take_out();
+    assert_eq!((stable(&out), kept(&out)), (vec![(0, 2)], vec![]));
+}
+
+#[test]
+fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
+    let mut all = job(&[10, 11]);
+    all.hear(10, &recorded(0, FIRST, 5, &[0, 1]));
+    all.hear(10, &recorded(1, FIRST, 8, &[2]));
+    let line = LineId(3);
+    for (rank, clock) in [(0, 6), (1, 9)] {
+        let message = FromRank::Clock { line, clock };
+        assert!(all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
+    }
+    all.take_out();
+    all.trim(PeerId(0), line);
+    all.trim(PeerId(1), line);
+    let out = all.take_out();
+    let less = |out: &Out| match out {
+        Out::Agent(agent, ToNode::KeepLess { clocks, .. }) => Some((*agent, clocks.len())),
+        _ => None,
+    };
+    assert_eq!(out.iter().filter_map(less).collect::<Vec<_>>(), [(11, 2)], "once for the set");
+    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    let numbers = |(_, message): &(PeerId, ToRank)| match message {
+        ToRank::Replay { at: 1, bytes, .. } => {
+            parcel::read_numbered(bytes).unwrap().iter().map(|n| n.number).collect()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(told.iter().map(numbers).collect::<Vec<Vec<u64>>>(), [vec![6], vec![]]);
+}
+
+#[test]
+fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_kept_again() {
+    let mut all = job(&[10, 11, 12]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.hear(10, &recorded(1, FIRST, 0, &[3]));
+    all.take_out();
+    let next = Incarnation(1);
+    assert!(!all.without.contains(&SET));
+    let told = all.replay(SET, next, &[PeerId(0), PeerId(1)]);
+    let sent = |at: usize| match &told[at] {
+        (rank, ToRank::Replay { incarnation, at: 2, bytes }) if *incarnation == next => {
+            (rank.0, parcel::read_numbered(bytes).unwrap().len())
+        }
+        other => panic!("{other:?}"),
+    };
+    // Place 2 was lost, so what came after it never happened.
+    assert_eq!([sent(0), sent(1)], [(0, 2), (1, 0)]);
+    all.replayed(SET);
+    let out = all.take_out();
+    assert_eq!((stable(&out), kept(&out)), (vec![], vec![(11, vec![0, 1])]));
+    // The dead say nothing that counts.
+    all.hear(10, &recorded(0, FIRST, 2, &[2]));
+    assert_eq!(stable(&ack(&mut all, 11, FIRST, 3)), []);
+    assert_eq!(stable(&ack(&mut all, 11, next, 2)), [(0, 2), (1, 2)]);
+    all.hear(10, &recorded(1, next, 0, &[2]));
+    assert_eq!(kept(&all.take_out()), [(11, vec![2])]);
+    assert_eq!(stable(&ack(&mut all, 11, next, 3)), [(1, 3)]);
+}
+
+#[test]
+fn a_set_that_cannot_count_together_cannot_go_back_alone() {
+    let mut all = job(&[10]);
+    let message = FromRank::NotRecording { reason: "no shared memory".into() };
+    assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }));
+    assert!(!all.without.contains(&SET) && all.without.contains(&SetId(2)));
+}
+
+#[test]
+fn damage_is_noted_and_changes_nothing() {
+    let mut all = job(&[10]);
+    let (incarnation, from, bytes) = (FIRST, 0, vec![0, 99]);
+    let message = FromRank::Determinants { incarnation, from, bytes };
+    assert!(all.hear(10, &FromNode::Rank { rank: PeerId(0), message }));
+    assert!(matches!(&all.take_out()[..], [Out::Log(event)] if event["event"] == "nonsense"));
+}

@@ -1,0 +1,44 @@
+//! Bugs of determinants and replay that are planted are caught; divergence is reported.
+
+use rustbtl_sim::options::{Options, Planted, Tier};
+use rustbtl_sim::run::{caught, run};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One test: the panic hook is the process's.
+#[test]
+fn planted_bugs_of_replay_are_caught() {
+    let plan = [
+        (Planted::GateRemoved, Tier::Replay, 2000),
+        (Planted::DeterminantsTrimmedEarly, Tier::Replay, 2000),
+        (Planted::RecordedAfterSend, Tier::Replay, 2000),
+        (Planted::RunMiscounted, Tier::Replay, 2000),
+        (Planted::DivergenceIgnored, Tier::Replay, 2000),
+        (Planted::StaleIncarnationAccepted, Tier::Replay, 2000),
+        (Planted::IncarnationIgnored, Tier::Replay, 2000),
+    ];
+    let mut missed = Vec::new();
+    for (planted, tier, seeds) in plan {
+        match caught(planted, tier, seeds) {
+            Some(seed) => eprintln!("{planted:?}: caught at seed {seed} of {tier:?}"),
+            None => missed.push(planted),
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+/// A program that does not repeat itself is told so, with both sides; it does not hang.
+#[test]
+fn divergence_is_reported_and_not_followed() {
+    let mut reported = 0;
+    for seed in 0..600 {
+        let options =
+            Options { planted: Some(Planted::Diverges), ..Options::of(Tier::Replay, seed) };
+        let Err(what) = catch_unwind(AssertUnwindSafe(|| run(&options))) else { continue };
+        let text = what.downcast_ref::<String>().cloned().unwrap_or_default();
+        assert!(text.contains("replay diverges"), "seed {seed}: {text}");
+        assert!(text.contains("recorded was") && text.contains("now the program"), "{text}");
+        reported += 1;
+    }
+    eprintln!("{reported} divergences");
+    assert!(reported > 5, "{reported}");
+}
