@@ -9,6 +9,7 @@ mod line_faults;
 mod lines;
 pub mod lives;
 mod mpi;
+mod node_loss;
 mod programs;
 pub mod scratch;
 mod summary;
@@ -63,6 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
                 line_faults::run(&mut summary);
             }
             guardians::run(&mut summary);
+            node_loss::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
         }
