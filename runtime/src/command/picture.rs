@@ -69,7 +69,8 @@ fn bars(out: &mut String, scale: &Scale, number: usize, row: &Row, end: u64) {
     let x = LEFT - 8.0;
     let _ = writeln!(
         out,
-        "<text x=\"{x}\" y=\"{middle:.1}\" font-size=\"{size:.1}\" text-anchor=\"end\">{label}</text>"
+        "<text x=\"{x}\" y=\"{middle:.1}\" font-size=\"{size:.1}\" \
+         text-anchor=\"end\">{label}</text>"
     );
     for (at, &(from, state)) in row.changes.iter().enumerate() {
         let to = row.changes.get(at + 1).map_or(end, |(next, _)| *next);

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// More ranks than this are shown by node.
 const RANKS_MAX: usize = 48;
+/// Between the nodes on which a rank has been.
+const ARROW: &str = " → ";
 
 /// What a rank does. The order tells which one a node shows whose ranks differ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -138,7 +140,7 @@ impl Reader {
         let text = |key: &str| event[key].as_str().unwrap_or("?").to_owned();
         let rank = event["rank"].as_u64();
         match event["event"].as_str().unwrap_or_default() {
-            "guardian" => self.guardian(time, rank, text("node")),
+            "guardian" => self.guardian(time, rank, &text("node")),
             "rank" => self.hello(time, rank, event["set"].as_u64()),
             "ready" => {
                 self.all_ready = true;
@@ -160,7 +162,7 @@ impl Reader {
             }
             "placed" => {
                 for rank in self.about(event) {
-                    self.nodes.insert(rank, text("node"));
+                    self.moves(rank, &text("node"));
                 }
                 self.change(self.about(event), time, State::Restoring);
             }
@@ -178,9 +180,19 @@ impl Reader {
         }
     }
 
-    fn guardian(&mut self, time: u64, rank: Option<u64>, node: String) {
+    /// A rank is on this node now; where it was before is remembered, too.
+    fn moves(&mut self, rank: u64, node: &str) {
+        let way = self.nodes.entry(rank).or_default();
+        if way.is_empty() {
+            *way = node.to_owned();
+        } else if way.rsplit(ARROW).next() != Some(node) {
+            *way = format!("{way}{ARROW}{node}");
+        }
+    }
+
+    fn guardian(&mut self, time: u64, rank: Option<u64>, node: &str) {
         let Some(rank) = rank else { return };
-        self.nodes.entry(rank).or_insert(node);
+        self.moves(rank, node);
         match self.ranks.get(&rank).and_then(Row::now) {
             None => self.change([rank], time, State::Starting),
             Some(State::Unreachable) => self.change([rank], time, State::Computing),
@@ -331,7 +343,10 @@ mod tests {
         let changes =
             [vec![(1000, Starting), (1100, Computing)], paused.to_vec(), vec![(5010, Ended)]];
         assert_eq!(story.rows[0].changes, changes.concat());
-        assert_eq!((&*story.rows[0].label, &*story.rows[1].label), ("rank 0, n0", "rank 1, n2"));
+        assert_eq!(
+            (&*story.rows[0].label, &*story.rows[1].label),
+            ("rank 0, n0", "rank 1, n1 → n2")
+        );
         let back = [(3000, Dead), (3100, Restoring), (3400, Replaying), (4200, Computing)];
         let changes = [vec![(1010, Starting), (1100, Computing)], paused.to_vec(), back.to_vec()];
         assert_eq!(story.rows[1].changes, [changes.concat(), vec![(5020, Ended)]].concat());
