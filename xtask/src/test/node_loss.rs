@@ -2,11 +2,14 @@
 //! of it, and as long as it cannot bring ranks back the job ends with a reason; without, it ends as
 //! with stock Open MPI. In either case nothing is left behind, and nobody waits for ever.
 
+use super::guardians::ENDS;
 use super::job::{Job, Outcome};
 use super::lives::{self, RING, Shape};
+use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::Result;
+use crate::paths;
 
 /// More than any job here has time for.
 const ENDLESS: u64 = 100_000_000;
@@ -38,6 +41,7 @@ pub fn run(summary: &mut Summary) {
     });
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
+    summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
     summary.check("node loss: a killed rank ends the job: 2 × 2", killed_rank);
 }
 
@@ -112,6 +116,22 @@ fn started_again() -> Result<()> {
     must_be_clean(&outcome)?;
     let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &known.answer)
+}
+
+/// Daemons go at the end of every job: that is no loss.
+fn other_ends() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("xtask/programs/ends.c"))?;
+    for (how, code) in ENDS.iter().filter(|(how, _)| *how != "exit 0 without finalize") {
+        let scratch = Scratch::new("node-loss")?;
+        let job = Job::new(3, 1, &[program.as_os_str(), how.as_ref()]);
+        let mut job = lives::with_lines(job, &lives::lines_folder(&scratch)?);
+        job.seconds = 60;
+        let outcome = job.run()?;
+        outcome.must(outcome.code == *code, &format!("the exit code should be {code}"))?;
+        outcome.must(!outcome.said().contains(NOT_RECOVERED), "no node was lost")?;
+        must_be_clean(&outcome)?;
+    }
+    Ok(())
 }
 
 fn killed_rank() -> Result<()> {
