@@ -53,6 +53,14 @@ enum Command {
         #[arg(long)]
         verify: bool,
     },
+    /// Draw what has happened to a job, as a picture (SVG)
+    Report {
+        /// Folder of a job, in what was given to mpirun as vprotocol_correlated_dir
+        folder: PathBuf,
+        /// Where the picture goes, if not to timeline.svg in that folder
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Start a job again from the newest complete line of all sets
     ///
     /// The exit code is that of the job.
@@ -93,6 +101,7 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
         }
         Command::Status { json, job } => command::status(job.as_deref(), json),
         Command::Lines { directory, verify } => command::lines(&directory, verify, images),
+        Command::Report { folder, output } => command::report(&folder, output.as_deref()),
         Command::Restart { directory, again, mpirun, no_verify, options } => {
             command::restart(&Restart { directory, again, mpirun, no_verify, options }, images)
         }

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Job, agent_pid, code, end, example, wait_for};
 use rustbtl_runtime::os;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -112,6 +113,26 @@ fn a_guardian_ends_as_its_program_ends() {
         assert!(job.said(0).contains(&format!("cannot start {program}")), "{}", job.said(0));
     }
     job.end();
+}
+
+#[test]
+fn mpirun_is_answered_what_becomes_of_a_lost_node() {
+    let mut job = Job::start(4, "").ranks();
+    job.wait_until_ready();
+    job.lose("not-there");
+    assert_eq!(job.told(), "recovered\n");
+    // The pretended nodes have their host's name.
+    let host = os::hostname();
+    job.lose(&host);
+    let answer = job.told();
+    let wanted = format!("fail node {host} was lost, and recovery is switched off");
+    assert!(answer.starts_with(&wanted), "{answer}");
+    assert_eq!(job.finish(), [0; 4]);
+    let scratch = job.end();
+    let lines = fs::read_dir(scratch.0.join("lines")).expect("lines").flatten();
+    let events = lines.map(|job| job.path().join("events.jsonl")).next().expect("the job");
+    let events = fs::read_to_string(events).expect("events");
+    assert_eq!(events.matches("\"node_lost\"").count(), 2, "{events}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
-//! What users type: `rustbtl checkpoint`, `status`, `lines`, `restart`.
+//! What users type: `rustbtl checkpoint`, `status`, `lines`, `restart`, `report`.
 
 mod lines;
+mod picture;
+mod report;
 mod restart;
 mod status;
 
@@ -11,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 pub use lines::lines;
+pub use report::report;
 pub use restart::{PLACEHOLDER, Restart, restart};
 pub use status::status;
 

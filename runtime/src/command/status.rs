@@ -30,6 +30,14 @@ fn number(value: &Value) -> String {
     value.as_u64().map_or("-".into(), |number| number.to_string())
 }
 
+/// Whatever an entry says, in a line.
+fn words(entry: &Value) -> String {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let Some(fields) = entry.as_object() else { return word(entry) };
+    let fields = fields.iter().filter(|(_, value)| !value.is_null());
+    fields.map(|(key, value)| format!("{key} {}", word(value))).collect::<Vec<_>>().join(", ")
+}
+
 /// For people.
 fn table(document: &Value) -> String {
     let mut out = String::new();
@@ -60,6 +68,14 @@ fn table(document: &Value) -> String {
             log("bytes"),
             log("bytes_peak"),
         );
+    }
+    for key in ["failures", "recoveries"] {
+        if !list(document, key).is_empty() {
+            let _ = writeln!(out, "\n{key}");
+        }
+        for entry in list(document, key) {
+            let _ = writeln!(out, "  {}", words(entry));
+        }
     }
     if list(document, "lines").is_empty() {
         let _ = writeln!(out, "\nno lines yet");
@@ -103,5 +119,16 @@ mod tests {
         assert!(text.contains("job n0-1: 2 ranks on 1 nodes"), "{text}");
         assert!(text.contains("2.0 KiB") && text.contains("2.0 ms"), "{text}");
         assert!(table(&json!({})).contains("no lines yet"));
+        assert!(!text.contains("failures"), "{text}");
+    }
+
+    #[test]
+    fn failures_and_recoveries_are_shown_if_there_were_any() {
+        let text = table(&json!({
+            "failures": [{"node": "n1", "ranks": [2, 3], "set": null}],
+            "recoveries": ["set 1 on n2"],
+        }));
+        assert!(text.contains("failures\n  node n1, ranks [2,3]\n"), "{text}");
+        assert!(text.contains("recoveries\n  set 1 on n2\n"), "{text}");
     }
 }

@@ -279,7 +279,7 @@ impl Coordinator {
 
     /// False: it has ended.
     fn hear_mpirun(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<bool> {
-        let mut text = [0; 4096];
+        let mut text = [0; setup::LINE_BYTES_MAX];
         let bytes = input.read(&mut text)?;
         self.mpirun.add(&text[..bytes]);
         while let Some(line) = self.mpirun.next_line() {

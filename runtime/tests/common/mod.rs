@@ -187,6 +187,19 @@ impl Job {
         lines.filter(|line| line.path().join("manifest.json").exists()).count()
     }
 
+    /// mpirun says that a node is lost.
+    pub fn lose(&mut self, node: &str) {
+        let input = self.input.as_mut().expect("mpirun is there");
+        writeln!(input, "lost {node}").expect("it reads");
+    }
+
+    /// What mpirun is told next.
+    pub fn told(&mut self) -> String {
+        let mut line = String::new();
+        self.says.read_line(&mut line).expect("it says something");
+        line
+    }
+
     /// Let the ranks finish; their exit codes.
     pub fn finish(&mut self) -> Vec<i32> {
         self.touch("finish");

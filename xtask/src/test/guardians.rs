@@ -23,7 +23,7 @@ const GUARD: [&str; 3] = ["--mca", "vprotocol_correlated_guard", "1"];
 /// Nodes, and ranks on each.
 const SHAPES: [(u32, u32); 2] = [(1, 3), (3, 1)];
 /// How a job may end, and the exit code that stock Open MPI gives it.
-const ENDS: [(&str, i32); 8] = [
+pub const ENDS: [(&str, i32); 8] = [
     ("well", 0),
     ("exit 5", 5),
     ("exit 0 without finalize", 0),

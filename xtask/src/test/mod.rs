@@ -9,6 +9,7 @@ mod line_faults;
 mod lines;
 pub mod lives;
 mod mpi;
+mod node_loss;
 mod programs;
 mod replay;
 pub mod scratch;
@@ -76,6 +77,7 @@ pub fn run(options: &Options) -> Result<()> {
                 line_faults::run(&mut summary);
             }
             guardians::run(&mut summary);
+            node_loss::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
         }

@@ -1,0 +1,401 @@
+//! `rustbtl report JOBDIR`: what has happened to a job, from its list of events, as a picture.
+//!
+//! 1. Events may be unknown, lack fields, or stop in the middle: what is there is shown.
+//! 2. A row never has two states at a time, and its times do not run backwards.
+
+use super::picture::draw;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// More ranks than this are shown by node.
+const RANKS_MAX: usize = 48;
+/// Between the nodes on which a rank has been.
+const ARROW: &str = " → ";
+
+/// What a rank does. The order tells which one a node shows whose ranks differ.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum State {
+    /// Before MPI_Init is over.
+    Starting,
+    /// It has ended.
+    Ended,
+    /// The program runs.
+    Computing,
+    /// It stands still for a line.
+    Pause,
+    /// Its agent or guardian cannot be reached.
+    Unreachable,
+    /// It runs again what it has run before.
+    Replaying,
+    /// Its image is being put back.
+    Restoring,
+    /// It does not exist.
+    Dead,
+}
+
+/// A rank or a node.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub struct Row {
+    /// What it is called.
+    pub label: String,
+    /// From this time (ms since 1970) on it is in this state; none: it is not there.
+    pub changes: Vec<(u64, State)>,
+}
+
+impl Row {
+    fn now(&self) -> Option<State> {
+        self.changes.last().map(|(_, state)| *state)
+    }
+
+    fn at(&self, time: u64) -> Option<State> {
+        let after = self.changes.partition_point(|(from, _)| *from <= time);
+        after.checked_sub(1).map(|last| self.changes[last].1)
+    }
+
+    fn become_at(&mut self, time: u64, state: State) {
+        let time = self.changes.last().map_or(time, |(last, _)| time.max(*last));
+        if self.now() == Some(state) {
+            return;
+        }
+        self.changes.retain(|(from, _)| *from < time);
+        self.changes.push((time, state));
+    }
+
+    /// A short time within what it does at that time.
+    fn interrupt(&mut self, from: u64, to: u64, state: State) {
+        if self.at(from) == Some(State::Computing) && from < to {
+            let later = self.changes.iter().position(|(at, _)| *at > from);
+            let place = later.unwrap_or(self.changes.len());
+            let end = later.map_or(to, |later| to.min(self.changes[later].0));
+            let back = (later.is_none() || end == to).then_some((end, State::Computing));
+            self.changes.splice(place..place, [(from, state)].into_iter().chain(back));
+        }
+    }
+}
+
+/// A line, from its order to its end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// Its number.
+    pub number: u64,
+    /// When it was ordered.
+    pub from: u64,
+    /// When it was complete or given up.
+    pub to: Option<u64>,
+    /// It is complete.
+    pub complete: bool,
+}
+
+/// Everything that is drawn.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub struct Story {
+    /// Name of the job.
+    pub job: String,
+    /// Ranks or nodes.
+    pub rows: Vec<Row>,
+    /// In the order of their beginning.
+    pub lines: Vec<Line>,
+    /// Losses of nodes and other things that have a moment only.
+    pub marks: Vec<(u64, String)>,
+    /// First and last time.
+    pub span: (u64, u64),
+}
+
+#[derive(Default)]
+struct Reader {
+    story: Story,
+    ranks: BTreeMap<u64, Row>,
+    nodes: BTreeMap<u64, String>,
+    sets: BTreeMap<u64, BTreeSet<u64>>,
+    all_ready: bool,
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+}
+
+impl Reader {
+    fn change(&mut self, ranks: impl IntoIterator<Item = u64>, time: u64, state: State) {
+        for rank in ranks {
+            self.ranks.entry(rank).or_default().become_at(time, state);
+        }
+    }
+
+    /// The ranks that an event is about: it lists them, or names their set.
+    fn about(&self, event: &Value) -> Vec<u64> {
+        if event["ranks"].is_array() {
+            return numbers(&event["ranks"]);
+        }
+        let set = event["set"].as_u64().and_then(|set| self.sets.get(&set));
+        set.into_iter().flatten().copied().collect()
+    }
+
+    fn hear(&mut self, event: &Value) {
+        let Some(time) = event["unix_ms"].as_u64() else { return };
+        let (first, last) = self.story.span;
+        let first = if last == 0 { time } else { first.min(time) };
+        self.story.span = (first, last.max(time));
+        let text = |key: &str| event[key].as_str().unwrap_or("?").to_owned();
+        let rank = event["rank"].as_u64();
+        match event["event"].as_str().unwrap_or_default() {
+            "guardian" => self.guardian(time, rank, &text("node")),
+            "rank" => self.hello(time, rank, event["set"].as_u64()),
+            "ready" => {
+                self.all_ready = true;
+                let starting = |row: &Row| row.now() == Some(State::Starting);
+                let ready = self.ranks.iter().filter(|(_, row)| starting(row));
+                let ready: Vec<u64> = ready.map(|(&rank, _)| rank).collect();
+                self.change(ready, time, State::Computing);
+            }
+            "line" | "complete" | "aborted" => self.line(time, event),
+            "node_lost" => {
+                self.story.marks.push((time, format!("{} lost", text("node"))));
+                self.change(self.about(event), time, State::Dead);
+            }
+            "fallen" => {
+                if let Some(set) = event["set"].as_u64() {
+                    self.sets.entry(set).or_default().extend(numbers(&event["ranks"]));
+                }
+                self.change(self.about(event), time, State::Dead);
+            }
+            "placed" => {
+                for rank in self.about(event) {
+                    self.moves(rank, &text("node"));
+                }
+                self.change(self.about(event), time, State::Restoring);
+            }
+            "back" => self.change(self.about(event), time, State::Replaying),
+            "caught_up" => self.change(self.about(event), time, State::Computing),
+            "gone" => {
+                let alive = |row: &Row| matches!(row.now(), Some(State::Computing | State::Pause));
+                let rank = rank.filter(|rank| self.ranks.get(rank).is_some_and(alive));
+                self.change(rank, time, State::Unreachable);
+            }
+            "ended" => self.change(rank, time, State::Ended),
+            "agent_gone" => self.story.marks.push((time, format!("agent of {}", text("node")))),
+            "finish" => self.story.marks.push((time, "finish".to_owned())),
+            _ => {}
+        }
+    }
+
+    /// A rank is on this node now; where it was before is remembered, too.
+    fn moves(&mut self, rank: u64, node: &str) {
+        let way = self.nodes.entry(rank).or_default();
+        if way.is_empty() {
+            *way = node.to_owned();
+        } else if way.rsplit(ARROW).next() != Some(node) {
+            *way = format!("{way}{ARROW}{node}");
+        }
+    }
+
+    fn guardian(&mut self, time: u64, rank: Option<u64>, node: &str) {
+        let Some(rank) = rank else { return };
+        self.moves(rank, node);
+        match self.ranks.get(&rank).and_then(Row::now) {
+            None => self.change([rank], time, State::Starting),
+            Some(State::Unreachable) => self.change([rank], time, State::Computing),
+            Some(_) => {}
+        }
+    }
+
+    fn hello(&mut self, time: u64, rank: Option<u64>, set: Option<u64>) {
+        let Some(rank) = rank else { return };
+        if let Some(set) = set {
+            self.sets.entry(set).or_default().insert(rank);
+        }
+        match self.ranks.get(&rank).and_then(Row::now) {
+            None => self.change([rank], time, State::Starting),
+            Some(State::Dead | State::Restoring) => self.change([rank], time, State::Replaying),
+            Some(_) => {}
+        }
+    }
+
+    fn line(&mut self, time: u64, event: &Value) {
+        let Some(number) = event["line"].as_u64() else { return };
+        if event["event"] == "line" {
+            self.story.lines.push(Line { number, from: time, to: None, complete: false });
+            return;
+        }
+        let complete = event["event"] == "complete";
+        let open = self.story.lines.iter_mut().rev();
+        let mut open = open.filter(|line| line.number == number && line.to.is_none());
+        let Some(line) = open.next() else { return };
+        (line.to, line.complete) = (Some(time), complete);
+        let from = line.from;
+        let ns = |key: &str| event[key].as_u64().unwrap_or(0);
+        let pause = (ns("coordination_ns") + ns("pause_ns")).div_ceil(1_000_000);
+        // Which set it was is not always said: then the pause of a set is not shown.
+        let ranks = self.about(event);
+        let all: Vec<u64> = self.ranks.keys().copied().collect();
+        for rank in if ranks.is_empty() { all } else { ranks } {
+            if let Some(row) = self.ranks.get_mut(&rank) {
+                row.interrupt(from, from.saturating_add(pause).min(time), State::Pause);
+            }
+        }
+    }
+
+    fn finish(mut self, job: String) -> Story {
+        self.story.job = job;
+        let node = |rank: &u64| self.nodes.get(rank).cloned().unwrap_or_else(|| "?".to_owned());
+        self.story.rows = if self.ranks.len() <= RANKS_MAX {
+            let named = |(rank, row): (&u64, &Row)| Row {
+                label: format!("rank {rank}, {}", node(rank)),
+                changes: row.changes.clone(),
+            };
+            self.ranks.iter().map(named).collect()
+        } else {
+            let mut groups: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
+            for (rank, row) in &self.ranks {
+                groups.entry(node(rank)).or_default().push(row);
+            }
+            groups.into_iter().map(|(label, rows)| together(label, &rows)).collect()
+        };
+        self.story
+    }
+}
+
+/// One row for several: the state that most deserves to be seen.
+fn together(label: String, rows: &[&Row]) -> Row {
+    let times: BTreeSet<u64> =
+        rows.iter().flat_map(|row| row.changes.iter().map(|(time, _)| *time)).collect();
+    let mut all = Row { label, changes: Vec::new() };
+    for time in times {
+        if let Some(state) = rows.iter().filter_map(|row| row.at(time)).max() {
+            all.become_at(time, state);
+        }
+    }
+    all
+}
+
+/// What a list of events tells.
+pub fn read(job: &str, events: &str) -> Story {
+    let mut reader = Reader::default();
+    for line in events.lines() {
+        // The last one may be half.
+        reader.hear(&serde_json::from_str(line).unwrap_or_default());
+    }
+    reader.finish(job.to_owned())
+}
+
+/// The list of events in a job's folder.
+fn events_file(folder: &Path) -> Result<PathBuf, String> {
+    let file = if folder.is_dir() { folder.join("events.jsonl") } else { folder.to_owned() };
+    if file.is_file() {
+        return Ok(file);
+    }
+    Err(format!(
+        "{} is not there: give the folder of a job, a folder in what was given to mpirun as \
+         vprotocol_correlated_dir",
+        file.display()
+    ))
+}
+
+/// Draws the picture of a job; where it is, is printed.
+pub fn report(folder: &Path, output: Option<&Path>) -> Result<(), String> {
+    let file = events_file(folder)?;
+    let shown = |error: std::io::Error| format!("{}: {error}", file.display());
+    let events = fs::read_to_string(&file).map_err(shown)?;
+    let full = file.canonicalize().map_err(shown)?;
+    let job = full.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let story = read(&job, &events);
+    if story.rows.is_empty() {
+        return Err(format!("{} tells of no ranks", file.display()));
+    }
+    let output = output.map_or_else(|| full.with_file_name("timeline.svg"), Path::to_owned);
+    fs::write(&output, draw(&story)).map_err(|error| format!("{}: {error}", output.display()))?;
+    println!("{}", output.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use State::{Computing, Dead, Ended, Pause, Replaying, Restoring, Starting, Unreachable};
+
+    const JOB: &str = r#"
+{"event":"guardian","node":"n0","rank":0,"unix_ms":1000}
+{"event":"guardian","node":"n1","rank":1,"unix_ms":1010}
+{"event":"rank","pid":7,"rank":0,"set":0,"unix_ms":1020}
+{"event":"rank","pid":8,"rank":1,"set":1,"unix_ms":1030}
+{"event":"ready","ranks":2,"unix_ms":1100}
+{"event":"line","kind":"global","line":1,"unix_ms":2000}
+{"event":"complete","line":1,"coordination_ns":20000000,"pause_ns":80000000,"unix_ms":2500}
+{"event":"node_lost","node":"n1","ranks":[1],"unix_ms":3000}
+{"event":"fallen","set":1,"ranks":[1],"unix_ms":3001}
+{"event":"line","kind":"global","line":2,"unix_ms":3002}
+{"event":"aborted","line":2,"reason":"x","unix_ms":3003}
+{"event":"placed","set":1,"node":"n2","line":1,"incarnation":1,"unix_ms":3100}
+{"event":"back","set":1,"unix_ms":3400}
+{"event":"caught_up","set":1,"unix_ms":4200}
+{"event":"finish","last":0,"unix_ms":5000}
+{"event":"ended","rank":0,"status":0,"unix_ms":5010}
+{"event":"ended","rank":1,"status":0,"unix_ms":5020}
+{"event":"end","unix_ms":5100}
+{"event":"fal"#;
+
+    #[test]
+    fn a_recovery_is_told_from_its_events() {
+        let story = read("j", JOB);
+        assert_eq!(story.span, (1000, 5100));
+        let paused = [(2000, Pause), (2100, Computing)];
+        let changes =
+            [vec![(1000, Starting), (1100, Computing)], paused.to_vec(), vec![(5010, Ended)]];
+        assert_eq!(story.rows[0].changes, changes.concat());
+        assert_eq!(
+            (&*story.rows[0].label, &*story.rows[1].label),
+            ("rank 0, n0", "rank 1, n1 → n2")
+        );
+        let back = [(3000, Dead), (3100, Restoring), (3400, Replaying), (4200, Computing)];
+        let changes = [vec![(1010, Starting), (1100, Computing)], paused.to_vec(), back.to_vec()];
+        assert_eq!(story.rows[1].changes, [changes.concat(), vec![(5020, Ended)]].concat());
+        let line = |number, from, to, complete| Line { number, from, to: Some(to), complete };
+        assert_eq!(story.lines, [line(1, 2000, 2500, true), line(2, 3002, 3003, false)]);
+        let marks = [(3000, "n1 lost".to_owned()), (5000, "finish".to_owned())];
+        assert_eq!(story.marks, marks);
+    }
+
+    #[test]
+    fn a_rank_that_can_be_reached_again_computes() {
+        let events = r#"{"event":"guardian","node":"n0","rank":0,"unix_ms":1}
+{"event":"ready","unix_ms":2}
+{"event":"gone","rank":0,"unix_ms":3}
+{"event":"guardian","node":"n0","rank":0,"unix_ms":4}"#;
+        let wanted = [(1, Starting), (2, Computing), (3, Unreachable), (4, Computing)];
+        assert_eq!(read("j", events).rows[0].changes, wanted);
+    }
+
+    #[test]
+    fn a_pause_ends_where_something_worse_begins() {
+        let mut row = Row { changes: vec![(0, Computing), (50, Dead)], ..Row::default() };
+        row.interrupt(40, 90, Pause);
+        assert_eq!(row.changes, [(0, Computing), (40, Pause), (50, Dead)]);
+        row.interrupt(60, 70, Pause);
+        assert_eq!(row.changes.len(), 3, "who is dead does not pause");
+    }
+
+    #[test]
+    fn many_ranks_are_shown_by_node_and_the_worst_counts() {
+        let mut events = String::new();
+        for rank in 0..60 {
+            let node = rank / 30;
+            events += &format!(
+                "{{\"event\":\"guardian\",\"node\":\"n{node}\",\"rank\":{rank},\"unix_ms\":1}}\n"
+            );
+        }
+        events += "{\"event\":\"ready\",\"unix_ms\":2}\n";
+        events += "{\"event\":\"fallen\",\"set\":9,\"ranks\":[31],\"unix_ms\":3}\n";
+        let story = read("j", &events);
+        assert_eq!(story.rows.len(), 2);
+        assert_eq!(story.rows[0].changes, [(1, Starting), (2, Computing)]);
+        assert_eq!(story.rows[1].changes, [(1, Starting), (2, Computing), (3, Dead)]);
+    }
+
+    #[test]
+    fn nonsense_makes_no_rows() {
+        for text in ["", "x", "{}", "[1]", "{\"event\":\"rank\",\"unix_ms\":1}", "{\"event\":7}"] {
+            assert_eq!(read("j", text).rows, [], "{text}");
+        }
+    }
+}
