@@ -16,6 +16,7 @@ mod hands;
 mod image_file;
 mod inspect;
 mod maps;
+mod meeting;
 mod object;
 mod pages;
 mod plan;
@@ -83,10 +84,10 @@ pub enum Ids {
 /// Where objects that several processes map are put together again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedPlace {
-    /// A private folder on a tmpfs, the same for all processes of the node. Whoever owns it
-    /// removes it when all have been restored.
+    /// A private folder, the same for all processes of the node: the memory is not in it, only who
+    /// has it. Whoever owns it removes it when all have been restored.
     pub folder: PathBuf,
-    /// Names this restart, so that files of an earlier one are not taken for its own.
+    /// Names this restart, so that what an earlier one left is not taken for its own.
     pub key: String,
 }
 
@@ -122,7 +123,7 @@ impl Default for RestoreOptions {
 }
 
 /// A process that was restored: a child of the caller, who waits for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct RestoredChild {
     /// Its id.
     pub pid: u32,
@@ -132,6 +133,8 @@ pub struct RestoredChild {
     pub filled_bytes: u64,
     /// Time from the call to the start of the threads.
     pub restore_us: u64,
+    /// Memory that it shares with others: to be kept until they are restored, too.
+    pub shared: Vec<OwnedFd>,
 }
 
 /// Why something outside went wrong.

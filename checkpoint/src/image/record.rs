@@ -298,6 +298,12 @@ records! {
         /// Its path, for messages.
         path: &'a [u8],
     }
+    /// The machine that the image is of (outside): on another one, the same device and inode are
+    /// another object.
+    38 Origin<'a> {
+        /// The kernel's boot id: hexadecimal digits.
+        boot: &'a [u8],
+    }
 }
 
 /// Given again by whoever restores.

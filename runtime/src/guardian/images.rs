@@ -45,7 +45,8 @@ pub trait ImageStore: Send + Sync {
     /// Read the whole image: is it undamaged?
     fn check(&self, image: &Path) -> Result<Written, String>;
 
-    /// The program has ended: remove what restoring it has left on this node.
+    /// All ranks are restored, or the program has ended: remove what restoring it has left on this
+    /// node.
     fn tidy(&self) {}
 }
 

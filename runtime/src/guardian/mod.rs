@@ -19,7 +19,7 @@ use crate::settings::{NoSettings, Settings};
 use images::{ImageStore, Written, file_name};
 use output::{Ends, Output};
 use rank::Rank;
-use rustbtl_coordination::control::{FromNode, LineId, ToNode};
+use rustbtl_coordination::control::{FromNode, LineId, ToNode, ToRank};
 use std::ffi::OsString;
 use std::io;
 use std::io::{Read, Write};
@@ -375,7 +375,13 @@ impl Guardian {
     fn obey(&mut self, message: ToNode) {
         let mine = self.settings.rank;
         match message {
-            ToNode::Rank { rank, message } if rank == mine => self.rank.order(message),
+            ToNode::Rank { rank, message } if rank == mine => {
+                // Cards are sent when every rank of the job is restored and has said so.
+                if matches!(message, ToRank::Cards { .. }) {
+                    self.store.tidy();
+                }
+                self.rank.order(message);
+            }
             ToNode::Prepare { rank, line, directory } if rank == mine => {
                 if let Some(message) = self.rank.prepare(line, directory.into(), mine) {
                     self.tell(&message);

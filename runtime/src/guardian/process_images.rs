@@ -17,7 +17,15 @@ use std::sync::{Mutex, PoisonError};
 pub struct ProcessImages {
     /// Of blocks of memory.
     pub compression: Compression,
-    shared: Mutex<Option<PathBuf>>,
+    shared: Mutex<Option<Shared>>,
+}
+
+/// What a restored process shares with others of its node: kept until they have found it.
+#[derive(Debug)]
+struct Shared {
+    folder: PathBuf,
+    #[allow(dead_code, reason = "held open")]
+    objects: Vec<OwnedFd>,
 }
 
 impl ProcessImages {
@@ -91,22 +99,32 @@ impl ImageStore for ProcessImages {
         if let Some(folder) = &folder {
             make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         }
-        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = folder;
+        let keep = |objects| {
+            let shared = folder.map(|folder| Shared { folder, objects });
+            *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = shared;
+        };
         let options = RestoreOptions {
             supplied: copies.collect::<Result<_, String>>()?,
             shared,
             ..RestoreOptions::default()
         };
-        let child = outside::restore(image, options);
-        let child = child.map_err(|error| format!("{}: {error}", image.display()))?;
-        Ok(child.pid as Pid)
+        match outside::restore(image, options) {
+            Ok(child) => {
+                keep(child.shared);
+                Ok(child.pid as Pid)
+            }
+            Err(error) => {
+                keep(Vec::new());
+                Err(format!("{}: {error}", image.display()))
+            }
+        }
     }
 
     fn tidy(&self) {
-        let folder = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(folder) = folder {
-            // Another guardian of the node may have done it: all have been restored long ago.
-            let _ = std::fs::remove_dir_all(folder);
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(shared) = shared {
+            // Another guardian of the node may have done it.
+            let _ = std::fs::remove_dir_all(shared.folder);
         }
     }
 

@@ -320,6 +320,9 @@ impl Job<'_, '_> {
         };
         self.timings.clone_us = since(&mut at);
         self.freezer.copies.free();
+        if let Some(hook) = &mut self.options.before_release {
+            hook();
+        }
         way
     }
 

@@ -42,7 +42,8 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Ou
     restoring.letter(same_ids, &muted, &options.payload)?;
     let pid = restoring.go()?;
     let restore_us = start.elapsed().as_micros() as u64;
-    Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us })
+    let shared = objects.into_values().map(Into::into).collect();
+    Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us, shared })
 }
 
 /// Shared objects with their content, by device and inode.
@@ -77,7 +78,7 @@ fn make_objects(
         let named = object::path_of(shared.path, &options.detached).filter(|_| writes);
         let file = match named {
             Some(path) => object::write_back(image, shared, path)?,
-            None => object::make(image, shared, bytes, options.shared.as_ref())?,
+            None => object::make(image, shared, plan.origin, bytes, options.shared.as_ref())?,
         };
         made.insert(key, file);
     }

@@ -8,8 +8,8 @@ use super::{ImageStats, OutsideError, WriteOptions};
 use crate::inside::memory::READ_ONLY_BYTES_MAX;
 use crate::inside::proc_files::{self, MapLine};
 use rustbtl_checkpoint::image::record::{
-    self, AuxiliaryVector, KernelCode, Mapping, MemoryFields, Processor, Record, SharedObject,
-    SharedRun,
+    self, AuxiliaryVector, KernelCode, Mapping, MemoryFields, Origin, Processor, Record,
+    SharedObject, SharedRun,
 };
 use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, ImageError};
 use std::collections::BTreeMap;
@@ -252,6 +252,10 @@ impl Work {
             KernelCode { start: map.start, bytes: &bytes }.encode(&mut self.metadata);
         }
         Processor { flags: processor().as_bytes() }.encode(&mut self.metadata);
+        let boot = "/proc/sys/kernel/random/boot_id";
+        let boot = fs::read(boot).map_err(OutsideError::system(boot))?;
+        let boot: Vec<u8> = boot.into_iter().filter(u8::is_ascii_hexdigit).collect();
+        Origin { boot: &boot }.encode(&mut self.metadata);
         Ok(())
     }
 }
