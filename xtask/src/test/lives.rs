@@ -38,7 +38,8 @@ pub enum What {
         source: &'static str,
         /// Iterations to begin with.
         iterations: u64,
-        /// Arguments behind the iterations; `FOLDER` is one that it may write to.
+        /// Arguments behind the iterations; `FOLDER` is one that it may write to, `GATE` the file
+        /// that says how far it may go (see [`open_gate`]).
         arguments: &'static [&'static str],
     },
     /// HPCC, which writes a file.
@@ -62,6 +63,11 @@ pub struct Undisturbed {
 pub const RING: Program = Program {
     name: "ring with a hash",
     what: What::Hash { source: "hash_ring.c", iterations: 2000, arguments: &["20000"] },
+};
+/// The same, as far as a test lets it go.
+pub const GATED_RING: Program = Program {
+    name: "ring with a hash and a gate",
+    what: What::Hash { source: "hash_ring.c", iterations: 2000, arguments: &["20000", "GATE"] },
 };
 /// OpenMP and MPI.
 pub const OPENMP: Program = Program {
@@ -120,7 +126,11 @@ impl Program {
         };
         command.push(iterations.to_string());
         let folder = scratch.0.display().to_string();
-        let place = |word: &&str| if *word == "FOLDER" { folder.clone() } else { word.to_string() };
+        let place = |word: &&str| match *word {
+            "FOLDER" => folder.clone(),
+            "GATE" => gate(scratch).display().to_string(),
+            _ => word.to_string(),
+        };
         command.extend(arguments.iter().map(place));
         Ok(command)
     }
@@ -175,6 +185,18 @@ impl Program {
         let found = self.answer(outcome, scratch)?;
         outcome.must(found == answer, &format!("it says `{found}`, it should say `{answer}`"))
     }
+}
+
+/// The file that says how far a program may go.
+pub fn gate(scratch: &Scratch) -> PathBuf {
+    scratch.0.join("gate")
+}
+
+/// Lets programs go through so many iterations: a job that must not end before something has
+/// happened cannot.
+pub fn open_gate(scratch: &Scratch, iterations: u64) -> Result<()> {
+    let file = gate(scratch);
+    fs::write(&file, iterations.to_string()).context(|| file.display().to_string())
 }
 
 /// Processes in rows and columns.

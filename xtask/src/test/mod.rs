@@ -59,7 +59,6 @@ pub fn run(options: &Options) -> Result<()> {
             errors::run(&mut summary);
             lines::run(&mut summary);
             if options.line_faults {
-                lines::run_several_lives(&mut summary);
                 line_faults::run(&mut summary);
             }
             guardians::run(&mut summary);

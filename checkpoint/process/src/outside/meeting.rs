@@ -160,7 +160,8 @@ mod tests {
         let first = Meeting::hold(&place, "o").unwrap().object().unwrap();
         let second = Meeting::hold(&place, "o").unwrap().object().unwrap();
         let other = Meeting::hold(&place, "p").unwrap().object().unwrap();
-        let identity = |file: &File| (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
+        let identity =
+            |file: &File| (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
         assert_eq!(identity(&first), identity(&second));
         assert_ne!(identity(&first), identity(&other));
         assert_eq!(second.metadata().unwrap().nlink(), 0);
