@@ -11,8 +11,10 @@
 //!    process is made; afterwards an error leaves no process behind.
 
 mod build_id;
+mod codec;
 mod descriptors;
 mod hands;
+mod history;
 mod image_file;
 mod inspect;
 mod maps;
@@ -21,12 +23,14 @@ mod object;
 mod pages;
 mod plan;
 mod restore;
+mod store;
 mod threads;
 mod write;
 
+pub use history::{History, is_base_of};
 pub use inspect::{Summary, inspect, verify};
 pub use restore::restore;
-pub use write::write_image;
+pub use write::{write_image, write_next_image};
 
 pub use rustbtl_checkpoint::image::Compression;
 
@@ -58,6 +62,8 @@ pub struct ImageStats {
     pub touched_bytes: u64,
     /// Of these, all zero, and so not stored.
     pub zero_bytes: u64,
+    /// Of these, in older images, and so not stored.
+    pub elsewhere_bytes: u64,
     /// Blocks as stored.
     pub stored_bytes: u64,
     /// The whole file.
@@ -156,6 +162,15 @@ pub enum OutsideError {
         /// Why, and what to do.
         reason: &'static str,
     },
+    /// An image cannot be used without another one.
+    Base {
+        /// The image.
+        image: String,
+        /// What it refers to.
+        base: String,
+        /// What is wrong with that.
+        problem: String,
+    },
     /// This machine is not like the one where the image was made.
     Machine {
         /// What differs.
@@ -184,6 +199,9 @@ impl core::fmt::Display for OutsideError {
             Self::Image(error) => write!(f, "{error}"),
             Self::System { what, error } => write!(f, "{what}: {error}"),
             Self::Refused { what, reason } => write!(f, "{what}: {reason}"),
+            Self::Base { image, base, problem } => {
+                write!(f, "{image} needs {base}, which cannot be used: {problem}")
+            }
             Self::Machine { what, reason } => {
                 write!(f, "this machine differs in {what}: {reason}")
             }

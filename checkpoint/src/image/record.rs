@@ -304,6 +304,18 @@ records! {
         /// The kernel's boot id: hexadecimal digits.
         boot: &'a [u8],
     }
+    /// An image in the same folder that blocks are in (outside). They are numbered from 1 on, in
+    /// the order of their records.
+    39 Base<'a> {
+        /// Name of the file.
+        name: &'a [u8],
+        /// Its size.
+        bytes: u64,
+        /// From its header.
+        metadata_checksum: u32,
+        /// From its header.
+        table_checksum: u32,
+    }
 }
 
 /// Given again by whoever restores.

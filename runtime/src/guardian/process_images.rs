@@ -1,10 +1,10 @@
 //! Images of processes, by `rustbtl_process`.
 
-use super::images::{ImageStore, Source, Written};
+use super::images::{self, ImageStore, Source, Written};
 use crate::os::Pid;
-use crate::settings::GUARDIAN_FD_NUMBER;
+use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::Picture;
-use rustbtl_process::outside::{self, Compression, RestoreOptions, SharedPlace, WriteOptions};
+use rustbtl_process::outside::{self, History, RestoreOptions, SharedPlace, WriteOptions};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -15,8 +15,9 @@ use std::sync::{Mutex, PoisonError};
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct ProcessImages {
-    /// Of blocks of memory.
-    pub compression: Compression,
+    style: Images,
+    /// What was written before; `None` while an image is written.
+    history: Mutex<Option<History>>,
     shared: Mutex<Option<Shared>>,
 }
 
@@ -29,9 +30,16 @@ struct Shared {
 }
 
 impl ProcessImages {
-    /// With blocks compressed like this.
-    pub fn new(compression: Compression) -> Self {
-        Self { compression, shared: Mutex::default() }
+    /// Written like this.
+    pub fn new(style: Images) -> Self {
+        let history = Mutex::new(Some(History::new(style.full_every)));
+        Self { style, history, shared: Mutex::default() }
+    }
+
+    /// As mpirun wants it, which has asked the coordinator whether it makes sense.
+    pub fn from_environment() -> Self {
+        let text = std::env::var(IMAGES).ok();
+        Self::new(text.and_then(|text| text.parse().ok()).unwrap_or_default())
     }
 }
 
@@ -83,8 +91,17 @@ impl ImageStore for ProcessImages {
             Picture::Child(pid) => pid as u32,
             Picture::InPause => source.program as u32,
         };
-        let options = WriteOptions { compression: self.compression, ..WriteOptions::default() };
-        let stats = outside::write_image(pid, source.description, to, &options);
+        let compression = self.style.compression;
+        let options = WriteOptions { compression, ..WriteOptions::default() };
+        // Another one may still be written, of a line that was given up: then this one is full.
+        let history = || self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let older = history().take();
+        let mut older = older.unwrap_or_else(|| History::new(self.style.full_every));
+        let known_as = images::known_as(to);
+        let description = source.description;
+        let stats =
+            outside::write_next_image(pid, description, to, &known_as, &options, &mut older);
+        *history() = Some(older);
         let stats = stats.map_err(|error| error.to_string())?;
         let checksum = checksum(to).map_err(|error| format!("{}: {error}", to.display()))?;
         Ok(Written { bytes: stats.file_bytes, raw_bytes: stats.touched_bytes, checksum })
@@ -126,6 +143,11 @@ impl ImageStore for ProcessImages {
             // Another guardian of the node may have done it.
             let _ = std::fs::remove_dir_all(shared.folder);
         }
+    }
+
+    fn look(&self, image: &Path) -> Result<(), String> {
+        let looked = outside::inspect(image).map(drop);
+        looked.map_err(|error| format!("{}: {error}", image.display()))
     }
 
     fn check(&self, image: &Path) -> Result<Written, String> {

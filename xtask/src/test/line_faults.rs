@@ -124,6 +124,8 @@ fn full_disk(answer: &str) -> Result<()> {
     let case = Case::new()?;
     case.lines_at(&LINES_AT[..1]).with(&["--kill-all-after", "0.1"]).run()?;
     let bytes = lives::images(&case.lines)?.iter().map(|image| size(image)).sum::<Result<u64>>()?;
+    // Its folders have the same names.
+    drop(case);
     let case = Case::new()?;
     let disk = ["--disk", &case.lines.display().to_string(), &format!("{}k", bytes * 3 / 2048)];
     let outcome = case.ends_after(case.lines_at(&LINES_AT)).with(&disk).run()?;

@@ -6,7 +6,7 @@
 //! process runs that could change it; a page that is there is not written again. So the order in
 //! which processes are restored does not matter, nor that some of them run already.
 
-use super::image_file::ImageFile;
+use super::image_file::{ImageFile, Rooms};
 use super::meeting::{Meeting, memory};
 use super::{OutsideError, SharedPlace};
 use rustbtl_checkpoint::image::Block;
@@ -40,10 +40,10 @@ pub fn make(
     if file.metadata().map_err(failed())?.len() < bytes {
         file.set_len(bytes).map_err(failed())?;
     }
-    let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+    let mut rooms = Rooms::default();
     let own = image.blocks.iter().filter(|block| u32::from(block.space) == object.space);
     for block in own {
-        let data = image.block(block, &mut stored, &mut unpacked)?;
+        let data = image.block(block, &mut rooms)?;
         fill(&file, block, data).map_err(failed())?;
     }
     Ok(file)
@@ -71,10 +71,10 @@ pub fn write_back(
 ) -> Result<File, OutsideError> {
     let failed = || OutsideError::system(format!("{} (it was mapped shared)", path.display()));
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed())?;
-    let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+    let mut rooms = Rooms::default();
     let bytes = file.metadata().map_err(failed())?.len();
     for block in image.blocks.iter().filter(|block| u32::from(block.space) == object.space) {
-        let data = image.block(block, &mut stored, &mut unpacked)?;
+        let data = image.block(block, &mut rooms)?;
         // The last page of a file is only partly the file's.
         let inside = bytes.saturating_sub(block.address).min(data.len() as u64) as usize;
         file.write_all_at(&data[..inside], block.address).map_err(failed())?;

@@ -5,7 +5,7 @@
 //! thread, which lets them go when the process is complete.
 
 use super::hands::{Call, Hands, Start, span};
-use super::image_file::ImageFile;
+use super::image_file::{ImageFile, Rooms};
 use super::object;
 use super::pages;
 use super::plan::Plan;
@@ -274,9 +274,9 @@ impl<'a, 'b> Restoring<'a, 'b> {
         let blocks: Vec<_> = image.blocks.iter().filter(|block| block.space == 0).collect();
         let next = AtomicUsize::new(0);
         let worker = || -> Result<(), OutsideError> {
-            let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+            let mut rooms = Rooms::default();
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let data = image.block(block, &mut stored, &mut unpacked)?;
+                let data = image.block(block, &mut rooms)?;
                 let writing = OutsideError::system("writing the memory of the new process");
                 pages::write(pid, block.address, data).map_err(writing)?;
             }
