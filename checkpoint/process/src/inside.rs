@@ -13,9 +13,11 @@
 pub(crate) mod describe;
 mod descriptors;
 mod freezer;
+mod got;
 mod kept;
 pub(crate) mod letter;
 pub(crate) mod memory;
+mod old_ids;
 pub(crate) mod park;
 pub(crate) mod proc_files;
 mod save;

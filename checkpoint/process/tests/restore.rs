@@ -175,8 +175,7 @@ fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
 /// The program `guard` (an example), perhaps as somebody without any rights.
 fn guard(words: &[&str], unprivileged: bool) -> (bool, String) {
     let guard = common::preload().with_file_name("guard");
-    // SAFETY: only asks.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = is_root();
     let mut command = Command::new(if root && unprivileged { "setpriv" } else { "env" });
     if root && unprivileged {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -205,6 +204,31 @@ fn somebody_without_any_rights_can_do_it() {
         let (ok, text) = guard(&[order, "2", "100", path.to_str().unwrap(), "3"], true);
         assert!(ok && text.contains("generation 2") && text.contains("amx: ok"), "{text}");
     }
+}
+
+#[test]
+fn threads_name_each_other_whatever_ids_they_have() {
+    let path = program("ids.c", &["-pthread"]);
+    assert_eq!(undisturbed(&path), "ready\nall right\n");
+    let path = path.to_str().unwrap();
+    // With the same ids; with new ones; by somebody who has no right to choose them.
+    for (words, unprivileged) in [(&[][..], false), (&["new"][..], false), (&[][..], true)] {
+        let all = [words, &["3", "60", path][..]].concat();
+        let (ok, text) = guard(&all, unprivileged);
+        assert!(ok && text.contains("generation 3") && text.contains("all right"), "{text}");
+        let same = kept_ids(&text);
+        assert_eq!(same, words.is_empty() && !unprivileged && is_root(), "{text}");
+    }
+}
+
+/// Did the processes keep their ids?
+fn kept_ids(text: &str) -> bool {
+    text.contains("same_ids: true")
+}
+
+fn is_root() -> bool {
+    // SAFETY: only asks.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// Pictures two processes that share memory, and kills both.

@@ -1,14 +1,15 @@
 //! Jobs that are checkpointed while they run, killed altogether, and started again from their last
 //! global line, on the same and on other nodes: the answer must be that of an undisturbed run.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::job::Job;
 use super::lives::{self, FILES, FORTRAN, GATED_RING, OPENMP, PYTHON, Program, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::Result;
+use crate::error::{Context, Result, fail};
 use crate::paths;
 
 /// What runs, where it starts, and where it is started again.
@@ -28,6 +29,7 @@ pub fn run(summary: &mut Summary) {
         summary.check(&title, || survives(program, (*nodes, *ppn), restarts));
     }
     summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
+    summary.check("ring with a hash: images that build on older ones", increments);
     summary.check("a program that asks for its line: 2 × 2", asks);
 }
 
@@ -58,6 +60,53 @@ fn several_lives() -> Result<()> {
         lives::open_gate(&scratch, life * ITERATIONS / 4)?;
         killed(&lives::restart(shape, &lines, &scratch), &lines, 0.3)?;
     }
+    lives::open_gate(&scratch, ITERATIONS)?;
+    let outcome = lives::restart((1, 4), &lines, &scratch).run()?;
+    GATED_RING.must_answer(&outcome, &scratch, &answer)
+}
+
+/// Three lines, of which the last is kept: what it needs of the others is kept with it, and is not
+/// used if it is not what it was.
+fn increments() -> Result<()> {
+    const ITERATIONS: u64 = 2000;
+    let scratch = Scratch::new("increments")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let job = GATED_RING.job((2, 2), ITERATIONS, &scratch)?;
+    lives::open_gate(&scratch, ITERATIONS)?;
+    let answer = lives::hash(&job.run()?)?;
+    lives::open_gate(&scratch, ITERATIONS / 2)?;
+    let mut job = lives::with_lines(job, &lines);
+    for (key, value) in [("compression", "zstd"), ("incremental", "8"), ("keep", "1")] {
+        job = job.with(&["--mca", &format!("vprotocol_correlated_{key}"), value]);
+    }
+    let times = ["--checkpoint-at", "0.3", "--checkpoint-at", "0.4"];
+    killed(&job.with(&times), &lines, 0.5)?;
+    let images = lives::images(&lines)?;
+    let (Some(image), 4) = (images.last(), images.len()) else {
+        fail!("one line should be kept: {images:?}");
+    };
+    let base = PathBuf::from(format!("{}.base-2", image.display()));
+    let whole = fs::read(&base).context(|| base.display().to_string())?;
+    let size = fs::metadata(image).context(|| image.display().to_string())?.len();
+    if size >= whole.len() as u64 * 2 {
+        fail!("{} has {size} bytes, as if it were a full image", image.display());
+    }
+    lives::verify(&lines)?;
+    let refused = |what: &str| {
+        let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
+        outcome.must(outcome.code != 0, &format!("{what}: it should be refused"))?;
+        let named = outcome.said().contains(&base.display().to_string());
+        outcome.must(named, &format!("{what}: it should name what is wrong"))
+    };
+    let write = |bytes: &[u8]| fs::write(&base, bytes).context(|| base.display().to_string());
+    let mut bad = whole.clone();
+    let end = bad.len() - 9;
+    bad[end] ^= 1;
+    write(&bad)?;
+    refused("damaged")?;
+    fs::remove_file(&base).context(|| base.display().to_string())?;
+    refused("not there")?;
+    write(&whole)?;
     lives::open_gate(&scratch, ITERATIONS)?;
     let outcome = lives::restart((1, 4), &lines, &scratch).run()?;
     GATED_RING.must_answer(&outcome, &scratch, &answer)
