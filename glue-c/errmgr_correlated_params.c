@@ -62,11 +62,12 @@ void mca_errmgr_correlated_register_params(void)
     variable("keep", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
              "Complete lines that are kept.");
     variable("compression", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->compression,
-             "How checkpoints are compressed: none, lz4 (fast) or zstd (smaller). Memory that does "
-             "not become an eighth smaller is stored as it is.");
+             "How checkpoints are compressed: none, lz4 (fast) or zstd (smaller). Memory that "
+             "does not become an eighth smaller is stored as it is.");
     variable("incremental", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->incremental,
-             "One checkpoint of a process in so many is a full one; the others store only the pages "
-             "that have changed, and need the older ones beside them (hard links). 0: all are full.");
+             "One checkpoint of a process in so many is a full one; the others store only the "
+             "pages that have changed, and need the older ones beside them (hard links). 0: all "
+             "are full.");
     variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
              "Switches protection on without a directory for lines.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,

@@ -3,8 +3,8 @@
  * line is the same in every run with the same arguments, whatever happens to the processes.
  * usage: hash_ring ITERATIONS [LARGEST_BYTES [GATE]]
  * GATE is a file with a number: how many iterations may be gone through. The one behind them is
- * repeated, with the same messages, until the file says more: so the program lasts as long as a test
- * needs, on a machine of any speed, and what it finds out in the end does not change. */
+ * repeated, with the same messages, until the file says more: so the program lasts as long as a
+ * test needs, on a machine of any speed, and what it finds out in the end does not change. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-//! Measures images: `increments MIB PERCENT SCATTERED FULL_EVERY LINES` takes lines of a program that
-//! changes PERCENT of its memory in between, with each compression; prints sizes and times.
+//! Measures images: `increments MIB PERCENT SCATTERED FULL_EVERY LINES` takes lines of a program
+//! that changes PERCENT of its memory in between, with each compression; prints sizes and times.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

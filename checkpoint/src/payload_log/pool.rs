@@ -1,7 +1,7 @@
 //! Where segments come from and go to: budget, spill, free list.
 //!
 //! Fresh pages are the enemy of speed (each is a fault and a page of zeroes), so a segment that
-//! is done with is kept, the last one on top. Who implements [`SegmentMemory`] may prepare some ahead.
+//! is done with is kept, the last one on top. Who implements [`SegmentMemory`] may prepare some.
 
 use super::config::{LogLimits, Place, SegmentMemory};
 use std::collections::BTreeMap;

@@ -144,8 +144,8 @@ pub fn known_as(temporary: &Path) -> PathBuf {
     temporary.with_extension("")
 }
 
-/// Remove what there is of a rank in the folder of a line, and the folder if it was the last. Images
-/// of other lines that need this one have it under a name of their own.
+/// Remove what there is of a rank in the folder of a line, and the folder if it was the last.
+/// Images of other lines that need this one have it under a name of their own.
 pub fn discard(folder: &Path, rank: PeerId) {
     let image = file_name(rank);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,5 +1,5 @@
-//! Where the objects of this process keep the addresses of functions that they call in others: their
-//! global offset tables. Read only; who changes them is `old_ids.rs`.
+//! Where the objects of this process keep the addresses of functions that they call in others:
+//! their global offset tables. Read only; who changes them is `old_ids.rs`.
 //!
 //! Source: System V ABI, x86-64 supplement (dynamic linking); dl_iterate_phdr(3).
 
@@ -43,12 +43,14 @@ pub struct Place {
     pub sealed: bool,
 }
 
-/// How many objects were ever loaded, and how many have gone again: the same as last time means that
-/// nothing has changed.
+/// How many objects were ever loaded, and how many have gone again: the same as last time means
+/// that nothing has changed.
 pub fn loaded() -> (u64, u64) {
     extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-        // SAFETY: the C library gives a valid structure, and our own data.
-        let (info, counts) = unsafe { (&*info, &mut *data.cast::<(u64, u64)>()) };
+        // SAFETY: the C library gives a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: our own data, given below.
+        let counts = unsafe { &mut *data.cast::<(u64, u64)>() };
         *counts = (info.dlpi_adds, info.dlpi_subs);
         1
     }
@@ -75,8 +77,10 @@ struct Search<'a> {
 /// Finds all places of these functions, but for those in objects that have one of `not_in`.
 pub fn places(names: &[&CStr], not_in: &[usize], found: &mut dyn FnMut(Place)) {
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-        // SAFETY: the C library gives a valid structure, and our own data.
-        let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
+        // SAFETY: the C library gives a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: our own data, given below.
+        let search = unsafe { &mut *data.cast::<Search<'_>>() };
         object(info, search);
         0
     }

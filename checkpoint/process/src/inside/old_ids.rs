@@ -1,19 +1,19 @@
 //! Threads whose ids are others than before: who may not choose ids gets new ones.
 //!
-//! Source: FACTS-image §2 ("leave old pd->tid"). The C library goes on with the ids that it has noted,
-//! so that locks keep their owners. What it then asks the kernel about another thread is about one
-//! that does not exist. So in a restored process with new ids the calls of programs and libraries to
-//! these functions come here: their entries in the global offset tables, which were looked up before
-//! the freeze, are changed before any thread goes on. Neither the program nor the way it is started has
-//! to be another one.
+//! Source: FACTS-image §2 ("leave old pd->tid"). The C library goes on with the ids that it has
+//! noted, so that locks keep their owners. What it then asks the kernel about another thread is
+//! about one that does not exist. So in a restored process with new ids the calls of programs and
+//! libraries to these functions come here: their entries in the global offset tables, which were
+//! looked up before the freeze, are changed before any thread goes on. Neither the program nor the
+//! way it is started has to be another one.
 //!
 //! Not reached: system calls that a program makes itself with an id from before, functions whose
-//! address it had looked up (dlsym), and objects that it loads later. What the kernel compares
-//! with the owner of a lock stays wrong: robust and priority-inheriting locks (see `DESIGN.md`).
+//! address it had looked up (dlsym), and objects that it loads later. What the kernel compares with
+//! the owner of a lock stays wrong: robust and priority-inheriting locks (see `DESIGN.md`).
 //!
 //! Invariants:
-//! 1. With the same ids, and for threads that were started after the restore, every function does what
-//!    it did.
+//! 1. With the same ids, and for threads that were started after the restore, every function does
+//!    what it did.
 //! 2. Entries are changed while all other threads wait, and ids are known before.
 
 use super::got::{self, Place};
@@ -195,8 +195,9 @@ macro_rules! original {
     ($index:literal, ($($kind:ty),*), ($($value:expr),*)) => {{
         let address = ORIGINALS[$index].load(Ordering::Acquire);
         let function: *const () = core::ptr::with_exposed_provenance(address);
+        type Function = extern "C" fn($($kind),*) -> c_int;
         // SAFETY: the address of the C library's function with that name, which takes these.
-        let function: extern "C" fn($($kind),*) -> c_int = unsafe { core::mem::transmute(function) };
+        let function: Function = unsafe { core::mem::transmute(function) };
         function($($value),*)
     }};
 }
@@ -252,8 +253,8 @@ extern "C" fn sigqueue(thread: pthread_t, signal: c_int, value: sigval) -> c_int
     sent.unwrap_or_else(|| original!(1, (pthread_t, c_int, sigval), (thread, signal, value)))
 }
 
-/// The C library marks the thread and, where that is not enough, sends it a signal, in vain; so it is
-/// sent once more. Where the mark was enough, the C library's handler does nothing.
+/// The C library marks the thread and, where that is not enough, sends it a signal, in vain; so it
+/// is sent once more. Where the mark was enough, the C library's handler does nothing.
 extern "C" fn cancel(thread: pthread_t) -> c_int {
     let tid = real(thread);
     let result = original!(2, (pthread_t), (thread));
@@ -281,8 +282,9 @@ extern "C" fn get_affinity(thread: pthread_t, bytes: size_t, set: *mut cpu_set_t
         // SAFETY: the kernel writes into the caller's set.
         let result = unsafe { raw::call(libc::SYS_sched_getaffinity, a) };
         if let Ok(written) = result {
+            let rest = set.cast::<u8>().wrapping_add(written);
             // SAFETY: the rest of the caller's set.
-            unsafe { set.cast::<u8>().add(written).write_bytes(0, bytes - written) };
+            unsafe { rest.write_bytes(0, bytes - written) };
         }
         answer(result)
     });

@@ -2,9 +2,10 @@
 //! pages which have not changed since are named instead of stored again.
 //!
 //! A page is the same when its 128-bit hash is. Where it lies is a block of an image that has it
-//! itself, never one that only refers on: however long the history, a reader goes one step. An image
-//! stands beside all those that it needs: in its folder they have further names (hard links), so that
-//! nobody has to know who needs whom, and a file goes when the last image that needs it goes.
+//! itself, never one that only refers on: however long the history, a reader goes one step. An
+//! image stands beside all those that it needs: in its folder they have further names (hard links),
+//! so that nobody has to know who needs whom, and a file goes when the last image that needs it
+//! goes.
 //!
 //! Invariants:
 //! 1. An image refers only to files that have a name in its own folder.
@@ -101,8 +102,8 @@ impl History {
         let files = if next_is_full { &[][..] } else { &self.files[..] };
         let links = files.iter().map(|file| {
             let to = link_name(image, file.number);
-            // Invariant 3: without the name (the file is gone, or the file system has no links), its
-            // pages are stored again.
+            // Invariant 3: without the name (the file is gone, or the file system has no links),
+            // its pages are stored again.
             link(&file.path, &to).ok().map(|()| to)
         });
         let links = links.collect();

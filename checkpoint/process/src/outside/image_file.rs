@@ -4,6 +4,7 @@ use super::OutsideError;
 use super::codec::Unpacker;
 use rustbtl_checkpoint::image::record::{self, Base, Process, Record};
 use rustbtl_checkpoint::image::{Block, Elsewhere, HEADER_BYTES, Header, ImageError};
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -29,11 +30,16 @@ pub struct ImageFile {
 #[derive(Default)]
 pub struct Rooms {
     stored: Vec<u8>,
-    /// The block of another image that was unpacked last: the next entry is often of the same.
-    held: Option<(u8, u32)>,
-    held_memory: Vec<u8>,
+    /// Large blocks of other images that were unpacked last: entries near each other are often of
+    /// the same ones. The oldest goes first.
+    held: VecDeque<((u8, u32), Vec<u8>)>,
     unpacker: Unpacker,
 }
+
+/// Blocks that are held.
+const HELD_MAX: usize = 3;
+/// Smaller ones are as quickly unpacked again.
+const HELD_BYTES_MIN: u32 = 128 << 10;
 
 impl ImageFile {
     /// Opens and checks.
@@ -134,7 +140,7 @@ impl ImageFile {
 
     /// The memory of a block, checked, wherever it is.
     pub fn block<'a>(&self, block: &Block, rooms: &'a mut Rooms) -> Result<&'a [u8], OutsideError> {
-        let Rooms { stored, held, held_memory, unpacker } = rooms;
+        let Rooms { stored, held, unpacker } = rooms;
         let Some(elsewhere) = block.elsewhere else {
             self.read(block.offset, block.stored, stored)?;
             return unpacker.unpack(block, stored);
@@ -148,15 +154,28 @@ impl ImageFile {
             &stored[..]
         } else {
             let key = (elsewhere.image, elsewhere.block);
-            if *held != Some(key) {
-                *held = None;
+            let part = elsewhere.skip as usize..(elsewhere.skip + block.bytes) as usize;
+            let known = held.iter().position(|(of, _)| *of == key);
+            if known.is_none() {
                 image.read(source.offset, source.stored, stored).map_err(|e| failed(&e))?;
-                let memory = unpacker.unpack(source, stored).map_err(|error| failed(&error))?;
-                held_memory.clear();
-                held_memory.extend_from_slice(memory);
-                *held = Some(key);
             }
-            &held_memory[elsewhere.skip as usize..][..block.bytes as usize]
+            match known {
+                Some(at) => &held[at].1[part],
+                None if source.bytes < HELD_BYTES_MIN => {
+                    &unpacker.unpack(source, stored).map_err(|error| failed(&error))?[part]
+                }
+                None => {
+                    let memory = unpacker.unpack(source, stored).map_err(|e| failed(&e))?;
+                    let mut room = match held.len() {
+                        HELD_MAX => held.pop_front().unwrap_or_default().1,
+                        _ => Vec::new(),
+                    };
+                    room.clear();
+                    room.extend_from_slice(memory);
+                    held.push_back((key, room));
+                    held.back().map_or(&[][..], |(_, memory)| &memory[part])
+                }
+            }
         };
         block.check_memory(memory).map_err(|error| failed(&error))?;
         Ok(memory)

@@ -39,8 +39,8 @@ pub fn write_image(
 }
 
 /// Writes the next image of a process, of which older ones may have most pages already. It is
-/// written to `path`; where that is a name for the time being only, `known_as` is the one that it will
-/// have in the same folder, beside which it finds those that it refers to.
+/// written to `path`; where that is a name for the time being only, `known_as` is the one that it
+/// will have in the same folder, beside which it finds those that it refers to.
 pub fn write_next_image(
     pid: u32,
     description: &[u8],

@@ -1,5 +1,5 @@
-/* MIB of numbers, half of them a smooth field, half indexes of a sparse matrix. PERCENT of the pages
- * change at each SIGUSR1, in one piece or SCATTERED. Prints how often they have. */
+/* MIB of numbers, half of them a smooth field, half indexes of a sparse matrix. PERCENT of the
+ * pages change at each SIGUSR1, in one piece or SCATTERED. Prints how often they have. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,7 +21,8 @@ static void fill(char *page, size_t number, unsigned round)
     } else {
         uint32_t *index = (uint32_t *)page;
         uint64_t state = number + ((uint64_t)round << 32);
-        for (int i = 0; i < PAGE / 4; i++) index[i] = (uint32_t)number * 27 + i + draw(&state) % 8;
+        for (int i = 0; i < PAGE / 4; i++)
+            index[i] = (uint32_t)number * 27 + i + (uint32_t)(draw(&state) >> 40) % 8;
     }
 }
 

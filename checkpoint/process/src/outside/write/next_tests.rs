@@ -129,7 +129,7 @@ fn apply(memory: &mut [u8], change: &Change) {
         Change::Write { page, pages, seed } => {
             for (at, byte) in memory[range(page, pages)].iter_mut().enumerate() {
                 // Some of it compresses well.
-                *byte = if at % 4096 < 2048 { seed } else { (at * at >> 5) as u8 ^ seed };
+                *byte = if at % 4096 < 2048 { seed } else { ((at * at) >> 5) as u8 ^ seed };
             }
         }
         Change::Clear { page, pages } => memory[range(page, pages)].fill(0),
