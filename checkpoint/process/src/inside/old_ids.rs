@@ -166,9 +166,13 @@ fn change(place: &Place) {
     if place.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return;
     }
-    let entry = core::ptr::with_exposed_provenance::<AtomicUsize>(place.address);
-    // SAFETY: an entry of a global offset table of an object that is loaded; it is writable now.
-    unsafe { &*entry }.store(own(place.name), Ordering::Release);
+    // Through the kernel: where the object has been unloaded since, it answers instead of faulting.
+    let (ours, theirs) = ([own(place.name)], [place.address, size_of::<usize>()]);
+    let from = [ours.as_ptr().addr(), size_of::<usize>()];
+    let pid = own_pid();
+    let a = [pid, from.as_ptr().addr(), 1, theirs.as_ptr().addr(), 1, 0];
+    // SAFETY: an entry of a global offset table, whose functions take what ours take.
+    let _ = unsafe { raw::call(libc::SYS_process_vm_writev, a) };
     if place.sealed {
         protect(libc::PROT_READ);
     }
