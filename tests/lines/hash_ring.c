@@ -2,13 +2,13 @@
  * wildcards and collectives in between; everything that arrives goes into a running hash. The last
  * line is the same in every run with the same arguments, whatever happens to the processes.
  * usage: hash_ring ITERATIONS [LARGEST_BYTES [GATE]]
- * GATE is a file with a number: how many iterations may be gone through. The one behind them is
- * repeated, with the same messages, until the file says more: so the program lasts as long as a
- * test needs, on a machine of any speed, and what it finds out in the end does not change. */
+ * GATE: see gate.h. The iteration behind it is repeated, with the same messages, until the file says
+ * more; what the program finds out in the end does not change. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "gate.h"
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
@@ -30,21 +30,6 @@ static void fill(unsigned char *bytes, int count, uint64_t seed)
         seed = seed * 6364136223846793005ull + 1442695040888963407ull;
         bytes[i] = (unsigned char) (seed >> 56);
     }
-}
-
-/* How many iterations may be gone through: rank 0 looks, all know. */
-static int look_at(const char *gate, int me)
-{
-    int limit = 0;
-    if (me == 0) {
-        FILE *file = fopen(gate, "r");
-        if (!file || fscanf(file, "%d", &limit) != 1)
-            limit = 0;
-        if (file)
-            fclose(file);
-    }
-    MPI_Bcast(&limit, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    return limit;
 }
 
 int main(int argc, char **argv)
@@ -102,7 +87,7 @@ int main(int argc, char **argv)
             MPI_Allreduce(&hash, &all, 1, MPI_UINT64_T, MPI_BXOR, MPI_COMM_WORLD);
             hash = mix(hash, all);
         }
-        if (i >= limit && i >= (limit = look_at(gate, me))) {
+        if (i >= limit && i >= (limit = look_at(gate))) {
             if (repeated && repeated != hash) {
                 printf("DIFFERENT in iteration %d of rank %d\n", i, me);
                 MPI_Abort(MPI_COMM_WORLD, 3);

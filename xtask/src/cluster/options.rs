@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub np: Option<u32>,
     /// An MCA parameter for mpirun; it also replaces what xtask would set itself
-    #[arg(long, num_args = 2, value_names = ["KEY", "VALUE"])]
+    #[arg(long, num_args = 2, value_names = ["KEY", "VALUE"], allow_hyphen_values = true)]
     mca: Vec<String>,
     /// An environment variable for every rank
     #[arg(long = "env", value_name = "K=V")]
@@ -192,6 +192,10 @@ pub mod tests {
 
     #[test]
     fn mca_takes_two_words_and_can_be_repeated() {
+        let options =
+            parse("--nodes 2 --ppn 1 --mca a -1 --mca b 2 --report r.json -- prog --mca c 3");
+        assert_eq!(options.mca().next(), Some(("a", "-1")));
+        assert_eq!(options.report, Some("r.json".into()));
         let options = parse("--nodes 2 --ppn 1 --mca a 1 --mca b 2 -- prog --mca c 3");
         assert_eq!(options.mca().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
         assert_eq!(options.command, ["prog", "--mca", "c", "3"]);

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::job::{Job, Outcome};
-use super::lives::{self, GATED_RING, Shape};
+use super::lives::{self, RING, Shape};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, failure};
@@ -32,7 +32,7 @@ pub fn run(summary: &mut Summary) {
     let ready = summary.check("line faults: an undisturbed run", || {
         let scratch = Scratch::new("faults")?;
         lives::open_gate(&scratch, ITERATIONS)?;
-        answer = lives::hash(&GATED_RING.job(SHAPE, ITERATIONS, &scratch)?.run()?)?;
+        answer = lives::hash(&RING.job(SHAPE, ITERATIONS, &scratch)?.run()?)?;
         Ok(())
     });
     if !ready {
@@ -64,7 +64,7 @@ impl Case {
         let scratch = Scratch::new("faults")?;
         let lines = lives::lines_folder(&scratch)?;
         lives::open_gate(&scratch, GATE)?;
-        let mut job = GATED_RING.job(SHAPE, ITERATIONS, &scratch)?;
+        let mut job = RING.job(SHAPE, ITERATIONS, &scratch)?;
         job.seconds = 120;
         Ok(Case { job: lives::with_lines(job, &lines), scratch, lines })
     }
@@ -89,7 +89,7 @@ impl Case {
         lives::verify(&self.lines)?;
         lives::open_gate(&self.scratch, ITERATIONS)?;
         let outcome = lives::restart(SHAPE, &self.lines, &self.scratch).run()?;
-        GATED_RING.must_answer(&outcome, &self.scratch, answer)
+        RING.must_answer(&outcome, &self.scratch, answer)
     }
 }
 
@@ -113,7 +113,7 @@ fn goes_on(answer: &str, delay: &str) -> Result<()> {
     let job = case.lines_at(&[LINES_AT[0], LINES_AT[1], NEW_AGENT_AT]);
     let outcome = case.ends_after(job.with(&["--kill", "agent", delay])).run()?;
     outcome.must(!outcome.stderr.contains("there is no"), "nobody was killed")?;
-    GATED_RING.must_answer(&outcome, &case.scratch, answer)?;
+    RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) >= 2, "a line with the new agent should be complete")?;
     lives::nothing_left(&case.lines)?;
     case.restarts(answer)
@@ -129,7 +129,7 @@ fn full_disk(answer: &str) -> Result<()> {
     let case = Case::new()?;
     let disk = ["--disk", &case.lines.display().to_string(), &format!("{}k", bytes * 3 / 2048)];
     let outcome = case.ends_after(case.lines_at(&LINES_AT)).with(&disk).run()?;
-    GATED_RING.must_answer(&outcome, &case.scratch, answer)?;
+    RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) == 1, "one line should be complete")?;
     let said = outcome.stderr.contains("No space left on device");
     outcome.must(said, "it should say that the disk is full")?;
