@@ -27,6 +27,8 @@ typedef struct {
     char *interval; /* vprotocol_correlated_interval: seconds, "auto" or 0 */
     double set_interval;
     double mtbf; /* vprotocol_correlated_mtbf, seconds */
+    char *compression; /* vprotocol_correlated_compression: none, lz4, zstd */
+    int incremental;   /* vprotocol_correlated_incremental: one image in so many is full */
     int keep;
     bool guard;
     bool recover; /* vprotocol_correlated_recover */
@@ -38,6 +40,8 @@ extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;
 bool mca_errmgr_correlated_wanted(void);
 
 void mca_errmgr_correlated_register_params(void);
+/* How images are written, as the rustbtl program understands it (to be freed). */
+char *mca_errmgr_correlated_images(void);
 /* Path of the rustbtl program: the parameter, or beside this DSO. */
 const char *mca_errmgr_correlated_program(void);
 

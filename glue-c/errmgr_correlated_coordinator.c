@@ -89,6 +89,9 @@ static char *tell_setup(orte_job_t *job)
     tell(to, "interval", p->interval);
     fprintf(to, "mtbf %.0f\n", 0 < p->mtbf ? p->mtbf * 1000 : 0);
     fprintf(to, "set_interval %.0f\n", 0 < p->set_interval ? p->set_interval * 1000 : 0);
+    char *images = mca_errmgr_correlated_images();
+    tell(to, "images", images);
+    free(images);
     fprintf(to, "keep %d\n", 0 < p->keep ? p->keep : 1);
     fprintf(to, "recover %d\n", p->recover ? 1 : 0);
     fprintf(to, "size %u\n", (unsigned) job->num_procs);

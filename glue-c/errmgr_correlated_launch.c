@@ -28,7 +28,8 @@ static bool watching = false;
 
 static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_COORDINATOR", "RUSTBTL_RESTORE",
-                                         "RUSTBTL_FOLDER",  "RUSTBTL_GUARDIAN_FD" };
+                                         "RUSTBTL_FOLDER",  "RUSTBTL_IMAGES",
+                                         "RUSTBTL_GUARDIAN_FD" };
 
 orte_jobid_t mca_errmgr_correlated_protected_job(void)
 {
@@ -107,6 +108,9 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     if (NULL != restore && '\0' != restore[0]) {
         for_each_app(job, "RUSTBTL_RESTORE", restore);
     }
+    char *images = mca_errmgr_correlated_images();
+    for_each_app(job, "RUSTBTL_IMAGES", images);
+    free(images);
     char *folder = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.dir);
     if (NULL != folder) {
         char *whole = opal_os_path(false, folder, name, NULL);

@@ -4,11 +4,23 @@
  */
 #include "errmgr_correlated.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "opal/mca/base/mca_base_var.h"
 
-mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2, .recover = true };
+mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2,
+                                                                .compression = "none",
+                                                                 .recover = true };
+
+char *mca_errmgr_correlated_images(void)
+{
+    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    char *text = NULL;
+    int length = asprintf(&text, "%s %d", NULL == p->compression ? "" : p->compression,
+                          p->incremental);
+    return 0 > length ? NULL : text;
+}
 
 bool mca_errmgr_correlated_wanted(void)
 {
@@ -50,6 +62,13 @@ void mca_errmgr_correlated_register_params(void)
              "Seconds between lines of each correlated set. 0: only when asked for.");
     variable("keep", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
              "Complete lines that are kept.");
+    variable("compression", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->compression,
+             "How checkpoints are compressed: none, lz4 (fast) or zstd (smaller). Memory that "
+             "does not become an eighth smaller is stored as it is.");
+    variable("incremental", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->incremental,
+             "One checkpoint of a process in so many is a full one; the others store only the "
+             "pages that have changed, and need the older ones beside them (hard links). 0: all "
+             "are full.");
     variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
              "Switches protection on without a directory for lines.");
     variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,

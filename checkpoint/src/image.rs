@@ -22,6 +22,8 @@
 //! 4. What is decoded encodes to the same bytes.
 //! 5. Entries of the table are in the order of (space, address) and do not overlap, in memory or
 //!    in the file.
+//! 6. What is in another image is there itself, and the image is the one that was meant: its size
+//!    and checksums are in the metadata.
 
 pub mod block;
 pub mod codec;
@@ -31,7 +33,7 @@ pub mod record;
 #[cfg(test)]
 mod tests;
 
-pub use block::{BLOCK_BYTES_MAX, Block, Compression};
+pub use block::{BLOCK_BYTES_MAX, Block, Compression, Elsewhere};
 pub use codec::{ImageError, Reader, Sink};
 pub use header::{HEADER_BYTES, Header, VERSION};
 pub use record::{Record, records};

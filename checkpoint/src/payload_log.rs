@@ -225,18 +225,6 @@ impl<M: SegmentMemory> PayloadLog<M> {
         (largest.bytes > 0).then_some((largest.id, largest.bytes))
     }
 
-    /// Bytes of a segment that it would be good to have ready soon. The driver makes one (from
-    /// [`Place::Memory`]), touches its pages beside the program and gives it.
-    #[inline]
-    pub fn wants_segment(&self) -> Option<usize> {
-        self.pool.wants()
-    }
-
-    /// Take in a segment that was prepared; it comes back where limits leave no room for it.
-    pub fn give_segment(&mut self, segment: M::Segment) -> Result<(), M::Segment> {
-        self.pool.give(segment)
-    }
-
     /// What the log holds and has held.
     pub fn counters(&self) -> LogCounters {
         LogCounters {

@@ -20,7 +20,6 @@ enum Step {
         upto_percent: u64,
         modulo: u64,
     },
-    Prepare,
     MemoryFails(bool),
     CloneIt,
 }
@@ -38,7 +37,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..4_u32, 0..=100_u64, 1..4_u64).prop_map(|(set, upto_percent, modulo)| {
             Step::Trim { set: set * 10, upto_percent, modulo }
         }),
-        1 => Just(Step::Prepare),
         1 => any::<bool>().prop_map(Step::MemoryFails),
         1 => Just(Step::CloneIt),
     ];
@@ -126,12 +124,6 @@ fn run(steps: Vec<Step>, budget_bytes: u64, spill_bytes: usize) {
                 assert_eq!(trimmed.bytes, bytes - list.bytes());
                 list.dead.extend(dead.drain(..).map(|(record, entry, _)| (record, entry.to)));
                 list.compare(&log, same_addresses);
-            }
-            Step::Prepare => {
-                if let Some(bytes) = log.wants_segment() {
-                    assert!(log.give_segment(vec![7; bytes]).is_ok());
-                }
-                log.check();
             }
             Step::MemoryFails(fails) => log.memory_mut().memory_fails = fails,
             Step::CloneIt => {

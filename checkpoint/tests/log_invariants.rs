@@ -143,7 +143,6 @@ fn invariant_6_a_thousand_sets_with_few_messages_cost_one_small_segment_each() {
         }
     }
     assert_eq!(log.counters().reserved_bytes, 1000 * (64 << 10));
-    assert_eq!(log.wants_segment(), None, "sets that took one segment announce no further need");
 }
 
 #[test]
@@ -192,40 +191,6 @@ fn invariant_9_the_payload_of_a_trimmed_record_is_nothing_to_send() {
     append(&mut log, &entry(0, 1, 10)).unwrap();
     assert_eq!(log.get(record), None);
     log.payload(record);
-}
-
-#[test]
-fn a_prepared_segment_is_the_next_one_in_use() {
-    let mut log = PayloadLog::new(Vectors::with_spill(0), LogLimits::default());
-    let mut number = 0;
-    let mut send = |log: &mut PayloadLog<Vectors>| {
-        number += 1;
-        append(log, &entry(0, number, 256 << 10)).unwrap();
-    };
-    while log.wants_segment().is_none() {
-        send(&mut log);
-    }
-    let mut prepared = 0;
-    while let Some(bytes) = log.wants_segment() {
-        log.give_segment(vec![0; bytes]).unwrap();
-        prepared += bytes as u64;
-    }
-    assert!(prepared > 0 && prepared <= LogLimits::default().ahead_bytes);
-    let before = log.memory().allocations;
-    let reserved = log.counters().reserved_bytes;
-    while log.counters().free_bytes > 0 {
-        send(&mut log);
-    }
-    assert_eq!(log.memory().allocations, before, "no allocation beside what was prepared");
-    assert_eq!(log.counters().reserved_bytes, reserved);
-}
-
-#[test]
-fn a_segment_that_limits_leave_no_room_for_comes_back() {
-    let mut log = PayloadLog::new(Vectors::with_spill(0), small(16 << 10));
-    assert_eq!(log.give_segment(vec![1; 32 << 10]).unwrap_err().len(), 32 << 10);
-    assert!(log.give_segment(vec![1; 100]).is_err(), "smaller than the smallest segment");
-    assert!(log.give_segment(vec![1; 8 << 10]).is_ok());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 pub mod barrier;
 pub mod copy;
+pub mod futex;
 pub mod interfaces;
 pub mod locks;
 pub mod mapping;

@@ -9,6 +9,7 @@
 //! * B2 A program that finds `wanted` clears `busy` and sleeps until it is given back.
 
 use crate::os::barrier::Barrier;
+use crate::os::futex;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use std::sync::OnceLock;
 
@@ -60,7 +61,7 @@ impl Bias {
     fn wait(&self) {
         loop {
             self.leave();
-            self.futex(libc::FUTEX_WAIT, 1);
+            futex::wait(&self.wanted, 1);
             self.busy.store(1, Ordering::SeqCst);
             if self.wanted.load(Ordering::SeqCst) == 0 {
                 return;
@@ -89,20 +90,7 @@ impl Bias {
     pub fn give_back(&self) {
         // [bias] what the checkpoint thread has done inside, for the program.
         self.wanted.store(0, Ordering::Release);
-        self.futex(libc::FUTEX_WAKE, i32::MAX as u32);
-    }
-
-    fn futex(&self, operation: libc::c_int, value: u32) {
-        // SAFETY: the word is ours; a wait returns when it has changed, or for no reason.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.wanted.as_ptr(),
-                operation | libc::FUTEX_PRIVATE_FLAG,
-                value,
-                core::ptr::null::<libc::timespec>(),
-            )
-        };
+        futex::wake(&self.wanted, futex::ALL);
     }
 }
 

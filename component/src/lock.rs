@@ -1,5 +1,6 @@
 //! The one lock of the component. Only MPI_THREAD_MULTIPLE uses it.
 
+use crate::os::futex;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
@@ -48,7 +49,7 @@ impl Lock {
         }
         // [lock] what the last holder wrote.
         while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
-            self.futex(libc::FUTEX_WAIT, AWAITED);
+            futex::wait(&self.state, AWAITED);
         }
     }
 
@@ -57,22 +58,8 @@ impl Lock {
     pub fn unlock(&self) {
         // [lock] for the next holder.
         if self.state.swap(FREE, Ordering::Release) == AWAITED {
-            self.futex(libc::FUTEX_WAKE, 1);
+            futex::wake(&self.state, 1);
         }
-    }
-
-    #[cold]
-    fn futex(&self, operation: libc::c_int, value: u32) {
-        // SAFETY: the word is ours; a wait returns when it has changed, or for no reason.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.state.as_ptr(),
-                operation | libc::FUTEX_PRIVATE_FLAG,
-                value,
-                core::ptr::null::<libc::timespec>(),
-            )
-        };
     }
 }
 

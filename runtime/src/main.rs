@@ -1,11 +1,10 @@
 //! The `rustbtl` program.
 
-use rustbtl_process::outside::Compression;
 use rustbtl_runtime::cli;
 use rustbtl_runtime::guardian::process_images::ProcessImages;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 fn main() -> ExitCode {
-    cli::main(Arc::new(ProcessImages::new(Compression::None)))
+    cli::main(Arc::new(ProcessImages::from_environment()))
 }

@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -137,7 +138,8 @@ pub fn reach_agent(settings: &Settings) -> Result<UnixStream, String> {
 /// Returns when it listens.
 fn start_agent(settings: &Settings, path: &Path) -> io::Result<()> {
     let mut agent = Command::new("/proc/self/exe");
-    agent.arg("agent").arg(path).current_dir("/").env_clear();
+    // The name is for those who look at lists of processes.
+    agent.arg0("rustbtl").arg("agent").arg(path).current_dir("/").env_clear();
     let hosts: Vec<String> = settings.coordinator.iter().map(ToString::to_string).collect();
     agent.env(settings::JOB, &settings.job).env(settings::SECRET, settings::hex(&settings.secret));
     agent.env(settings::COORDINATOR, hosts.join(" "));

@@ -2,9 +2,11 @@
 
 use crate::prove::Secret;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_process::outside::Compression;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Name of the job.
 pub const JOB: &str = "RUSTBTL_JOB";
@@ -14,6 +16,8 @@ pub const SECRET: &str = "RUSTBTL_SECRET";
 pub const COORDINATOR: &str = "RUSTBTL_COORDINATOR";
 /// Folder of the line that the job restarts from.
 pub const RESTORE: &str = "RUSTBTL_RESTORE";
+/// How images are written: [`Images`] as text.
+pub const IMAGES: &str = "RUSTBTL_IMAGES";
 /// Folder of the job in the directory for lines.
 pub const FOLDER: &str = "RUSTBTL_FOLDER";
 /// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
@@ -23,7 +27,8 @@ pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// All of them: programs see only the last.
-pub const ALL: [&str; 7] = [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, INCARNATION, GUARDIAN_FD];
+pub const ALL: [&str; 8] =
+    [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, IMAGES, INCARNATION, GUARDIAN_FD];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -86,6 +91,45 @@ impl Settings {
     }
 }
 
+/// How images are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Images {
+    /// Of memory.
+    pub compression: Compression,
+    /// One image in so many is a full one; 0 and 1: all are.
+    pub full_every: u32,
+}
+
+/// Longest row of images that build on each other.
+pub const FULL_EVERY_MAX: u32 = 255;
+
+impl Default for Images {
+    fn default() -> Self {
+        Self { compression: Compression::None, full_every: 0 }
+    }
+}
+
+impl FromStr for Images {
+    type Err = String;
+
+    /// The values of the parameters `compression` and `incremental`, with a blank between them. The
+    /// text of the error is for users.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (compression, full_every) = text.rsplit_once(' ').unwrap_or((text, "0"));
+        let compression = compression.parse().map_err(|choose| {
+            format!("vprotocol_correlated_compression is {compression:?}: {choose}")
+        })?;
+        let number = full_every.parse().ok().filter(|every| *every <= FULL_EVERY_MAX);
+        let full_every = number.ok_or_else(|| {
+            format!(
+                "vprotocol_correlated_incremental is {full_every:?}: give the number of images of \
+                 which one is full, up to {FULL_EVERY_MAX}, or 0 for full images only"
+            )
+        })?;
+        Ok(Self { compression, full_every })
+    }
+}
+
 /// A name that is safe as a file name.
 pub fn is_job_name(name: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -141,6 +185,23 @@ mod tests {
         assert_eq!(addresses("77"), Some(text(&["127.0.0.1:77"])));
         assert_eq!(addresses("77 nonsense;tcp://;x://:"), Some(text(&["127.0.0.1:77"])));
         assert_eq!(addresses("seven"), None);
+    }
+
+    #[test]
+    fn how_images_are_written_is_understood_and_nonsense_is_not() {
+        let zstd = Images { compression: Compression::Zstd, full_every: 8 };
+        assert_eq!("zstd 8".parse(), Ok(zstd));
+        assert_eq!("none 0".parse(), Ok(Images::default()));
+        for (text, about) in [
+            ("gzip 0", "vprotocol_correlated_compression is \"gzip\": choose none, lz4 or zstd"),
+            ("ZSTD 0", "choose none, lz4 or zstd"),
+            (" 0", "vprotocol_correlated_compression is \"\""),
+            ("lz4 -1", "vprotocol_correlated_incremental is \"-1\": give the number"),
+            ("lz4 256", "up to 255"),
+        ] {
+            let problem = text.parse::<Images>().unwrap_err();
+            assert!(problem.contains(about), "{problem}");
+        }
     }
 
     #[test]

@@ -192,13 +192,24 @@ impl Line {
     }
 }
 
-/// What is in a directory of lines, or of one job, or of one line: lines in order of time, and
-/// what is there but cannot be used.
-pub fn list(directory: &Path) -> Result<(Vec<Line>, Vec<String>), String> {
-    let (mut lines, mut problems) = (Vec::new(), Vec::new());
+/// What there is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// In order of time.
+    pub lines: Vec<Line>,
+    /// Folders of lines that never were complete: the job ended while they were taken.
+    pub unfinished: Vec<PathBuf>,
+    /// What cannot be used, and why.
+    pub problems: Vec<String>,
+}
+
+/// What is in a directory of lines, or of one job, or of one line.
+pub fn list(directory: &Path) -> Result<Found, String> {
+    let mut found = Found::default();
     let mut look = |folder: &Path| match Line::read(folder) {
-        Ok(line) => lines.push(line),
-        Err(problem) => problems.push(problem),
+        Ok(line) => found.lines.push(line),
+        Err(_) if !folder.join(MANIFEST).exists() => found.unfinished.push(folder.to_owned()),
+        Err(problem) => found.problems.push(problem),
     };
     if directory.join(MANIFEST).exists() {
         look(directory);
@@ -213,13 +224,14 @@ pub fn list(directory: &Path) -> Result<(Vec<Line>, Vec<String>), String> {
             }
         }
     }
-    lines.sort_by_key(|line| (line.manifest.unix_ms, line.manifest.line));
-    Ok((lines, problems))
+    found.lines.sort_by_key(|line| (line.manifest.unix_ms, line.manifest.line));
+    Ok(found)
 }
 
 /// The newest line from which a whole job can be restarted.
 pub fn newest_global(directory: &Path) -> Result<Line, String> {
-    let (lines, mut problems) = list(directory)?;
+    let Found { lines, unfinished, mut problems } = list(directory)?;
+    problems.extend(unfinished.iter().map(|folder| format!("{}: unfinished", folder.display())));
     for line in lines.into_iter().rev().filter(|line| line.manifest.kind == Kind::Global) {
         let missing = line.missing();
         if missing.is_empty() {
@@ -307,7 +319,11 @@ mod tests {
         let (second, manifest_2) = make(2, Kind::Set);
         manifest_2.write(&second).unwrap();
         assert_eq!(newest_global(&base).unwrap().manifest, manifest_1);
-        assert_eq!(list(&base).unwrap().0.len(), 2);
+        assert_eq!(list(&base).unwrap().lines.len(), 2);
+        fs::create_dir(base.join("job-1/line-9")).unwrap();
+        let found = list(&base).unwrap();
+        assert_eq!(found.unfinished, [base.join("job-1/line-9")], "which is no damage");
+        assert!(found.problems.is_empty());
         assert_eq!(manifest_2.sets(), [SetId(0)]);
         let (third, manifest_3) = make(3, Kind::Global);
         manifest_3.write(&third).unwrap();

@@ -1,10 +1,11 @@
 /* Writes to files of its own by stdio and by MPI-IO while it communicates; the files are read back
- * at the end. usage: file_hash ITERATIONS FOLDER */
+ * at the end. usage: file_hash ITERATIONS FOLDER [GATE] */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "gate.h"
 
 static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, size_t count)
 {
@@ -32,7 +33,10 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 3);
     }
     uint64_t value = (uint64_t) me, from;
+    const char *gate = argc > 3 ? argv[3] : NULL;
+    int limit = 0;
     for (int k = 0; k < iterations; k++) {
+        wait_at(gate, k, &limit);
         MPI_Sendrecv(&value, 1, MPI_UINT64_T, (me + 1) % np, 0, &from, 1, MPI_UINT64_T,
                      (me + np - 1) % np, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         value = value * 6364136223846793005ull + from + 1;

@@ -1,10 +1,11 @@
 /* OpenMP threads compute, one of them communicates: the state of a line is in many threads.
- * usage: omp_hash ITERATIONS */
+ * usage: omp_hash ITERATIONS [GATE] */
 #include <mpi.h>
 #include <omp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "gate.h"
 
 enum { N = 1 << 15 };
 static uint64_t cells[N], next[N];
@@ -17,7 +18,10 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &np);
     for (int i = 0; i < N; i++)
         cells[i] = (uint64_t) i * 2654435761u + (uint64_t) me;
+    const char *gate = argc > 2 ? argv[2] : NULL;
+    int limit = 0;
     for (int k = 0; k < iterations; k++) {
+        wait_at(gate, k, &limit);
         uint64_t edge = cells[N - 1], from = 0;
         MPI_Sendrecv(&edge, 1, MPI_UINT64_T, (me + 1) % np, 1, &from, 1, MPI_UINT64_T,
                      (me + np - 1) % np, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

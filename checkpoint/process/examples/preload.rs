@@ -7,7 +7,9 @@
 #[path = "support/pmix.rs"]
 mod pmix;
 
-use rustbtl_process::inside::{Copying, FreezeOptions, Freezer, Outcome};
+use rustbtl_process::inside::{
+    AfterParked, BeforeRelease, Copying, FreezeOptions, Freezer, Outcome,
+};
 use std::os::fd::RawFd;
 
 #[used]
@@ -55,6 +57,14 @@ fn receive(socket: RawFd, room: &mut [u8]) -> usize {
     got.max(0) as usize
 }
 
+/// Says that this process has come so far, and waits until it may go on.
+fn wait_for_all(socket: RawFd) -> Result<(), &'static str> {
+    // SAFETY: the kernel reads one byte.
+    unsafe { libc::send(socket, c"B".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
+    receive(socket, &mut [0; 16]);
+    Ok(())
+}
+
 fn numbers(order: &str, key: &str) -> Vec<RawFd> {
     let list = order.split(';').find_map(|part| part.strip_prefix(key)).unwrap_or_default();
     list.split(',').filter_map(|number| number.parse().ok()).collect()
@@ -92,16 +102,18 @@ fn serve(socket: RawFd) {
             unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
             receive(socket, &mut [0; 16]);
         };
-        let mut barrier = || {
-            // SAFETY: the kernel reads one byte.
-            unsafe { libc::send(socket, c"B".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
-            receive(socket, &mut [0; 16]);
-            Ok(())
+        let mut barrier = || wait_for_all(socket);
+        let mut again = || {
+            let _ = wait_for_all(socket);
         };
-        let after_parked: Option<rustbtl_process::inside::AfterParked<'_>> =
-            if order.contains(";barrier") { Some(&mut barrier) } else { None };
+        let together = order.contains(";barrier");
+        let after_parked: Option<AfterParked<'_>> =
+            if together { Some(&mut barrier) } else { None };
+        let before_release: Option<BeforeRelease<'_>> =
+            if together { Some(&mut again) } else { None };
         let mut options = FreezeOptions {
             after_parked,
+            before_release,
             supplied: &supplied,
             muted: &muted,
             dropped: &dropped,

@@ -13,9 +13,11 @@
 pub(crate) mod describe;
 mod descriptors;
 mod freezer;
+mod got;
 mod kept;
 pub(crate) mod letter;
 pub(crate) mod memory;
+mod old_ids;
 pub(crate) mod park;
 pub(crate) mod proc_files;
 mod save;
@@ -55,6 +57,9 @@ pub type AfterParked<'a> = &'a mut dyn FnMut() -> Result<(), &'static str>;
 /// wait while the memory is read. In the restored process it has not come back: it is forgotten.
 pub type WhilePaused<'a> = &'a mut dyn FnMut(&Snapshot<'_>);
 
+/// Runs when everything is copied, before the threads are released; the same restrictions.
+pub type BeforeRelease<'a> = &'a mut dyn FnMut();
+
 /// How to freeze. See `DESIGN.md`.
 pub struct FreezeOptions<'a> {
     /// Descriptors that whoever restores gives again (stdio, the guardian's socket).
@@ -69,6 +74,9 @@ pub struct FreezeOptions<'a> {
     pub copying: Copying,
     /// Called when all threads are parked, for instance for a barrier; an error ends the freeze.
     pub after_parked: Option<AfterParked<'a>>,
+    /// Called when memory that is shared is copied, for instance for a second barrier: who goes on
+    /// earlier changes what others still copy.
+    pub before_release: Option<BeforeRelease<'a>>,
     /// Needed for [`Copying::Pause`] and for falling back to it.
     pub while_paused: Option<WhilePaused<'a>>,
     /// How long to wait for threads to park.
@@ -87,6 +95,7 @@ impl Default for FreezeOptions<'_> {
             exclude: &[],
             copying: Copying::default(),
             after_parked: None,
+            before_release: None,
             while_paused: None,
             park_timeout_ms: 10_000,
             collapse: false,

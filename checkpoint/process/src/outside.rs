@@ -11,21 +11,26 @@
 //!    process is made; afterwards an error leaves no process behind.
 
 mod build_id;
+mod codec;
 mod descriptors;
 mod hands;
+mod history;
 mod image_file;
 mod inspect;
 mod maps;
+mod meeting;
 mod object;
 mod pages;
 mod plan;
 mod restore;
+mod store;
 mod threads;
 mod write;
 
+pub use history::{History, is_base_of};
 pub use inspect::{Summary, inspect, verify};
 pub use restore::restore;
-pub use write::write_image;
+pub use write::{write_image, write_next_image};
 
 pub use rustbtl_checkpoint::image::Compression;
 
@@ -57,6 +62,8 @@ pub struct ImageStats {
     pub touched_bytes: u64,
     /// Of these, all zero, and so not stored.
     pub zero_bytes: u64,
+    /// Of these, in older images, and so not stored.
+    pub elsewhere_bytes: u64,
     /// Blocks as stored.
     pub stored_bytes: u64,
     /// The whole file.
@@ -83,10 +90,10 @@ pub enum Ids {
 /// Where objects that several processes map are put together again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedPlace {
-    /// A private folder on a tmpfs, the same for all processes of the node. Whoever owns it
-    /// removes it when all have been restored.
+    /// A private folder, the same for all processes of the node: the memory is not in it, only who
+    /// has it. Whoever owns it removes it when all have been restored.
     pub folder: PathBuf,
-    /// Names this restart, so that files of an earlier one are not taken for its own.
+    /// Names this restart, so that what an earlier one left is not taken for its own.
     pub key: String,
 }
 
@@ -122,7 +129,7 @@ impl Default for RestoreOptions {
 }
 
 /// A process that was restored: a child of the caller, who waits for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct RestoredChild {
     /// Its id.
     pub pid: u32,
@@ -132,6 +139,8 @@ pub struct RestoredChild {
     pub filled_bytes: u64,
     /// Time from the call to the start of the threads.
     pub restore_us: u64,
+    /// Memory that it shares with others: to be kept until they are restored, too.
+    pub shared: Vec<OwnedFd>,
 }
 
 /// Why something outside went wrong.
@@ -152,6 +161,15 @@ pub enum OutsideError {
         what: String,
         /// Why, and what to do.
         reason: &'static str,
+    },
+    /// An image cannot be used without another one.
+    Base {
+        /// The image.
+        image: String,
+        /// What it refers to.
+        base: String,
+        /// What is wrong with that.
+        problem: String,
     },
     /// This machine is not like the one where the image was made.
     Machine {
@@ -181,6 +199,9 @@ impl core::fmt::Display for OutsideError {
             Self::Image(error) => write!(f, "{error}"),
             Self::System { what, error } => write!(f, "{what}: {error}"),
             Self::Refused { what, reason } => write!(f, "{what}: {reason}"),
+            Self::Base { image, base, problem } => {
+                write!(f, "{image} needs {base}, which cannot be used: {problem}")
+            }
             Self::Machine { what, reason } => {
                 write!(f, "this machine differs in {what}: {reason}")
             }

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Answer, Subject, program, scratch};
 use rustbtl_process::outside::{Compression, Ids, SharedPlace, WriteOptions};
+use std::path::PathBuf;
 use std::process::Command;
 
 #[test]
@@ -174,8 +175,7 @@ fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
 /// The program `guard` (an example), perhaps as somebody without any rights.
 fn guard(words: &[&str], unprivileged: bool) -> (bool, String) {
     let guard = common::preload().with_file_name("guard");
-    // SAFETY: only asks.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = is_root();
     let mut command = Command::new(if root && unprivileged { "setpriv" } else { "env" });
     if root && unprivileged {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -207,46 +207,90 @@ fn somebody_without_any_rights_can_do_it() {
 }
 
 #[test]
-fn two_processes_share_their_memory_again() {
-    let folder = scratch("shared");
-    let path = program("shared.c", &[]);
-    let file = "/dev/shm/rustbtl-test-shared";
-    let _ = std::fs::remove_file(file);
-    let start = |role: &str| {
-        let mut command = Command::new(&path);
-        Subject::start(command.args([role, file]), &folder.join(role))
-    };
-    let mut both = [start("0"), start("1")];
-    both.iter().for_each(|subject| subject.wait_for("ready"));
-    std::thread::sleep(std::time::Duration::from_millis(100));
-    // All are parked before any copies.
+fn threads_name_each_other_whatever_ids_they_have() {
+    let path = program("ids.c", &["-pthread"]);
+    assert_eq!(undisturbed(&path), "ready\nall right\n");
+    let path = path.to_str().unwrap();
+    // With the same ids; with new ones; by somebody who has no right to choose them.
+    for (words, unprivileged) in [(&[][..], false), (&["new"][..], false), (&[][..], true)] {
+        let all = [words, &["3", "60", path][..]].concat();
+        let (ok, text) = guard(&all, unprivileged);
+        assert!(ok && text.contains("generation 3") && text.contains("all right"), "{text}");
+        let same = kept_ids(&text);
+        assert_eq!(same, words.is_empty() && !unprivileged && is_root(), "{text}");
+    }
+}
+
+/// Did the processes keep their ids?
+fn kept_ids(text: &str) -> bool {
+    text.contains("same_ids: true")
+}
+
+fn is_root() -> bool {
+    // SAFETY: only asks.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Pictures two processes that share memory, and kills both.
+fn picture_both(both: &mut [Subject; 2], images: &[PathBuf; 2]) {
+    // All are parked before any copies, and have copied before any goes on.
     both.iter().for_each(|subject| subject.send("fork;barrier"));
-    both.iter().for_each(|subject| assert!(matches!(subject.receive(), Answer::Parked)));
-    both.iter().for_each(|subject| subject.send("go"));
-    let images = ["image 0", "image 1"].map(|name| folder.join(name));
-    for (subject, image) in both.iter().zip(&images) {
+    for _ in 0..2 {
+        both.iter().for_each(|subject| assert!(matches!(subject.receive(), Answer::Parked)));
+        both.iter().for_each(|subject| subject.send("go"));
+    }
+    for (subject, image) in both.iter().zip(images) {
         subject.write(image, &WriteOptions::default()).unwrap();
     }
     both.iter_mut().for_each(Subject::kill);
     both.iter().for_each(|subject| assert_eq!(subject.text(), "ready\n", "too late"));
-    std::fs::remove_file(file).unwrap();
-    let key = format!("rustbtl-{}", std::process::id());
-    let place = SharedPlace { folder: "/dev/shm".into(), key: key.clone() };
-    let again = [0, 1].map(|role| {
-        let output = folder.join(role.to_string());
-        Subject::restore_sharing(&images[role], &output, place.clone())
-    });
-    let texts = again.map(|subject| subject.finish(60));
-    let sum = (0..15000u32)
-        .flat_map(|i| [i, i + 1])
-        .fold(0u32, |sum, step| sum.wrapping_mul(31).wrapping_add(step));
-    for (status, text) in texts {
-        assert_eq!((status, text), (0, format!("ready\nsum {sum}\n")));
-    }
-    for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&key) {
-            std::fs::remove_file(entry.path()).unwrap();
+}
+
+#[test]
+fn two_processes_share_their_memory_in_every_generation() {
+    let folder = scratch("shared");
+    let path = program("shared.c", &[]);
+    // Of files there, the memory is what counts.
+    let file = PathBuf::from(format!("/dev/shm/rustbtl-test-{}", std::process::id()));
+    let start = |role: &str| {
+        let mut command = Command::new(&path);
+        Subject::start(command.arg(role).arg(&file), &folder.join(role))
+    };
+    let mut both = [start("0"), start("1")];
+    both.iter().for_each(|subject| subject.wait_for("ready"));
+    let images = ["image 0", "image 1"].map(|name| folder.join(name));
+    for generation in 1..=4 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        picture_both(&mut both, &images);
+        if generation == 1 {
+            std::fs::remove_file(&file).unwrap();
         }
+        let place = folder.join(format!("place {generation}"));
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir(&place).unwrap();
+        let place = SharedPlace { folder: place, key: "restart".into() };
+        // In another order each time: it does not matter who is the first.
+        let order = [generation % 2, 1 - generation % 2];
+        let mut again = order.map(|role| {
+            let output = folder.join(role.to_string());
+            Subject::restore_sharing(&images[role], &output, place.clone())
+        });
+        again.sort_by(|a, b| a.output.cmp(&b.output));
+        both = again;
+        // What is left of the place does not count, nor that it goes.
+        std::fs::remove_dir_all(&place.folder).unwrap();
+        for subject in &both {
+            let maps = std::fs::read_to_string(format!("/proc/{}/maps", subject.pid)).unwrap();
+            assert!(maps.contains("/memfd:rustbtl-shared (deleted)"), "{maps}");
+        }
+    }
+    // The program goes on until it is told to stop.
+    let stop = file.with_extension("stop");
+    std::fs::write(&stop, "").unwrap();
+    let texts = both.map(|subject| subject.finish(60));
+    std::fs::remove_file(&stop).unwrap();
+    for (status, text) in texts {
+        assert_eq!((status, text), (0, "ready\nsum is right\n".into()));
     }
 }
 

@@ -298,6 +298,24 @@ records! {
         /// Its path, for messages.
         path: &'a [u8],
     }
+    /// The machine that the image is of (outside): on another one, the same device and inode are
+    /// another object.
+    38 Origin<'a> {
+        /// The kernel's boot id: hexadecimal digits.
+        boot: &'a [u8],
+    }
+    /// An image in the same folder that blocks are in (outside). They are numbered from 1 on, in
+    /// the order of their records.
+    39 Base<'a> {
+        /// Name of the file.
+        name: &'a [u8],
+        /// Its size.
+        bytes: u64,
+        /// From its header.
+        metadata_checksum: u32,
+        /// From its header.
+        table_checksum: u32,
+    }
 }
 
 /// Given again by whoever restores.

@@ -118,8 +118,8 @@ fn golden_bytes_of_a_header() {
         metadata_checksum: 0x0102_0304,
         table_checksum: 0x0506_0708,
     };
-    let expected = "5242544c494d470a01000000400000000010000000000000200000000000000020100000000000\
-        0001000000000000000403020108070605000000007226d843";
+    let expected = "5242544c494d470a02000000400000000010000000000000200000000000000020100000000000\
+        00010000000000000004030201080706050000000065228df9";
     assert_eq!(hex(&header.encode()), expected);
     assert_eq!(Header::decode(&header.encode(), 1 << 20), Ok(header));
 }
@@ -139,6 +139,50 @@ fn golden_bytes_of_records_and_entries() {
     block.encode(&mut bytes);
     let expected = "00200000000000000000000000000000001000000010000078782c7b01000000";
     assert_eq!(hex(&bytes), expected);
+}
+
+#[test]
+fn golden_bytes_of_an_entry_that_refers_to_another_image() {
+    let elsewhere = Elsewhere { image: 2, block: 7, skip: 0x3000 };
+    let block = Block::refer((1, 0x2000), &[5; 4096], elsewhere);
+    let mut bytes = Vec::new();
+    block.encode(&mut bytes);
+    let expected = "00200000000000000700000000300000001000000000000078782c7b01000002";
+    assert_eq!(hex(&bytes), expected);
+    assert_eq!(table_of(&bytes).unwrap(), [block]);
+    assert_eq!(block.check_memory(&[5; 4096]), Ok(()));
+    assert!(block.check_memory(&[6; 4096]).is_err());
+}
+
+#[test]
+fn invariant_6_references_that_cannot_be_are_refused() {
+    let whole = BLOCK_BYTES_MAX as u32;
+    let good = Elsewhere { image: 1, block: 0, skip: 0x3000 };
+    let of = |elsewhere| Block::refer((0, 0x2000), &[5; 4096], elsewhere);
+    let refused = |block: Block| {
+        let mut bytes = Vec::new();
+        block.encode(&mut bytes);
+        table_of(&bytes).unwrap_err()
+    };
+    let what = ImageError::Value("reference to another image");
+    for skip in [whole, whole - 2048, 1, u32::MAX] {
+        assert_eq!(refused(of(Elsewhere { skip, ..good })), what, "{skip:#x}");
+    }
+    assert_eq!(refused(Block { stored: 4096, ..of(good) }), what);
+    assert_eq!(refused(Block { compression: Compression::Zstd, ..of(good) }), what);
+}
+
+/// What a table of this one entry says.
+fn table_of(entry: &[u8]) -> Result<Vec<Block>, ImageError> {
+    let header = Header {
+        metadata_offset: 1 << 30,
+        metadata_bytes: 0,
+        table_offset: 1 << 30,
+        blocks: 1,
+        metadata_checksum: 0,
+        table_checksum: checksum(entry),
+    };
+    header.table(entry)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -234,15 +278,7 @@ proptest! {
             let _ = record;
         }
         if let Some(entry) = bytes.get(..BLOCK_ENTRY_BYTES) {
-            let header = Header {
-                metadata_offset: 1 << 30,
-                metadata_bytes: 0,
-                table_offset: 1 << 30,
-                blocks: 1,
-                metadata_checksum: 0,
-                table_checksum: checksum(entry),
-            };
-            let _ = header.table(entry);
+            let _ = table_of(entry);
         }
     }
 

@@ -28,8 +28,6 @@ pub struct LogLimits {
     pub budget_bytes: u64,
     /// Most bytes kept to be used again.
     pub free_bytes_max: u64,
-    /// How many bytes of free segments the driver is asked to prepare ahead of need.
-    pub ahead_bytes: u64,
     /// First segment of a set: a power of two from 4 KiB to 4 MiB.
     pub segment_bytes_min: usize,
     /// Largest segment that several messages share: a power of two from the smallest to 1 GiB.
@@ -41,7 +39,6 @@ impl Default for LogLimits {
         Self {
             budget_bytes: 1 << 30,
             free_bytes_max: 256 << 20,
-            ahead_bytes: 8 << 20,
             segment_bytes_min: 64 << 10,
             segment_bytes_max: 4 << 20,
         }

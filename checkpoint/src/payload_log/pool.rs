@@ -1,7 +1,7 @@
-//! Where segments come from and go to: budget, spill, free list, preparing ahead.
+//! Where segments come from and go to: budget, spill, free list.
 //!
 //! Fresh pages are the enemy of speed (each is a fault and a page of zeroes), so a segment that
-//! is done with is kept, the last one on top, and the driver is told which size to prepare.
+//! is done with is kept, the last one on top. Who implements [`SegmentMemory`] may prepare some.
 
 use super::config::{LogLimits, Place, SegmentMemory};
 use std::collections::BTreeMap;
@@ -70,8 +70,6 @@ pub struct Pool<M: SegmentMemory> {
     pub spilled_bytes: u64,
     /// What was reserved when the budget was last changed; it may have been more than the budget.
     pub overdraft_bytes: u64,
-    /// Size that the busiest set will open next; 0: none.
-    wanted: usize,
 }
 
 impl<M: SegmentMemory> Pool<M> {
@@ -85,7 +83,6 @@ impl<M: SegmentMemory> Pool<M> {
             reserved_bytes_peak: 0,
             spilled_bytes: 0,
             overdraft_bytes: 0,
-            wanted: 0,
         }
     }
 
@@ -193,37 +190,6 @@ impl<M: SegmentMemory> Pool<M> {
             self.give_back(owned);
         }
         self.overdraft_bytes = self.reserved_bytes;
-    }
-
-    /// A set has gone on to its second or a later segment, and will next want `bytes`.
-    pub fn expect(&mut self, bytes: usize) {
-        self.wanted = bytes;
-    }
-
-    #[inline]
-    pub fn wants(&self) -> Option<usize> {
-        let wanted = self.wanted as u64;
-        let fits = wanted != 0
-            && self.free.bytes + wanted <= self.limits.ahead_bytes
-            && self.reserved_bytes + wanted <= self.limits.budget_bytes
-            && self.free_bytes() + wanted <= self.limits.free_bytes_max;
-        fits.then_some(self.wanted)
-    }
-
-    /// Take in a segment that the driver has prepared.
-    pub fn give(&mut self, memory: M::Segment) -> Result<(), M::Segment> {
-        let unit = self.limits.segment_bytes_min;
-        let bytes = memory.as_ref().len() / unit * unit;
-        let held = bytes as u64;
-        if bytes == 0
-            || self.reserved_bytes + held > self.limits.budget_bytes
-            || self.free_bytes() + held > self.limits.free_bytes_max
-        {
-            return Err(memory);
-        }
-        self.account(bytes, Place::Memory);
-        self.free.push(Owned { memory, bytes, place: Place::Memory });
-        Ok(())
     }
 
     /// Sums for `check`: (memory, spill) bytes in the free lists, counted afresh.

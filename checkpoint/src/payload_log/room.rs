@@ -71,9 +71,8 @@ impl<M: SegmentMemory> PayloadLog<M> {
         let place = match new_bulk {
             Some(owned) => {
                 let alone = self.goes_alone(bytes);
-                let next = if alone { owned.bytes } else { self.grow(set, Role::Bulk) };
-                if alone || old_bulk != NONE {
-                    self.pool.expect(next);
+                if !alone {
+                    self.grow(set, Role::Bulk);
                 }
                 let slot = self.install(set, owned, Role::Bulk);
                 if !alone {
@@ -87,10 +86,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
             None => None,
         };
         let Some(owned) = new_index else { return Some((old_index, place)) };
-        let next = self.grow(set, Role::Index);
-        if old_index != NONE {
-            self.pool.expect(next);
-        }
+        self.grow(set, Role::Index);
         let slot = self.install(set, owned, Role::Index);
         self.sets[set as usize].index = slot;
         Some((slot, place))
@@ -121,7 +117,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
     }
 
     /// Let the next segment of a set be twice as large; how large is that?
-    fn grow(&mut self, set: u32, role: Role) -> usize {
+    fn grow(&mut self, set: u32, role: Role) {
         let limits = self.pool.limits;
         let log = &mut self.sets[set as usize];
         let next = match role {
@@ -129,7 +125,6 @@ impl<M: SegmentMemory> PayloadLog<M> {
             Role::Bulk => &mut log.bulk_bytes_next,
         };
         *next = (*next * 2).clamp(limits.segment_bytes_min, limits.segment_bytes_max);
-        *next
     }
 
     /// Put a segment into a slot.

@@ -69,7 +69,6 @@ pub fn small(budget_bytes: u64) -> LogLimits {
     LogLimits {
         budget_bytes,
         free_bytes_max: 64 << 10,
-        ahead_bytes: 32 << 10,
         segment_bytes_min: 4 << 10,
         segment_bytes_max: 16 << 10,
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 /// Lists the lines in a directory; with `verify`, reads every image. Fails if something is
 /// damaged.
 pub fn lines(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
-    let (lines, mut problems) = store::list(directory)?;
+    let store::Found { lines, unfinished, mut problems } = store::list(directory)?;
     if !lines.is_empty() {
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
@@ -28,9 +28,10 @@ pub fn lines(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(
             sum(|image| image.raw_bytes),
         );
         problems.extend(line.missing());
-        if verify {
-            problems.extend(damaged(line, store));
-        }
+        problems.extend(if verify { damaged(line, store) } else { incomplete(line, store) });
+    }
+    for folder in unfinished {
+        println!("{} is unfinished: the job ended while it was taken", folder.display());
     }
     if lines.is_empty() && problems.is_empty() {
         println!("{} has no lines", directory.display());
@@ -38,20 +39,34 @@ pub fn lines(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// Images whose content is not what was written; all are read, several at a time.
+/// Images that refer to others which are not there, or are not those that were meant.
+fn incomplete(line: &Line, store: &dyn ImageStore) -> Vec<String> {
+    each(line, |image| {
+        let file = line.image(image.rank);
+        // Of one that is not there itself, there is word already.
+        store.look(&file).err().filter(|_| file.exists())
+    })
+}
+
+/// Images whose content, or that of those which they refer to, is not what was written; all are
+/// read.
 pub fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
-    let problem = |image: &store::Image| {
+    each(line, |image| {
         let file = line.image(image.rank);
         match store.check(&file) {
             Ok(found) if found.checksum == image.checksum => None,
             Ok(_) => Some(format!("{}: its checksum is not that of its line", file.display())),
-            Err(problem) => Some(format!("{}: {problem}", file.display())),
+            Err(problem) => Some(problem),
         }
-    };
+    })
+}
+
+/// What there is to say of the images of a line; several are looked at at a time.
+fn each(line: &Line, problem: impl Fn(&store::Image) -> Option<String> + Sync) -> Vec<String> {
     let images = &line.manifest.images;
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     let part = images.len().div_ceil(threads).max(1);
-    let read = |images: &[store::Image]| images.iter().filter_map(problem).collect::<Vec<_>>();
+    let read = |images: &[store::Image]| images.iter().filter_map(&problem).collect::<Vec<_>>();
     std::thread::scope(|scope| {
         let parts: Vec<_> =
             images.chunks(part).map(|images| scope.spawn(|| read(images))).collect();

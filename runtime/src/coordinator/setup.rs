@@ -1,6 +1,7 @@
 //! What mpirun's component tells the coordinator on its standard input: a line per word, a key,
 //! a blank, a value; `go` ends it. What comes after that: `loss.rs`.
 
+use crate::settings::Images;
 use rustbtl_coordination::interval::Interval;
 use std::path::PathBuf;
 
@@ -82,6 +83,8 @@ impl Setup {
             "set_interval" => self.set_interval_ms = number()?,
             "keep" => self.keep = usize::try_from(number()?).unwrap_or(usize::MAX).max(1),
             "size" => self.size = u32::try_from(number()?).map_err(|_| "size".to_owned())?,
+            // For guardians, who get it from mpirun, too: here it is refused if it makes no sense.
+            "images" => drop(value.parse::<Images>()?),
             "arg" => self.command.push(value.to_owned()),
             "go" if self.interval_auto && self.mtbf_ms == 0 => {
                 return Err(
@@ -137,7 +140,16 @@ mod tests {
     #[test]
     fn what_mpirun_says_is_understood_and_nonsense_is_not() {
         let mut setup = Setup::default();
-        for line in ["dir /a b", "interval 1.5", "keep 0", "size 4", "arg ./x", "arg ", "arg a b"] {
+        for line in [
+            "dir /a b",
+            "interval 1.5",
+            "keep 0",
+            "size 4",
+            "arg ./x",
+            "arg ",
+            "arg a b",
+            "images lz4 4",
+        ] {
             assert_eq!(setup.take(line), Ok(false), "{line}");
         }
         assert_eq!(setup.take("go"), Ok(true));
@@ -155,6 +167,8 @@ mod tests {
             "interval nan",
             "interval inf",
             "interval 1s",
+            "images gzip 0",
+            "images lz4 x",
         ] {
             assert!(setup.take(line).is_err(), "{line}");
         }

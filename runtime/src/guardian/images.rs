@@ -4,6 +4,7 @@ use super::positions::Mark;
 use crate::os::{self, Pid};
 use rustbtl_coordination::control::{LineId, Picture};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_process::outside::is_base_of;
 use std::fs;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -51,7 +52,13 @@ pub trait ImageStore: Send + Sync {
     /// Read the whole image: is it undamaged?
     fn check(&self, image: &Path) -> Result<Written, String>;
 
-    /// The program has ended: remove what restoring it has left on this node.
+    /// Are the image's table and all that it refers to there?
+    fn look(&self, image: &Path) -> Result<(), String> {
+        fs::metadata(image).map(drop).map_err(|error| format!("{}: {error}", image.display()))
+    }
+
+    /// All ranks are restored, or the program has ended: remove what restoring it has left on this
+    /// node.
     fn tidy(&self) {}
 }
 
@@ -138,8 +145,20 @@ fn temporary(folder: &Path, rank: PeerId) -> PathBuf {
     folder.join(format!("{}.tmp", file_name(rank)))
 }
 
+/// The name that an image will have which is being written to `temporary`.
+pub fn known_as(temporary: &Path) -> PathBuf {
+    temporary.with_extension("")
+}
+
 /// Remove what there is of a rank in the folder of a line, and the folder if it was the last.
+/// Images of other lines that need this one have it under a name of their own.
 pub fn discard(folder: &Path, rank: PeerId) {
+    let image = file_name(rank);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| is_base_of(name, &image)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
     let _ = fs::remove_file(folder.join(file_name(rank)));
     let _ = fs::remove_file(temporary(folder, rank));
     let _ = fs::remove_file(Mark::file(folder, rank));
@@ -195,6 +214,9 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(&job.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["rank-3.img"]);
+        let draft = temporary(&job.directory, PeerId(3));
+        assert_eq!(known_as(&draft), job.directory.join("rank-3.img"));
+        fs::write(job.directory.join("rank-3.img.base-1"), "").unwrap();
         discard(&job.directory, PeerId(3));
         assert!(!job.directory.exists());
         fs::remove_dir_all(&folder).unwrap();

@@ -429,7 +429,13 @@ impl Guardian {
     fn obey(&mut self, message: ToNode) {
         let mine = self.settings.rank;
         match message {
-            ToNode::Rank { rank, message } if rank == mine => self.rank.order(message),
+            ToNode::Rank { rank, message } if rank == mine => {
+                // Cards are sent when every rank of the job is restored and has said so.
+                if matches!(message, ToRank::Cards { .. }) {
+                    self.store.tidy();
+                }
+                self.rank.order(message);
+            }
             ToNode::Prepare { rank, line, directory } if rank == mine => {
                 if let Some(message) = self.rank.prepare(line, directory.into(), mine) {
                     self.tell(&message);

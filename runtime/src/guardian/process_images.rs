@@ -1,11 +1,11 @@
 //! Images of processes, by `rustbtl_process`.
 
-use super::images::{ImageStore, Source, Written};
+use super::images::{self, ImageStore, Source, Written};
 use crate::os::Pid;
-use crate::settings::GUARDIAN_FD_NUMBER;
+use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::Picture;
 use rustbtl_fragments::ids::Incarnation;
-use rustbtl_process::outside::{self, Compression, RestoreOptions, SharedPlace, WriteOptions};
+use rustbtl_process::outside::{self, History, RestoreOptions, SharedPlace, WriteOptions};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -16,15 +16,31 @@ use std::sync::{Mutex, PoisonError};
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct ProcessImages {
-    /// Of blocks of memory.
-    pub compression: Compression,
-    shared: Mutex<Option<PathBuf>>,
+    style: Images,
+    /// What was written before; `None` while an image is written.
+    history: Mutex<Option<History>>,
+    shared: Mutex<Option<Shared>>,
+}
+
+/// What a restored process shares with others of its node: kept until they have found it.
+#[derive(Debug)]
+struct Shared {
+    folder: PathBuf,
+    #[allow(dead_code, reason = "held open")]
+    objects: Vec<OwnedFd>,
 }
 
 impl ProcessImages {
-    /// With blocks compressed like this.
-    pub fn new(compression: Compression) -> Self {
-        Self { compression, shared: Mutex::default() }
+    /// Written like this.
+    pub fn new(style: Images) -> Self {
+        let history = Mutex::new(Some(History::new(style.full_every)));
+        Self { style, history, shared: Mutex::default() }
+    }
+
+    /// As mpirun wants it, which has asked the coordinator whether it makes sense.
+    pub fn from_environment() -> Self {
+        let text = std::env::var(IMAGES).ok();
+        Self::new(text.and_then(|text| text.parse().ok()).unwrap_or_default())
     }
 }
 
@@ -76,8 +92,17 @@ impl ImageStore for ProcessImages {
             Picture::Child(pid) => pid as u32,
             Picture::InPause => source.program as u32,
         };
-        let options = WriteOptions { compression: self.compression, ..WriteOptions::default() };
-        let stats = outside::write_image(pid, source.description, to, &options);
+        let compression = self.style.compression;
+        let options = WriteOptions { compression, ..WriteOptions::default() };
+        // Another one may still be written, of a line that was given up: then this one is full.
+        let history = || self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let older = history().take();
+        let mut older = older.unwrap_or_else(|| History::new(self.style.full_every));
+        let known_as = images::known_as(to);
+        let description = source.description;
+        let stats =
+            outside::write_next_image(pid, description, to, &known_as, &options, &mut older);
+        *history() = Some(older);
         let stats = stats.map_err(|error| error.to_string())?;
         let checksum = checksum(to).map_err(|error| format!("{}: {error}", to.display()))?;
         Ok(Written { bytes: stats.file_bytes, raw_bytes: stats.touched_bytes, checksum })
@@ -90,6 +115,9 @@ impl ImageStore for ProcessImages {
         socket: RawFd,
         standard: [RawFd; 3],
     ) -> Result<Pid, String> {
+        // What was written since belongs to lines that may be dropped: the next image is full.
+        *self.history.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(History::new(self.style.full_every));
         let [input, output, error] = standard;
         let numbers = [(0, input), (1, output), (2, error), (GUARDIAN_FD_NUMBER, socket)];
         let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
@@ -98,23 +126,38 @@ impl ImageStore for ProcessImages {
         if let Some(folder) = &folder {
             make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         }
-        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = folder;
+        let keep = |objects| {
+            let shared = folder.map(|folder| Shared { folder, objects });
+            *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = shared;
+        };
         let options = RestoreOptions {
             supplied: copies.collect::<Result<_, String>>()?,
             shared,
             ..RestoreOptions::default()
         };
-        let child = outside::restore(image, options);
-        let child = child.map_err(|error| format!("{}: {error}", image.display()))?;
-        Ok(child.pid as Pid)
+        match outside::restore(image, options) {
+            Ok(child) => {
+                keep(child.shared);
+                Ok(child.pid as Pid)
+            }
+            Err(error) => {
+                keep(Vec::new());
+                Err(format!("{}: {error}", image.display()))
+            }
+        }
     }
 
     fn tidy(&self) {
-        let folder = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(folder) = folder {
-            // Another guardian of the node may have done it: all have been restored long ago.
-            let _ = std::fs::remove_dir_all(folder);
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(shared) = shared {
+            // Another guardian of the node may have done it.
+            let _ = std::fs::remove_dir_all(shared.folder);
         }
+    }
+
+    fn look(&self, image: &Path) -> Result<(), String> {
+        let looked = outside::inspect(image).map(drop);
+        looked.map_err(|error| format!("{}: {error}", image.display()))
     }
 
     fn check(&self, image: &Path) -> Result<Written, String> {

@@ -108,6 +108,10 @@ struct Events<'a> {
     start: Instant,
     /// Commands that take a line.
     commands: Vec<libc::pid_t>,
+    /// Lines that were asked for.
+    asked: usize,
+    /// Lines that are complete or have failed.
+    over: usize,
     /// Lines that are complete.
     lines: usize,
 }
@@ -120,7 +124,7 @@ impl<'a> Events<'a> {
             timeline.add(LOOK_EVERY, Event::Look);
         }
         let (commands, start) = (Vec::new(), Instant::now());
-        Self { job, nodes, timeline, faults, start, commands, lines: 0 }
+        Self { job, nodes, timeline, faults, start, commands, asked: 0, over: 0, lines: 0 }
     }
 
     /// Finds out what breaks when.
@@ -142,12 +146,16 @@ impl<'a> Events<'a> {
     /// Does what is due; true: everything is to be killed.
     fn happen(&mut self) -> Result<bool> {
         match self.timeline.due() {
-            // Before there is a job there is nobody to ask.
-            Some(Event::Checkpoint) if !self.job.stage.has_job() => {
+            // Before there is a job there is nobody to ask; and one line comes after the other.
+            Some(Event::Checkpoint) if !self.job.stage.has_job() || !self.commands.is_empty() => {
                 self.timeline.add(JOB_PATIENCE, Event::Checkpoint);
             }
             Some(Event::Checkpoint) => {
                 self.commands.push(self.job.start(&self.job.checkpoint())?);
+                self.asked += 1;
+                for (after, event) in self.job.options.after_order(self.asked) {
+                    self.timeline.add(after, event);
+                }
             }
             Some(Event::Kill(who)) if !who.kill() => {
                 eprintln!("xtask: cluster: --kill: there is no {who:?}");
@@ -166,6 +174,13 @@ impl<'a> Events<'a> {
         let Some(at) = self.commands.iter().position(|&command| command == pid) else { return };
         self.commands.swap_remove(at);
         self.lines += usize::from(status == 0);
+        self.over += 1;
+        if self.over == self.job.options.lines()
+            && let Some([file, text]) = self.job.options.write_after.as_deref()
+            && let Err(error) = fs::write(file, text)
+        {
+            eprintln!("xtask: cluster: --write-after: {file}: {error}");
+        }
         if self.lines == self.job.options.lines()
             && let Some(seconds) = self.job.options.kill_all_after
         {

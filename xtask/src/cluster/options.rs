@@ -30,7 +30,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub spare: u32,
     /// An MCA parameter for mpirun; it also replaces what xtask would set itself
-    #[arg(long, num_args = 2, value_names = ["KEY", "VALUE"])]
+    #[arg(long, num_args = 2, value_names = ["KEY", "VALUE"], allow_hyphen_values = true)]
     mca: Vec<String>,
     /// An environment variable for every rank
     #[arg(long = "env", value_name = "K=V")]
@@ -51,10 +51,11 @@ pub struct Options {
     #[arg(long, value_name = "SIZE")]
     pub shm_size: Option<String>,
     /// Take a global line at this time: `rustbtl checkpoint --all --wait` (several times if given
-    /// several times)
+    /// several times; one that is due before the last has ended waits for that)
     #[arg(long, value_name = "SECS")]
     checkpoint_at: Vec<f64>,
-    /// Kill a process at this time: mpirun, coordinator, agent (of some node), rank:N, guardian:N
+    /// Kill a process at this time: mpirun, coordinator, agent (of some node), rank:N, guardian:N.
+    /// L+SECS: so long after the L-th line of --checkpoint-at was asked for
     #[arg(long, num_args = 2, value_names = ["WHO", "SECS"])]
     kill: Vec<String>,
     /// Kill every process of every node at this time; exit code 137
@@ -78,6 +79,9 @@ pub struct Options {
     /// is not heard, and nobody is told
     #[arg(long, value_name = "I@SECS")]
     cut_node: Vec<Timed>,
+    /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
+    #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
+    pub write_after: Option<Vec<String>>,
     /// Run `rustbtl restart DIR` in place of a program
     #[arg(long, value_name = "DIR", conflicts_with = "plain")]
     pub restart: Option<PathBuf>,
@@ -166,12 +170,17 @@ impl Options {
         self.checkpoint_at.len()
     }
 
-    /// Who is killed, and when.
-    fn kills(&self) -> Result<Vec<(f64, Event)>> {
+    /// Who is killed, after how long, and after which line was asked for (0: after the start).
+    fn kills(&self) -> Result<Vec<(usize, f64, Event)>> {
         let one = |pair: &[String]| {
             let who = pair[0].parse().map_err(|why| failure!("--kill {}: {why}", pair[0]))?;
-            match pair[1].parse::<f64>() {
-                Ok(at) if (0.0..1e9).contains(&at) => Ok((at, Event::Kill(who))),
+            let (line, after) = pair[1].split_once('+').unwrap_or(("0", &pair[1]));
+            let line = line.parse().ok().filter(|line| *line <= self.checkpoint_at.len());
+            match (line, after.parse::<f64>()) {
+                (Some(line), Ok(at)) if (0.0..1e9).contains(&at) => {
+                    Ok((line, at, Event::Kill(who)))
+                }
+                (None, _) => fail!("--kill {} {}: there is no such line", pair[0], pair[1]),
                 _ => fail!("--kill {} {}: give a number of seconds", pair[0], pair[1]),
             }
         };
@@ -188,12 +197,19 @@ impl Options {
         kills.chain(lines).chain(ranks).chain(cuts).collect()
     }
 
+    /// What follows the order of a line, and after how long.
+    pub fn after_order(&self, line: usize) -> impl Iterator<Item = (Duration, Event)> {
+        let kills = self.kills().unwrap_or_default().into_iter();
+        let of_it = kills.filter(move |(of, ..)| *of == line);
+        of_it.map(|(_, after, event)| (Duration::from_secs_f64(after), event))
+    }
+
     /// What happens to the job, and when.
     pub fn timeline(&self) -> Timeline {
         let events = self.checkpoint_at.iter().map(|&at| (at, Event::Checkpoint));
         let events = events.chain(self.kill_all_at.map(|at| (at, Event::KillAll)));
-        let events = events.chain(self.kills().unwrap_or_default());
-        Timeline::new(events.map(|(at, event)| (Duration::from_secs_f64(at), event)))
+        let events = events.map(|(at, event)| (Duration::from_secs_f64(at), event));
+        Timeline::new(events.chain(self.after_order(0)))
     }
 
     /// More ranks than this machine has processors.
@@ -221,6 +237,10 @@ pub mod tests {
 
     #[test]
     fn mca_takes_two_words_and_can_be_repeated() {
+        let options =
+            parse("--nodes 2 --ppn 1 --mca a -1 --mca b 2 --report r.json -- prog --mca c 3");
+        assert_eq!(options.mca().next(), Some(("a", "-1")));
+        assert_eq!(options.report, Some("r.json".into()));
         let options = parse("--nodes 2 --ppn 1 --mca a 1 --mca b 2 -- prog --mca c 3");
         assert_eq!(options.mca().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
         assert_eq!(options.command, ["prog", "--mca", "c", "3"]);
@@ -255,6 +275,17 @@ pub mod tests {
     }
 
     #[test]
+    fn who_is_killed_after_a_line_is_not_killed_before() {
+        let words = "--nodes 1 --ppn 1 --checkpoint-at 5 --kill agent 1+0.5 --kill rank:0 7 -- p";
+        let options = parse(words);
+        assert!(options.check().is_ok());
+        let after: Vec<_> = options.after_order(1).collect();
+        assert_eq!(after, [(Duration::from_millis(500), Event::Kill("agent".parse().unwrap()))]);
+        let first = options.timeline().next_at().unwrap();
+        assert!(first > std::time::Instant::now() + Duration::from_secs(4));
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         assert!(parse("--nodes 0 --ppn 1 -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 0 -- p").check().is_err());
@@ -264,5 +295,6 @@ pub mod tests {
         assert!(parse("--nodes 1 --ppn 1 --kill orted 1 -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 1 --kill agent x -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 1 --kill rank:0 1.5 -- p").check().is_ok());
+        assert!(parse("--nodes 1 --ppn 1 --kill rank:0 1+1 -- p").check().is_err());
     }
 }

@@ -16,7 +16,7 @@ use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, fail, failure};
-use crate::{build, paths, sys};
+use crate::{build, paths, run, sys};
 
 /// What switches guardians on.
 const GUARD: [&str; 3] = ["--mca", "vprotocol_correlated_guard", "1"];
@@ -69,6 +69,8 @@ pub fn run(summary: &mut Summary) {
     summary.check("guardians: no place for lines", || no_place(&program));
     summary.check("guardians: an interval and no directory", || no_directory(&program));
     summary.check("guardians: an interval that makes no sense", || bad_interval(&program));
+    summary.check("guardians: a compression that does not exist", || bad_images(&program));
+    summary.check("guardians: ompi_info lists what they are told", listed);
     summary.check("guardians: a program that is missing", || no_program(&program));
 }
 
@@ -236,6 +238,44 @@ fn no_directory(program: &Path) -> Result<()> {
     outcome.must(outcome.said().contains("vprotocol_correlated_dir"), "it is not said what to do")
 }
 
+/// Refused before anything is started, with the parameter, the value and the choice.
+fn bad_images(program: &Path) -> Result<()> {
+    for (parameter, value, hint) in [
+        ("compression", "gzip", "choose none, lz4 or zstd"),
+        ("incremental", "999", "up to 255"),
+        ("incremental", "-3", "or 0 for full images only"),
+    ] {
+        let scratch = Scratch::new("guardians-images")?;
+        let lines = scratch.0.join("lines").display().to_string();
+        let place = ["--mca", "vprotocol_correlated_dir", &lines];
+        let parameter = format!("vprotocol_correlated_{parameter}");
+        let given = ["--mca", &parameter, value];
+        let outcome = Job::new(2, 1, &words(program, "well")).with(&place).with(&given).run()?;
+        outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
+        let problem = format!("{parameter} is {value:?}: ");
+        for word in [&problem, hint] {
+            outcome.must(outcome.said().contains(word), &format!("it should say `{word}`"))?;
+        }
+        outcome.must(!outcome.stdout.contains("sum"), "it was started all the same")?;
+    }
+    Ok(())
+}
+
+/// Parameters of mpirun and orteds are where users look for those of the component.
+fn listed() -> Result<()> {
+    let path = format!("{}:{}", paths::mca().display(), "SYSTEM_DEFAULT");
+    let mut command = Command::new("ompi_info");
+    command.args(["--param", "vprotocol", "correlated", "--level", "9"]);
+    let text = run::output(command.env("OMPI_MCA_mca_base_component_path", path))?;
+    for name in ["dir", "interval", "keep", "compression", "incremental"] {
+        let name = format!("\"vprotocol_correlated_{name}\"");
+        if !text.contains(&name) {
+            fail!("ompi_info does not list {name}:\n{text}");
+        }
+    }
+    Ok(())
+}
+
 fn bad_interval(program: &Path) -> Result<()> {
     for (interval, hint) in [("often", "often"), ("-3", "-3"), ("auto", "correlated_mtbf")] {
         let scratch = Scratch::new("guardians-interval")?;
@@ -246,6 +286,7 @@ fn bad_interval(program: &Path) -> Result<()> {
         let outcome = job.run()?;
         outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
         outcome.must(outcome.said().contains(hint), "it is not said why")?;
+        outcome.must(outcome.said().contains("coordinator"), "it was refused by somebody else")?;
         outcome.must(!outcome.stdout.contains("sum"), "it was started all the same")?;
     }
     Ok(())

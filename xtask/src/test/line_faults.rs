@@ -6,50 +6,49 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::job::{Job, Outcome};
-use super::lives::{self, RING, Shape, Undisturbed};
+use super::lives::{self, RING, Shape};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, failure};
 
 /// Where all of this runs.
 const SHAPE: Shape = (2, 2);
-/// When the first line is asked for, and the second, as a part of an undisturbed run.
-const LINES_AT: [f64; 2] = [0.35, 0.6];
-/// Moments are parts of at most so much: a run on a busy machine says little about the next.
-const SECONDS_COUNTED: f64 = 8.0;
+/// How far the job goes, and how far before the lines are over: it cannot end earlier, however slow
+/// the machine is.
+const ITERATIONS: u64 = 2000;
+const GATE: u64 = ITERATIONS / 2;
+/// When the first line is asked for, and the second, in seconds; it waits for the first.
+const LINES_AT: [&str; 2] = ["0.3", "0.6"];
+/// When a line is asked for that a new agent takes part in.
+const NEW_AGENT_AT: &str = "4";
 /// When somebody dies, in seconds after the second line was asked for: while ranks fall silent,
 /// while images are written, when they are about to be complete.
-const DELAYS: [f64; 3] = [0.02, 0.12, 0.3];
+const DELAYS: [&str; 3] = ["2+0.02", "2+0.12", "2+0.3"];
 
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("lines: faults while one is taken");
-    let mut known = Err(failure!("not run"));
+    let mut answer = String::new();
     let ready = summary.check("line faults: an undisturbed run", || {
         let scratch = Scratch::new("faults")?;
-        known = RING.undisturbed(SHAPE, &scratch).map(|mut known| {
-            // Time for two lines and what happens then.
-            known.iterations *= 2;
-            known.seconds = (2.0 * known.seconds).min(SECONDS_COUNTED);
-            known
-        });
-        let known = known.as_mut().map_err(|f| failure!("{f}"))?;
-        let whole = RING.job(SHAPE, known.iterations, &scratch)?.run()?;
-        known.answer = lives::hash(&whole)?;
+        lives::open_gate(&scratch, ITERATIONS)?;
+        answer = lives::hash(&RING.job(SHAPE, ITERATIONS, &scratch)?.run()?)?;
         Ok(())
     });
-    let (true, Ok(known)) = (ready, known) else { return };
-    for delay in DELAYS {
-        let after = format!("{:.0} ms after the order", delay * 1e3);
-        summary
-            .check(&format!("line faults: rank killed {after}"), || dies(&known, "rank:1", delay));
-        summary.check(&format!("line faults: mpirun killed {after}"), || {
-            dies(&known, "mpirun", delay)
-        });
-        summary.check(&format!("line faults: agent killed {after}"), || goes_on(&known, delay));
+    if !ready {
+        return;
     }
-    summary.check("line faults: the disk is full", || full_disk(&known));
-    summary.check("line faults: damaged images are refused", || damaged(&known));
+    for delay in DELAYS {
+        let after = format!("{} s after the order", &delay[2..]);
+        summary
+            .check(&format!("line faults: rank killed {after}"), || dies(&answer, "rank:1", delay));
+        summary.check(&format!("line faults: mpirun killed {after}"), || {
+            dies(&answer, "mpirun", delay)
+        });
+        summary.check(&format!("line faults: agent killed {after}"), || goes_on(&answer, delay));
+    }
+    summary.check("line faults: the disk is full", || full_disk(&answer));
+    summary.check("line faults: damaged images are refused", || damaged(&answer));
     summary.check("line faults: a folder that cannot be written", unwritable);
 }
 
@@ -61,33 +60,37 @@ struct Case {
 }
 
 impl Case {
-    fn new(known: &Undisturbed) -> Result<Case> {
+    fn new() -> Result<Case> {
         let scratch = Scratch::new("faults")?;
         let lines = lives::lines_folder(&scratch)?;
-        let mut job = RING.job(SHAPE, known.iterations, &scratch)?;
+        lives::open_gate(&scratch, GATE)?;
+        let mut job = RING.job(SHAPE, ITERATIONS, &scratch)?;
         job.seconds = 120;
         Ok(Case { job: lives::with_lines(job, &lines), scratch, lines })
     }
 
-    /// Asks for lines at these parts of the run.
-    fn lines_at(&self, known: &Undisturbed, parts: &[f64]) -> Job {
+    /// Asks for lines at these times.
+    fn lines_at(&self, times: &[&str]) -> Job {
         let mut job = self.job.clone();
-        for part in parts {
-            job = job.with(&["--checkpoint-at", &format!("{:.3}", part * known.seconds)]);
+        for time in times {
+            job = job.with(&["--checkpoint-at", time]);
         }
         job
     }
 
-    /// Every line that looks whole is whole, and the job goes on from the last one.
-    fn restarts(&self, known: &Undisturbed) -> Result<()> {
-        lives::verify(&self.lines)?;
-        let outcome = lives::restart(SHAPE, &self.lines, &self.scratch).run()?;
-        RING.must_answer(&outcome, &self.scratch, &known.answer)
+    /// The job ends when these lines are over.
+    fn ends_after(&self, job: Job) -> Job {
+        let gate = lives::gate(&self.scratch).display().to_string();
+        job.with(&["--write-after", &gate, &ITERATIONS.to_string()])
     }
-}
 
-fn kill(job: Job, known: &Undisturbed, who: &str, delay: f64) -> Job {
-    job.with(&["--kill", who, &format!("{:.3}", LINES_AT[1] * known.seconds + delay)])
+    /// Every line that looks whole is whole, and the job goes on from the last one.
+    fn restarts(&self, answer: &str) -> Result<()> {
+        lives::verify(&self.lines)?;
+        lives::open_gate(&self.scratch, ITERATIONS)?;
+        let outcome = lives::restart(SHAPE, &self.lines, &self.scratch).run()?;
+        RING.must_answer(&outcome, &self.scratch, answer)
+    }
 }
 
 fn complete(outcome: &Outcome) -> usize {
@@ -95,43 +98,43 @@ fn complete(outcome: &Outcome) -> usize {
 }
 
 /// The job ends with it, as stock jobs do.
-fn dies(known: &Undisturbed, who: &str, delay: f64) -> Result<()> {
-    let case = Case::new(known)?;
-    let job = kill(case.lines_at(known, &LINES_AT), known, who, delay);
-    let outcome = job.run()?;
+fn dies(answer: &str, who: &str, delay: &str) -> Result<()> {
+    let case = Case::new()?;
+    let outcome = case.lines_at(&LINES_AT).with(&["--kill", who, delay]).run()?;
     outcome.must(!outcome.stderr.contains("there is no"), "nobody was killed")?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
     outcome.must(complete(&outcome) >= 1, "the first line should be complete")?;
-    case.restarts(known)
+    case.restarts(answer)
 }
 
 /// The agent is replaced, the job goes on, and later lines are taken.
-fn goes_on(known: &Undisturbed, delay: f64) -> Result<()> {
-    let case = Case::new(known)?;
-    let job = case.lines_at(known, &[LINES_AT[0], LINES_AT[1], 0.8]);
-    let outcome = kill(job, known, "agent", delay).run()?;
+fn goes_on(answer: &str, delay: &str) -> Result<()> {
+    let case = Case::new()?;
+    let job = case.lines_at(&[LINES_AT[0], LINES_AT[1], NEW_AGENT_AT]);
+    let outcome = case.ends_after(job.with(&["--kill", "agent", delay])).run()?;
     outcome.must(!outcome.stderr.contains("there is no"), "nobody was killed")?;
-    RING.must_answer(&outcome, &case.scratch, &known.answer)?;
+    RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) >= 2, "a line with the new agent should be complete")?;
     lives::nothing_left(&case.lines)?;
-    case.restarts(known)
+    case.restarts(answer)
 }
 
 /// The second line does not fit: it fails with a message; the job and the first line do not.
-fn full_disk(known: &Undisturbed) -> Result<()> {
-    let case = Case::new(known)?;
-    let killed = ["--kill-all-after", "0.1"];
-    case.lines_at(known, &LINES_AT[..1]).with(&killed).run()?;
+fn full_disk(answer: &str) -> Result<()> {
+    let case = Case::new()?;
+    case.lines_at(&LINES_AT[..1]).with(&["--kill-all-after", "0.1"]).run()?;
     let bytes = lives::images(&case.lines)?.iter().map(|image| size(image)).sum::<Result<u64>>()?;
-    let case = Case::new(known)?;
+    // Its folders have the same names.
+    drop(case);
+    let case = Case::new()?;
     let disk = ["--disk", &case.lines.display().to_string(), &format!("{}k", bytes * 3 / 2048)];
-    let outcome = case.lines_at(known, &LINES_AT).with(&disk).run()?;
-    RING.must_answer(&outcome, &case.scratch, &known.answer)?;
+    let outcome = case.ends_after(case.lines_at(&LINES_AT)).with(&disk).run()?;
+    RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) == 1, "one line should be complete")?;
     let said = outcome.stderr.contains("No space left on device");
     outcome.must(said, "it should say that the disk is full")?;
     lives::nothing_left(&case.lines)?;
-    case.restarts(known)
+    case.restarts(answer)
 }
 
 fn size(file: &Path) -> Result<u64> {
@@ -139,10 +142,9 @@ fn size(file: &Path) -> Result<u64> {
 }
 
 /// Refused with the reason, before any process is started.
-fn damaged(known: &Undisturbed) -> Result<()> {
-    let case = Case::new(known)?;
-    let killed = ["--kill-all-after", "0.1"];
-    case.lines_at(known, &LINES_AT[..1]).with(&killed).run()?;
+fn damaged(answer: &str) -> Result<()> {
+    let case = Case::new()?;
+    case.lines_at(&LINES_AT[..1]).with(&["--kill-all-after", "0.1"]).run()?;
     let images = lives::images(&case.lines)?;
     let image = images.last().ok_or_else(|| failure!("there are no images"))?;
     let shown = || image.display().to_string();
@@ -168,7 +170,7 @@ fn damaged(known: &Undisturbed) -> Result<()> {
     fs::remove_file(image).context(shown)?;
     refused("not there")?;
     fs::write(image, &good).context(shown)?;
-    case.restarts(known)
+    case.restarts(answer)
 }
 
 /// Said at once, not when the first line is due.

@@ -1,14 +1,15 @@
 //! Jobs that are checkpointed while they run, killed altogether, and started again from their last
 //! global line, on the same and on other nodes: the answer must be that of an undisturbed run.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::job::Job;
 use super::lives::{self, FILES, FORTRAN, OPENMP, PYTHON, Program, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::Result;
+use crate::error::{Context, Result, fail};
 use crate::paths;
 
 /// What runs, where it starts, and where it is started again.
@@ -20,12 +21,6 @@ const CASES: [(Program, Shape, &[Shape]); 5] = [
     (FILES, (2, 2), &[(2, 2)]),
 ];
 
-/// A restarted job that is checkpointed and restarted again. Not in the usual run: see the ledger.
-pub fn run_several_lives(summary: &mut Summary) {
-    summary.tier("lines: several lives");
-    summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
-}
-
 /// Runs them all.
 pub fn run(summary: &mut Summary) {
     summary.tier("lines: checkpoint, kill -9 of everything, restart");
@@ -33,6 +28,8 @@ pub fn run(summary: &mut Summary) {
         let title = format!("{}: {nodes} × {ppn}", program.name);
         summary.check(&title, || survives(program, (*nodes, *ppn), restarts));
     }
+    summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
+    summary.check("ring with a hash: images that build on older ones", increments);
     summary.check("a program that asks for its line: 2 × 2", asks);
 }
 
@@ -40,7 +37,10 @@ fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
     let scratch = Scratch::new("lines")?;
     let known = program.undisturbed(shape, &scratch)?;
     let lines = lives::lines_folder(&scratch)?;
+    // On a machine as quick as before it dies in the middle of its work; on a quicker one it waits.
+    lives::open_gate(&scratch, known.iterations * 6 / 10)?;
     killed(&program.job(shape, known.iterations, &scratch)?, &lines, 0.4 * known.seconds)?;
+    lives::open_gate(&scratch, lives::GATE_OPEN)?;
     for &shape in restarts {
         let outcome = lives::restart(shape, &lines, &scratch).run()?;
         program.must_answer(&outcome, &scratch, &known.answer)?;
@@ -48,21 +48,70 @@ fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
     lives::nothing_left(&lines)
 }
 
-/// Dies in the middle of each of its lives, the last one excepted.
+/// Dies in the middle of each of its lives, the last one excepted. How far each may come is not a
+/// question of time.
 fn several_lives() -> Result<()> {
+    const ITERATIONS: u64 = 2000;
     let scratch = Scratch::new("lives")?;
-    let known = RING.undisturbed((2, 2), &scratch)?;
     let lines = lives::lines_folder(&scratch)?;
-    let job = RING.job((2, 2), 4 * known.iterations, &scratch)?;
-    let whole = job.run()?;
-    let answer = lives::hash(&whole)?;
-    whole.must(whole.code == 0 && answer != known.answer, "the longer run")?;
-    let at = 0.3 * known.seconds;
-    killed(&job, &lines, at)?;
-    for shape in [(4, 1), (2, 2)] {
-        killed(&lives::restart(shape, &lines, &scratch), &lines, at)?;
+    let job = RING.job((2, 2), ITERATIONS, &scratch)?;
+    lives::open_gate(&scratch, ITERATIONS)?;
+    let answer = lives::hash(&job.run()?)?;
+    lives::open_gate(&scratch, ITERATIONS / 4)?;
+    killed(&job, &lines, 0.3)?;
+    for (life, shape) in [(2, (4, 1)), (3, (2, 2))] {
+        lives::open_gate(&scratch, life * ITERATIONS / 4)?;
+        killed(&lives::restart(shape, &lines, &scratch), &lines, 0.3)?;
     }
-    let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
+    lives::open_gate(&scratch, ITERATIONS)?;
+    let outcome = lives::restart((1, 4), &lines, &scratch).run()?;
+    RING.must_answer(&outcome, &scratch, &answer)
+}
+
+/// Three lines, of which the last is kept: what it needs of the others is kept with it, and is not
+/// used if it is not what it was.
+fn increments() -> Result<()> {
+    const ITERATIONS: u64 = 2000;
+    let scratch = Scratch::new("increments")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let job = RING.job((2, 2), ITERATIONS, &scratch)?;
+    lives::open_gate(&scratch, ITERATIONS)?;
+    let answer = lives::hash(&job.run()?)?;
+    lives::open_gate(&scratch, ITERATIONS / 2)?;
+    let mut job = lives::with_lines(job, &lines);
+    for (key, value) in [("compression", "zstd"), ("incremental", "8"), ("keep", "1")] {
+        job = job.with(&["--mca", &format!("vprotocol_correlated_{key}"), value]);
+    }
+    let times = ["--checkpoint-at", "0.3", "--checkpoint-at", "0.4"];
+    killed(&job.with(&times), &lines, 0.5)?;
+    let images = lives::images(&lines)?;
+    let (Some(image), 4) = (images.last(), images.len()) else {
+        fail!("one line should be kept: {images:?}");
+    };
+    let base = PathBuf::from(format!("{}.base-2", image.display()));
+    let whole = fs::read(&base).context(|| base.display().to_string())?;
+    let size = fs::metadata(image).context(|| image.display().to_string())?.len();
+    if size >= whole.len() as u64 * 2 {
+        fail!("{} has {size} bytes, as if it were a full image", image.display());
+    }
+    lives::verify(&lines)?;
+    let refused = |what: &str| {
+        let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
+        outcome.must(outcome.code != 0, &format!("{what}: it should be refused"))?;
+        let named = outcome.said().contains(&base.display().to_string());
+        outcome.must(named, &format!("{what}: it should name what is wrong"))
+    };
+    let write = |bytes: &[u8]| fs::write(&base, bytes).context(|| base.display().to_string());
+    let mut bad = whole.clone();
+    let end = bad.len() - 9;
+    bad[end] ^= 1;
+    write(&bad)?;
+    refused("damaged")?;
+    fs::remove_file(&base).context(|| base.display().to_string())?;
+    refused("not there")?;
+    write(&whole)?;
+    lives::open_gate(&scratch, ITERATIONS)?;
+    let outcome = lives::restart((1, 4), &lines, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &answer)
 }
 

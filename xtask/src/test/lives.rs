@@ -38,7 +38,8 @@ pub enum What {
         source: &'static str,
         /// Iterations to begin with.
         iterations: u64,
-        /// Arguments behind the iterations; `FOLDER` is one that it may write to.
+        /// Arguments behind the iterations; `FOLDER` is one that it may write to, `GATE` the file
+        /// that says how far it may go (see [`open_gate`]).
         arguments: &'static [&'static str],
     },
     /// HPCC, which writes a file.
@@ -61,27 +62,27 @@ pub struct Undisturbed {
 /// Sends messages of all sizes round a ring.
 pub const RING: Program = Program {
     name: "ring with a hash",
-    what: What::Hash { source: "hash_ring.c", iterations: 2000, arguments: &["20000"] },
+    what: What::Hash { source: "hash_ring.c", iterations: 2000, arguments: &["20000", "GATE"] },
 };
 /// OpenMP and MPI.
 pub const OPENMP: Program = Program {
     name: "OpenMP",
-    what: What::Hash { source: "omp_hash.c", iterations: 500, arguments: &[] },
+    what: What::Hash { source: "omp_hash.c", iterations: 500, arguments: &["GATE"] },
 };
 /// Fortran.
 pub const FORTRAN: Program = Program {
     name: "Fortran",
-    what: What::Hash { source: "fortran_hash.f90", iterations: 4000, arguments: &[] },
+    what: What::Hash { source: "fortran_hash.f90", iterations: 4000, arguments: &["GATE"] },
 };
 /// Python with numpy and mpi4py.
 pub const PYTHON: Program = Program {
     name: "Python with numpy and mpi4py",
-    what: What::Hash { source: "numpy_hash.py", iterations: 500, arguments: &[] },
+    what: What::Hash { source: "numpy_hash.py", iterations: 500, arguments: &["GATE"] },
 };
 /// Files of its own and MPI-IO.
 pub const FILES: Program = Program {
     name: "files and MPI-IO",
-    what: What::Hash { source: "file_hash.c", iterations: 2000, arguments: &["FOLDER"] },
+    what: What::Hash { source: "file_hash.c", iterations: 2000, arguments: &["FOLDER", "GATE"] },
 };
 /// HPCC with a small input.
 pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
@@ -118,9 +119,16 @@ impl Program {
         } else {
             vec![mpi::compile_with(&source, &["-fopenmp"])?.display().to_string()]
         };
+        if !gate(scratch).exists() {
+            open_gate(scratch, GATE_OPEN)?;
+        }
         command.push(iterations.to_string());
         let folder = scratch.0.display().to_string();
-        let place = |word: &&str| if *word == "FOLDER" { folder.clone() } else { word.to_string() };
+        let place = |word: &&str| match *word {
+            "FOLDER" => folder.clone(),
+            "GATE" => gate(scratch).display().to_string(),
+            _ => word.to_string(),
+        };
         command.extend(arguments.iter().map(place));
         Ok(command)
     }
@@ -175,6 +183,21 @@ impl Program {
         let found = self.answer(outcome, scratch)?;
         outcome.must(found == answer, &format!("it says `{found}`, it should say `{answer}`"))
     }
+}
+
+/// As far as programs go.
+pub const GATE_OPEN: u64 = i32::MAX as u64;
+
+/// The file that says how far a program may go: all the way, unless [`open_gate`] says less.
+pub fn gate(scratch: &Scratch) -> PathBuf {
+    scratch.0.join("gate")
+}
+
+/// Lets programs go through so many iterations: a job that must not end before something has
+/// happened cannot.
+pub fn open_gate(scratch: &Scratch, iterations: u64) -> Result<()> {
+    let file = gate(scratch);
+    fs::write(&file, iterations.to_string()).context(|| file.display().to_string())
 }
 
 /// Processes in rows and columns.

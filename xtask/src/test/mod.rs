@@ -73,7 +73,6 @@ pub fn run(options: &Options) -> Result<()> {
             lines::run(&mut summary);
             replay::run(&mut summary);
             if options.line_faults {
-                lines::run_several_lives(&mut summary);
                 line_faults::run(&mut summary);
             }
             guardians::run(&mut summary);

@@ -48,8 +48,7 @@ pub fn describe(
             thread(subject, &notes, (0, (&raw const *slot).addr() as u64, stack), sheet, text)?;
         }
     }
-    let mut own = own_slot();
-    own.tid = raw::plain(libc::SYS_gettid, [0; 4]).map_err(Stop::system("gettid"))? as u32;
+    let own = own_notes().map_err(Stop::system("gettid"))?;
     let stack = ((subject.context.stack - FRAME_GAP) & !15) - 8;
     thread(subject, &own, (1, subject.context_address, stack), sheet, text)
 }
@@ -108,13 +107,15 @@ pub(crate) fn enabled_state() -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-fn own_slot() -> Notes {
-    let mut slot = Notes::default();
+/// What there is to know of this thread.
+pub fn own_notes() -> Result<Notes, Errno> {
+    let tid = raw::plain(libc::SYS_gettid, [0; 4])? as u32;
+    let mut slot = Notes { tid, ..Notes::default() };
     own_registers(&mut slot);
     own_robust_list(&mut slot);
     let a = [libc::PR_GET_TID_ADDRESS as usize, 0, 0, 0, 0];
     let _ = raw::fill(libc::SYS_prctl, a, 1, &mut slot.tid_address);
-    slot
+    Ok(slot)
 }
 
 fn thread(

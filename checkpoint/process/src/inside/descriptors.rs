@@ -226,11 +226,7 @@ fn understand<'a>(
     descriptor.b = seen.stat.st_size as u64;
     descriptor.data = seen.name;
     match shape {
-        libc::S_IFREG
-            if seen.stat.st_nlink == 0
-                || seen.name.starts_with(b"/memfd:")
-                || crate::is_shared_place(seen.name) =>
-        {
+        libc::S_IFREG if seen.stat.st_nlink == 0 || seen.name.starts_with(b"/memfd:") => {
             descriptor.kind = record::DESCRIPTOR_UNNAMED;
         }
         libc::S_IFREG => descriptor.kind = record::DESCRIPTOR_FILE,

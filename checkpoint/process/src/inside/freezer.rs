@@ -7,7 +7,8 @@ use super::descriptors::{self, Rooms};
 use super::kept::{self, Kept};
 use super::letter::{LETTER_BYTES, Letter};
 use super::memory::{self, Copies};
-use super::park::{Board, FREE, GONE, LEFT, Notes, PARKED, REBORN, SLOTS_MAX};
+use super::old_ids::OldIds;
+use super::park::{Board, FREE, GONE, LEFT, Notes, PARKED, REBORN, SLOTS_MAX, Slot};
 use super::proc_files::{self, Path, Piece};
 use super::save::{self, Context};
 use super::sheet::{Sheet, Table};
@@ -36,6 +37,7 @@ pub struct Freezer {
     maps: Table<u8>,
     copies: Copies,
     letter: Table<u8>,
+    old_ids: OldIds,
     /// It belongs to its thread.
     thread: PhantomData<*mut ()>,
 }
@@ -98,6 +100,7 @@ impl Freezer {
             maps: parts.3.map_err(room)?,
             copies: Copies::new().map_err(room)?,
             letter,
+            old_ids: OldIds::new().map_err(room)?,
             thread: PhantomData,
         })
     }
@@ -147,6 +150,9 @@ impl Freezer {
         if own == raw::plain(libc::SYS_getpid, [0; 4]) {
             return Err(Stop::Hook("the main thread cannot be the checkpoint thread"));
         }
+        self.old_ids
+            .look()
+            .map_err(Stop::system("room for functions that threads are named to"))?;
         self.copies.look_for_not_forked(&mut self.rooms.text)?;
         self.wait_until(20_000, |state| state == LEFT, "is still on its way out of the last one")?;
         for slot in &self.board.slots[..self.count] {
@@ -320,6 +326,9 @@ impl Job<'_, '_> {
         };
         self.timings.clone_us = since(&mut at);
         self.freezer.copies.free();
+        if let Some(hook) = &mut self.options.before_release {
+            hook();
+        }
         way
     }
 
@@ -401,6 +410,10 @@ impl Freezer {
             of.map_or(old, |notes| notes.tid)
         };
         self.kept.put_back(new_tid);
+        let own = describe::own_notes().map_err(Stop::system("gettid"))?;
+        let threads = slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) == REBORN);
+        let threads = threads.map(Slot::notes).chain([own]);
+        self.old_ids.put_in_place(threads, letter.same_ids);
         for slot in slots {
             let notes = slot.notes();
             kept::send_to_thread(notes.tid, notes.pending);

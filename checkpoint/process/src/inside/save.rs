@@ -19,6 +19,24 @@ pub struct Context {
     pub argument: u64,
 }
 
+/// A function of these instructions that returns in the place of `save`: what `save` has pushed is
+/// taken from the stack again, so both ways out undo the same.
+macro_rules! and_return {
+    ($($line:literal),* $(,)?) => {
+        naked_asm!(
+            $($line,)*
+            "add rsp, 24",
+            "pop r15",
+            "pop r14",
+            "pop r13",
+            "pop r12",
+            "pop rbx",
+            "pop rbp",
+            "ret",
+        )
+    };
+}
+
 /// Saves what a function must preserve, calls `body(argument)`, gives back what it returns.
 ///
 /// # Safety
@@ -29,7 +47,7 @@ pub unsafe extern "C" fn save(
     body: extern "C" fn(u64) -> u64,
     argument: u64,
 ) -> u64 {
-    naked_asm!(
+    and_return!(
         "push rbp",
         "push rbx",
         "push r12",
@@ -42,14 +60,6 @@ pub unsafe extern "C" fn save(
         "mov [rdi], rsp",
         "mov rdi, rdx",
         "call rsi",
-        "add rsp, 24",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "ret",
     )
 }
 
@@ -59,21 +69,13 @@ pub unsafe extern "C" fn save(
 /// Only in a restored process, once, in the thread that was in `save`.
 #[unsafe(naked)]
 pub unsafe extern "C" fn resume(context: *mut Context) -> ! {
-    naked_asm!(
+    and_return!(
         "mov rsp, [rdi]",
         "ldmxcsr [rsp]",
         "fldcw [rsp + 4]",
         "mov rax, [rdi + 8]",
         "mov rdi, [rdi + 16]",
         "call rax",
-        "add rsp, 24",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "ret",
     )
 }
 

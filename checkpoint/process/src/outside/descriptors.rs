@@ -99,6 +99,10 @@ impl Descriptors<'_> {
         let nonblock = flags & libc::O_NONBLOCK as u64;
         let (a, b) = (descriptor.a, descriptor.b);
         match descriptor.kind {
+            // What is mapped, too, is one object, whatever has become of its name.
+            record::DESCRIPTOR_FILE if self.object_of(descriptor).is_some() => {
+                self.open_object(hands, descriptor)
+            }
             record::DESCRIPTOR_FILE | record::DESCRIPTOR_PATH => {
                 let fd = open_path(hands, descriptor.data, flags)?;
                 if descriptor.kind == record::DESCRIPTOR_FILE {
@@ -106,15 +110,7 @@ impl Descriptors<'_> {
                 }
                 Ok(fd)
             }
-            record::DESCRIPTOR_UNNAMED => {
-                let object = self.objects.get(&(descriptor.device, descriptor.inode));
-                let object = object.ok_or(ImageError::Value("a file without content"))?;
-                let kept = (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK) as u64;
-                let path = format!("/proc/self/fd/{object}");
-                let fd = open_path(hands, path.as_bytes(), flags & kept)?;
-                position(hands, fd, descriptor)?;
-                Ok(fd)
-            }
+            record::DESCRIPTOR_UNNAMED => self.open_object(hands, descriptor),
             record::DESCRIPTOR_EVENT => {
                 let kind = nonblock | b & 1; // EFD_SEMAPHORE is 1
                 let fd = hands.call(libc::SYS_eventfd2, [0, kind, 0, 0, 0, 0])?;
@@ -143,6 +139,21 @@ impl Descriptors<'_> {
             record::DESCRIPTOR_LISTENER | record::DESCRIPTOR_SOCKET => socket(hands, descriptor),
             _ => Err(ImageError::Value("kind of descriptor").into()),
         }
+    }
+
+    /// Where the restorer has the object that this descriptor is of, if it is one.
+    fn object_of(&self, descriptor: &Descriptor<'_>) -> Option<RawFd> {
+        self.objects.get(&(descriptor.device, descriptor.inode)).copied()
+    }
+
+    /// Opens an object that was given to the restorer.
+    fn open_object(&self, hands: &mut Hands, file: &Descriptor<'_>) -> Result<u64, OutsideError> {
+        let object = self.object_of(file).ok_or(ImageError::Value("a file without content"))?;
+        let kept = (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK) as u64;
+        let path = format!("/proc/self/fd/{object}");
+        let fd = open_path(hands, path.as_bytes(), u64::from(file.flags) & kept)?;
+        position(hands, fd, file)?;
+        Ok(fd)
     }
 
     /// A pipe with its content.

@@ -1,56 +1,51 @@
-//! Objects that are mapped shared (or were files without a name): put together again in a file on
-//! a tmpfs, where several processes meet, or in memory of one process.
+//! Objects that are mapped shared (or were files without a name): put together again in memory that
+//! has no name, so that the next picture finds them as what they are. Where several processes share
+//! one, they find it by way of a meeting place (`meeting.rs`).
 //!
 //! Invariant: each page of an object is written once, by the first process that has it, before any
 //! process runs that could change it; a page that is there is not written again. So the order in
 //! which processes are restored does not matter, nor that some of them run already.
 
-use super::image_file::ImageFile;
+use super::image_file::{ImageFile, Rooms};
+use super::meeting::{Meeting, memory};
 use super::{OutsideError, SharedPlace};
 use rustbtl_checkpoint::image::Block;
 use rustbtl_checkpoint::image::record::SharedObject;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Makes the object, or finds it, and fills what is missing.
+/// Makes the object, or finds it, and fills what is missing. `origin`: the machine that it is of.
 pub fn make(
     image: &ImageFile,
     object: &SharedObject<'_>,
+    origin: &str,
     bytes: u64,
     place: Option<&SharedPlace>,
 ) -> Result<File, OutsideError> {
     let shown = String::from_utf8_lossy(object.path).into_owned();
     let failed = || OutsideError::system(format!("shared memory {shown}"));
-    let file = match place {
+    // Nobody else fills it, or looks at what is not filled, until this is dropped.
+    let meeting = match place {
         Some(place) => {
-            let name = format!("{}-{:x}-{:x}", place.key, object.device, object.inode);
-            let path = place.folder.join(name);
-            let mut options = OpenOptions::new();
-            let options = options.read(true).write(true).create(true).mode(0o600);
-            let options = options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
-            options.open(&path).map_err(OutsideError::system(path.display().to_string()))?
+            let of = format!("{origin}-{:x}-{:x}", object.device, object.inode);
+            Some(Meeting::hold(place, &of)?)
         }
-        None => memory()?,
+        None => None,
     };
-    // SAFETY: waits for whoever fills it; the lock ends with the file's last descriptor or below.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
-        return Err(OutsideError::last(format!("locking shared memory {shown}")));
-    }
+    let file = meeting.as_ref().map_or_else(memory, Meeting::object)?;
     if file.metadata().map_err(failed())?.len() < bytes {
         file.set_len(bytes).map_err(failed())?;
     }
-    let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+    let mut rooms = Rooms::default();
     let own = image.blocks.iter().filter(|block| u32::from(block.space) == object.space);
     for block in own {
-        let data = image.block(block, &mut stored, &mut unpacked)?;
+        let data = image.block(block, &mut rooms)?;
         fill(&file, block, data).map_err(failed())?;
     }
-    // SAFETY: our own lock.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
     Ok(file)
 }
 
@@ -59,7 +54,6 @@ pub fn make(
 /// processes may be gone, or others.
 pub fn path_of<'a>(path: &'a [u8], detached: &[PathBuf]) -> Option<&'a Path> {
     let named = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
-    let named = named && !crate::is_shared_place(path);
     let path = Some(Path::new(OsStr::from_bytes(path))).filter(|_| named)?;
     let session = path.components().any(|part| {
         let part = part.as_os_str().as_bytes();
@@ -77,10 +71,10 @@ pub fn write_back(
 ) -> Result<File, OutsideError> {
     let failed = || OutsideError::system(format!("{} (it was mapped shared)", path.display()));
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed())?;
-    let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+    let mut rooms = Rooms::default();
     let bytes = file.metadata().map_err(failed())?.len();
     for block in image.blocks.iter().filter(|block| u32::from(block.space) == object.space) {
-        let data = image.block(block, &mut stored, &mut unpacked)?;
+        let data = image.block(block, &mut rooms)?;
         // The last page of a file is only partly the file's.
         let inside = bytes.saturating_sub(block.address).min(data.len() as u64) as usize;
         file.write_all_at(&data[..inside], block.address).map_err(failed())?;
@@ -114,14 +108,4 @@ fn fill(file: &File, block: &Block, data: &[u8]) -> std::io::Result<()> {
 fn nothing_there() -> std::io::Result<Option<u64>> {
     let error = std::io::Error::last_os_error();
     if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }
-}
-
-fn memory() -> Result<File, OutsideError> {
-    // SAFETY: the name is a constant.
-    let fd = unsafe { libc::memfd_create(c"rustbtl-shared".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(OutsideError::last("memfd_create for shared memory"));
-    }
-    // SAFETY: just created, nobody else has it.
-    Ok(unsafe { File::from_raw_fd(fd) })
 }

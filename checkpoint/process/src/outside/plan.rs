@@ -40,6 +40,8 @@ pub struct Plan<'a> {
     pub auxiliary: &'a [u8],
     /// The kernel's code.
     pub kernel_code: &'a [u8],
+    /// The machine: shared objects of two have nothing to do with each other.
+    pub origin: &'a str,
     processor: &'a [u8],
     folder: &'a [u8],
 }
@@ -52,6 +54,7 @@ impl<'a> Plan<'a> {
         let (mut threads, mut mappings, mut objects) = (Vec::new(), Vec::new(), Vec::new());
         let (mut auxiliary, mut kernel_code) = (&[][..], &[][..]);
         let (mut processor, mut folder) = (&[][..], &[][..]);
+        let mut origin = "";
         let mut descriptors = Descriptors::default();
         for record in image.records() {
             match record {
@@ -65,6 +68,11 @@ impl<'a> Plan<'a> {
                 Record::AuxiliaryVector(vector) => auxiliary = vector.bytes,
                 Record::KernelCode(code) => kernel_code = code.bytes,
                 Record::Processor(found) => processor = found.flags,
+                Record::Origin(found) => {
+                    let fine = found.boot.iter().all(|byte| byte.is_ascii_hexdigit());
+                    let text = std::str::from_utf8(found.boot).ok().filter(|_| fine);
+                    origin = text.ok_or(ImageError::Value("name of the machine"))?;
+                }
                 Record::WorkingDirectory(found) => folder = found.path,
                 _ => {}
             }
@@ -80,6 +88,7 @@ impl<'a> Plan<'a> {
             fields,
             auxiliary,
             kernel_code,
+            origin,
             processor,
             folder,
         };

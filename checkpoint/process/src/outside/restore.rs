@@ -5,7 +5,7 @@
 //! thread, which lets them go when the process is complete.
 
 use super::hands::{Call, Hands, Start, span};
-use super::image_file::ImageFile;
+use super::image_file::{ImageFile, Rooms};
 use super::object;
 use super::pages;
 use super::plan::Plan;
@@ -42,7 +42,8 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Ou
     restoring.letter(same_ids, &muted, &options.payload)?;
     let pid = restoring.go()?;
     let restore_us = start.elapsed().as_micros() as u64;
-    Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us })
+    let shared = objects.into_values().map(Into::into).collect();
+    Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us, shared })
 }
 
 /// Shared objects with their content, by device and inode.
@@ -77,7 +78,7 @@ fn make_objects(
         let named = object::path_of(shared.path, &options.detached).filter(|_| writes);
         let file = match named {
             Some(path) => object::write_back(image, shared, path)?,
-            None => object::make(image, shared, bytes, options.shared.as_ref())?,
+            None => object::make(image, shared, plan.origin, bytes, options.shared.as_ref())?,
         };
         made.insert(key, file);
     }
@@ -273,9 +274,9 @@ impl<'a, 'b> Restoring<'a, 'b> {
         let blocks: Vec<_> = image.blocks.iter().filter(|block| block.space == 0).collect();
         let next = AtomicUsize::new(0);
         let worker = || -> Result<(), OutsideError> {
-            let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+            let mut rooms = Rooms::default();
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let data = image.block(block, &mut stored, &mut unpacked)?;
+                let data = image.block(block, &mut rooms)?;
                 let writing = OutsideError::system("writing the memory of the new process");
                 pages::write(pid, block.address, data).map_err(writing)?;
             }

@@ -1,38 +1,31 @@
 //! Writing an image: what the process says of itself, and its memory, read from outside.
 
 use super::build_id::FileMark;
+use super::history::History;
 use super::image_file::Draft;
 use super::maps::{self, Usage};
-use super::pages::{self, Memory, PAGE};
+use super::pages::Memory;
+use super::store::{Piece, Stored, store};
 use super::{ImageStats, OutsideError, WriteOptions};
 use crate::inside::memory::READ_ONLY_BYTES_MAX;
 use crate::inside::proc_files::{self, MapLine};
+use rustbtl_checkpoint::image::ImageError;
 use rustbtl_checkpoint::image::record::{
-    self, AuxiliaryVector, KernelCode, Mapping, MemoryFields, Processor, Record, SharedObject,
-    SharedRun,
+    self, AuxiliaryVector, KernelCode, Mapping, MemoryFields, Origin, Processor, Record,
+    SharedObject, SharedRun,
 };
-use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, ImageError};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
-
-/// Memory that is to be stored: where it goes, where it is, how much.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    space: u16,
-    address: u64,
-    from: u64,
-    bytes: u64,
-}
 
 /// What is gathered on the way.
 struct Work {
     metadata: Vec<u8>,
     pieces: Vec<Piece>,
     marks: BTreeMap<PathBuf, FileMark>,
+    /// Device and inode of each space; (0, 0) is the memory itself.
+    objects: Vec<(u64, u64)>,
 }
 
 /// Writes the image of the process `pid` (a frozen child, or one that waits in `while_paused`).
@@ -42,34 +35,82 @@ pub fn write_image(
     path: &Path,
     options: &WriteOptions,
 ) -> Result<ImageStats, OutsideError> {
+    write_next_image(pid, description, path, path, options, &mut History::new(0))
+}
+
+/// Writes the next image of a process, of which older ones may have most pages already. It is
+/// written to `path`; where that is a name for the time being only, `known_as` is the one that it
+/// will have in the same folder, beside which it finds those that it refers to.
+pub fn write_next_image(
+    pid: u32,
+    description: &[u8],
+    path: &Path,
+    known_as: &Path,
+    options: &WriteOptions,
+    history: &mut History,
+) -> Result<ImageStats, OutsideError> {
     let start = Instant::now();
     let memory = Memory::of(pid)?;
-    let mut work = Work { metadata: Vec::new(), pieces: Vec::new(), marks: BTreeMap::new() };
+    let mut work = Work::default();
     work.gather(pid, description, &memory)?;
-    let draft = Draft::create(path)?;
-    let mut stats = ImageStats::default();
-    let end = store(&memory, &work.pieces, &draft, options, &mut stats)?;
-    let mut blocks = end.1;
-    blocks.sort_unstable_by_key(|block| (block.space, block.address));
-    stats.blocks = blocks.len() as u64;
-    stats.file_bytes = draft.finish(end.0, &work.metadata, &blocks)?;
-    stats.write_us = start.elapsed().as_micros() as u64;
-    // A frozen child that ended meanwhile has left zeros where its memory was.
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    if is_dead(&stat) {
-        let reason = "it ended while its memory was read";
+    let is_whole = || {
+        // A frozen child that ended meanwhile has left zeros where its memory was.
+        let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
         let what = format!("process {pid} ({})", String::from_utf8_lossy(&stat));
-        return Err(OutsideError::Refused { what, reason });
+        let reason = "it ended while its memory was read";
+        if is_dead(&stat) { Err(OutsideError::Refused { what, reason }) } else { Ok(()) }
+    };
+    let mut stats = write_work(&memory, work, is_whole, (path, known_as), options, history)?;
+    stats.write_us = start.elapsed().as_micros() as u64 - stats.sync_us;
+    Ok(stats)
+}
+
+/// Writes what was gathered; `is_whole` says whether it is what it seems, when all is read.
+fn write_work(
+    memory: &Memory,
+    mut work: Work,
+    is_whole: impl FnOnce() -> Result<(), OutsideError>,
+    (path, known_as): (&Path, &Path),
+    options: &WriteOptions,
+    history: &mut History,
+) -> Result<ImageStats, OutsideError> {
+    let draft = Draft::create(path)?;
+    let usable = history.is_on().then(|| history.usable(known_as, &work.objects));
+    let Stored { mut blocks, mut noted, end, mut stats } =
+        store(memory, &work.pieces, &draft, options, usable.as_ref())?;
+    blocks.sort_unstable_by_key(|block| (block.space, block.address));
+    noted.sort_unstable_by_key(|noted| noted.at);
+    let bases = usable.map(|usable| usable.settle(&mut blocks, &mut work.metadata));
+    stats.blocks = blocks.len() as u64;
+    let publish = || -> Result<_, OutsideError> {
+        let finished = draft.finish(end, &work.metadata, &blocks)?;
+        is_whole()?;
+        let start = Instant::now();
+        draft.publish(options.sync)?;
+        Ok((finished, start.elapsed().as_micros() as u64))
+    };
+    let published = publish().inspect_err(|_| {
+        bases.iter().flatten().for_each(|link| drop(fs::remove_file(link)));
+    });
+    let (finished, sync_us) = published?;
+    (stats.file_bytes, stats.sync_us) = (finished.1, sync_us);
+    if let Some(bases) = &bases {
+        let (written, found) = ((&finished.0, finished.1), (&blocks[..], &noted[..]));
+        history.add(known_as, written, &work.objects, found, bases);
     }
-    let start = Instant::now();
-    draft.publish(options.sync)?;
-    stats.sync_us = start.elapsed().as_micros() as u64;
     Ok(stats)
 }
 
 fn is_dead(stat: &[u8]) -> bool {
     let after_name = stat.iter().rposition(|byte| *byte == b')').map_or(0, |at| at + 2);
     matches!(stat.get(after_name), Some(b'Z' | b'X') | None)
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        let (metadata, pieces, marks) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { metadata, pieces, marks, objects: vec![(0, 0)] }
+    }
 }
 
 impl Work {
@@ -135,6 +176,7 @@ impl Work {
         let mut spaces = BTreeMap::new();
         for (space, ((device, inode), (bytes, path))) in (1..).zip(&objects) {
             spaces.insert((*device, *inode), space);
+            self.objects.push((*device, *inode));
             let (device, inode) = (*device, *inode);
             SharedObject { space: space.into(), device, inode, bytes: *bytes, path }
                 .encode(&mut self.metadata);
@@ -252,6 +294,10 @@ impl Work {
             KernelCode { start: map.start, bytes: &bytes }.encode(&mut self.metadata);
         }
         Processor { flags: processor().as_bytes() }.encode(&mut self.metadata);
+        let boot = "/proc/sys/kernel/random/boot_id";
+        let boot = fs::read(boot).map_err(OutsideError::system(boot))?;
+        let boot: Vec<u8> = boot.into_iter().filter(u8::is_ascii_hexdigit).collect();
+        Origin { boot: &boot }.encode(&mut self.metadata);
         Ok(())
     }
 }
@@ -354,56 +400,6 @@ fn memory_fields(stat: &[u8]) -> Option<MemoryFields> {
     })
 }
 
-/// Stores all pieces, by several threads; gives the end of the file and the blocks.
-fn store(
-    memory: &Memory,
-    pieces: &[Piece],
-    draft: &Draft,
-    options: &WriteOptions,
-    stats: &mut ImageStats,
-) -> Result<(u64, Vec<Block>), OutsideError> {
-    let units: Vec<Piece> = pieces.iter().flat_map(split).collect();
-    let (next, end) = (AtomicUsize::new(0), AtomicU64::new(4096));
-    let zero = AtomicU64::new(0);
-    let blocks = Mutex::new(Vec::new());
-    let worker = || -> Result<(), OutsideError> {
-        let (mut room, mut packed, mut own) = (Vec::new(), Vec::new(), Vec::new());
-        while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
-            room.resize(unit.bytes as usize, 0);
-            let reading = OutsideError::system("reading the memory of the process");
-            memory.read(unit.from, &mut room).map_err(reading)?;
-            let mut kept = 0;
-            for (from, to) in runs_of_data(&room) {
-                kept += (to - from) as u64;
-                let address = unit.address + from as u64;
-                let place = (unit.space, address);
-                let data = &room[from..to];
-                let (mut block, stored) =
-                    Block::pack(place, data, options.compression, &mut packed);
-                block.offset = end.fetch_add(stored.len() as u64, Ordering::Relaxed);
-                draft.write(stored, block.offset)?;
-                own.push(block);
-            }
-            zero.fetch_add(unit.bytes - kept, Ordering::Relaxed);
-        }
-        blocks.lock().map_or_else(|_| (), |mut blocks| blocks.append(&mut own));
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..options.threads).map(|_| scope.spawn(worker)).collect();
-        let mut outcome = worker();
-        for other in others {
-            outcome = outcome.and(other.join().unwrap_or(Ok(())));
-        }
-        outcome
-    })?;
-    let blocks = blocks.into_inner().unwrap_or_default();
-    stats.touched_bytes = units.iter().map(|unit| unit.bytes).sum();
-    stats.zero_bytes = zero.into_inner();
-    stats.stored_bytes = blocks.iter().map(|block| u64::from(block.stored)).sum();
-    Ok((end.into_inner(), blocks))
-}
-
 /// In order, and each page once: an object may be mapped at several places.
 fn disjoint(mut pieces: Vec<Piece>) -> Vec<Piece> {
     pieces.sort_unstable_by_key(|piece| (piece.space, piece.address));
@@ -421,31 +417,8 @@ fn disjoint(mut pieces: Vec<Piece>) -> Vec<Piece> {
     pieces
 }
 
-fn split(piece: &Piece) -> impl Iterator<Item = Piece> {
-    let piece = *piece;
-    (0..piece.bytes).step_by(BLOCK_BYTES_MAX).map(move |at| Piece {
-        address: piece.address + at,
-        from: piece.from + at,
-        bytes: (piece.bytes - at).min(BLOCK_BYTES_MAX as u64),
-        ..piece
-    })
-}
-
-/// Runs of pages that are not zero.
-fn runs_of_data(room: &[u8]) -> impl Iterator<Item = (usize, usize)> {
-    let page = PAGE as usize;
-    let mut at = 0;
-    core::iter::from_fn(move || {
-        while at < room.len() && pages::is_zero(&room[at..at + page]) {
-            at += page;
-        }
-        let start = at;
-        while at < room.len() && !pages::is_zero(&room[at..at + page]) {
-            at += page;
-        }
-        (at > start).then_some((start, at))
-    })
-}
+#[cfg(test)]
+mod next_tests;
 
 #[cfg(test)]
 mod tests {

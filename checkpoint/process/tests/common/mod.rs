@@ -54,6 +54,8 @@ pub struct Subject {
     pub socket: OwnedFd,
     pub output: PathBuf,
     child: Option<Child>,
+    /// What it shares with others that are to be restored, too.
+    shared: Vec<OwnedFd>,
 }
 
 /// Answer to an order.
@@ -105,7 +107,7 @@ impl Subject {
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().unwrap();
         let (pid, output) = (child.id(), output.to_owned());
-        Subject { pid, socket: ours, output, child: Some(child) }
+        Subject { pid, socket: ours, output, child: Some(child), shared: Vec::new() }
     }
 
     pub fn send(&self, order: &str) {
@@ -273,22 +275,22 @@ impl Subject {
             payload: b"hello".to_vec(),
             ..options
         };
-        let child = outside::restore(path, options)?;
-        let subject =
-            Subject { pid: child.pid, socket: ours, output: output.to_owned(), child: None };
+        let mut child = outside::restore(path, options)?;
+        let shared = std::mem::take(&mut child.shared);
+        let (pid, output) = (child.pid, output.to_owned());
+        let subject = Subject { pid, socket: ours, output, child: None, shared };
         match subject.receive() {
             Answer::Restored { payload, same_ids, .. } => {
                 assert_eq!(payload, b"hello");
                 assert_eq!(same_ids, child.same_ids);
             }
-            other => panic!("{other:?}, {:#x}: {}", subject.finish(5).0, subject_text(output)),
+            other => {
+                let (status, text) = subject.finish(5);
+                panic!("{other:?}, {status:#x}: {text}")
+            }
         }
         Ok((subject, child))
     }
-}
-
-fn subject_text(output: &Path) -> String {
-    std::fs::read_to_string(output).unwrap_or_default()
 }
 
 impl Drop for Subject {

@@ -1,0 +1,186 @@
+//! Where the objects of this process keep the addresses of functions that they call in others:
+//! their global offset tables. Read only; who changes them is `old_ids.rs`.
+//!
+//! Source: System V ABI, x86-64 supplement (dynamic linking); dl_iterate_phdr(3).
+
+use core::ffi::{CStr, c_int, c_void};
+
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+const R_64: u32 = 1;
+const R_GLOB_DAT: u32 = 6;
+const R_JUMP_SLOT: u32 = 7;
+
+/// Elf64_Dyn.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// Elf64_Rela.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+/// Where an object keeps the address of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The word that holds it.
+    pub address: usize,
+    /// Which of the names that were asked for.
+    pub name: usize,
+    /// The dynamic linker has made it read-only when it was done (RELRO).
+    pub sealed: bool,
+}
+
+/// How many objects were ever loaded, and how many have gone again: the same as last time means
+/// that nothing has changed.
+pub fn loaded() -> (u64, u64) {
+    extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+        // SAFETY: the C library gives a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: our own data, given below.
+        let counts = unsafe { &mut *data.cast::<(u64, u64)>() };
+        *counts = (info.dlpi_adds, info.dlpi_subs);
+        1
+    }
+    let mut counts = (0u64, 0u64);
+    // SAFETY: the function fits the data, which lives.
+    unsafe { libc::dl_iterate_phdr(Some(note_of(note)), (&raw mut counts).cast()) };
+    counts
+}
+
+type Note = extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+type LibcNote = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+fn note_of(note: Note) -> LibcNote {
+    note
+}
+
+struct Search<'a> {
+    names: &'a [&'a CStr],
+    /// Objects with one of these addresses in them are left alone.
+    not_in: &'a [usize],
+    found: &'a mut dyn FnMut(Place),
+}
+
+/// Finds all places of these functions, but for those in objects that have one of `not_in`.
+pub fn places(names: &[&CStr], not_in: &[usize], found: &mut dyn FnMut(Place)) {
+    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+        // SAFETY: the C library gives a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: our own data, given below.
+        let search = unsafe { &mut *data.cast::<Search<'_>>() };
+        object(info, search);
+        0
+    }
+    let mut search = Search { names, not_in, found };
+    // SAFETY: the function fits the data, which lives.
+    unsafe { libc::dl_iterate_phdr(Some(note_of(look)), (&raw mut search).cast()) };
+}
+
+/// An array in the memory of an object that is loaded.
+///
+/// # Safety
+/// The address and the count come from the tables of an object that stays loaded meanwhile.
+unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
+    if address == 0 || count == 0 {
+        return &[];
+    }
+    // SAFETY: what the caller says.
+    unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address), count) }
+}
+
+fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
+    let base = info.dlpi_addr as usize;
+    // SAFETY: the program headers of a loaded object, which cannot go while they are visited.
+    let headers: &[libc::Elf64_Phdr] =
+        unsafe { table(info.dlpi_phdr.expose_provenance(), info.dlpi_phnum.into()) };
+    let range = |header: &libc::Elf64_Phdr| {
+        let start = base + header.p_vaddr as usize;
+        start..start + header.p_memsz as usize
+    };
+    let of = |kind| headers.iter().filter(move |header| header.p_type == kind).map(range);
+    let has = |address: &usize| of(libc::PT_LOAD).any(|range| range.contains(address));
+    let Some(dynamic) = of(libc::PT_DYNAMIC).next() else { return };
+    // The kernel's own object has no relocations, and its table no addresses.
+    if search.not_in.iter().any(has) || !has(&dynamic.start) {
+        return;
+    }
+    let count = dynamic.len() / size_of::<Dynamic>();
+    // SAFETY: the object's dynamic section.
+    let entries: &[Dynamic] = unsafe { table(dynamic.start, count) };
+    let value = |tag| {
+        let used = entries.iter().take_while(|entry| entry.tag != 0);
+        used.filter(|entry| entry.tag == tag).map(|entry| entry.value as usize).next().unwrap_or(0)
+    };
+    // The dynamic linker has made addresses of them; where it has not, they are offsets.
+    let address = |tag| match value(tag) {
+        0 => 0,
+        value if value < base => base + value,
+        value => value,
+    };
+    let (symbols, names) = (address(DT_SYMTAB), address(DT_STRTAB));
+    if !has(&symbols) || !has(&names) {
+        return;
+    }
+    for (start, bytes) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
+        let count = value(bytes) / size_of::<Relocation>();
+        let start = address(start);
+        // SAFETY: the object's table of relocations, which the dynamic linker has worked through.
+        for relocation in unsafe { table::<Relocation>(start, count) } {
+            let (kind, symbol) = (relocation.info as u32, (relocation.info >> 32) as usize);
+            let plain = kind == R_64 && relocation.addend == 0;
+            if symbol == 0 || !(plain || matches!(kind, R_GLOB_DAT | R_JUMP_SLOT)) {
+                continue;
+            }
+            let at = symbols + symbol * size_of::<libc::Elf64_Sym>();
+            // SAFETY: relocations name symbols of the object's table.
+            let symbol: &[libc::Elf64_Sym] = unsafe { table(at, 1) };
+            let name = names + symbol[0].st_name as usize;
+            // SAFETY: names of symbols end with 0.
+            let name = unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(name)) };
+            if let Some(index) = search.names.iter().position(|wanted| *wanted == name) {
+                let address = base + relocation.offset as usize;
+                let sealed = of(libc::PT_GNU_RELRO).any(|range| range.contains(&address));
+                (search.found)(Place { address, name: index, sealed });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_function_holds_its_address() {
+        let mut all = Vec::new();
+        // The test itself calls it, by way of the standard library.
+        let own = the_place_of_a_function_holds_its_address as *const () as usize;
+        places(&[c"no_such_function", c"pthread_self"], &[], &mut |place| all.push(place));
+        // SAFETY: looks up a name.
+        let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_self".as_ptr()) }.addr();
+        let bound = |place: &&Place| {
+            // SAFETY: a word of an object that stays loaded.
+            let word: &[usize] = unsafe { table(place.address, 1) };
+            word[0] == known
+        };
+        assert!(all.iter().all(|place| place.name == 1));
+        assert!(all.iter().filter(bound).count() >= 1, "{all:?}");
+        let mut others = 0;
+        places(&[c"pthread_self"], &[own], &mut |_| others += 1);
+        assert!(others < all.len(), "this object is left out");
+        assert_eq!(loaded(), loaded());
+    }
+}
