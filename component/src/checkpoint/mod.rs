@@ -44,6 +44,10 @@ struct Public {
     restarts: AtomicU32,
     /// The program waits in MPI_Finalize.
     fence: AtomicBool,
+    /// The payload log is on its way to its budget.
+    nearly_full: AtomicBool,
+    /// Lines that the log has asked for, and lines of the own set that are complete.
+    lines: [AtomicU32; 2],
 }
 
 static PUBLIC: OnceLock<Public> = OnceLock::new();
@@ -70,6 +74,21 @@ pub fn restarts() -> u32 {
     PUBLIC.get().map_or(0, |public| public.restarts.load(Ordering::Relaxed))
 }
 
+/// The payload log has passed a mark: somebody else shall ask for a line.
+#[cold]
+pub fn log_nearly_full() {
+    if let Some(public) = PUBLIC.get() {
+        public.nearly_full.store(true, Ordering::Relaxed);
+        public.wake.ring();
+    }
+}
+
+/// Lines that the log has asked for, and lines of the own set that are complete.
+pub fn lines() -> [u64; 2] {
+    let count = |public: &Public| [0, 1].map(|at| public.lines[at].load(Ordering::Relaxed).into());
+    PUBLIC.get().map_or([0; 2], count)
+}
+
 /// A frame of a line has come while nobody looked.
 pub fn ring() {
     if let Some(public) = PUBLIC.get() {
@@ -85,6 +104,12 @@ enum Ending {
     Told,
     /// `MayFinish` has come.
     Over,
+}
+
+fn count(which: usize) {
+    if let Some(public) = PUBLIC.get() {
+        public.lines[which].fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// See the module's documentation.
@@ -130,6 +155,8 @@ pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Resul
         wishes: Wishes::default(),
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
+        nearly_full: AtomicBool::new(false),
+        lines: Default::default(),
     };
     if PUBLIC.set(public).is_err() {
         return Ok(());
@@ -208,6 +235,7 @@ impl Checkpoint {
         }
         if self.ready {
             self.pass_on_wishes();
+            self.pass_on_log();
         }
         self.listen();
         self.line();
@@ -251,7 +279,8 @@ impl Checkpoint {
 
     fn hear(&mut self, message: ToRank) {
         match message {
-            ToRank::Welcome { .. } | ToRank::LineComplete { .. } => {}
+            ToRank::Welcome { .. } => {}
+            ToRank::LineComplete { .. } => count(1),
             ToRank::Answer { number, line, problem } => {
                 let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
                 Self::public().wishes.answer(number, outcome);
@@ -293,6 +322,20 @@ impl Checkpoint {
             messages: counters.messages,
             largest,
         });
+    }
+
+    /// The log was on its way to its budget: ask for a line of who is behind most of it.
+    fn pass_on_log(&self) {
+        if !Self::public().nearly_full.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let Ok(process) = self.shared.take() else { return };
+        let largest = process.host.log.largest_set();
+        drop(process);
+        if let Some((set, bytes)) = largest {
+            count(0);
+            self.say(&FromRank::LogNearlyFull { set, bytes });
+        }
     }
 
     /// The own set goes back to no older line: what this one covers of the others' logs may go.

@@ -8,6 +8,7 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
+mod asking;
 mod events;
 mod job;
 mod setup;
@@ -472,6 +473,7 @@ impl Coordinator {
                 Effect::Reply(client, reply) => self.reply(client, &reply),
                 Effect::EndJob => tell_mpirun("end"),
                 Effect::Log(event) => self.events.write(event),
+                Effect::Tell(text) => say!("{text}"),
             }
         }
     }
