@@ -22,6 +22,7 @@ typedef struct {
     double mtbf; /* vprotocol_correlated_mtbf, seconds */
     int keep;
     bool guard;
+    char *signal; /* vprotocol_correlated_signal */
 } mca_errmgr_correlated_params_t;
 
 extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;
@@ -47,6 +48,14 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
 int mca_errmgr_correlated_coordinator_fd(void);
 /* The next thing it says ("end"), NULL when it has gone. */
 char *mca_errmgr_correlated_coordinator_read(void);
+/* Tell it: a key, a blank, a value. False: it has gone. */
+bool mca_errmgr_correlated_coordinator_tell(const char *key, const char *value);
 void mca_errmgr_correlated_coordinator_stop(void);
+
+/* Which signals mean a line? NULL, or a text that says what makes no sense (to be freed). */
+char *mca_errmgr_correlated_signal_check(void);
+/* mpirun: from now on they do. */
+void mca_errmgr_correlated_signal_open(void);
+void mca_errmgr_correlated_signal_close(void);
 
 #endif

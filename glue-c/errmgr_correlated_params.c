@@ -50,6 +50,10 @@ void mca_errmgr_correlated_register_params(void)
              "Seconds between lines of each correlated set. 0: only when asked for.");
     variable("keep", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
              "Complete lines that are kept.");
+    variable("signal", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->signal,
+             "Signals that mean a line of the whole job when mpirun gets them: USR1, USR2, XCPU, "
+             "PWR, URG, WINCH, RTMIN+N, separated by commas; with :exit behind it the job ends at "
+             "that line. They are not passed on to the programs. Empty: none.");
     variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
              "Switches protection on without a directory for lines.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,

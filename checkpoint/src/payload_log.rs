@@ -239,6 +239,11 @@ impl<M: SegmentMemory> PayloadLog<M> {
         self.marks.take()
     }
 
+    /// Is it still above the first mark?
+    pub fn is_nearly_full(&self) -> bool {
+        Marks::is_above(self.pool.in_use_bytes(), &self.pool.limits)
+    }
+
     /// Bytes of a segment that it would be good to have ready soon. The driver makes one (from
     /// [`Place::Memory`]), touches its pages beside the program and gives it.
     #[inline]

@@ -281,8 +281,9 @@ fn invariant_10_each_mark_is_told_once_until_trimming_brings_the_log_below_it() 
     }
     assert!(more > budget * 3 / 10 && more < budget * 3 / 8 + (64 << 10), "{more}");
     assert_eq!(log.counters().spilled_bytes_peak, 0);
+    assert!(log.is_nearly_full());
     log.trim(SetId(0), |_| true);
-    assert!(!log.take_nearly_full());
+    assert!(!log.take_nearly_full() && !log.is_nearly_full());
     let half = until_told(&mut log, 0, &mut next);
     assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}");
     log.check();

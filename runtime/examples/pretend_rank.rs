@@ -1,8 +1,9 @@
 //! For tests: says to its guardian what a rank says, and computes nothing.
 //!
 //! `pretend_rank FOLDER [restored]`: prints what happens as lines; when FOLDER/finish exists it
-//! finishes; when FOLDER/refuse-line exists it refuses lines, for FOLDER/refuse-line-once one rank one;
-//! for FOLDER/log-full-2 rank 0 says that its log is full of messages to set 2; with FOLDER/refuse-image its images
+//! finishes; when FOLDER/refuse-line exists it refuses lines, for FOLDER/refuse-line-once one rank
+//! one; for FOLDER/log-full-2 rank 0 says that its log is full of messages to set 2; with
+//! FOLDER/refuse-image its images
 //! cannot be stored. While FOLDER/print exists it prints numbered lines on both streams, and goes
 //! on with the next number after a restart. Without a guardian it says so and ends.
 

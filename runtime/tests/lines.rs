@@ -167,3 +167,20 @@ fn a_log_that_is_nearly_full_gets_a_line_of_the_set_that_it_names() {
     assert_eq!(job.finish(), [0; 4]);
     job.end();
 }
+
+#[test]
+fn a_signal_to_mpirun_takes_a_line_and_another_one_ends_the_job_there() {
+    let mut job = Job::start(2, "").ranks();
+    // Before anybody is ready: it waits for them.
+    job.say("checkpoint stay");
+    wait_for("a line", || job.told().contains("line 1 is complete"));
+    assert_eq!(job.manifests(), 1);
+    wait_for("it goes on", || job.said(1).contains("resume 1"));
+    job.say("dance");
+    job.say("checkpoint exit");
+    let mut wish = String::new();
+    job.says.read_line(&mut wish).expect("a line");
+    assert_eq!(wish, "end\n");
+    assert!(job.told().contains("line 2 is complete"), "{}", job.told());
+    assert!(!job.said(0).contains("resume 2"), "nobody goes on");
+}

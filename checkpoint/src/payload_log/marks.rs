@@ -46,6 +46,11 @@ impl Marks {
         self.next_bytes = self.next_bytes.min(next);
     }
 
+    /// Is the first mark passed?
+    pub fn is_above(in_use_bytes: u64, limits: &LogLimits) -> bool {
+        in_use_bytes >= first(limits)
+    }
+
     /// Told once.
     #[inline]
     pub fn take(&mut self) -> bool {

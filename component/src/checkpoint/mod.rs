@@ -11,10 +11,12 @@
 //! | `drive.rs` | one line: the machine of the phases over real transports |
 //! | `picture.rs` | what is and is not part of the image |
 //! | `asking.rs` | lines that the program asks for |
+//! | `log.rs` | lines that the payload log asks for |
 //! | `restored.rs` | a new process: new transports, new cards |
 
 mod asking;
 mod drive;
+mod log;
 mod picture;
 mod restored;
 
@@ -25,6 +27,7 @@ use crate::process::{Shared, shared};
 pub use asking::Wish;
 use asking::Wishes;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+pub use log::log_nearly_full;
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
 use rustbtl_coordination::silence::{Answer, Input, Silence};
 use rustbtl_fragments::engine::Held;
@@ -74,15 +77,6 @@ pub fn restarts() -> u32 {
     PUBLIC.get().map_or(0, |public| public.restarts.load(Ordering::Relaxed))
 }
 
-/// The payload log has passed a mark: somebody else shall ask for a line.
-#[cold]
-pub fn log_nearly_full() {
-    if let Some(public) = PUBLIC.get() {
-        public.nearly_full.store(true, Ordering::Relaxed);
-        public.wake.ring();
-    }
-}
-
 /// Lines that the log has asked for, and lines of the own set that are complete.
 pub fn lines() -> [u64; 2] {
     let count = |public: &Public| [0, 1].map(|at| public.lines[at].load(Ordering::Relaxed).into());
@@ -129,6 +123,8 @@ struct Checkpoint {
     ending: Ending,
     /// `MayFinish` or the end of the guardian: nothing more to do.
     over: bool,
+    /// The log has asked for a line, and none has helped yet.
+    pressed: log::Pressed,
     drive: drive::Drive,
 }
 
@@ -182,6 +178,7 @@ pub fn start(opening: &Opening, members: Vec<PeerId>, huge_pages: bool) -> Resul
             ready: false,
             ending: Ending::Not,
             over: false,
+            pressed: log::Pressed::default(),
             drive: drive::Drive::default(),
         };
         drop(tell.send(Ok(())));
@@ -216,7 +213,7 @@ impl Checkpoint {
 
     /// Sleep until there may be something to do.
     fn wait(&self) {
-        let timeout = if self.ready { -1 } else { INIT_POLL_MS };
+        let timeout = if self.ready { self.pressed.timeout_ms() } else { INIT_POLL_MS };
         Self::public().wake.wait(self.guardian.fd(), timeout);
     }
 
@@ -322,20 +319,6 @@ impl Checkpoint {
             messages: counters.messages,
             largest,
         });
-    }
-
-    /// The log was on its way to its budget: ask for a line of who is behind most of it.
-    fn pass_on_log(&self) {
-        if !Self::public().nearly_full.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        let Ok(process) = self.shared.take() else { return };
-        let largest = process.host.log.largest_set();
-        drop(process);
-        if let Some((set, bytes)) = largest {
-            count(0);
-            self.say(&FromRank::LogNearlyFull { set, bytes });
-        }
     }
 
     /// The own set goes back to no older line: what this one covers of the others' logs may go.

@@ -120,6 +120,10 @@ impl Job {
                 };
                 self.effects.push_back(Effect::Reply(client, reply));
             }
+            Wisher::Signal => {
+                let text = if refused { problem } else { &format!("line {line} is complete") };
+                self.effects.push_back(Effect::Tell(format!("job {}: {text}", self.name)));
+            }
         }
     }
 

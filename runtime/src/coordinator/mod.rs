@@ -2,7 +2,7 @@
 //! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup; its end is the end of the job ──> coordinator
+//! mpirun ── stdin: setup, then "checkpoint stay|exit"; its end is the end of the job ──> coordinator
 //!        <── stdout: "ok PORT JOB SECRET" or "error …", then "end" to have the job ended ──
 //! agents ── TCP, after mutual proof of the secret ──>
 //! rustbtl ── Unix socket in the user's private directory ──>
@@ -11,6 +11,7 @@
 mod asking;
 mod events;
 mod job;
+mod mpirun;
 mod setup;
 mod status;
 mod wishes;
@@ -69,6 +70,8 @@ struct Coordinator {
     agents: BTreeMap<u64, Agent>,
     /// The agent of each rank.
     home: BTreeMap<PeerId, u64>,
+    /// From mpirun, and not yet a whole line.
+    mpirun: mpirun::Words,
     clients: BTreeMap<u64, Link>,
     /// Clients that wait for what the ranks say about their logs.
     curious: Vec<(u64, Instant)>,
@@ -194,6 +197,7 @@ impl Coordinator {
             strangers: Vec::new(),
             agents: BTreeMap::new(),
             home: BTreeMap::new(),
+            mpirun: mpirun::Words::default(),
             clients: BTreeMap::new(),
             curious: Vec::new(),
             next: 0,
@@ -221,6 +225,10 @@ impl Coordinator {
 
     fn serve(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<()> {
         let mut beat_at = Instant::now();
+        // What came with the setup is not to be seen on the pipe.
+        if !input.buffer().is_empty() {
+            self.hear_mpirun(input)?;
+        }
         loop {
             let mut poll = Poll::default();
             let mpirun = poll.add(input.get_ref().as_raw_fd(), false);
@@ -236,7 +244,7 @@ impl Coordinator {
                 self.clients.iter().map(|(&id, link)| (id, add(link))).collect();
             poll.wait(Some(self.deadline(beat_at)))?;
 
-            if poll.is_ready(mpirun) && input.read(&mut [0; 256])? == 0 {
+            if poll.is_ready(mpirun) && !self.hear_mpirun(input)? {
                 return Ok(());
             }
             for (id, place) in agents {
@@ -265,6 +273,20 @@ impl Coordinator {
             self.carry_out();
             self.satisfy();
         }
+    }
+
+    /// False: it has ended.
+    fn hear_mpirun(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<bool> {
+        let bytes = input.fill_buf()?;
+        let count = bytes.len();
+        self.mpirun.add(bytes);
+        input.consume(count);
+        while let Some(line) = self.mpirun.next_line() {
+            let now = self.now();
+            self.job.from_mpirun(now, &line);
+            self.carry_out();
+        }
+        Ok(count > 0)
     }
 
     fn accept_strangers(&mut self) {

@@ -1,5 +1,5 @@
 //! What mpirun's component tells the coordinator on its standard input: a line per word, a key,
-//! a blank, a value; `go` ends it. Nothing after that but the end of mpirun.
+//! a blank, a value; `go` ends it. What comes after that: `mpirun.rs`.
 
 use rustbtl_coordination::interval::Interval;
 use std::path::PathBuf;

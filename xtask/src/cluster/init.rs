@@ -54,7 +54,7 @@ struct Ended {
 /// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
 fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended> {
     let mut limit = job.options.time_limit().map(|t| Instant::now() + t);
-    let mut events = Events::new(job);
+    let mut events = Events::new(job, mpirun);
     let mut verdict = None;
     let mut asked = false;
     loop {
@@ -98,6 +98,7 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, signals: &Signals) -> Result<Ended
 /// What was asked to happen to the job.
 struct Events<'a> {
     job: &'a Job<'a>,
+    mpirun: libc::pid_t,
     timeline: Timeline,
     /// Commands that take a line.
     commands: Vec<libc::pid_t>,
@@ -106,17 +107,21 @@ struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    fn new(job: &'a Job<'a>) -> Self {
-        Self { job, timeline: job.options.timeline(), commands: Vec::new(), lines: 0 }
+    fn new(job: &'a Job<'a>, mpirun: libc::pid_t) -> Self {
+        let timeline = job.options.timeline();
+        Self { job, mpirun, timeline, commands: Vec::new(), lines: 0 }
     }
 
     /// Does what is due; true: everything is to be killed.
     fn happen(&mut self) -> Result<bool> {
         match self.timeline.due() {
             // Before there is a job there is nobody to ask.
-            Some(Event::Checkpoint) if !self.job.stage.has_job() => {
-                self.timeline.add(JOB_PATIENCE, Event::Checkpoint);
+            Some(event @ (Event::Checkpoint | Event::Signal(_)))
+                if !self.job.options.plain && !self.job.stage.has_job() =>
+            {
+                self.timeline.add(JOB_PATIENCE, event);
             }
+            Some(Event::Signal(number)) => sys::kill(self.mpirun, number),
             Some(Event::Checkpoint) => {
                 self.commands.push(self.job.start(&self.job.checkpoint())?);
             }

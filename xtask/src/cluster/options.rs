@@ -53,6 +53,9 @@ pub struct Options {
     /// Kill a process at this time: mpirun, coordinator, agent (of some node), rank:N, guardian:N
     #[arg(long, num_args = 2, value_names = ["WHO", "SECS"])]
     kill: Vec<String>,
+    /// Send mpirun a signal, by its number, at this time
+    #[arg(long, num_args = 2, value_names = ["NUMBER", "SECS"])]
+    signal: Vec<String>,
     /// Kill every process of every node at this time; exit code 137
     #[arg(long, value_name = "SECS")]
     kill_all_at: Option<f64>,
@@ -100,6 +103,7 @@ impl Options {
             fail!("--checkpoint-at, --kill-all-at, --kill-all-after: give a number of seconds");
         }
         self.kills()?;
+        self.signals()?;
         if self.restart.is_some() && !self.command.is_empty() {
             fail!("--restart: the program is part of the line, name none");
         }
@@ -143,11 +147,23 @@ impl Options {
         self.kill.chunks_exact(2).map(one).collect()
     }
 
+    /// Which signals mpirun gets, and when.
+    fn signals(&self) -> Result<Vec<(f64, Event)>> {
+        let one = |pair: &[String]| match (pair[0].parse(), pair[1].parse::<f64>()) {
+            (Ok(number @ 1..=64), Ok(at)) if (0.0..1e9).contains(&at) => {
+                Ok((at, Event::Signal(number)))
+            }
+            _ => fail!("--signal {} {}: give a number and seconds", pair[0], pair[1]),
+        };
+        self.signal.chunks_exact(2).map(one).collect()
+    }
+
     /// What happens to the job, and when.
     pub fn timeline(&self) -> Timeline {
         let events = self.checkpoint_at.iter().map(|&at| (at, Event::Checkpoint));
         let events = events.chain(self.kill_all_at.map(|at| (at, Event::KillAll)));
         let events = events.chain(self.kills().unwrap_or_default());
+        let events = events.chain(self.signals().unwrap_or_default());
         Timeline::new(events.map(|(at, event)| (Duration::from_secs_f64(at), event)))
     }
 
@@ -192,5 +208,7 @@ pub mod tests {
         assert!(parse("--nodes 1 --ppn 1 --kill orted 1 -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 1 --kill agent x -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 1 --kill rank:0 1.5 -- p").check().is_ok());
+        assert!(parse("--nodes 1 --ppn 1 --signal 0 1 -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --signal 10 1 -- p").check().is_ok());
     }
 }

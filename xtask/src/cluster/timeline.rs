@@ -12,6 +12,8 @@ pub enum Event {
     Checkpoint,
     /// This process is killed.
     Kill(Victim),
+    /// mpirun gets this signal.
+    Signal(i32),
     /// Every process on every node is killed, mpirun first.
     KillAll,
 }

@@ -14,6 +14,7 @@ pub mod scratch;
 mod summary;
 mod tiers;
 mod trees;
+mod triggers;
 
 use clap::Args;
 
@@ -58,6 +59,7 @@ pub fn run(options: &Options) -> Result<()> {
         if built {
             errors::run(&mut summary);
             lines::run(&mut summary);
+            triggers::run(&mut summary);
             if options.line_faults {
                 lines::run_several_lives(&mut summary);
                 line_faults::run(&mut summary);
