@@ -38,7 +38,9 @@ impl Known {
         }
         let short = &self.short[&key];
         let lives = plan.lives.iter().map(|life| life.seconds() + SECONDS_TO_START);
-        let factor = (SPARE * lives.sum::<f64>() / short.seconds).ceil().max(1.0) as u64;
+        // Of an undisturbed run, too, a good part is its start.
+        let work = (short.seconds - 2.0 * SECONDS_TO_START).max(1.0);
+        let factor = (SPARE * lives.sum::<f64>() / work).ceil().max(1.0) as u64;
         if short.iterations == 0 || factor == 1 {
             return Ok(short.clone());
         }
