@@ -140,10 +140,12 @@ impl<'a> Events<'a> {
         let Some(at) = self.commands.iter().position(|&command| command == pid) else { return };
         self.commands.swap_remove(at);
         self.lines += usize::from(status == 0);
-        if self.lines == self.job.options.lines()
-            && let Some(seconds) = self.job.options.kill_all_after
-        {
-            self.timeline.add(Duration::from_secs_f64(seconds), Event::KillAll);
+        let options = self.job.options;
+        if self.lines == options.lines() {
+            let all = options.kill_all_after.map(|seconds| (seconds, Event::KillAll));
+            for (seconds, event) in all.into_iter().chain(options.kills_after()) {
+                self.timeline.add(Duration::from_secs_f64(seconds), event);
+            }
         }
     }
 }

@@ -62,6 +62,9 @@ pub struct Options {
     /// The same this many seconds after the lines of `--checkpoint-at` are complete
     #[arg(long, value_name = "SECS", requires = "checkpoint_at")]
     pub kill_all_after: Option<f64>,
+    /// Kill a process this many seconds after the lines of `--checkpoint-at` are complete
+    #[arg(long, num_args = 2, value_names = ["WHO", "SECS"], requires = "checkpoint_at")]
+    kill_after: Vec<String>,
     /// Run `rustbtl restart DIR` in place of a program
     #[arg(long, value_name = "DIR", conflicts_with = "plain")]
     pub restart: Option<PathBuf>,
@@ -102,7 +105,8 @@ impl Options {
         if !times.copied().all(is_time) {
             fail!("--checkpoint-at, --kill-all-at, --kill-all-after: give a number of seconds");
         }
-        self.kills()?;
+        kills(&self.kill)?;
+        kills(&self.kill_after)?;
         self.signals()?;
         if self.restart.is_some() && !self.command.is_empty() {
             fail!("--restart: the program is part of the line, name none");
@@ -135,16 +139,9 @@ impl Options {
         self.checkpoint_at.len()
     }
 
-    /// Who is killed, and when.
-    fn kills(&self) -> Result<Vec<(f64, Event)>> {
-        let one = |pair: &[String]| {
-            let who = pair[0].parse().map_err(|why| failure!("--kill {}: {why}", pair[0]))?;
-            match pair[1].parse::<f64>() {
-                Ok(at) if (0.0..1e9).contains(&at) => Ok((at, Event::Kill(who))),
-                _ => fail!("--kill {} {}: give a number of seconds", pair[0], pair[1]),
-            }
-        };
-        self.kill.chunks_exact(2).map(one).collect()
+    /// Who is killed when all lines are complete, and how long after that.
+    pub fn kills_after(&self) -> Vec<(f64, Event)> {
+        kills(&self.kill_after).unwrap_or_default()
     }
 
     /// Which signals mpirun gets, and when.
@@ -162,7 +159,7 @@ impl Options {
     pub fn timeline(&self) -> Timeline {
         let events = self.checkpoint_at.iter().map(|&at| (at, Event::Checkpoint));
         let events = events.chain(self.kill_all_at.map(|at| (at, Event::KillAll)));
-        let events = events.chain(self.kills().unwrap_or_default());
+        let events = events.chain(kills(&self.kill).unwrap_or_default());
         let events = events.chain(self.signals().unwrap_or_default());
         Timeline::new(events.map(|(at, event)| (Duration::from_secs_f64(at), event)))
     }
@@ -172,6 +169,18 @@ impl Options {
         let processors = thread::available_parallelism().map_or(1, |p| p.get());
         self.ranks() as usize > processors
     }
+}
+
+/// Who is killed, and when.
+fn kills(words: &[String]) -> Result<Vec<(f64, Event)>> {
+    let one = |pair: &[String]| {
+        let who = pair[0].parse().map_err(|why| failure!("--kill {}: {why}", pair[0]))?;
+        match pair[1].parse::<f64>() {
+            Ok(at) if (0.0..1e9).contains(&at) => Ok((at, Event::Kill(who))),
+            _ => fail!("--kill {} {}: give a number of seconds", pair[0], pair[1]),
+        }
+    };
+    words.chunks_exact(2).map(one).collect()
 }
 
 #[cfg(test)]

@@ -45,9 +45,11 @@ pub fn run(summary: &mut Summary) {
     }
     summary.check("signals: a name that makes no sense", nonsense);
     summary.check("signals: not chosen, the programs get them", not_chosen);
-    for part in [0.35, 0.5, 0.65] {
-        let title = format!("output: killed after {part} of a run, nothing twice, in order");
-        summary.check(&title, || output(part));
+    for part in [0.3, 0.45, 0.6] {
+        let title = format!("output: a rank is killed after {part} of a run, each line once");
+        summary.check(&title, || output(part, Death::Rank));
+        let title = format!("output: all is killed after {part} of a run, nothing twice, in order");
+        summary.check(&title, || output(part, Death::Everything));
     }
 }
 
@@ -195,16 +197,29 @@ fn printed(outcome: &Outcome) -> Result<Printed> {
     Ok(all)
 }
 
+/// How the first life ends.
+#[derive(Clone, Copy, PartialEq)]
+enum Death {
+    /// mpirun prints what has been said, and ends.
+    Rank,
+    /// mpirun has no time to print what is on its way to it.
+    Everything,
+}
+
 /// Both lives together: each line once and in order. What mpirun had not printed yet when it was
 /// killed is lost; nothing else is.
-fn output(part: f64) -> Result<()> {
+fn output(part: f64, death: Death) -> Result<()> {
     let scratch = Scratch::new("output")?;
     let lines = lives::lines_folder(&scratch)?;
     let program = mpi::compile(&source("print_lines.c"))?.display().to_string();
     let job = Job::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US]);
     let seconds = PRINTED as f64 * 5e-3 + 1.0;
-    let times = ["--checkpoint-at", &(part * seconds).to_string(), "--kill-all-after", "0.21"];
-    let first = lives::with_lines(job, &lines).with(&times).run()?;
+    let after: &[&str] = match death {
+        Death::Rank => &["--kill-after", "rank:2", "0.21"],
+        Death::Everything => &["--kill-all-after", "0.21"],
+    };
+    let job = job.with(&["--checkpoint-at", &(part * seconds).to_string()]).with(after);
+    let first = lives::with_lines(job, &lines).run()?;
     first.must(first.code == KILLED, "it should have been killed in the middle")?;
     let nothing: [&str; 0] = [];
     let folder = lines.display().to_string();
@@ -227,8 +242,10 @@ fn output(part: f64) -> Result<()> {
             lost += seam - one.len() as u64;
         }
     }
-    println!("      lines on their way to mpirun when it was killed: {lost}");
-    // A program that prints without end loses what was under way, not what it said long before.
-    let most = 8 * 20;
+    if death == Death::Everything {
+        println!("      lines on their way to mpirun when it was killed: {lost}");
+    }
+    // What was under way, not what was said long before.
+    let most = if death == Death::Rank { 0 } else { 8 * 20 };
     first.must(lost <= most, &format!("{lost} lines are lost"))
 }
