@@ -28,6 +28,7 @@ impl Words {
 
 impl Job {
     /// A line from mpirun.
+    #[allow(clippy::wrong_self_convention, reason = "where the line is from, not what it becomes")]
     pub fn from_mpirun(&mut self, now: u64, line: &str) {
         match line.split_once(' ').unwrap_or((line, "")) {
             // It got a signal that the user has chosen for this.

@@ -1,5 +1,6 @@
 //! One run of the campaign: lives that end by kill -9, and a last one that must end well.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::test::lives::{self, Program, Undisturbed};
 use crate::test::scratch::Scratch;
 
 /// How long a life may last.
-const SECONDS: u32 = 150;
+const SECONDS: u32 = 400;
 /// How much longer a program runs than its lives need, and what a life needs besides: a machine that
 /// is busy now may be idle then.
 const SPARE: f64 = 2.0;
@@ -32,11 +33,13 @@ impl Known {
         let shape = plan.lives[0].shape;
         let key = (plan.program, shape.0 * shape.1);
         let program = &PROGRAMS[plan.program].0;
-        if !self.short.contains_key(&key) {
-            let scratch = Scratch::new("undisturbed")?;
-            self.short.insert(key, program.undisturbed(shape, &scratch)?);
-        }
-        let short = &self.short[&key];
+        let short = match self.short.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let scratch = Scratch::new("undisturbed")?;
+                place.insert(program.undisturbed(shape, &scratch)?)
+            }
+        };
         let lives = plan.lives.iter().map(|life| life.seconds() + SECONDS_TO_START);
         // Of an undisturbed run, too, a good part is its start.
         let work = (short.seconds - 2.0 * SECONDS_TO_START).max(1.0);
@@ -45,16 +48,18 @@ impl Known {
             return Ok(short.clone());
         }
         let key = (key.0, key.1, factor);
-        if !self.long.contains_key(&key) {
-            let scratch = Scratch::new("undisturbed")?;
-            let iterations = factor * short.iterations;
-            let outcome = program.job(shape, iterations, &scratch)?.run()?;
-            outcome.must(outcome.code == 0, "the undisturbed run failed")?;
-            let answer = program.answer(&outcome, &scratch)?;
-            let seconds = factor as f64 * short.seconds;
-            self.long.insert(key, Undisturbed { iterations, answer, seconds });
+        if let Some(known) = self.long.get(&key) {
+            return Ok(known.clone());
         }
-        Ok(self.long[&key].clone())
+        let scratch = Scratch::new("undisturbed")?;
+        let iterations = factor * short.iterations;
+        let outcome = program.job(shape, iterations, &scratch)?.run()?;
+        outcome.must(outcome.code == 0, "the undisturbed run failed")?;
+        let answer = program.answer(&outcome, &scratch)?;
+        let seconds = factor as f64 * short.seconds;
+        let known = Undisturbed { iterations, answer, seconds };
+        self.long.insert(key, known.clone());
+        Ok(known)
     }
 }
 
