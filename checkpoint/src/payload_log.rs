@@ -15,8 +15,8 @@
 //! 7. A set's index segments are in the order of their serials.
 //! 8. `LogFull`: no record, chain or segment in use has changed.
 //! 9. The id of a record that was dropped names nothing, whatever lies there now.
-//! 10. Memory in use passes a mark at half of the budget and one for each eighth above; each is told
-//!     once, and again only after trimming has brought the log below it.
+//! 10. Memory in use passes a mark at half of the budget and one for each eighth above; each is
+//!     told once, and again only after trimming has brought the log below it.
 
 pub mod config;
 

@@ -1,4 +1,5 @@
-//! The payload log is on its way to its budget: ask for a line of the set that is behind most of it.
+//! The payload log is on its way to its budget: ask for a line of the set that is behind most of
+//! it.
 //!
 //! The message path sets a flag and wakes the checkpoint thread, once for each mark that the log
 //! passes. A line need not help: its pictures may have been taken before the messages arrived, and

@@ -2,7 +2,7 @@
 //! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup, then "checkpoint stay|exit"; its end is the end of the job ──> coordinator
+//! mpirun ── stdin: setup, then "checkpoint stay|exit"; its end ends the job ──> coordinator
 //!        <── stdout: "ok PORT JOB SECRET" or "error …", then "end" to have the job ended ──
 //! agents ── TCP, after mutual proof of the secret ──>
 //! rustbtl ── Unix socket in the user's private directory ──>

@@ -59,8 +59,8 @@ pub struct Options {
     /// Runs of each side, however long they take, instead of 7 (with --quick 3)
     #[arg(long, value_name = "N")]
     pairs: Option<usize>,
-    /// Measure only what the coordination of a line costs beside one message of 10 KB, so often, and
-    /// draw it (docs/performance-lines.svg with --markdown docs/performance.md)
+    /// Measure only what the coordination of a line costs beside one message of 10 KB, so often,
+    /// and draw it (docs/performance-lines.svg with --markdown docs/performance.md)
     #[arg(long, value_name = "RUNS")]
     lines: Option<usize>,
     /// Show the names of all experiments and end

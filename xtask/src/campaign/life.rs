@@ -14,8 +14,8 @@ use crate::test::scratch::Scratch;
 
 /// How long a life may last.
 const SECONDS: u32 = 400;
-/// How much longer a program runs than its lives need, and what a life needs besides: a machine that
-/// is busy now may be idle then.
+/// How much longer a program runs than its lives need, and what a life needs besides: a machine
+/// that is busy now may be idle then.
 const SPARE: f64 = 2.0;
 const SECONDS_TO_START: f64 = 1.0;
 /// Lines of the coordinator's notes that are shown when a run fails.
