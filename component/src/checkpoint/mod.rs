@@ -23,7 +23,7 @@ mod restored;
 use crate::guardian::{Guardian, GuardianError};
 use crate::opening::Opening;
 use crate::os::wake::Wake;
-use crate::process::{Shared, shared};
+use crate::process::{Shared, Taken, shared};
 pub use asking::Wish;
 use asking::Wishes;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -234,15 +234,16 @@ impl Checkpoint {
             self.pass_on_wishes();
             self.pass_on_log();
         }
-        self.listen();
+        self.listen(&mut None);
         self.line();
     }
 
-    /// Take in what the guardian says.
-    fn listen(&mut self) {
+    /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes it
+    /// a second time lets the program in when he gives it back.
+    fn listen(&mut self, taken: &mut Option<Taken>) {
         loop {
             match self.guardian.receive() {
-                Ok(Some(message)) => self.hear(message),
+                Ok(Some(message)) => self.hear(message, taken),
                 Ok(None) => return,
                 Err(error) => return self.alone(&error),
             }
@@ -274,7 +275,7 @@ impl Checkpoint {
         }
     }
 
-    fn hear(&mut self, message: ToRank) {
+    fn hear(&mut self, message: ToRank, taken: &mut Option<Taken>) {
         match message {
             ToRank::Welcome { .. } => {}
             ToRank::LineComplete { .. } => count(1),
@@ -291,14 +292,14 @@ impl Checkpoint {
                 self.input(Input::Abort { line: line.0 });
             }
             ToRank::Trim { line } => self.covered(line),
-            ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes),
+            ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes, taken),
             // Only a restored process waits for them.
             ToRank::Cards { .. } => {}
             // Taken out while the program stands still.
             ToRank::Drained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { line } => drop(self.children.remove(&line)),
-            ToRank::TellStatus {} => self.status(),
+            ToRank::TellStatus {} => self.status(taken),
         }
     }
 
@@ -308,11 +309,11 @@ impl Checkpoint {
         }
     }
 
-    fn status(&self) {
-        let Ok(process) = self.shared.take() else { return };
-        let counters = process.host.log.counters();
-        let largest = process.host.log.largest_set().map_or(process.host.set, |(set, _)| set);
-        drop(process);
+    fn status(&self, taken: &mut Option<Taken>) {
+        let (counters, largest) = self.with(taken, |process| {
+            let largest = process.host.log.largest_set();
+            (process.host.log.counters(), largest.map_or(process.host.set, |(set, _)| set))
+        });
         self.say(&FromRank::Status {
             log_bytes: counters.bytes,
             log_bytes_peak: counters.bytes_peak,
@@ -330,18 +331,20 @@ impl Checkpoint {
     }
 
     /// A process of another set has stored a line: drop what it holds.
-    fn trim(&mut self, from: PeerId, bytes: &[u8]) {
+    fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<Taken>) {
         let held = match Held::decode(bytes) {
             Ok(held) => held,
             Err(error) => self.fatal(&format!("account of rank {from}: {error}")),
         };
-        let Ok(mut process) = self.shared.take() else { return };
-        let from = process.host.peers.of_rank(from.0);
-        let (engine, host) = (&process.engine, &process.host);
-        let Some((_, set, _)) = engine.traffic().find(|(peer, ..)| *peer == from) else { return };
-        // Records that a send still refers to are open at the receiver, hence not covered.
-        debug_assert_ne!(set, host.set);
-        process.host.log.trim(set, |entry| entry.to == from && held.covers(entry));
+        self.with(taken, |process| {
+            let from = process.host.peers.of_rank(from.0);
+            let (engine, host) = (&process.engine, &mut process.host);
+            let known = engine.traffic().find(|(peer, ..)| *peer == from);
+            let Some((_, set, _)) = known else { return };
+            // Records that a send still refers to are open at the receiver, hence not covered.
+            debug_assert_ne!(set, host.set);
+            host.log.trim(set, |entry| entry.to == from && held.covers(entry));
+        });
     }
 
     fn answer(&mut self, answer: Answer) {

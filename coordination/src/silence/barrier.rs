@@ -1,6 +1,6 @@
 //! A barrier of the processes of a set by dissemination: in each round a process tells seven
-//! others, 1 to 7 times 8^round places further, that it and all it has heard of have come. After round r
-//! it has heard of the 8^(r+1) processes before it, so ⌈log₈ n⌉ rounds are enough.
+//! others, 1 to 7 times 8^round places further, that it and all it has heard of have come. After
+//! round r it has heard of the 8^(r+1) processes before it, so ⌈log₈ n⌉ rounds are enough.
 //!
 //! Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization",
 //! International Journal of Parallel Programming 17 (1988), with eight in place of two: a frame

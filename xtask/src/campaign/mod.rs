@@ -120,7 +120,8 @@ fn write(options: &Options, sum: &Sum) -> Result<()> {
         fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     }
     let document = json!({
-        "seed": options.seed, "lines_a_life": options.lines, "first": options.first, "runs": sum.runs, "lines": sum.lines,
+        "seed": options.seed, "lines_a_life": options.lines, "first": options.first,
+        "runs": sum.runs, "lines": sum.lines,
         "deaths": sum.deaths, "restarts": sum.restarts, "failed": sum.failed, "all": sum.all,
     });
     fs::write(&file, format!("{document:#}\n")).context(|| file.display().to_string())
