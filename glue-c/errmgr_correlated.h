@@ -32,6 +32,7 @@ typedef struct {
     int keep;
     bool guard;
     bool recover; /* vprotocol_correlated_recover */
+    char *signal; /* vprotocol_correlated_signal */
 } mca_errmgr_correlated_params_t;
 
 extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;
@@ -80,5 +81,11 @@ bool mca_errmgr_correlated_coordinator_pending(void);
 /* Tell it: a key, a blank, a value. False: it has gone. */
 bool mca_errmgr_correlated_coordinator_tell(const char *key, const char *value);
 void mca_errmgr_correlated_coordinator_stop(void);
+
+/* Which signals mean a line? NULL, or a text that says what makes no sense (to be freed). */
+char *mca_errmgr_correlated_signal_check(void);
+/* mpirun: from now on they do. */
+void mca_errmgr_correlated_signal_open(void);
+void mca_errmgr_correlated_signal_close(void);
 
 #endif

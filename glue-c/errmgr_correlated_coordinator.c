@@ -42,6 +42,10 @@ static void become_coordinator(const char *program, int input, int output)
     setsid();
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    /* Batch systems send such signals to all processes of a job at once. */
+    signal(SIGUSR1, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
+    signal(SIGXCPU, SIG_IGN);
     if (0 <= dup2(input, 0) && 0 <= dup2(output, 1)) {
         execl(program, "rustbtl", "coordinator", (char *) NULL);
     }
@@ -194,6 +198,10 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
 {
     const char *program = mca_errmgr_correlated_program();
     int fds[4] = { -1, -1, -1, -1 };
+    char *nonsense = mca_errmgr_correlated_signal_check();
+    if (NULL != nonsense) {
+        return nonsense;
+    }
     if (0 != pipe2(fds, O_CLOEXEC) || 0 != pipe2(fds + 2, O_CLOEXEC)) {
         close_all(fds, 4);
         return strdup("no file descriptor is left");

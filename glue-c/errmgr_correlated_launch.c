@@ -125,6 +125,7 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     opal_event_add(&requests, NULL);
     watching = true;
     mca_errmgr_correlated_loss_watch();
+    mca_errmgr_correlated_signal_open();
 }
 
 static void on_launch(int fd, short flags, void *data)
@@ -179,6 +180,7 @@ int mca_errmgr_correlated_launch_open(void)
 
 void mca_errmgr_correlated_launch_close(void)
 {
+    mca_errmgr_correlated_signal_close();
     if (watching) {
         opal_event_del(&requests);
         watching = false;

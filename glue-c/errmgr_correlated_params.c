@@ -69,6 +69,10 @@ void mca_errmgr_correlated_register_params(void)
              "One checkpoint of a process in so many is a full one; the others store only the "
              "pages that have changed, and need the older ones beside them (hard links). 0: all "
              "are full.");
+    variable("signal", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->signal,
+             "Signals that mean a line of the whole job when mpirun gets them: USR1, USR2, XCPU, "
+             "PWR, URG, WINCH, RTMIN+N, separated by commas; with :exit behind it the job ends at "
+             "that line. They are not passed on to the programs. Empty: none.");
     variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
              "Switches protection on without a directory for lines.");
     variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,

@@ -15,10 +15,13 @@
 //! 7. A set's index segments are in the order of their serials.
 //! 8. `LogFull`: no record, chain or segment in use has changed.
 //! 9. The id of a record that was dropped names nothing, whatever lies there now.
+//! 10. Memory in use passes a mark at half of the budget and one for each eighth above; each is
+//!     told once, and again only after trimming has brought the log below it.
 
 pub mod config;
 
 mod check;
+mod marks;
 mod peers;
 mod pool;
 mod record;
@@ -26,6 +29,7 @@ mod room;
 mod trim;
 
 use config::{LogCounters, LogLimits, Place, SegmentMemory};
+use marks::Marks;
 use peers::{NONE, Peers};
 use pool::Pool;
 use record::Position;
@@ -82,14 +86,17 @@ pub struct PayloadLog<M: SegmentMemory> {
     set_indexes: BTreeMap<SetId, u32>,
     peers: Peers,
     serial: u32,
+    marks: Marks,
     counters: LogCounters,
 }
 
 impl<M: SegmentMemory> PayloadLog<M> {
     /// An empty log. Nothing is allocated before the first message.
     pub fn new(memory: M, limits: LogLimits) -> Self {
+        let pool = Pool::new(memory, limits);
         Self {
-            pool: Pool::new(memory, limits),
+            marks: Marks::new(&pool.limits),
+            pool,
             slots: Vec::new(),
             free_slots: Vec::new(),
             sets: Vec::new(),
@@ -225,12 +232,25 @@ impl<M: SegmentMemory> PayloadLog<M> {
         (largest.bytes > 0).then_some((largest.id, largest.bytes))
     }
 
+    /// The log is on its way to its budget: a line of the [`Self::largest_set`] would let it be
+    /// trimmed. True once for each mark; cheap, to be asked after each append.
+    #[inline]
+    pub fn take_nearly_full(&mut self) -> bool {
+        self.marks.take()
+    }
+
+    /// Is it still above the first mark?
+    pub fn is_nearly_full(&self) -> bool {
+        Marks::is_above(self.pool.in_use_bytes(), &self.pool.limits)
+    }
+
     /// What the log holds and has held.
     pub fn counters(&self) -> LogCounters {
         LogCounters {
             reserved_bytes: self.pool.reserved_bytes,
             reserved_bytes_peak: self.pool.reserved_bytes_peak,
             spilled_bytes: self.pool.spilled_bytes,
+            spilled_bytes_peak: self.pool.spilled_bytes_peak,
             free_bytes: self.pool.free_bytes(),
             ..self.counters
         }
@@ -250,6 +270,8 @@ impl<M: SegmentMemory> PayloadLog<M> {
     /// limit are given back.
     pub fn set_limits(&mut self, limits: LogLimits) {
         self.pool.set_limits(limits);
+        self.marks = Marks::new(&self.pool.limits);
+        self.marks.grown(self.pool.in_use_bytes(), &self.pool.limits);
     }
 
     #[cold]

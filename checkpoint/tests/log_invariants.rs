@@ -218,3 +218,56 @@ fn a_peer_cannot_move_to_another_set() {
     moved.set = SetId(30);
     let _ = append(&mut log, &moved);
 }
+
+/// Messages of 1 KiB to a peer until the log says that it is nearly full; how many bytes that took.
+fn until_told(log: &mut PayloadLog<Vectors>, peer: u32, next: &mut u64) -> u64 {
+    for bytes in (0..).step_by(1024) {
+        if log.take_nearly_full() {
+            return bytes;
+        }
+        append(log, &entry(peer, *next, 1024)).unwrap();
+        *next += 1;
+    }
+    unreachable!("the log takes everything")
+}
+
+#[test]
+fn invariant_10_each_mark_is_told_once_until_trimming_brings_the_log_below_it() {
+    let budget = 1 << 20;
+    let (mut log, mut next) = (PayloadLog::new(Vectors::with_spill(0), small(budget)), 0);
+    let half = until_told(&mut log, 0, &mut next);
+    assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}: records take room, too");
+    assert!(!log.take_nearly_full(), "told once");
+    // A line that frees nothing does not put off the next mark.
+    let mut more = 0;
+    for _ in 0..3 {
+        more += until_told(&mut log, 0, &mut next);
+        assert_eq!(log.trim(SetId(0), |_| false).messages, 0);
+    }
+    assert!(more > budget * 3 / 10 && more < budget * 3 / 8 + (64 << 10), "{more}");
+    assert_eq!(log.counters().spilled_bytes_peak, 0);
+    assert!(log.is_nearly_full());
+    log.trim(SetId(0), |_| true);
+    assert!(!log.take_nearly_full() && !log.is_nearly_full());
+    let half = until_told(&mut log, 0, &mut next);
+    assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}");
+    log.check();
+}
+
+#[test]
+fn invariant_10_what_was_trimmed_in_time_is_not_told_and_a_lower_budget_is() {
+    let mut log = PayloadLog::new(Vectors::with_spill(1 << 20), small(64 << 10));
+    for number in 0..40 {
+        append(&mut log, &entry(0, number, 1024)).unwrap();
+    }
+    log.trim(SetId(0), |_| true);
+    assert!(!log.take_nearly_full());
+    append(&mut log, &entry(0, 40, 1024)).unwrap();
+    log.set_limits(small(4 << 10));
+    assert!(log.take_nearly_full());
+    // All is spilled on purpose: nothing is won by lines.
+    let mut log = PayloadLog::new(Vectors::with_spill(1 << 20), small(0));
+    append(&mut log, &entry(0, 0, 1024)).unwrap();
+    assert!(!log.take_nearly_full());
+    assert!(log.counters().spilled_bytes_peak > 0);
+}

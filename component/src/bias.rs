@@ -70,8 +70,12 @@ impl Bias {
     }
 
     /// The checkpoint thread waits until the program is outside, and keeps it there.
+    ///
+    /// # Panics
+    /// In debug builds, if it is taken already: to give it back once would let the program in.
     pub fn take(&self) {
-        self.wanted.store(1, Ordering::SeqCst);
+        let before = self.wanted.swap(1, Ordering::SeqCst);
+        debug_assert_eq!(before, 0, "B1: taken twice");
         if let Some(barrier) = self.barrier.get() {
             barrier.all_threads();
         }

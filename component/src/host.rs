@@ -252,6 +252,14 @@ impl Surroundings {
         self.glue.tell("log-full", &[&wanted.to_string(), &held.to_string(), why]);
     }
 
+    /// Something was appended: is a line wanted that lets the log be trimmed?
+    #[inline]
+    fn look_at_log(&mut self) {
+        if self.log.take_nearly_full() {
+            crate::checkpoint::log_nearly_full();
+        }
+    }
+
     /// A frame from anywhere to anybody.
     #[inline(never)]
     fn transmit_any(
@@ -397,9 +405,10 @@ impl Host for Surroundings {
         {
             let record = self.log.append(entry, |_| ())?;
             self.unlogged.add(record, op);
+            self.look_at_log();
             return Ok(record);
         }
-        self.log.append(entry, |into| match op.convertor() {
+        let appended = self.log.append(entry, |into| match op.convertor() {
             // SAFETY: `into` is writable for all of the message.
             Some(convertor) => unsafe {
                 (glue.pack)(convertor, 0, into.as_mut_ptr(), into.len() as u64)
@@ -408,7 +417,9 @@ impl Host for Surroundings {
                 // SAFETY: the program's buffer, unchanged until the send is complete.
                 into.copy_from_slice(unsafe { op.slice(0, into.len() as u64) });
             }
-        })
+        });
+        self.look_at_log();
+        appended
     }
 
     fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {

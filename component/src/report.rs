@@ -44,10 +44,14 @@ fn quoted(text: &str) -> String {
     out
 }
 
+/// How many there are.
+pub const COUNTERS: usize = 19;
+
 /// All counters with their names in reports.
-pub fn counters(process: &Process) -> [(&'static str, u64); 16] {
+pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
     let c = process.engine.counters();
     let log = process.host.log.counters();
+    let [lines_asked, lines] = crate::checkpoint::lines();
     [
         ("sent_internal_messages", c.sent_internal_messages),
         ("sent_internal_bytes", c.sent_internal_bytes),
@@ -65,6 +69,9 @@ pub fn counters(process: &Process) -> [(&'static str, u64); 16] {
         ("log_bytes_peak", log.bytes_peak),
         ("log_spilled_bytes", log.spilled_bytes),
         ("engine_ns", if process.clock.on { process.clock.ns() } else { 0 }),
+        ("log_spilled_bytes_peak", log.spilled_bytes_peak),
+        ("log_lines_asked", lines_asked),
+        ("lines", lines),
     ]
 }
 

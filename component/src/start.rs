@@ -18,6 +18,9 @@ use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::path::PathBuf;
 
+/// Segments that a log's budget is good for, at least.
+const SEGMENTS_MIN: u64 = 32;
+
 /// What is left to do once the other processes' cards can be had, and for later.
 pub struct Started {
     /// Own card, encoded.
@@ -173,7 +176,9 @@ fn make_log(
     }
     let limits = LogLimits {
         budget_bytes: config.log_budget,
-        segment_bytes_max: config.log_segment_max as usize,
+        // A small budget is spent in small steps, so that it is seen in time that it comes to its
+        // end.
+        segment_bytes_max: config.log_segment_max.min(config.log_budget / SEGMENTS_MIN) as usize,
         ..LogLimits::default()
     };
     PayloadLog::new(memory, limits)

@@ -9,7 +9,7 @@ use crate::report;
 const TAG: i32 = -0x5242_5400;
 
 /// As it travels: the counters, in the order of `report::counters`.
-type Row = [u64; 16];
+type Row = [u64; report::COUNTERS];
 
 fn operation(row: &mut Row) -> Operation {
     Operation {
@@ -82,8 +82,10 @@ fn print(sum: &Row, size: u32, policy: &str) {
         lm,
         lb,
         peak,
-        spill,
+        _,
         ns,
+        spill,
+        ..,
     ] = *sum;
     eprintln!(
         "\

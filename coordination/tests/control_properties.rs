@@ -49,6 +49,8 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
         (any::<u32>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
             |(number, all, then_exit, wait)| FromRank::Ask { number, all, then_exit, wait }
         ),
+        (rank(), any::<u64>())
+            .prop_map(|(rank, bytes)| FromRank::LogNearlyFull { set: SetId(rank.0), bytes }),
     ]
 }
 

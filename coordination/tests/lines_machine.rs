@@ -19,6 +19,7 @@ fn config() -> Config {
         kept_lines: 2,
         silence_timeout_ms: 100,
         store_timeout_ms: 1000,
+        retry_ms: 0,
     }
 }
 
@@ -32,7 +33,10 @@ fn text(lines: &mut Lines) -> String {
                 format!("begin {scope:?} {line} of {}", names(&sets))
             }
             Output::Resume { line } => format!("resume {line}"),
-            Output::Abort { line, sets, why } => format!("abort {line} of {}: {why}", names(&sets)),
+            Output::Abort { line, sets, why, retried, .. } => {
+                let retried = if retried { " (tried again)" } else { "" };
+                format!("abort {line} of {}: {why}{retried}", names(&sets))
+            }
             Output::Commit { line, sets, .. } => format!("commit {line} of {}", names(&sets)),
             Output::Complete { line, pause_ms } => format!("complete {line} after {pause_ms}"),
             Output::Trim { set, line } => format!("trim {set} by {line}"),
@@ -89,7 +93,11 @@ fn a_set_line_step_by_step() {
         ],
     );
     assert_eq!(lines.next_deadline(), Some(140));
-    run(&mut lines, &[(140, Input::Tick, "abort 6 of 2: rank 2 did not answer in time, drop 6")]);
+    // Set 0 was asked for again while its line was under way.
+    let late = "abort 6 of 2: rank 2 did not answer in time, drop 6, begin Set 7 of 0";
+    run(&mut lines, &[(140, Input::Tick, late)]);
+    let late = "abort 7 of 0: rank 0 did not answer in time, drop 7";
+    run(&mut lines, &[(240, Input::Tick, late)]);
     assert_eq!((lines.under_way(), lines.next_deadline()), (0, None));
     assert_eq!(lines.lines_of(SetId(0)).collect::<Vec<_>>(), [5]);
 }
@@ -297,6 +305,75 @@ fn failing_lines_wait_longer_each_time() {
     assert_eq!(between, [300, 500, 900, 1700, 3300], "100 ms until given up, then the wait");
 }
 
+/// L7: once, after a moment, and as what it was asked for.
+#[test]
+fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
+    let config = || Config { retry_ms: 50, ..config() };
+    let mut lines = Lines::new(config(), &SETS, 1, 0);
+    let picture = |rank, line| failed(rank, line, Refusal::Picture);
+    let why = "rank 2: the picture of the process could not be taken";
+    run(
+        &mut lines,
+        &[
+            (0, demand(2), "begin Set 1 of 2"),
+            (1, picture(2, 1), &format!("abort 1 of 2: {why} (tried again), drop 1")),
+            (50, Input::Tick, ""),
+        ],
+    );
+    assert_eq!(lines.next_deadline(), Some(51));
+    run(
+        &mut lines,
+        &[
+            (51, Input::Tick, "begin Set 2 of 2"),
+            (52, picture(2, 2), &format!("abort 2 of 2: {why}, drop 2")),
+        ],
+    );
+    assert_eq!((lines.under_way(), lines.next_deadline()), (0, None), "twice is enough");
+
+    // The end of the job is asked for with the second attempt, too; who asks meanwhile joins it.
+    run(
+        &mut lines,
+        &[
+            (100, Input::Checkpoint { exit: true }, "stop 3"),
+            (101, stopped(0, 3), ""),
+            (102, picture(2, 3), &format!("abort 3 of 0+2: {why} (tried again), drop 3")),
+            (110, Input::Checkpoint { exit: false }, ""),
+        ],
+    );
+    assert_eq!(lines.next_deadline(), Some(152));
+    run(&mut lines, &[(152, Input::Tick, "stop 4")]);
+    for answer in [stopped, frozen, stored] {
+        (0..3).for_each(|rank| lines.handle(153, answer(rank, 4)).unwrap());
+    }
+    lines.handle(156, Input::Committed { line: 4 }).unwrap();
+    assert!(text(&mut lines).ends_with("exit 4"));
+
+    // Whose answer was waited for in vain is not waited for at once again; a process that is in
+    // MPI_Finalize will not come back. A rank that was lost and is back is a reason to try.
+    let mut lines = Lines::new(config(), &SETS, 1, 0);
+    run(
+        &mut lines,
+        &[
+            (0, Input::Checkpoint { exit: false }, "stop 1"),
+            (100, Input::Tick, "abort 1 of 0+2: rank 0 did not answer in time, drop 1"),
+            (200, demand(0), "begin Set 2 of 0"),
+            (
+                201,
+                Input::Lost { rank: PeerId(1) },
+                "abort 2 of 0: rank 1 has died (tried again), drop 2",
+            ),
+            (300, Input::Tick, ""),
+            (301, Input::Back { set: SetId(0), line: 9 }, "begin Set 3 of 0"),
+            (
+                302,
+                failed(0, 3, Refusal::Finishing),
+                "abort 3 of 0: rank 0: the process is in MPI_Finalize, drop 3",
+            ),
+        ],
+    );
+    assert_eq!(lines.next_deadline(), None);
+}
+
 /// What a random world does to a coordinator, and what it says of each line.
 #[derive(Default)]
 struct Book {
@@ -361,6 +438,7 @@ proptest! {
     fn every_line_ends_once(
         kept_lines in 1usize..4,
         sets_at_once in 1usize..3,
+        retry in 0u64..30,
         events in prop::collection::vec((0u8..24, 0u32..3, 0u64..40), 1..400),
     ) {
         let auto = Interval::Auto { mtbf_ms: 4000 };
@@ -369,6 +447,7 @@ proptest! {
             sets_at_once,
             set_interval: Interval::Fixed { interval_ms: 200 },
             global_interval: auto,
+            retry_ms: retry,
             ..config()
         };
         let (mut lines, mut book, mut now) = (Lines::new(config, &SETS, 1, 0), Book::default(), 0);

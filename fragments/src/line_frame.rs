@@ -29,17 +29,17 @@ pub enum LineWhat {
     Flush,
     /// I have seen it.
     Flushed,
-    /// Round `round` of a barrier.
+    /// A frame of a barrier.
     Barrier {
         /// The one after the picture.
         second: bool,
-        /// From 0.
+        /// Which of those that a process gets in a barrier, from 0.
         round: u8,
     },
 }
 
-/// Rounds of a barrier: of 2^32 processes.
-pub const ROUNDS_MAX: u8 = 32;
+/// Frames that a process gets in a barrier.
+pub const ROUNDS_MAX: u8 = 64;
 
 impl LineFrame {
     /// As it travels.
@@ -84,7 +84,7 @@ mod tests {
         LineWhat::Flush,
         LineWhat::Flushed,
         LineWhat::Barrier { second: false, round: 0 },
-        LineWhat::Barrier { second: false, round: 31 },
+        LineWhat::Barrier { second: false, round: ROUNDS_MAX - 1 },
         LineWhat::Barrier { second: true, round: 5 },
     ];
 

@@ -1,7 +1,9 @@
 //! For tests: says to its guardian what a rank says, and computes nothing.
 //!
 //! `pretend_rank FOLDER [restored]`: prints what happens as lines; when FOLDER/finish exists it
-//! finishes; when FOLDER/refuse-line exists it refuses lines; with FOLDER/refuse-image its images
+//! finishes; when FOLDER/refuse-line exists it refuses lines, for FOLDER/refuse-line-once one rank
+//! one; for FOLDER/log-full-2 rank 0 says that its log is full of messages to set 2; with
+//! FOLDER/refuse-image its images
 //! cannot be stored. While FOLDER/print exists it prints numbered lines on both streams, and goes
 //! on with the next number after a restart. Without a guardian it says so and ends.
 
@@ -52,6 +54,15 @@ impl Rank {
         self.folder.join(file).exists()
     }
 
+    /// Once: whoever removes the file.
+    fn refuses(&self) -> bool {
+        self.has("refuse-line") || self.has_once("refuse-line-once")
+    }
+
+    fn has_once(&self, file: &str) -> bool {
+        std::fs::remove_file(self.folder.join(file)).is_ok()
+    }
+
     fn description(&self) -> Vec<u8> {
         if self.has("refuse-image") {
             return b"refuse".to_vec();
@@ -81,7 +92,7 @@ impl Rank {
                 say(format!("{rank} welcome {job} {from}"));
             }
             ToRank::StopOutgoing { line } => self.send(&FromRank::Stopped { line: *line })?,
-            ToRank::Begin { line, .. } if self.has("refuse-line") => {
+            ToRank::Begin { line, .. } if self.refuses() => {
                 let reason = "it has an open socket".into();
                 self.send(&FromRank::LineFailed { line: *line, reason })?;
             }
@@ -134,6 +145,9 @@ impl Rank {
             if self.has("print") && !self.finishing && !self.parked {
                 (0..5).for_each(|_| self.print());
                 self.socket.set_read_timeout(Some(Duration::from_micros(300)))?;
+            }
+            if self.rank == 0 && self.has_once("log-full-2") {
+                self.send(&FromRank::LogNearlyFull { set: SetId(2), bytes: 77 })?;
             }
             if !self.finishing && self.has("finish") {
                 self.finishing = true;

@@ -92,21 +92,95 @@ fn a_rank_or_a_disk_that_refuses_ends_the_line_and_not_the_job() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     job.touch("refuse-image");
+    // Tried twice: lines 1 and 2, then 3 and 4.
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 1 && text.contains("there is no room on the disk"), "{text}");
+    assert!(text.contains("line 2 was given up"), "{text}");
     job.remove("refuse-image");
     job.touch("refuse-line");
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 1 && text.contains("it has an open socket"), "{text}");
-    wait_for("abort", || job.said(3).contains("abort 2"));
+    wait_for("abort", || job.said(3).contains("abort 4"));
     job.remove("refuse-line");
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
-    assert!(code == 0 && text.contains("line 3"), "{text}");
+    assert!(code == 0 && text.contains("line 5"), "{text}");
     assert_eq!(job.manifests(), 1);
     let folder = job.scratch.0.join("lines").join(&job.name);
     wait_for("nothing is left of the others", || {
-        !folder.join("line-1").exists() && !folder.join("line-2").exists()
+        (1..5).all(|line| !folder.join(format!("line-{line}")).exists())
     });
     assert_eq!(job.finish(), [0; 4]);
     job.end();
+}
+
+#[test]
+fn a_line_that_fails_once_is_taken_the_second_time_and_who_asked_for_it_does_not_notice() {
+    let mut job = Job::start(4, "").ranks();
+    job.wait_until_ready();
+    job.touch("refuse-line-once");
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert!(code == 0 && text.contains("line 2 is complete"), "{text}");
+    assert!(job.said(0).contains("abort 1"), "{}", job.said(0));
+    job.touch("refuse-line-once");
+    let (code, text) = job.checkpoint(&["--then-exit"]);
+    assert!(code == 0 && text.contains("line 4"), "{text}");
+    let mut wish = String::new();
+    job.says.read_line(&mut wish).expect("a line");
+    assert_eq!(wish, "end\n", "the end of the job is asked for with the second line, too");
+}
+
+#[test]
+fn a_due_line_that_fails_is_told_and_tried_again_after_twice_the_time() {
+    let mut job = Job::start(2, "interval 0.2\n").ranks();
+    job.touch("refuse-image");
+    wait_for("three attempts", || job.said(0).matches("abort").count() >= 3);
+    let events = job.events();
+    let waits: Vec<u64> = events
+        .iter()
+        .filter(|event| event["event"] == "aborted")
+        .map(|event| event["next_ms"].as_u64().expect("a next one"))
+        .collect();
+    assert_eq!(waits[..3], [400, 800, 1600], "{waits:?}");
+    let told = job.told();
+    let first = "line 1 was given up: rank ";
+    assert!(told.contains(first) && told.contains("the next one is due in 1 s"), "{told}");
+    assert!(told.contains("(2 lines in a row)") && !told.contains("(3 lines"), "{told}");
+    job.remove("refuse-image");
+    wait_for("a line", || job.manifests() > 0);
+    assert_eq!(job.finish(), [0; 2]);
+    job.end();
+}
+
+#[test]
+fn a_log_that_is_nearly_full_gets_a_line_of_the_set_that_it_names() {
+    let mut job = Job::start(4, "").ranks();
+    job.wait_until_ready();
+    job.touch("log-full-2");
+    wait_for("a line of set 2", || job.manifests() == 1);
+    for rank in [2, 3] {
+        wait_for("it is complete", || job.said(rank).contains("complete 1"));
+    }
+    assert!(!job.said(0).contains("begin") && !job.said(1).contains("begin"));
+    let events = job.events();
+    let asked = events.iter().find(|event| event["event"] == "log_nearly_full").expect("an event");
+    assert_eq!((&asked["set"], &asked["bytes"]), (&2.into(), &77.into()));
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn a_signal_to_mpirun_takes_a_line_and_another_one_ends_the_job_there() {
+    let mut job = Job::start(2, "").ranks();
+    // Before anybody is ready: it waits for them.
+    job.say("checkpoint stay");
+    wait_for("a line", || job.told().contains("line 1 is complete"));
+    assert_eq!(job.manifests(), 1);
+    wait_for("it goes on", || job.said(1).contains("resume 1"));
+    job.say("dance");
+    job.say("checkpoint exit");
+    let mut wish = String::new();
+    job.says.read_line(&mut wish).expect("a line");
+    assert_eq!(wish, "end\n");
+    assert!(job.told().contains("line 2 is complete"), "{}", job.told());
+    assert!(!job.said(0).contains("resume 2"), "nobody goes on");
 }

@@ -120,11 +120,11 @@ fn mpirun_is_answered_what_becomes_of_a_lost_node() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     job.lose("not-there");
-    assert_eq!(job.told(), "recovered\n");
+    assert_eq!(job.answered(), "recovered\n");
     // The pretended nodes have their host's name.
     let host = os::hostname();
     job.lose(&host);
-    let answer = job.told();
+    let answer = job.answered();
     let wanted = format!("fail node {host} was lost, and recovery is switched off");
     assert!(answer.starts_with(&wanted), "{answer}");
     assert_eq!(job.finish(), [0; 4]);

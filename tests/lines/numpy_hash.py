@@ -36,7 +36,7 @@ for k in range(iterations):
     comm.Sendrecv(block, (me + 1) % size, 1, incoming, (me - 1) % size, 1)
     block = block * np.uint64(6364136223846793005) + (incoming ^ np.roll(block, k % 97))
     if k % 50 == 7:
-        words = comm.allgather({"rank": me, "word": int(block[k])})
+        words = comm.allgather({"rank": me, "word": int(block[k % len(block)])})
         block[0] ^= np.uint64(sum(w["word"] * (w["rank"] + 1) for w in words) & ((1 << 62) - 1))
 total = comm.reduce(int(np.bitwise_xor.reduce(block)), op=MPI.BXOR, root=0)
 if me == 0:

@@ -75,6 +75,8 @@ pub struct LogCounters {
     pub reserved_bytes_peak: u64,
     /// Bytes reserved from [`Place::Spill`] now, the free list included.
     pub spilled_bytes: u64,
+    /// Most of these at any time.
+    pub spilled_bytes_peak: u64,
     /// The part of both that waits to be used again.
     pub free_bytes: u64,
     /// Messages refused with `LogFull`.

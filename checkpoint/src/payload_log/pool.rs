@@ -68,6 +68,7 @@ pub struct Pool<M: SegmentMemory> {
     pub reserved_bytes: u64,
     pub reserved_bytes_peak: u64,
     pub spilled_bytes: u64,
+    pub spilled_bytes_peak: u64,
     /// What was reserved when the budget was last changed; it may have been more than the budget.
     pub overdraft_bytes: u64,
 }
@@ -82,12 +83,18 @@ impl<M: SegmentMemory> Pool<M> {
             reserved_bytes: 0,
             reserved_bytes_peak: 0,
             spilled_bytes: 0,
+            spilled_bytes_peak: 0,
             overdraft_bytes: 0,
         }
     }
 
     pub fn free_bytes(&self) -> u64 {
         self.free.bytes + self.free_spill.bytes
+    }
+
+    /// Segments that hold records, wherever they come from.
+    pub fn in_use_bytes(&self) -> u64 {
+        self.reserved_bytes + self.spilled_bytes - self.free_bytes()
     }
 
     /// A segment of `want` bytes, or fewer but at least `need` where there is not more. Both are
@@ -145,7 +152,10 @@ impl<M: SegmentMemory> Pool<M> {
                 self.reserved_bytes += bytes as u64;
                 self.reserved_bytes_peak = self.reserved_bytes_peak.max(self.reserved_bytes);
             }
-            Place::Spill => self.spilled_bytes += bytes as u64,
+            Place::Spill => {
+                self.spilled_bytes += bytes as u64;
+                self.spilled_bytes_peak = self.spilled_bytes_peak.max(self.spilled_bytes);
+            }
         }
     }
 

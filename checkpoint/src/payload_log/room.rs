@@ -40,10 +40,17 @@ impl<M: SegmentMemory> PayloadLog<M> {
         Some((index, Some(BulkPlace { slot: bulk, offset: self.segment(bulk).used })))
     }
 
-    /// Make room with new segments. Both are acquired before either is put to use.
+    /// Make room with new segments.
     #[cold]
     #[inline(never)]
     fn open(&mut self, set: u32, bytes: usize) -> Option<Room> {
+        let room = self.open_segments(set, bytes)?;
+        self.marks.grown(self.pool.in_use_bytes(), &self.pool.limits);
+        Some(room)
+    }
+
+    /// Both are acquired before either is put to use.
+    fn open_segments(&mut self, set: u32, bytes: usize) -> Option<Room> {
         let too_many = self.slots.len() - self.free_slots.len() + 2 > record::SLOTS_MAX;
         if bytes as u64 > record::BYTES_MAX || too_many {
             return None;

@@ -34,6 +34,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         log.bytes -= trimmed.bytes;
         self.counters.messages -= trimmed.messages;
         self.counters.bytes -= trimmed.bytes;
+        self.marks.shrunk(self.pool.in_use_bytes(), &self.pool.limits);
         trimmed
     }
 

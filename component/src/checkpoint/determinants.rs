@@ -34,7 +34,7 @@ impl Checkpoint {
             (false, _) => super::INIT_POLL_MS,
             (true, true) => HELD_POLL_MS,
             (true, false) if self.behind => super::BEHIND_POLL_MS,
-            (true, false) => -1,
+            (true, false) => self.pressed.timeout_ms(),
         }
     }
 
@@ -69,7 +69,7 @@ impl Checkpoint {
     /// Everything about determinants that may have to be done.
     pub(super) fn determinants(&mut self) {
         for message in core::mem::take(&mut self.shipping.later) {
-            self.hear(message);
+            self.hear(message, &mut None);
         }
         if let Some(parcel) = record::take_parcel() {
             self.ship(&parcel);

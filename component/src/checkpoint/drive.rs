@@ -68,7 +68,7 @@ impl Checkpoint {
             rounds = if happened { 0 } else { rounds + 1 };
             let waits = matches!(self.silence.phase(), Some((_, Phase::AwaitResume)));
             if rounds % LISTEN_ROUNDS == LISTEN_ROUNDS - 1 || waits {
-                self.listen();
+                self.listen(&mut taken);
                 if self.over {
                     // The guardian has gone: the job ends.
                     self.give_up(taken);
@@ -105,7 +105,11 @@ impl Checkpoint {
     }
 
     /// The engine, for a moment if it is not ours already.
-    fn with<T>(&self, taken: &mut Option<Taken>, call: impl FnOnce(&mut Process) -> T) -> T {
+    pub(super) fn with<T>(
+        &self,
+        taken: &mut Option<Taken>,
+        call: impl FnOnce(&mut Process) -> T,
+    ) -> T {
         if let Some(process) = taken {
             return call(process);
         }

@@ -12,21 +12,24 @@
 //! | `picture.rs` | what is and is not part of the image |
 //! | `asking.rs` | lines that the program asks for |
 //! | `determinants.rs` | outcomes of nondeterministic calls on their way |
+//! | `log.rs` | lines that the payload log asks for |
 //! | `restored.rs` | a new process: new transports, new cards |
 
 mod asking;
 mod determinants;
 mod drive;
+mod log;
 mod picture;
 mod restored;
 
 use crate::guardian::{Guardian, GuardianError};
 use crate::opening::Opening;
 use crate::os::wake::Wake;
-use crate::process::{Shared, shared};
+use crate::process::{Shared, Taken, shared};
 pub use asking::Wish;
 use asking::Wishes;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+pub use log::log_nearly_full;
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
 use rustbtl_coordination::silence::{Answer, Input, Silence};
 use rustbtl_fragments::engine::Held;
@@ -48,6 +51,10 @@ struct Public {
     restarts: AtomicU32,
     /// The program waits in MPI_Finalize.
     fence: AtomicBool,
+    /// The payload log is on its way to its budget.
+    nearly_full: AtomicBool,
+    /// Lines that the log has asked for, and lines of the own set that are complete.
+    lines: [AtomicU32; 2],
 }
 
 static PUBLIC: OnceLock<Public> = OnceLock::new();
@@ -74,6 +81,12 @@ pub fn restarts() -> u32 {
     PUBLIC.get().map_or(0, |public| public.restarts.load(Ordering::Relaxed))
 }
 
+/// Lines that the log has asked for, and lines of the own set that are complete.
+pub fn lines() -> [u64; 2] {
+    let count = |public: &Public| [0, 1].map(|at| public.lines[at].load(Ordering::Relaxed).into());
+    PUBLIC.get().map_or([0; 2], count)
+}
+
 /// A frame of a line has come while nobody looked.
 pub fn ring() {
     if let Some(public) = PUBLIC.get() {
@@ -89,6 +102,12 @@ enum Ending {
     Told,
     /// `MayFinish` has come.
     Over,
+}
+
+fn count(which: usize) {
+    if let Some(public) = PUBLIC.get() {
+        public.lines[which].fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// See the module's documentation.
@@ -112,6 +131,8 @@ struct Checkpoint {
     ending: Ending,
     /// `MayFinish` or the end of the guardian: nothing more to do.
     over: bool,
+    /// The log has asked for a line, and none has helped yet.
+    pressed: log::Pressed,
     drive: drive::Drive,
     shipping: determinants::Shipping,
 }
@@ -148,6 +169,8 @@ pub fn start(
         wishes: Wishes::default(),
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
+        nearly_full: AtomicBool::new(false),
+        lines: Default::default(),
     };
     if PUBLIC.set(public).is_err() {
         return Ok(());
@@ -175,6 +198,7 @@ pub fn start(
             card,
             ending: Ending::Not,
             over: false,
+            pressed: log::Pressed::default(),
             drive: drive::Drive::default(),
             shipping: determinants::Shipping::default(),
         };
@@ -229,8 +253,9 @@ impl Checkpoint {
         if self.ready {
             self.pass_on_wishes();
             self.catch_up();
+            self.pass_on_log();
         }
-        self.listen();
+        self.listen(&mut None);
         self.determinants();
         self.line();
         self.determinants();
@@ -249,11 +274,12 @@ impl Checkpoint {
         }
     }
 
-    /// Take in what the guardian says.
-    fn listen(&mut self) {
+    /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes it
+    /// a second time lets the program in when he gives it back.
+    fn listen(&mut self, taken: &mut Option<Taken>) {
         loop {
             match self.guardian.receive() {
-                Ok(Some(message)) => self.hear(message),
+                Ok(Some(message)) => self.hear(message, taken),
                 Ok(None) => return,
                 Err(error) => return self.alone(&error),
             }
@@ -290,10 +316,11 @@ impl Checkpoint {
         }
     }
 
-    fn hear(&mut self, message: ToRank) {
+    fn hear(&mut self, message: ToRank, taken: &mut Option<Taken>) {
         let Some(message) = self.keep_for_later(message) else { return };
         match message {
-            ToRank::Welcome { .. } | ToRank::LineComplete { .. } | ToRank::Reborn { .. } => {}
+            ToRank::Welcome { .. } | ToRank::Reborn { .. } => {}
+            ToRank::LineComplete { .. } => count(1),
             ToRank::Answer { number, line, problem } => {
                 let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
                 Self::public().wishes.answer(number, outcome);
@@ -307,13 +334,13 @@ impl Checkpoint {
                 self.input(Input::Abort { line: line.0 });
             }
             ToRank::Trim { line } => self.covered(line),
-            ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes),
+            ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes, taken),
             ToRank::Cards { cards, restarted } => self.meet_again(&cards, &restarted),
             // Taken out while the program stands still.
             ToRank::Drained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { line } => drop(self.children.remove(&line)),
-            ToRank::TellStatus {} => self.status(),
+            ToRank::TellStatus {} => self.status(taken),
             ToRank::Record {} => self.record(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             // Only a process that is being restored hears it.
@@ -327,11 +354,11 @@ impl Checkpoint {
         }
     }
 
-    fn status(&self) {
-        let Ok(process) = self.shared.take() else { return };
-        let counters = process.host.log.counters();
-        let largest = process.host.log.largest_set().map_or(process.host.set, |(set, _)| set);
-        drop(process);
+    fn status(&self, taken: &mut Option<Taken>) {
+        let (counters, largest) = self.with(taken, |process| {
+            let largest = process.host.log.largest_set();
+            (process.host.log.counters(), largest.map_or(process.host.set, |(set, _)| set))
+        });
         self.say(&FromRank::Status {
             log_bytes: counters.bytes,
             log_bytes_peak: counters.bytes_peak,
@@ -349,18 +376,20 @@ impl Checkpoint {
     }
 
     /// A process of another set has stored a line: drop what it holds.
-    fn trim(&mut self, from: PeerId, bytes: &[u8]) {
+    fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<Taken>) {
         let held = match Held::decode(bytes) {
             Ok(held) => held,
             Err(error) => self.fatal(&format!("account of rank {from}: {error}")),
         };
-        let Ok(mut process) = self.shared.take() else { return };
-        let from = process.host.peers.of_rank(from.0);
-        let (engine, host) = (&process.engine, &process.host);
-        let Some((_, set, _)) = engine.traffic().find(|(peer, ..)| *peer == from) else { return };
-        // Records that a send still refers to are open at the receiver, hence not covered.
-        debug_assert_ne!(set, host.set);
-        process.host.log.trim(set, |entry| entry.to == from && held.covers(entry));
+        self.with(taken, |process| {
+            let from = process.host.peers.of_rank(from.0);
+            let (engine, host) = (&process.engine, &mut process.host);
+            let known = engine.traffic().find(|(peer, ..)| *peer == from);
+            let Some((_, set, _)) = known else { return };
+            // Records that a send still refers to are open at the receiver, hence not covered.
+            debug_assert_ne!(set, host.set);
+            host.log.trim(set, |entry| entry.to == from && held.covers(entry));
+        });
     }
 
     fn answer(&mut self, answer: Answer) {

@@ -53,6 +53,7 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
     let public = Checkpoint::public();
     public.restarts.fetch_add(1, Ordering::Relaxed);
     public.wishes.restored(line);
+    checkpoint.restored_log();
     checkpoint.ready = false;
     checkpoint.ending = Ending::Not;
     checkpoint.input(Input::Restored);

@@ -120,7 +120,7 @@ class 1 FromRank {
     },
     /// It is in MPI_Finalize and needs nobody any more. `MayFinish` comes when all have said so.
     8 Finishing {},
-    /// The program, or a budget, wants a line.
+    /// The program wants a line.
     9 Ask {
         /// The asker's number for it, repeated in `Answer`.
         number: u32,
@@ -159,6 +159,13 @@ class 1 FromRank {
     42 NotRecording {
         /// Why.
         reason: String,
+    },
+    /// The payload log is on its way to its budget: a line of `set` would let it be trimmed.
+    11 LogNearlyFull {
+        /// The set that holds most of the log.
+        set: SetId,
+        /// How much that is.
+        bytes: u64,
     },
 }
 

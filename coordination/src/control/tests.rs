@@ -44,6 +44,10 @@ fn invariant_1_the_format_does_not_change_by_accident() {
              0600000000000000",
         ),
         (
+            FromRank::LogNearlyFull { set: SetId(2), bytes: 258 }.encode(),
+            "0c00000001010b00 020000000201000000000000",
+        ),
+        (
             ToRank::Begin {
                 line: LineId(7),
                 kind: LineKind::Global,

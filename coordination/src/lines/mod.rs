@@ -16,6 +16,8 @@
 //! * L5 Messages are trimmed by the oldest line that their receiver's set can go back to alone.
 //! * L6 No line is ordered of a set that has lost a rank or of which one is in MPI_Finalize; no
 //!   global line while there is such a set or one that repeats its past.
+//! * L7 A line that somebody asked for and that failed is tried once more, if its reason may pass
+//!   ([`Why::may_pass`]); lines that are due are tried again after twice the time, each time.
 
 mod words;
 
@@ -23,6 +25,15 @@ use crate::silence::{Answer, Refusal, Scope};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use words::{Config, Input, LinesError, Output, Why};
+
+/// Somebody asks for a line.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    /// When it was asked for; not before this time.
+    from: u64,
+    /// It was tried, and failed (L7).
+    again: bool,
+}
 
 #[derive(Clone, Debug, Default)]
 struct Set {
@@ -32,7 +43,7 @@ struct Set {
     /// messages that nobody has sent.
     behind: bool,
     finishing: bool,
-    wanted: bool,
+    wanted: Option<Wanted>,
     due: Option<u64>,
     pause_ms: Option<u64>,
     /// Lines in a row that were aborted.
@@ -55,6 +66,8 @@ struct Line {
     sets: Vec<SetId>,
     phase: Phase,
     exit: bool,
+    /// Somebody asked for it.
+    asked: Option<Wanted>,
     ranks: BTreeSet<PeerId>,
     stopped: BTreeSet<PeerId>,
     frozen: BTreeSet<PeerId>,
@@ -74,8 +87,9 @@ pub struct Lines {
     next_line: u64,
     now: u64,
     global_due: Option<u64>,
-    /// A global line is wanted; with it, the end of the job?
-    global_wanted: Option<bool>,
+    global_wanted: Option<Wanted>,
+    /// With it, the end of the job.
+    exit_wanted: bool,
     global_pause_ms: Option<u64>,
     global_aborted: u32,
     /// Complete global lines, ascending.
@@ -101,6 +115,7 @@ impl Lines {
             now,
             global_due: None,
             global_wanted: None,
+            exit_wanted: false,
             global_pause_ms: None,
             global_aborted: 0,
             globals: VecDeque::new(),
@@ -175,7 +190,9 @@ impl Lines {
     /// When `Tick` is to be handed in, in milliseconds.
     pub fn next_deadline(&self) -> Option<u64> {
         let lines = self.lines.values().map(|line| line.deadline);
-        let dues = self.sets.values().filter(|set| set.usable()).filter_map(|set| set.due);
+        let usable = || self.sets.values().filter(|set| set.usable());
+        let wanted = usable().filter_map(|set| set.wanted).chain(self.global_wanted);
+        let dues = usable().filter_map(|set| set.due).chain(wanted.map(|wanted| wanted.from));
         // What is due and not ordered waits for a line to end, not for time.
         let dues = dues.chain(self.global_due).filter(|&due| due > self.now && !self.exiting);
         lines.chain(dues).min()
@@ -207,8 +224,8 @@ impl Lines {
         if set.finishing {
             return Err(LinesError::Finishing);
         }
-        let under_way = self.lines.values().any(|line| line.sets.contains(&id));
-        set.wanted |= !under_way;
+        // Also while a line of it is under way: the pictures may be older than what is asked for.
+        set.wanted.get_or_insert(Wanted { from: self.now, again: false });
         Ok(())
     }
 
@@ -216,7 +233,8 @@ impl Lines {
         if self.sets.values().any(|set| set.finishing) {
             return Err(LinesError::Finishing);
         }
-        self.global_wanted = Some(exit || self.global_wanted == Some(true));
+        self.global_wanted.get_or_insert(Wanted { from: self.now, again: false });
+        self.exit_wanted |= exit;
         Ok(())
     }
 
@@ -331,24 +349,41 @@ impl Lines {
     /// L4: the line is void.
     fn abort(&mut self, number: u64, why: Why) {
         let Some(line) = self.lines.remove(&number) else { return };
-        match line.scope {
-            Scope::Set => {
-                for id in &line.sets {
-                    let Some(set) = self.sets.get_mut(id) else { continue };
-                    set.aborted += 1;
-                    let interval = self.config.set_interval.next_ms(1, set.pause_ms);
-                    set.due = interval.map(|ms| later(self.now, ms, set.aborted));
-                }
-            }
+        let (now, retry_ms) = (self.now, self.config.retry_ms);
+        let first = line.asked.is_some_and(|asked| !asked.again);
+        let retried = first && retry_ms > 0 && why.may_pass();
+        let again = Wanted { from: now.saturating_add(retry_ms), again: true };
+        let again = retried.then_some(again);
+        let next = match line.scope {
+            Scope::Set => line.sets.iter().filter_map(|id| self.aborted_set(*id, again)).min(),
             Scope::Global => {
                 self.global_aborted += 1;
                 let interval = self.config.global_interval;
                 let interval = interval.next_ms(self.sets.len(), self.global_pause_ms);
-                self.global_due = interval.map(|ms| later(self.now, ms, self.global_aborted));
+                self.global_due = interval.map(|ms| later(now, ms, self.global_aborted));
+                self.global_wanted = self.global_wanted.or(again);
+                self.exit_wanted |= line.exit && retried;
+                self.global_wanted
+                    .map(|wanted| wanted.from)
+                    .into_iter()
+                    .chain(self.global_due)
+                    .min()
             }
-        }
-        self.outputs.push_back(Output::Abort { line: number, sets: line.sets, why });
+        };
+        let next_ms = next.map(|next| next.saturating_sub(now));
+        let sets = line.sets;
+        self.outputs.push_back(Output::Abort { line: number, sets, why, retried, next_ms });
         self.outputs.push_back(Output::Drop { line: number });
+    }
+
+    /// When the next line of the set is taken.
+    fn aborted_set(&mut self, id: SetId, again: Option<Wanted>) -> Option<u64> {
+        let set = self.sets.get_mut(&id)?;
+        set.aborted += 1;
+        let interval = self.config.set_interval.next_ms(1, set.pause_ms);
+        set.due = interval.map(|ms| later(self.now, ms, set.aborted));
+        set.wanted = set.wanted.or(again);
+        set.wanted.map(|wanted| wanted.from).into_iter().chain(set.due).min()
     }
 
     fn on_lost(&mut self, rank: PeerId) -> Result<(), LinesError> {
@@ -398,8 +433,10 @@ impl Lines {
         if global || self.exiting {
             return;
         }
-        let due = |due: Option<u64>| due.is_some_and(|due| due <= self.now);
-        let wanted = self.global_wanted.is_some() || due(self.global_due);
+        let now = self.now;
+        let due = |due: Option<u64>| due.is_some_and(|due| due <= now);
+        let asked = |wanted: Option<Wanted>| due(wanted.map(|wanted| wanted.from));
+        let wanted = asked(self.global_wanted) || due(self.global_due);
         if wanted && self.sets.values().all(|set| set.usable() && !set.behind) {
             if self.lines.is_empty() {
                 self.begin_global();
@@ -413,8 +450,11 @@ impl Lines {
                 .sets
                 .iter()
                 .filter(|(id, set)| set.usable() && !busy.contains(id))
-                .filter(|(_, set)| set.wanted || set.due.is_some_and(|due| due <= self.now))
-                .min_by_key(|(_, set)| (!set.wanted, set.due));
+                .filter(|(_, set)| asked(set.wanted) || due(set.due))
+                .min_by_key(|(_, set)| {
+                    let wanted = set.wanted.filter(|&wanted| asked(Some(wanted)));
+                    (wanted.is_none(), wanted.map(|wanted| wanted.from), set.due)
+                });
             let Some((&id, _)) = next else { return };
             self.begin_set(id);
         }
@@ -423,24 +463,25 @@ impl Lines {
     fn begin_set(&mut self, id: SetId) {
         let (now, interval) = (self.now, self.config.set_interval);
         let Some(set) = self.sets.get_mut(&id) else { return };
-        set.wanted = false;
+        let asked = set.wanted.take();
         set.due = interval.next_ms(1, set.pause_ms).map(|ms| now.saturating_add(ms));
-        let line = self.open(Scope::Set, vec![id], false);
+        let line = self.open(Scope::Set, vec![id], asked, false);
         self.outputs.push_back(Output::Begin { line, scope: Scope::Set, sets: vec![id] });
     }
 
     fn begin_global(&mut self) {
         let (now, count) = (self.now, self.sets.len());
-        let exit = self.global_wanted.take() == Some(true);
+        let asked = self.global_wanted.take();
+        let exit = core::mem::take(&mut self.exit_wanted);
         let interval = self.config.global_interval.next_ms(count, self.global_pause_ms);
         self.global_due = interval.map(|ms| now.saturating_add(ms));
         let sets = self.sets.keys().copied().collect();
-        let line = self.open(Scope::Global, sets, exit);
+        let line = self.open(Scope::Global, sets, asked, exit);
         self.outputs.push_back(Output::StopOutgoing { line });
     }
 
     /// L1.
-    fn open(&mut self, scope: Scope, sets: Vec<SetId>, exit: bool) -> u64 {
+    fn open(&mut self, scope: Scope, sets: Vec<SetId>, asked: Option<Wanted>, exit: bool) -> u64 {
         let number = self.next_line;
         self.next_line += 1;
         let ranks = sets.iter().flat_map(|set| self.sets[set].ranks.iter().copied()).collect();
@@ -452,6 +493,7 @@ impl Lines {
                 sets,
                 phase,
                 exit,
+                asked,
                 ranks,
                 stopped: BTreeSet::new(),
                 frozen: BTreeSet::new(),

@@ -22,6 +22,9 @@ pub struct Config {
     pub silence_timeout_ms: u64,
     /// From there until all is stored and committed.
     pub store_timeout_ms: u64,
+    /// A line that somebody asked for and that has failed is tried once more after this time, if
+    /// the reason may pass. 0: it is not.
+    pub retry_ms: u64,
 }
 
 /// What happens.
@@ -125,6 +128,10 @@ pub enum Output {
         sets: Vec<SetId>,
         /// For the user.
         why: Why,
+        /// Who asked for it goes on waiting: it is tried once more.
+        retried: bool,
+        /// The next line of these sets comes by itself after so many milliseconds.
+        next_ms: Option<u64>,
     },
     /// Write the manifest, then hand in `Committed`.
     Commit {
@@ -175,6 +182,14 @@ pub enum Why {
     Timeout(PeerId),
     /// The manifest could not be written, or not in time.
     Manifest,
+}
+
+impl Why {
+    /// Can it be otherwise the next time? Not where somebody has been waited for in vain: to wait
+    /// for him again would keep the program from its work.
+    pub fn may_pass(self) -> bool {
+        !matches!(self, Self::Timeout(_) | Self::Failed(_, Refusal::Finishing))
+    }
 }
 
 impl fmt::Display for Why {

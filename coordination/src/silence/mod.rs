@@ -13,8 +13,8 @@
 //! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no
 //!   `Data` can be under way, but a `Done` can: to those who were sent one behind our token goes a
 //!   **Flush**, and we wait for the answer. Most lines need none.
-//! * **First barrier** (dissemination, ⌈log₂ n⌉ frames a process): who leaves it knows that all
-//!   have come here, so nothing but frames of the barrier is under way inside the set.
+//! * **First barrier** (dissemination in ⌈log₈ n⌉ rounds, `barrier.rs`): who leaves it knows that
+//!   all have come here, so nothing but frames of the barrier is under way inside the set.
 //! * **Second barrier**: nobody sends before all have their picture. A set of one needs neither; in
 //!   a global line the order to resume, which comes when all sets have theirs, stands for it.
 //!
@@ -25,13 +25,15 @@
 //!   first barrier is in.
 //! * S4 Frames and orders of a line up to `last` (over, abandoned or refused) change nothing.
 //! * S5 Outgoing channels are held from `HoldOutgoing` to `ReleaseOutgoing`, which alternate.
-//! * S6 N − 1 tokens, at most N − 1 flushes with as many answers and 2·⌈log₂ N⌉ barrier frames are
-//!   sent in a line.
+//! * S6 N − 1 tokens, at most N − 1 flushes with as many answers and twice 7·⌈log₈ N⌉ barrier
+//!   frames are sent in a line, at most.
 //!
 //! A newer line abandons an older one: the coordinator orders it only when the older is over.
 
+mod barrier;
 mod words;
 
+use barrier::{Barrier, Shape};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use std::collections::{BTreeSet, VecDeque};
@@ -66,8 +68,8 @@ struct Current {
     tokens: BTreeSet<PeerId>,
     /// Members whose answer to a flush is awaited.
     flushing: BTreeSet<PeerId>,
-    /// First and second barrier: rounds that are in, and how many were sent.
-    rounds: [(u64, u8); 2],
+    /// The first and the second one.
+    barriers: [Barrier; 2],
     frozen: bool,
 }
 
@@ -207,7 +209,7 @@ impl Silence {
             phase: Phase::Eager,
             tokens: BTreeSet::new(),
             flushing: BTreeSet::new(),
-            rounds: [(0, 0); 2],
+            barriers: Default::default(),
             frozen: false,
         });
         self.outputs.push_back(Output::Enter { line });
@@ -271,7 +273,7 @@ impl Silence {
         if let LineWhat::Token { global } = what {
             self.begin(line, if global { Scope::Global } else { Scope::Set });
         }
-        let rounds = self.rounds();
+        let shape = self.shape();
         let Some(current) = self.current.as_mut().filter(|current| current.line == line) else {
             // A token that was refused is answered by then; anything else follows our token.
             let refused = matches!(what, LineWhat::Token { .. });
@@ -288,11 +290,10 @@ impl Silence {
             LineWhat::Flushed => {
                 current.flushing.remove(&from);
             }
-            LineWhat::Barrier { round, .. } if round >= rounds => {
-                return Err(SilenceError::Round(round));
-            }
             LineWhat::Barrier { second, round } => {
-                current.rounds[usize::from(second)].0 |= 1 << round;
+                if !current.barriers[usize::from(second)].take(shape, round) {
+                    return Err(SilenceError::Round(round));
+                }
             }
         }
         self.advance();
@@ -390,14 +391,13 @@ impl Silence {
         Ok(())
     }
 
-    /// ⌈log₂ N⌉.
-    fn rounds(&self) -> u8 {
-        self.members.len().next_power_of_two().trailing_zeros() as u8
+    fn shape(&self) -> Shape {
+        Shape::of(self.members.len())
     }
 
     /// Go through all phases whose conditions hold.
     fn advance(&mut self) {
-        let (others, rounds) = (self.members.len() - 1, self.rounds());
+        let (others, shape) = (self.members.len() - 1, self.shape());
         loop {
             let Some(current) = &mut self.current else { return };
             let (line, next) = match current.phase {
@@ -405,16 +405,14 @@ impl Silence {
                 Phase::Flush if current.flushing.is_empty() => (current.line, Phase::FirstBarrier),
                 Phase::FirstBarrier | Phase::SecondBarrier => {
                     let second = current.phase == Phase::SecondBarrier;
-                    let (come, sent) = &mut current.rounds[usize::from(second)];
-                    let complete = (*come).trailing_ones() as u8;
-                    // Round r + 1 goes out when rounds 0 to r are in.
-                    let (first, end) = (*sent, rounds.min(complete + 1));
-                    *sent = end.max(first);
                     let line = current.line;
-                    for round in first..end {
+                    let barrier = &mut current.barriers[usize::from(second)];
+                    let frames = barrier.advance(shape);
+                    let complete = barrier.is_complete(shape);
+                    for round in frames {
                         self.send_round(line, second, round);
                     }
-                    if complete < rounds {
+                    if !complete {
                         return;
                     }
                     if second {
@@ -434,12 +432,12 @@ impl Silence {
         }
     }
 
-    /// To the process 2^round places further.
+    /// To the process that is so many places further.
     fn send_round(&mut self, line: u64, second: bool, round: u8) {
         let Ok(at) = self.members.binary_search(&self.me) else {
             unreachable!("a process is of its own set")
         };
-        let to = self.members[(at + (1 << round)) % self.members.len()];
+        let to = self.members[(at + Shape::distance(round)) % self.members.len()];
         let what = LineWhat::Barrier { second, round };
         self.outputs.push_back(Output::Send { to, frame: LineFrame { line, what } });
     }
@@ -454,8 +452,8 @@ impl Silence {
             let barrier = !matches!(current.phase, Phase::Flush | Phase::Rendezvous | Phase::Eager);
             assert!(!barrier || current.flushing.is_empty(), "S3: a flush is not answered");
             let picture = barrier && current.phase != Phase::FirstBarrier;
-            let rounds = current.rounds[0].0.trailing_ones() as u8;
-            assert!(!picture || rounds == self.rounds(), "S3: a round is missing");
+            let met = current.barriers[0].is_complete(self.shape());
+            assert!(!picture || met, "S3: a round is missing");
             let global = current.scope == Scope::Global;
             assert!(!global || self.stopped == Some(current.line), "S5: outgoing is not held");
         }

@@ -7,7 +7,7 @@
 
 use super::recovery::Recovery;
 use super::setup::Setup;
-use super::wishes::{Wish, Wisher, Wishes};
+use super::wishes::{Wisher, Wishes};
 use crate::store::{self, FORMAT, Image, Kind, Manifest};
 use rustbtl_coordination::control::{
     FromNode, FromRank, LineId, LineKind, RankCard, Reply, ToNode, ToRank,
@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const SILENCE_TIMEOUT_MS: u64 = 120_000;
 /// From there until all images are stored.
 const STORE_TIMEOUT_MS: u64 = 3_600_000;
+/// Until a line that was asked for and failed is tried once more.
+const RETRY_MS: u64 = 1000;
 
 /// What is to be done.
 #[derive(Clone, PartialEq, Debug)]
@@ -48,6 +50,8 @@ pub enum Effect {
     TellMpirun(String),
     /// Write down an event.
     Log(Value),
+    /// Tell the user, on the standard error of mpirun.
+    Tell(String),
 }
 
 /// A rank.
@@ -78,14 +82,14 @@ pub(super) struct Rank {
 pub(super) struct LineState {
     pub(super) kind: Kind,
     ranks: BTreeSet<PeerId>,
-    exit: bool,
+    pub(super) exit: bool,
     pub(super) started_ms: u64,
     pub(super) images: BTreeMap<PeerId, Image>,
     pub(super) coordination_ns: u64,
     pub(super) pause_ns: u64,
     pub(super) store_ns: u64,
     pub(super) complete: bool,
-    problem: String,
+    pub(super) problem: String,
 }
 
 /// Everything about one job.
@@ -99,10 +103,12 @@ pub struct Job {
     /// All ranks may leave MPI_Finalize.
     pub(super) may_finish: bool,
     pub(super) lines: BTreeMap<LineId, LineState>,
-    wishes: Wishes,
+    pub(super) wishes: Wishes,
     /// Asked for while the job was starting, by who would rather wait than be refused.
-    early: Vec<(Wisher, Vec<Input>)>,
+    pub(super) early: Vec<(Wisher, Vec<Input>)>,
     cards_sent: bool,
+    /// Lines in a row that were given up.
+    pub(super) failed_lines: u32,
     pub(super) effects: VecDeque<Effect>,
 }
 
@@ -124,6 +130,7 @@ impl Job {
             wishes: Wishes::default(),
             early: Vec::new(),
             cards_sent: false,
+            failed_lines: 0,
             effects: VecDeque::new(),
         }
     }
@@ -268,6 +275,7 @@ impl Job {
                 self.input(now, Input::Finishing { rank: id });
                 self.finish(id);
             }
+            FromRank::LogNearlyFull { set, bytes } => self.log_nearly_full(now, id, set, bytes),
             FromRank::Ask { number, all, then_exit, wait } => {
                 let sets = rank.set.filter(|_| !all);
                 let wisher = Wisher::Rank(id, number);
@@ -316,6 +324,7 @@ impl Job {
             kept_lines: self.setup.keep,
             silence_timeout_ms: SILENCE_TIMEOUT_MS,
             store_timeout_ms: STORE_TIMEOUT_MS,
+            retry_ms: RETRY_MS,
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
@@ -376,99 +385,8 @@ impl Job {
         ranks.iter().for_each(|&rank| self.gone(now, rank));
     }
 
-    /// A user asks for lines.
-    pub fn checkpoint(&mut self, now: u64, client: u64, all: bool, wait: bool, then_exit: bool) {
-        let wisher = Wisher::Client(client);
-        if all || then_exit {
-            self.wish(now, wisher, None, then_exit, wait);
-            return;
-        }
-        let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        self.wishes.add(Wish { wisher, global: false, sets: sets.clone(), wait });
-        self.try_wish(now, wisher, sets.into_iter().map(|set| Input::Demand { set }).collect());
-    }
-
-    /// `set`: a line of this set; `None`: a global one.
-    fn wish(&mut self, now: u64, who: Wisher, set: Option<SetId>, exit: bool, wait: bool) {
-        let sets: BTreeSet<SetId> = set.into_iter().collect();
-        self.wishes.add(Wish { wisher: who, global: set.is_none(), sets, wait });
-        let input = match set {
-            Some(set) => Input::Demand { set },
-            None => Input::Checkpoint { exit },
-        };
-        if set.is_none() && exit {
-            self.wishes.exit = true;
-        }
-        self.try_wish(now, who, vec![input]);
-    }
-
-    fn try_wish(&mut self, now: u64, who: Wisher, inputs: Vec<Input>) {
-        let starting = self.setup.directory.is_some() && self.machine.is_none();
-        if starting && self.wishes.waits(who) {
-            self.early.push((who, inputs));
-            return;
-        }
-        let problem = if self.setup.directory.is_none() {
-            Some(
-                "this job has no place for lines: start it with --mca vprotocol_correlated_dir \
-                  DIR, a directory that all nodes share"
-                    .to_owned(),
-            )
-        } else if self.machine.is_none() {
-            Some(self.why_not_ready())
-        } else if let Some(problem) = self.missing() {
-            Some(problem)
-        } else {
-            inputs.into_iter().find_map(|input| self.try_input(now, input).err())
-        };
-        if let Some(problem) = problem
-            && let Some(wish) = self.wishes.remove(who)
-        {
-            self.answer(&wish, LineId(0), &problem);
-        }
-        self.carry_out(now);
-    }
-
-    /// A rank without which there is no line.
-    fn missing(&self) -> Option<String> {
-        let missing = |rank: &Rank| !rank.here || rank.ended.is_some();
-        let (id, rank) = self.ranks.iter().find(|(_, rank)| missing(rank))?;
-        Some(match rank.ended {
-            Some(_) => format!("rank {id} has ended"),
-            None => format!("rank {id} on {} cannot be reached at the moment", rank.node),
-        })
-    }
-
-    fn why_not_ready(&self) -> String {
-        let (known, size) = (self.ranks.len(), self.setup.size);
-        let waits = self.ranks.iter().find(|(_, rank)| !rank.ready);
-        let waits = waits.map_or(String::new(), |(id, _)| format!(", rank {id} is not ready"));
-        format!(
-            "the job is still starting, or its programs do not use MPI ({known} of {size} ranks \
-             are known{waits}): try again"
-        )
-    }
-
-    fn answer(&mut self, wish: &Wish, line: LineId, problem: &str) {
-        let refused = !problem.is_empty();
-        match wish.wisher {
-            Wisher::Rank(rank, number) => {
-                let problem = problem.to_owned();
-                self.send(rank, ToRank::Answer { number, line, problem });
-            }
-            Wisher::Client(client) => {
-                let reply = match (refused, wish.wait) {
-                    (true, _) => Reply::Refused { reason: problem.to_owned() },
-                    (false, true) => Reply::Complete { line },
-                    (false, false) => Reply::Ordered { line },
-                };
-                self.effects.push_back(Effect::Reply(client, reply));
-            }
-        }
-    }
-
     /// Remembered until the line is given up.
-    fn problem(&mut self, line: LineId, problem: String) {
+    pub(super) fn problem(&mut self, line: LineId, problem: String) {
         if let Some(state) = self.lines.get_mut(&line)
             && state.problem.is_empty()
         {
@@ -495,12 +413,12 @@ impl Job {
         self.carry_out(now);
     }
 
-    fn try_input(&mut self, now: u64, input: Input) -> Result<(), String> {
+    pub(super) fn try_input(&mut self, now: u64, input: Input) -> Result<(), String> {
         let Some(machine) = &mut self.machine else { return Ok(()) };
         machine.handle(now, input).map_err(|error| error.to_string())
     }
 
-    fn carry_out(&mut self, now: u64) {
+    pub(super) fn carry_out(&mut self, now: u64) {
         while let Some(output) = self.machine.as_mut().and_then(Lines::poll_output) {
             self.carry_out_one(now, output);
         }
@@ -541,19 +459,8 @@ impl Job {
                 let line = LineId(line);
                 all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { line }));
             }
-            Output::Abort { line, sets, why } => {
-                let (line, known) = (LineId(line), self.lines.get(&LineId(line)));
-                let problem = known.map(|state| state.problem.clone()).unwrap_or_default();
-                let reason = if problem.is_empty() { why.to_string() } else { problem };
-                self.log(json!({"event": "aborted", "line": line.0, "reason": reason}));
-                for rank in self.members(&sets) {
-                    self.send(rank, ToRank::Abort { line, reason: reason.clone() });
-                }
-                let global = self.lines.get(&line).is_some_and(|s| s.kind == Kind::Global);
-                let reason = format!("line {line} was given up: {reason}");
-                for wish in self.wishes.ended(global, &sets, true) {
-                    self.answer(&wish, line, &reason);
-                }
+            Output::Abort { line, sets, why, retried, next_ms } => {
+                self.aborted(LineId(line), &sets, why, retried, next_ms);
             }
             Output::Commit { line, .. } => self.commit(LineId(line)),
             Output::Complete { line, pause_ms } => self.complete(LineId(line), pause_ms),
@@ -616,6 +523,7 @@ impl Job {
     fn complete(&mut self, line: LineId, pause_ms: u64) {
         let Some(state) = self.lines.get_mut(&line) else { return };
         state.complete = true;
+        self.failed_lines = 0;
         let (global, ranks) = (state.kind == Kind::Global, state.ranks.clone());
         let bytes: u64 = state.images.values().map(|image| image.bytes).sum();
         let event = json!({
@@ -634,10 +542,5 @@ impl Job {
         for wish in self.wishes.ended(global, &sets, false) {
             self.answer(&wish, line, "");
         }
-    }
-
-    /// A client has gone: nobody waits for its line any more.
-    pub fn client_gone(&mut self, client: u64) {
-        self.wishes.remove(Wisher::Client(client));
     }
 }

@@ -2,17 +2,18 @@
 //! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup, then "lost NODE"; its end is the end of the job ──> coordinator
+//! mpirun ── stdin: setup, then "lost NODE", "checkpoint stay|exit"; its end ends the job ──> coordinator
 //!        <── stdout: "ok PORT JOB SECRET" or "error …"; then "end": the job is to end, and of
 //!            lost nodes "recovered", or "fail TEXT": the job is to end with an error ──
 //! agents ── TCP, after mutual proof of the secret ──>
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
+mod asking;
 mod determinants;
 mod events;
 mod job;
-mod loss;
+mod mpirun;
 mod recovery;
 mod setup;
 mod status;
@@ -75,7 +76,7 @@ struct Coordinator {
     /// The agent of each rank.
     home: BTreeMap<PeerId, u64>,
     /// From mpirun, and not yet a whole line.
-    mpirun: loss::Words,
+    mpirun: mpirun::Words,
     clients: BTreeMap<u64, Link>,
     /// Clients that wait for what the ranks say about their logs.
     curious: Vec<(u64, Instant)>,
@@ -203,7 +204,7 @@ impl Coordinator {
             strangers: Vec::new(),
             agents: BTreeMap::new(),
             home: BTreeMap::new(),
-            mpirun: loss::Words::default(),
+            mpirun: mpirun::Words::default(),
             clients: BTreeMap::new(),
             curious: Vec::new(),
             next: 0,
@@ -231,6 +232,10 @@ impl Coordinator {
 
     fn serve(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<()> {
         let mut beat_at = Instant::now();
+        // What came with the setup is not to be seen on the pipe.
+        if !input.buffer().is_empty() {
+            self.hear_mpirun(input)?;
+        }
         loop {
             let mut poll = Poll::default();
             let mpirun = poll.add(input.get_ref().as_raw_fd(), false);
@@ -279,15 +284,16 @@ impl Coordinator {
 
     /// False: it has ended.
     fn hear_mpirun(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<bool> {
-        let mut text = [0; setup::LINE_BYTES_MAX];
-        let bytes = input.read(&mut text)?;
-        self.mpirun.add(&text[..bytes]);
+        let bytes = input.fill_buf()?;
+        let count = bytes.len();
+        self.mpirun.add(bytes);
+        input.consume(count);
         while let Some(line) = self.mpirun.next_line() {
             let now = self.now();
             self.job.hear_mpirun(now, &line);
             self.carry_out();
         }
-        Ok(bytes > 0)
+        Ok(count > 0)
     }
 
     fn accept_strangers(&mut self) {
@@ -524,6 +530,7 @@ impl Coordinator {
                 Effect::Reply(client, reply) => self.reply(client, &reply),
                 Effect::TellMpirun(line) => tell_mpirun(&line.replace('\n', " ")),
                 Effect::Log(event) => self.events.write(event),
+                Effect::Tell(text) => say!("{text}"),
             }
         }
         self.carry_out_determinants();

@@ -15,7 +15,7 @@
 //!    without a new line is given up.
 
 use super::job::{Effect, Job, Rank};
-use super::loss::same_host;
+use super::mpirun::same_host;
 use crate::store;
 use rustbtl_coordination::control::{LineId, RankCard, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Lines};

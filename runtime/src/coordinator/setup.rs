@@ -1,5 +1,5 @@
 //! What mpirun's component tells the coordinator on its standard input: a line per word, a key,
-//! a blank, a value; `go` ends it. What comes after that: `loss.rs`.
+//! a blank, a value; `go` ends it. What comes after that: `mpirun.rs`.
 
 use crate::settings::Images;
 use rustbtl_coordination::interval::Interval;

@@ -10,6 +10,8 @@ pub enum Wisher {
     Rank(PeerId, u32),
     /// A `rustbtl` command.
     Client(u64),
+    /// Who sent mpirun a signal; the answer goes to mpirun's standard error.
+    Signal,
 }
 
 /// What somebody asks for.
@@ -92,7 +94,7 @@ mod tests {
     fn clients(wishes: &[Wish]) -> Vec<u64> {
         let client = |wish: &Wish| match wish.wisher {
             Wisher::Client(client) => client,
-            Wisher::Rank(..) => 99,
+            Wisher::Rank(..) | Wisher::Signal => 99,
         };
         wishes.iter().map(client).collect()
     }

@@ -78,6 +78,7 @@ impl Job {
         command.arg("coordinator").env_remove("RUSTBTL_JOBS");
         command.env("XDG_RUNTIME_DIR", scratch.0.join("run"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(fs::File::create(scratch.0.join("told")).expect("a file"));
         let mut coordinator = command.spawn().expect("a coordinator");
         let mut input = coordinator.stdin.take().expect("a pipe");
         let lines = scratch.0.join("lines");
@@ -102,6 +103,23 @@ impl Job {
 
     pub fn said(&self, rank: u32) -> String {
         fs::read_to_string(self.output(rank)).unwrap_or_default()
+    }
+
+    /// What the coordinator has told the user.
+    pub fn told(&self) -> String {
+        fs::read_to_string(self.scratch.0.join("told")).unwrap_or_default()
+    }
+
+    /// What it has written down.
+    pub fn events(&self) -> Vec<serde_json::Value> {
+        let file = self.scratch.0.join("lines").join(&self.name).join("events.jsonl");
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// A line on mpirun's pipe to the coordinator.
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input.as_mut().expect("a pipe"), "{line}").expect("it reads");
     }
 
     /// A guardian as orted starts it, on a "node" of its own if `node` differs.
@@ -194,7 +212,7 @@ impl Job {
     }
 
     /// What mpirun is told next.
-    pub fn told(&mut self) -> String {
+    pub fn answered(&mut self) -> String {
         let mut line = String::new();
         self.says.read_line(&mut line).expect("it says something");
         line

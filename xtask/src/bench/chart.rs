@@ -33,6 +33,8 @@ pub struct Chart {
     pub subtitle: String,
     /// What is to the right.
     pub across: &'static str,
+    /// How a value on that axis is written, and which mark is the next one.
+    pub across_marks: (fn(f64) -> String, f64),
     /// What is upwards.
     pub upwards: &'static str,
     /// How a value on the upward axis is written.
@@ -110,9 +112,9 @@ impl Chart {
         while value <= x.to * 1.001 {
             let at = x.at(value);
             stroke(svg, (at, top), (at, bottom), GRID);
-            let label = super::judge::size(value.round() as u64);
+            let label = (self.across_marks.0)(value);
             text(svg, (at, bottom + 22.0), (13.0, INK, "middle", "normal"), &label, "");
-            value *= 4.0;
+            value *= self.across_marks.1;
         }
         stroke(svg, (left, bottom), (right, bottom), INK);
         stroke(svg, (left, top), (left, bottom), INK);
@@ -238,6 +240,7 @@ mod tests {
             title: "a < b".into(),
             subtitle: String::new(),
             across: "",
+            across_marks: (|v| v.to_string(), 4.0),
             upwards: "",
             write: |v| v.to_string(),
             curves: Vec::new(),

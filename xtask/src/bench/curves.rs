@@ -13,6 +13,9 @@ use crate::run;
 /// A curve's side, name, colour and dashes.
 type Look = (&'static str, &'static str, &'static str, &'static str);
 
+/// Marks of an axis of bytes.
+const SIZES: (fn(f64) -> String, f64) = (|bytes| super::judge::size(bytes.round() as u64), 4.0);
+
 const STOCK: Look = ("stock", "stock Open MPI", "#6c757d", "7 4");
 const OURS: Look = ("ours", "ours", "#0c5c8c", "");
 const CORE: Look = ("core", "ours, plain message logging", "#c43e06", "");
@@ -38,6 +41,7 @@ fn latency(measured: &Measured, from: Source, looks: &[Look], subtitle: &str) ->
         title: format!("Half round trip, {}", from.2),
         subtitle: subtitle.to_string(),
         across: "size of the message",
+        across_marks: SIZES,
         upwards: "time",
         write: write_time,
         curves: looks.iter().map(|look| curve(measured, from, look, |_, us| us)).collect(),
@@ -57,6 +61,7 @@ fn bandwidth(measured: &Measured, from: Source, looks: &[Look], subtitle: &str) 
         title: format!("Bandwidth, ping-pong, {}", from.2),
         subtitle: subtitle.to_string(),
         across: "size of the message",
+        across_marks: SIZES,
         upwards: "bandwidth",
         write: write_speed,
         curves,
@@ -64,7 +69,7 @@ fn bandwidth(measured: &Measured, from: Source, looks: &[Look], subtitle: &str) 
 }
 
 /// A mark of an axis of microseconds.
-fn write_time(us: f64) -> String {
+pub fn write_time(us: f64) -> String {
     match us {
         us if us >= 999.0 => format!("{:.0} ms", us / 1e3),
         us if us < 0.99 => format!("{:.0} ns", us * 1e3),

@@ -12,6 +12,7 @@ mod experiments;
 mod hpcc;
 mod judge;
 mod launch;
+mod lines;
 mod log_append;
 mod machine;
 mod measured;
@@ -58,6 +59,10 @@ pub struct Options {
     /// Runs of each side, however long they take, instead of 7 (with --quick 3)
     #[arg(long, value_name = "N")]
     pairs: Option<usize>,
+    /// Measure only what the coordination of a line costs beside one message of 10 KB, so often,
+    /// and draw it (docs/performance-lines.svg with --markdown docs/performance.md)
+    #[arg(long, value_name = "RUNS")]
+    lines: Option<usize>,
     /// Show the names of all experiments and end
     #[arg(long)]
     list: bool,
@@ -71,6 +76,9 @@ pub fn run(options: &Options) -> Result<()> {
             println!("{:20} {}", e.name, sides.join(", "));
         }
         return Ok(());
+    }
+    if let Some(runs) = options.lines {
+        return lines::run(runs, options.markdown.as_deref());
     }
     let (usual, limit) = if options.quick { (PAIRS_QUICK, LIMIT_QUICK) } else { (PAIRS, LIMIT) };
     let limit = options.pairs.map_or(limit, |_| Duration::MAX);

@@ -15,6 +15,8 @@ pub const PROGRAMS: [(Program, &[u32]); 7] = [
 ];
 /// Most nodes, and most ranks on one of them.
 const SHAPE_MAX: Shape = (3, 6);
+/// Between lines, in the middle.
+const SECONDS_A_LINE: f64 = 0.7;
 /// Most ranks on a node where a job begins.
 const PPN_MAX: u32 = 3;
 
@@ -58,7 +60,7 @@ impl Chance {
 pub struct Life {
     /// Where.
     pub shape: Shape,
-    /// When lines are taken, as a part of an undisturbed run.
+    /// When lines are asked for, in seconds.
     pub lines: Vec<f64>,
     /// When everything is killed, in seconds after the last line.
     pub killed_after: f64,
@@ -76,18 +78,19 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Number `run` of the campaign with this seed.
-    pub fn draw(seed: u64, run: u64) -> Plan {
+    /// Number `run` of the campaign with this seed. `lines`: so many in each life, else as chance
+    /// will have it.
+    pub fn draw(seed: u64, run: u64, lines: Option<u32>) -> Plan {
         let mut chance = Chance::of(seed, run);
         // All programs take their turn.
         let program = (run % PROGRAMS.len() as u64) as usize;
         let ranks = chance.pick(PROGRAMS[program].1);
         let start = chance.pick(&shapes(ranks, PPN_MAX));
         let elsewhere = shapes(ranks, SHAPE_MAX.1);
-        let mut lives = vec![Life::draw(&mut chance, start)];
+        let mut lives = vec![Life::draw(&mut chance, start, lines)];
         while lives.len() < 3 && chance.below(4) == 0 {
             let shape = chance.pick(&elsewhere);
-            lives.push(Life::draw(&mut chance, shape));
+            lives.push(Life::draw(&mut chance, shape, lines));
         }
         let same = chance.below(3) == 0;
         let last = if same { start } else { chance.pick(&elsewhere) };
@@ -96,11 +99,17 @@ impl Plan {
 }
 
 impl Life {
-    fn draw(chance: &mut Chance, shape: Shape) -> Life {
-        let count = chance.pick(&[1, 1, 2, 3, 5]);
-        let mut lines: Vec<f64> = (0..count).map(|_| chance.between(0.25, 0.8)).collect();
+    fn draw(chance: &mut Chance, shape: Shape, lines: Option<u32>) -> Life {
+        let count = lines.unwrap_or_else(|| chance.pick(&[1, 1, 2, 3, 5]));
+        let end = 1.5 + f64::from(count) * SECONDS_A_LINE;
+        let mut lines: Vec<f64> = (0..count).map(|_| chance.between(0.8, end)).collect();
         lines.sort_by(f64::total_cmp);
         Life { shape, lines, killed_after: chance.between(0.0, 0.8) }
+    }
+
+    /// How long it is, if all goes as it should.
+    pub fn seconds(&self) -> f64 {
+        self.lines.last().copied().unwrap_or_default() + self.killed_after
     }
 }
 
@@ -118,14 +127,15 @@ mod tests {
 
     #[test]
     fn a_run_is_the_same_each_time_and_differs_from_others() {
-        assert_eq!(Plan::draw(7, 3), Plan::draw(7, 3));
-        assert_ne!(Plan::draw(7, 3), Plan::draw(8, 3));
+        assert_eq!(Plan::draw(7, 3, None), Plan::draw(7, 3, None));
+        assert_ne!(Plan::draw(7, 3, None), Plan::draw(8, 3, None));
         for run in 0..500 {
-            let plan = Plan::draw(1, run);
+            let plan = Plan::draw(1, run, [None, Some(10)][run as usize % 2]);
             let ranks = |shape: Shape| shape.0 * shape.1;
             for life in &plan.lives {
                 assert_eq!(ranks(life.shape), ranks(plan.last));
                 assert!(life.lines.is_sorted() && !life.lines.is_empty());
+                assert!(run % 2 == 0 || life.lines.len() == 10);
             }
         }
     }

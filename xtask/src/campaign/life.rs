@@ -1,6 +1,7 @@
 //! One run of the campaign: lives that end by kill -9, and a last one that must end well.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -12,27 +13,52 @@ use crate::test::lives::{self, Program, Undisturbed};
 use crate::test::scratch::Scratch;
 
 /// How long a life may last.
-const SECONDS: u32 = 150;
-/// Moments are drawn from so much of a run: on a machine with other work the next one can be far
-/// shorter than the undisturbed one.
-const SECONDS_COUNTED: f64 = 7.0;
+const SECONDS: u32 = 400;
+/// How much longer a program runs than its lives need, and what a life needs besides: a machine
+/// that is busy now may be idle then.
+const SPARE: f64 = 2.0;
+const SECONDS_TO_START: f64 = 1.0;
 /// Lines of the coordinator's notes that are shown when a run fails.
 const EVENTS_SHOWN: usize = 30;
 
-/// Answers of undisturbed runs, by program and number of ranks.
+/// Answers of undisturbed runs, by program, number of ranks and length.
 #[derive(Default)]
-pub struct Known(BTreeMap<(usize, u32), Undisturbed>);
+pub struct Known {
+    short: BTreeMap<(usize, u32), Undisturbed>,
+    long: BTreeMap<(usize, u32, u64), Undisturbed>,
+}
 
 impl Known {
     fn get(&mut self, plan: &Plan) -> Result<Undisturbed> {
         let shape = plan.lives[0].shape;
         let key = (plan.program, shape.0 * shape.1);
-        if let Some(known) = self.0.get(&key) {
+        let program = &PROGRAMS[plan.program].0;
+        let short = match self.short.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let scratch = Scratch::new("undisturbed")?;
+                place.insert(program.undisturbed(shape, &scratch)?)
+            }
+        };
+        let lives = plan.lives.iter().map(|life| life.seconds() + SECONDS_TO_START);
+        // Of an undisturbed run, too, a good part is its start.
+        let work = (short.seconds - 2.0 * SECONDS_TO_START).max(1.0);
+        let factor = (SPARE * lives.sum::<f64>() / work).ceil().max(1.0) as u64;
+        if short.iterations == 0 || factor == 1 {
+            return Ok(short.clone());
+        }
+        let key = (key.0, key.1, factor);
+        if let Some(known) = self.long.get(&key) {
             return Ok(known.clone());
         }
         let scratch = Scratch::new("undisturbed")?;
-        let known = PROGRAMS[plan.program].0.undisturbed(shape, &scratch)?;
-        self.0.insert(key, known.clone());
+        let iterations = factor * short.iterations;
+        let outcome = program.job(shape, iterations, &scratch)?.run()?;
+        outcome.must(outcome.code == 0, "the undisturbed run failed")?;
+        let answer = program.answer(&outcome, &scratch)?;
+        let seconds = factor as f64 * short.seconds;
+        let known = Undisturbed { iterations, answer, seconds };
+        self.long.insert(key, known.clone());
         Ok(known)
     }
 }
@@ -73,16 +99,18 @@ impl Run {
                 0 => program.job(life.shape, known.iterations, scratch)?,
                 _ => self.again(life.shape, lines, scratch),
             };
-            // What is left to do gets less from life to life.
-            let seconds = known.seconds.min(SECONDS_COUNTED) / (number + 1) as f64;
-            let outcome = killed(job, life, seconds, lines)?;
-            let complete = outcome.stdout.matches("is complete").count();
-            self.lines += complete;
+            // HPCC and ScaLAPACK are as long as they are.
+            let longest = life.lines.last().copied().unwrap_or_default();
+            let left = 0.8 * known.seconds / (number + 1) as f64;
+            let scale = if known.iterations == 0 { (left / longest).min(1.0) } else { 1.0 };
+            let outcome = killed(job, life, scale, lines)?;
+            let complete = complete(&outcome);
+            self.lines += complete.iter().collect::<BTreeSet<_>>().len();
             if outcome.code != KILLED {
                 return self.survived(&outcome, program, known, scratch);
             }
             self.deaths += 1;
-            outcome.must(complete == life.lines.len(), "not every line is complete")?;
+            outcome.must(complete.len() == life.lines.len(), "not every line is complete")?;
         }
         lives::verify(lines)?;
         let outcome = self.again(plan.last, lines, scratch).run()?;
@@ -119,6 +147,13 @@ impl Run {
     }
 }
 
+/// Numbers of the lines that were asked for and are complete; one may serve several who ask.
+fn complete(outcome: &Outcome) -> Vec<u64> {
+    let number = |line: &str| line.split_whitespace().find_map(|word| word.parse().ok());
+    let lines = outcome.stdout.lines().filter(|line| line.contains("is complete"));
+    lines.filter_map(number).collect()
+}
+
 /// What the first line that was not taken was refused for.
 fn refused(outcome: &Outcome) -> Option<&str> {
     let mut said = outcome.stderr.lines().filter_map(|line| line.strip_prefix("rustbtl: "));
@@ -126,11 +161,11 @@ fn refused(outcome: &Outcome) -> Option<&str> {
 }
 
 /// One life with its lines and its end.
-fn killed(job: Job, life: &Life, seconds: f64, lines: &Path) -> Result<Outcome> {
+fn killed(job: Job, life: &Life, scale: f64, lines: &Path) -> Result<Outcome> {
     let mut job = lives::with_lines(job, lines);
     job.seconds = SECONDS;
     for at in &life.lines {
-        job = job.with(&["--checkpoint-at", &format!("{:.3}", at * seconds)]);
+        job = job.with(&["--checkpoint-at", &format!("{:.3}", at * scale)]);
     }
     job.with(&["--kill-all-after", &format!("{:.3}", life.killed_after)]).run()
 }

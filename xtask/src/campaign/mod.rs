@@ -28,6 +28,9 @@ pub struct Options {
     /// Number of the first run
     #[arg(long, value_name = "K", default_value_t = 0)]
     first: u64,
+    /// Lines that are asked for in each life (default: 1 to 5, by chance)
+    #[arg(long, value_name = "L")]
+    lines: Option<u32>,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -74,7 +77,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn one(options: &Options, number: u64, known: &mut Known, sum: &mut Sum) {
-    let plan = Plan::draw(options.seed, number);
+    let plan = Plan::draw(options.seed, number, options.lines);
     let name = PROGRAMS[plan.program].0.name;
     let start = Instant::now();
     let mut run = Run::default();
@@ -88,7 +91,9 @@ fn one(options: &Options, number: u64, known: &mut Known, sum: &mut Sum) {
     );
     if let Err(Failure(reason)) = &result {
         let seed = options.seed;
-        println!("{reason}\n  again: cargo xtask campaign --seed {seed} --first {number} --runs 1");
+        let lines = options.lines.map_or(String::new(), |lines| format!(" --lines {lines}"));
+        let again = format!("--seed {seed} --first {number} --runs 1{lines}");
+        println!("{reason}\n  again: cargo xtask campaign {again}");
         sum.failed.push(number);
     }
     sum.runs += 1;
@@ -115,7 +120,8 @@ fn write(options: &Options, sum: &Sum) -> Result<()> {
         fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     }
     let document = json!({
-        "seed": options.seed, "first": options.first, "runs": sum.runs, "lines": sum.lines,
+        "seed": options.seed, "lines_a_life": options.lines, "first": options.first,
+        "runs": sum.runs, "lines": sum.lines,
         "deaths": sum.deaths, "restarts": sum.restarts, "failed": sum.failed, "all": sum.all,
     });
     fs::write(&file, format!("{document:#}\n")).context(|| file.display().to_string())

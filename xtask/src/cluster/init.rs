@@ -58,7 +58,7 @@ struct Ended {
 /// Waits for mpirun; a signal or the time limit asks it to end, and then makes it.
 fn attend(mpirun: libc::pid_t, job: &Job<'_>, nodes: &[Node], signals: &Signals) -> Result<Ended> {
     let mut limit = job.options.time_limit().map(|t| Instant::now() + t);
-    let mut events = Events::new(job, nodes);
+    let mut events = Events::new(job, nodes, mpirun);
     let mut verdict = None;
     let mut asked = false;
     loop {
@@ -103,6 +103,7 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, nodes: &[Node], signals: &Signals)
 struct Events<'a> {
     job: &'a Job<'a>,
     nodes: &'a [Node],
+    mpirun: libc::pid_t,
     timeline: Timeline,
     faults: Faults,
     start: Instant,
@@ -117,14 +118,14 @@ struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    fn new(job: &'a Job<'a>, nodes: &'a [Node]) -> Self {
+    fn new(job: &'a Job<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
         let mut timeline = job.options.timeline();
         let faults = Faults::new(job.options.faults());
         if faults.any() {
             timeline.add(LOOK_EVERY, Event::Look);
         }
         let (commands, start) = (Vec::new(), Instant::now());
-        Self { job, nodes, timeline, faults, start, commands, asked: 0, over: 0, lines: 0 }
+        Self { job, nodes, mpirun, timeline, faults, start, commands, asked: 0, over: 0, lines: 0 }
     }
 
     /// Finds out what breaks when.
@@ -150,6 +151,12 @@ impl<'a> Events<'a> {
             Some(Event::Checkpoint) if !self.job.stage.has_job() || !self.commands.is_empty() => {
                 self.timeline.add(JOB_PATIENCE, Event::Checkpoint);
             }
+            Some(event @ Event::Signal(_))
+                if !self.job.options.plain && !self.job.stage.has_job() =>
+            {
+                self.timeline.add(JOB_PATIENCE, event);
+            }
+            Some(Event::Signal(number)) => sys::kill(self.mpirun, number),
             Some(Event::Checkpoint) => {
                 self.commands.push(self.job.start(&self.job.checkpoint())?);
                 self.asked += 1;
@@ -181,10 +188,12 @@ impl<'a> Events<'a> {
         {
             eprintln!("xtask: cluster: --write-after: {file}: {error}");
         }
-        if self.lines == self.job.options.lines()
-            && let Some(seconds) = self.job.options.kill_all_after
-        {
-            self.timeline.add(Duration::from_secs_f64(seconds), Event::KillAll);
+        let options = self.job.options;
+        if self.lines == options.lines() {
+            let all = options.kill_all_after.map(|seconds| (seconds, Event::KillAll));
+            for (seconds, event) in all.into_iter().chain(options.kills_after()) {
+                self.timeline.add(Duration::from_secs_f64(seconds), event);
+            }
         }
     }
 }

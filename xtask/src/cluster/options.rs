@@ -58,6 +58,9 @@ pub struct Options {
     /// L+SECS: so long after the L-th line of --checkpoint-at was asked for
     #[arg(long, num_args = 2, value_names = ["WHO", "SECS"])]
     kill: Vec<String>,
+    /// Send mpirun a signal, by its number, at this time
+    #[arg(long, num_args = 2, value_names = ["NUMBER", "SECS"])]
+    signal: Vec<String>,
     /// Kill every process of every node at this time; exit code 137
     #[arg(long, value_name = "SECS")]
     kill_all_at: Option<f64>,
@@ -82,6 +85,9 @@ pub struct Options {
     /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
+    /// Kill a process this many seconds after the lines of `--checkpoint-at` are complete
+    #[arg(long, num_args = 2, value_names = ["WHO", "SECS"], requires = "checkpoint_at")]
+    kill_after: Vec<String>,
     /// Run `rustbtl restart DIR` in place of a program
     #[arg(long, value_name = "DIR", conflicts_with = "plain")]
     pub restart: Option<PathBuf>,
@@ -123,6 +129,8 @@ impl Options {
             fail!("--checkpoint-at, --kill-all-at, --kill-all-after: give a number of seconds");
         }
         self.kills()?;
+        self.kills_after_all()?;
+        self.signals()?;
         for (_, fault) in self.faults() {
             match fault {
                 Fault::KillNode(node) | Fault::CutNode(node) if node >= self.all_nodes() => {
@@ -173,18 +181,34 @@ impl Options {
     /// Who is killed, after how long, and after which line was asked for (0: after the start).
     fn kills(&self) -> Result<Vec<(usize, f64, Event)>> {
         let one = |pair: &[String]| {
-            let who = pair[0].parse().map_err(|why| failure!("--kill {}: {why}", pair[0]))?;
             let (line, after) = pair[1].split_once('+').unwrap_or(("0", &pair[1]));
             let line = line.parse().ok().filter(|line| *line <= self.checkpoint_at.len());
-            match (line, after.parse::<f64>()) {
-                (Some(line), Ok(at)) if (0.0..1e9).contains(&at) => {
-                    Ok((line, at, Event::Kill(who)))
-                }
-                (None, _) => fail!("--kill {} {}: there is no such line", pair[0], pair[1]),
-                _ => fail!("--kill {} {}: give a number of seconds", pair[0], pair[1]),
-            }
+            let Some(line) = line else {
+                fail!("--kill {} {}: there is no such line", pair[0], pair[1]);
+            };
+            kill(&pair[0], after).map(|(after, event)| (line, after, event))
         };
         self.kill.chunks_exact(2).map(one).collect()
+    }
+
+    /// Who is killed when all lines are complete, and how long after that.
+    pub fn kills_after(&self) -> Vec<(f64, Event)> {
+        self.kills_after_all().unwrap_or_default()
+    }
+
+    fn kills_after_all(&self) -> Result<Vec<(f64, Event)>> {
+        self.kill_after.chunks_exact(2).map(|pair| kill(&pair[0], &pair[1])).collect()
+    }
+
+    /// Which signals mpirun gets, and when.
+    fn signals(&self) -> Result<Vec<(f64, Event)>> {
+        let one = |pair: &[String]| match (pair[0].parse(), pair[1].parse::<f64>()) {
+            (Ok(number @ 1..=64), Ok(at)) if (0.0..1e9).contains(&at) => {
+                Ok((at, Event::Signal(number)))
+            }
+            _ => fail!("--signal {} {}: give a number and seconds", pair[0], pair[1]),
+        };
+        self.signal.chunks_exact(2).map(one).collect()
     }
 
     /// What breaks, at moments that the job itself decides about.
@@ -208,6 +232,7 @@ impl Options {
     pub fn timeline(&self) -> Timeline {
         let events = self.checkpoint_at.iter().map(|&at| (at, Event::Checkpoint));
         let events = events.chain(self.kill_all_at.map(|at| (at, Event::KillAll)));
+        let events = events.chain(self.signals().unwrap_or_default());
         let events = events.map(|(at, event)| (Duration::from_secs_f64(at), event));
         Timeline::new(events.chain(self.after_order(0)))
     }
@@ -216,6 +241,15 @@ impl Options {
     pub fn crowded(&self) -> bool {
         let processors = thread::available_parallelism().map_or(1, |p| p.get());
         self.ranks() as usize > processors
+    }
+}
+
+/// Who is killed, and when.
+fn kill(who: &str, after: &str) -> Result<(f64, Event)> {
+    let victim = who.parse().map_err(|why| failure!("--kill {who}: {why}"))?;
+    match after.parse::<f64>() {
+        Ok(at) if (0.0..1e9).contains(&at) => Ok((at, Event::Kill(victim))),
+        _ => fail!("--kill {who} {after}: give a number of seconds"),
     }
 }
 
@@ -296,5 +330,7 @@ pub mod tests {
         assert!(parse("--nodes 1 --ppn 1 --kill agent x -- p").check().is_err());
         assert!(parse("--nodes 1 --ppn 1 --kill rank:0 1.5 -- p").check().is_ok());
         assert!(parse("--nodes 1 --ppn 1 --kill rank:0 1+1 -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --signal 0 1 -- p").check().is_err());
+        assert!(parse("--nodes 1 --ppn 1 --signal 10 1 -- p").check().is_ok());
     }
 }

@@ -17,6 +17,8 @@ pub enum Event {
     Look,
     /// This breaks.
     Break(Fault),
+    /// mpirun gets this signal.
+    Signal(i32),
     /// Every process on every node is killed, mpirun first.
     KillAll,
 }

@@ -167,7 +167,9 @@ impl Program {
                 Ok(exact.map(|(name, value)| format!("{name} {value}; ")).collect())
             }
             What::Scalapack(_) => {
-                let last = outcome.stdout.lines().filter(|line| line.contains(" tests"));
+                // Titles may have been printed in an earlier life.
+                let lines = outcome.stdout.lines().skip_while(|line| !line.contains("Finished"));
+                let last = lines.filter(|line| line.contains(" tests"));
                 let text: Vec<&str> = last.map(str::trim).collect();
                 let good = text.iter().any(|line| line.contains("passed"))
                     && !outcome.said().contains("FAILED");

@@ -16,6 +16,7 @@ pub mod scratch;
 mod summary;
 mod tiers;
 mod trees;
+mod triggers;
 
 use clap::Args;
 
@@ -72,6 +73,7 @@ pub fn run(options: &Options) -> Result<()> {
             errors::run(&mut summary);
             lines::run(&mut summary);
             replay::run(&mut summary);
+            triggers::run(&mut summary);
             if options.line_faults {
                 line_faults::run(&mut summary);
             }

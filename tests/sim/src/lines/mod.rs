@@ -95,6 +95,7 @@ fn config(options: &Options) -> Config {
         kept_lines: options.kept_lines,
         silence_timeout_ms: options.timeout,
         store_timeout_ms: options.timeout,
+        retry_ms: prng.below(3) as u64 * 100,
     }
 }
 

@@ -1,10 +1,11 @@
-//! Nodes that are lost, as mpirun tells: it has left them out, and waits for what we make of it.
+//! What mpirun says once the job runs: a line each, a key, a blank, a value.
 
-use super::job::{Effect, Job};
+use super::job::Job;
 use super::setup::LINE_BYTES_MAX;
+use super::wishes::Wisher;
 use serde_json::json;
 
-/// What mpirun says after the setup, cut into lines.
+/// Cut into lines.
 #[derive(Debug, Default)]
 pub struct Words(Vec<u8>);
 
@@ -34,22 +35,59 @@ pub(super) fn same_host(one: &str, other: &str) -> bool {
 impl Job {
     /// A line from mpirun.
     pub fn hear_mpirun(&mut self, now: u64, line: &str) {
-        match line.split_once(' ') {
-            Some(("lost", node)) => self.node_lost(now, node),
-            _ => self.effects.push_back(Effect::Log(
-                json!({"event": "nonsense", "from": "mpirun", "what": line}),
-            )),
+        match line.split_once(' ').unwrap_or((line, "")) {
+            // It got a signal that the user has chosen for this.
+            ("checkpoint", what) => {
+                let exit = what == "exit";
+                self.log(json!({"event": "asked", "signal": true, "all": true, "then_exit": exit}));
+                self.wish(now, Wisher::Signal, None, exit, true);
+            }
+            // It has left it out, and waits for what we make of it.
+            ("lost", node) if !node.is_empty() => self.node_lost(now, node),
+            _ => self.log(json!({"event": "nonsense", "from": "mpirun", "what": line})),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::job::Effect;
     use super::super::setup::Setup;
     use super::*;
     use rustbtl_coordination::control::FromNode;
     use rustbtl_fragments::ids::{Incarnation, PeerId};
     use serde_json::Value;
+
+    #[test]
+    fn lines_come_whole_however_they_are_cut() {
+        let mut words = Words::default();
+        for (piece, wanted) in [("check", None), ("point exit\nlo", Some("checkpoint exit"))] {
+            words.add(piece.as_bytes());
+            assert_eq!(words.next_line().as_deref(), wanted);
+        }
+        words.add(b"st\n\n");
+        assert_eq!(words.next_line().as_deref(), Some("lost"));
+        assert_eq!(words.next_line().as_deref(), Some(""));
+        assert_eq!(words.next_line(), None);
+        words.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        words.add(b"a\n");
+        assert_eq!(words.next_line().as_deref(), Some("a"), "what has no end is not kept");
+    }
+
+    #[test]
+    fn a_signal_that_cannot_be_obeyed_is_told_to_the_user() {
+        let mut job = Job::new("j".into(), Setup { size: 2, ..Setup::default() });
+        job.hear_mpirun(1, "checkpoint stay");
+        let told = std::iter::from_fn(|| job.next_effect()).find_map(|effect| match effect {
+            Effect::Tell(text) => Some(text),
+            _ => None,
+        });
+        assert!(told.is_some_and(|text| text.contains("vprotocol_correlated_dir")));
+        job.hear_mpirun(2, "dance");
+        let effect = job.next_effect();
+        assert!(matches!(effect, Some(Effect::Log(event)) if event["event"] == "nonsense"));
+        assert_eq!(job.next_effect(), None);
+    }
 
     fn job() -> Job {
         let mut job = Job::new("j".into(), Setup { size: 3, ..Setup::default() });
@@ -104,19 +142,5 @@ mod tests {
     fn names_with_and_without_domain_are_of_one_host() {
         assert!(same_host("n1", "n1") && same_host("n1", "n1.a") && same_host("n1.a", "n1"));
         assert!(!same_host("n1.a", "n1.b") && !same_host("n1", "n11") && !same_host("n1", "n2"));
-    }
-
-    #[test]
-    fn lines_are_whole_however_they_come() {
-        let mut words = Words::default();
-        words.add(b"lost n");
-        assert_eq!(words.next_line(), None);
-        words.add(b"1\nlost n2\nlo");
-        assert_eq!(words.next_line().as_deref(), Some("lost n1"));
-        assert_eq!(words.next_line().as_deref(), Some("lost n2"));
-        assert_eq!(words.next_line(), None);
-        words.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
-        words.add(b"lost n3\n");
-        assert_eq!(words.next_line().as_deref(), Some("lost n3"));
     }
 }

@@ -1,0 +1,153 @@
+//! What the coordination of a line costs, beside one message of 10 KB from each process to the next
+//! (Figure 3 of the paper): threads over in-process rings, by the example `line_bench`.
+//!
+//! With more threads than processors, and with other work on the machine, single runs say how the
+//! scheduler felt. So each size has the run with the shortest line, and the message of that run
+//! beside it; the band goes up to the median of all runs.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::chart::{Chart, Curve};
+use super::curves::write_time;
+use super::machine::Machine;
+use super::stats::Spread;
+use crate::error::{Context, Result, fail};
+use crate::{paths, run};
+
+/// Processes of a set.
+const SIZES: [&str; 6] = ["2", "4", "8", "16", "32", "48"];
+/// Lines in a run, of which the median counts.
+const ROUNDS: &str = "200";
+
+/// A size in one run: microseconds of a line and of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Row {
+    processes: u32,
+    line: f64,
+    message: f64,
+}
+
+/// The lines of the example's table.
+fn rows(text: &str) -> Vec<Row> {
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [processes, line, message] = words[..] else { return None };
+        let (line, message) = (line.parse().ok()?, message.parse().ok()?);
+        Some(Row { processes: processes.parse().ok()?, line, message })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Of each size the row with the shortest line, and the medians of all lines and all messages.
+fn best(all: &[Row]) -> Vec<(Row, f64, f64)> {
+    let mut sizes: Vec<u32> = all.iter().map(|row| row.processes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let one = |size: u32| {
+        let rows: Vec<Row> = all.iter().copied().filter(|row| row.processes == size).collect();
+        let shortest = rows.iter().copied().min_by(|a, b| a.line.total_cmp(&b.line))?;
+        let median = |of: fn(&Row) -> f64| {
+            let values: Vec<f64> = rows.iter().map(of).collect();
+            Spread::of(&values).map(|spread| spread.median)
+        };
+        Some((shortest, median(|row| row.line)?, median(|row| row.message)?))
+    };
+    sizes.into_iter().filter_map(one).collect()
+}
+
+fn table(best: &[(Row, f64, f64)]) -> String {
+    let mut text =
+        "| processes | line, µs | 10 KB message, µs | line / message | medians of all runs |\n\
+                    |---|---|---|---|---|\n"
+            .to_string();
+    for (row, line, message) in best {
+        text += &format!(
+            "| {} | {:.1} | {:.1} | {:.1} | {line:.0} / {message:.0} |\n",
+            row.processes,
+            row.line,
+            row.message,
+            row.line / row.message
+        );
+    }
+    text
+}
+
+fn chart(best: &[(Row, f64, f64)], subtitle: String) -> Chart {
+    let curve = |name: &str, colour, dash, of: fn(&(Row, f64, f64)) -> (f64, f64)| {
+        let point = |point: &(Row, f64, f64)| {
+            let (shortest, median) = of(point);
+            let high = median.max(shortest);
+            (f64::from(point.0.processes), Spread { low: shortest, median: shortest, high })
+        };
+        Curve { name: name.into(), colour, dash, points: best.iter().map(point).collect() }
+    };
+    Chart {
+        title: "Coordination of a line, without pictures".into(),
+        subtitle,
+        across: "processes of the set",
+        across_marks: (|n| format!("{n:.0}"), 2.0),
+        upwards: "time of the slowest process",
+        write: write_time,
+        curves: vec![
+            curve("one line", "#0c5c8c", "", |(row, line, _)| (row.line, *line)),
+            curve("one message of 10 KB each", "#6c757d", "7 4", |(row, _, message)| {
+                (row.message, *message)
+            }),
+        ],
+    }
+}
+
+/// Measures, prints the table, draws the picture beside `markdown` if that is given.
+pub fn run(runs: usize, markdown: Option<&Path>) -> Result<()> {
+    let mut build = Command::new("cargo");
+    build.current_dir(paths::root()).args(["build", "--release", "--package"]);
+    run::check(build.args(["rustbtl-conformance", "--example", "line_bench"]))?;
+    let program = paths::target().join("release/examples/line_bench");
+    let mut all = Vec::new();
+    let machine = Machine::ask();
+    for _ in 0..runs {
+        let text = run::output(Command::new(&program).arg(ROUNDS).args(SIZES))?;
+        all.extend(rows(&text));
+    }
+    let best = best(&all);
+    if best.is_empty() {
+        fail!("nothing was measured: give at least one run");
+    }
+    println!("{}; load before {:.1}\n\n{}", machine.line(), machine.load, table(&best));
+    let subtitle = format!("shortest of {runs} runs; {}", machine.line());
+    let Some(svg) = chart(&best, subtitle).draw() else { return Ok(()) };
+    let file = match markdown {
+        Some(file) => file.with_file_name("performance-lines.svg"),
+        None => paths::out().join("bench/lines.svg"),
+    };
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).context(|| folder.display().to_string())?;
+    }
+    fs::write(&file, svg).context(|| file.display().to_string())?;
+    println!("Picture: {}", file.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "processes  line µs  10 KB message µs   (medians of 200, the slowest process)
+        2      4.8               7.2
+       48   1388.7             203.5
+";
+
+    #[test]
+    fn the_shortest_line_counts_and_the_message_beside_it() {
+        let (first, mut second) = (rows(TEXT), rows(TEXT));
+        assert_eq!(first[0], Row { processes: 2, line: 4.8, message: 7.2 });
+        second[1] = Row { processes: 48, line: 900.0, message: 300.0 };
+        let best = best(&[first, second].concat());
+        assert_eq!((best[0].0.line, best[1].0.line, best[1].0.message), (4.8, 900.0, 300.0));
+        assert!(table(&best).contains("| 48 | 900.0 | 300.0 | 3.0 |"));
+        assert!(chart(&best, String::new()).draw().is_some_and(|svg| !svg.contains("NaN")));
+    }
+}

@@ -1,0 +1,251 @@
+//! What makes a line be taken besides commands and clocks: a log that is nearly full, a signal to
+//! mpirun. And what a user sees of a job that has died in between.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::job::{Job, Outcome};
+use super::lives::{self, RING, Shape, Undisturbed};
+use super::mpi;
+use super::scratch::Scratch;
+use super::summary::Summary;
+use crate::cluster::KILLED;
+use crate::error::{Result, fail};
+use crate::paths;
+use crate::report::{self, Rank};
+
+const SHAPE: Shape = (2, 2);
+/// Of the log of each rank, and what rank 0 sends to the other node.
+const BUDGET: u64 = 16 << 20;
+const TOTAL: u64 = 6 * BUDGET;
+/// Signals come no later.
+const SECONDS_COUNTED: f64 = 2.5;
+/// How long the sender waits for the log to be trimmed.
+const PATIENCE: &str = "120";
+
+/// Runs the tier.
+pub fn run(summary: &mut Summary) {
+    summary.tier("lines: triggers and output");
+    summary.check("a log that is nearly full: lines instead of a spill", lines_for_a_log);
+    summary.check("a log that is nearly full, no place for lines: it spills", no_place_for_lines);
+    let mut known = None;
+    let ready = summary.check("signals: an undisturbed run", || {
+        let scratch = Scratch::new("signals")?;
+        let mut long = RING.undisturbed(SHAPE, &scratch)?;
+        // A run on a busy machine says little about the next: there must be a middle in any case.
+        long.iterations *= 4;
+        let whole = RING.job(SHAPE, long.iterations, &scratch)?.run()?;
+        long.answer = lives::hash(&whole)?;
+        known = Some(long);
+        Ok(())
+    });
+    if let (true, Some(known)) = (ready, known) {
+        summary.check("signals: SIGUSR2 to mpirun, a line", || a_line_by_signal(&known));
+        summary.check("signals: SIGUSR1 to mpirun, a line and the end", || the_end(&known));
+    }
+    summary.check("signals: a name that makes no sense", nonsense);
+    summary.check("signals: not chosen, the programs get them", not_chosen);
+    for part in [0.3, 0.45, 0.6] {
+        let title = format!("output: a rank is killed after {part} of a run, each line once");
+        summary.check(&title, || output(part, Death::Rank));
+        let title = format!("output: all is killed after {part} of a run, nothing twice, in order");
+        summary.check(&title, || output(part, Death::Everything));
+    }
+}
+
+fn source(name: &str) -> PathBuf {
+    paths::root().join("tests/lines").join(name)
+}
+
+/// The job that sends more than its log holds, and what its ranks report.
+fn full_log(scratch: &Scratch, options: &[&str], patience: &str) -> Result<(Outcome, Vec<Rank>)> {
+    let program = mpi::compile(&source("full_log.c"))?.display().to_string();
+    let file = scratch.0.join("report.json").display().to_string();
+    let (budget, total) = (BUDGET.to_string(), TOTAL.to_string());
+    let mut job = Job::new(SHAPE.0, SHAPE.1, &[&program, &budget, &total, patience]);
+    job = job.with(&["--report", &file, "--mca", "vprotocol_correlated_log_budget", &budget]);
+    let outcome = job.with(options).run()?;
+    outcome.must(outcome.code == 0, "the job failed")?;
+    let ranks = report::read(Path::new(&file))?.ranks;
+    outcome.must(ranks.len() == 4, "not every rank has reported")?;
+    Ok((outcome, ranks))
+}
+
+fn counter(rank: &Rank, name: &str) -> u64 {
+    rank.counters.get(name).copied().unwrap_or(u64::MAX)
+}
+
+/// Six times the budget goes through; nothing is spilled, because the log asks for lines of the
+/// receivers' set, and for no others.
+fn lines_for_a_log() -> Result<()> {
+    let scratch = Scratch::new("full-log")?;
+    let lines = lives::lines_folder(&scratch)?.display().to_string();
+    let place = ["--mca", "vprotocol_correlated_dir", &lines];
+    let (outcome, ranks) = full_log(&scratch, &place, PATIENCE)?;
+    let asked = counter(&ranks[0], "log_lines_asked");
+    let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "lines"));
+    let [spilled, peak] =
+        ["log_spilled_bytes_peak", "log_bytes_peak"].map(|name| counter(&ranks[0], name));
+    let what = format!("asked {asked}, lines {own} {theirs}, spilled {spilled}, peak {peak}");
+    outcome.must(spilled == 0 && peak <= BUDGET, &format!("it spilled: {what}"))?;
+    // Each lets at most the budget be dropped.
+    let least = TOTAL / BUDGET - 1;
+    outcome.must(asked >= least && theirs >= least && own == 0, &what)
+}
+
+/// The same program, and the same answer.
+fn no_place_for_lines() -> Result<()> {
+    let scratch = Scratch::new("full-log")?;
+    let guard = ["--mca", "vprotocol_correlated_guard", "1"];
+    let mut answers = Vec::new();
+    for options in [&guard[..], &[]] {
+        let (outcome, ranks) = full_log(&scratch, options, "0")?;
+        let spilled = counter(&ranks[0], "log_spilled_bytes_peak");
+        let lines: u64 = ranks.iter().map(|rank| counter(rank, "lines")).sum();
+        outcome.must(spilled > TOTAL / 2 && lines == 0, &format!("{spilled} {lines}"))?;
+        answers.push(lives::hash(&outcome)?);
+    }
+    if answers[0] == answers[1] { Ok(()) } else { fail!("answers: {answers:?}") }
+}
+
+/// A job that gets this signal in the middle.
+fn signalled(
+    known: &Undisturbed,
+    scratch: &Scratch,
+    lines: &Path,
+    number: libc::c_int,
+) -> Result<Outcome> {
+    let at = (0.4 * known.seconds).min(SECONDS_COUNTED).to_string();
+    let job = RING.job(SHAPE, known.iterations, scratch)?;
+    let options = [
+        "--mca",
+        "vprotocol_correlated_signal",
+        "USR2,USR1:exit",
+        "--signal",
+        &number.to_string(),
+        &at,
+    ];
+    lives::with_lines(job, lines).with(&options).run()
+}
+
+/// The program has no handler: the signal would end it. It goes on, and there is a line.
+fn a_line_by_signal(known: &Undisturbed) -> Result<()> {
+    let scratch = Scratch::new("signal")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let outcome = signalled(known, &scratch, &lines, libc::SIGUSR2)?;
+    RING.must_answer(&outcome, &scratch, &known.answer)?;
+    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should tell of it")?;
+    let again = lives::restart((1, 4), &lines, &scratch).run()?;
+    RING.must_answer(&again, &scratch, &known.answer)
+}
+
+fn the_end(known: &Undisturbed) -> Result<()> {
+    let scratch = Scratch::new("signal")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let outcome = signalled(known, &scratch, &lines, libc::SIGUSR1)?;
+    let ended = outcome.code == 0 && !outcome.stdout.contains("HASH");
+    outcome.must(ended, "it should have ended at the line, with 0")?;
+    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should tell of it")?;
+    let again = lives::restart(SHAPE, &lines, &scratch).run()?;
+    RING.must_answer(&again, &scratch, &known.answer)
+}
+
+/// Said before anything is started.
+fn nonsense() -> Result<()> {
+    let scratch = Scratch::new("signal")?;
+    let lines = lives::lines_folder(&scratch)?;
+    for name in ["KILL", "USR1:later", "TERM", "RTMIN+99", "USR2,what"] {
+        let job = lives::with_lines(Job::new(1, 2, &["echo", "started"]), &lines);
+        let outcome = job.with(&["--mca", "vprotocol_correlated_signal", name]).run()?;
+        outcome.must(outcome.code != 0 && !outcome.stdout.contains("started"), name)?;
+        outcome.must(outcome.said().contains("vprotocol_correlated_signal is"), "no reason")?;
+    }
+    Ok(())
+}
+
+/// As ever: mpirun passes them on.
+fn not_chosen() -> Result<()> {
+    let scratch = Scratch::new("signal")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let script = "trap 'echo GOT; exit 0' USR1; for i in $(seq 200); do sleep 0.1; done";
+    let job = lives::with_lines(Job::new(1, 2, &["sh", "-c", script]), &lines);
+    let options = ["--mca", "vprotocol_correlated_signal", "USR2", "--signal", "10", "3"];
+    let outcome = job.with(&options).run()?;
+    outcome.must(outcome.stdout.matches("GOT").count() == 2, "both should have got it")
+}
+
+/// Iterations of the program that prints, and their length.
+const PRINTED: u64 = 600;
+const PAUSE_US: &str = "5000";
+
+/// What a life has printed: numbers by stream and rank.
+type Printed = BTreeMap<(String, u32), Vec<u64>>;
+
+fn printed(outcome: &Outcome) -> Result<Printed> {
+    let mut all = Printed::new();
+    for (name, text) in [("out", &outcome.stdout), ("err", &outcome.stderr)] {
+        for line in text.lines().filter(|line| line.starts_with(&format!("{name} "))) {
+            let words: Vec<u64> =
+                line.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
+            let [rank, number, sum] = words[..] else { fail!("a line in pieces: `{line}`") };
+            if sum != u64::from(SHAPE.0 * SHAPE.1) * number {
+                fail!("a wrong sum: `{line}`");
+            }
+            all.entry((name.to_string(), rank as u32)).or_default().push(number);
+        }
+    }
+    Ok(all)
+}
+
+/// How the first life ends.
+#[derive(Clone, Copy, PartialEq)]
+enum Death {
+    /// mpirun prints what has been said, and ends.
+    Rank,
+    /// mpirun has no time to print what is on its way to it.
+    Everything,
+}
+
+/// Both lives together: each line once and in order. What mpirun had not printed yet when it was
+/// killed is lost; nothing else is.
+fn output(part: f64, death: Death) -> Result<()> {
+    let scratch = Scratch::new("output")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let program = mpi::compile(&source("print_lines.c"))?.display().to_string();
+    let job = Job::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US]);
+    let seconds = PRINTED as f64 * 5e-3 + 1.0;
+    let after: &[&str] = match death {
+        Death::Rank => &["--kill-after", "rank:2", "0.21"],
+        Death::Everything => &["--kill-all-after", "0.21"],
+    };
+    let job = job.with(&["--checkpoint-at", &(part * seconds).to_string()]).with(after);
+    let first = lives::with_lines(job, &lines).run()?;
+    first.must(first.code == KILLED, "it should have been killed in the middle")?;
+    let nothing: [&str; 0] = [];
+    let folder = lines.display().to_string();
+    let again = Job::new(SHAPE.0, SHAPE.1, &nothing).with(&["--restart", &folder]);
+    let second = again.run()?;
+    second.must(second.code == 0, "the restarted job failed")?;
+    let (before, after) = (printed(&first)?, printed(&second)?);
+    let mut lost = 0;
+    for stream in ["out", "err"] {
+        for rank in 0..SHAPE.0 * SHAPE.1 {
+            let key = (stream.to_string(), rank);
+            let none = Vec::new();
+            let (one, two) = (before.get(&key).unwrap_or(&none), after.get(&key).unwrap_or(&none));
+            let seam = two.first().copied().unwrap_or(PRINTED);
+            let whole = one.iter().copied().eq(0..one.len() as u64)
+                && two.iter().copied().eq(seam..PRINTED)
+                && one.len() as u64 <= seam;
+            let ends = (one.len(), seam);
+            first.must(whole, &format!("{stream} of rank {rank}: {ends:?}\n{one:?}\n{two:?}"))?;
+            lost += seam - one.len() as u64;
+        }
+    }
+    if death == Death::Everything {
+        println!("      lines on their way to mpirun when it was killed: {lost}");
+    }
+    // What was under way, not what was said long before.
+    let most = if death == Death::Rank { 0 } else { 8 * 20 };
+    first.must(lost <= most, &format!("{lost} lines are lost"))
+}
