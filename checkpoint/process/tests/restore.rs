@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Answer, Subject, program, scratch};
-use rustbtl_process::outside::{Compression, Ids, SharedPlace, WriteOptions};
+use rustbtl_process::outside::{
+    Compression, History, Ids, SharedPlace, WriteOptions, verify, write_next_image,
+};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -63,6 +65,36 @@ fn threads_with_new_ids_notice_nothing() {
 #[test]
 fn an_image_that_is_written_in_the_pause_is_as_good() {
     zoo("zoo-pause", "pause", Ids::SameIfPermitted);
+}
+
+#[test]
+fn an_image_that_builds_on_one_that_was_dropped_is_as_good() {
+    let folder = scratch("zoo-next");
+    let path = program("zoo.c", &["-pthread"]);
+    let answer = undisturbed(&path);
+    let output = folder.join("output");
+    let mut subject = Subject::start(&mut Command::new(&path), &output);
+    subject.wait_for("ready");
+    let mut history = History::new(3);
+    let images = ["1.img", "2.img", "3.img", "4.img"].map(|name| folder.join(name));
+    let mut elsewhere = Vec::new();
+    for image in &images {
+        subject.send("fork");
+        let Answer::Continued { child, description, .. } = subject.receive() else { panic!() };
+        let options = WriteOptions { compression: Compression::Zstd, ..WriteOptions::default() };
+        let stats =
+            write_next_image(child, &description, image, image, &options, &mut history).unwrap();
+        subject.send("d");
+        elsewhere.push(stats.elsewhere_bytes > stats.stored_bytes);
+    }
+    assert_eq!(elsewhere, [false, true, true, false], "one of three is full");
+    subject.kill();
+    images[..2].iter().for_each(|image| std::fs::remove_file(image).unwrap());
+    let summary = verify(&images[2]).unwrap();
+    assert_eq!(summary.bases.len(), 2, "{summary}");
+    let (subject, _) = Subject::restore(&images[2], &output, Ids::SameIfPermitted);
+    let (status, text) = subject.finish(30);
+    assert_eq!((status, text), (0, answer));
 }
 
 #[test]
