@@ -135,7 +135,9 @@ fn temporary(folder: &Path, rank: PeerId) -> PathBuf {
 /// Remove what there is of a rank in the folder of a line, and the folder if it was the last.
 pub fn discard(folder: &Path, rank: PeerId) {
     let _ = fs::remove_file(folder.join(file_name(rank)));
-    let _ = fs::remove_file(temporary(folder, rank));
+    let draft = temporary(folder, rank);
+    let _ = fs::remove_file(draft.with_extension("tmp.tmp"));
+    let _ = fs::remove_file(draft);
     let _ = fs::remove_file(Mark::file(folder, rank));
     let _ = fs::remove_dir(folder);
 }

@@ -256,7 +256,7 @@ impl Guardian {
 
     /// Orted has gone: nothing of the job may stay.
     fn end_group(&mut self) -> ! {
-        self.rank.give_up();
+        self.rank.give_up(self.settings.rank);
         os::kill(self.rank.program, libc::SIGKILL);
         if os::leads_group() {
             os::kill(0, libc::SIGKILL);
@@ -275,7 +275,7 @@ impl Guardian {
 
     /// The program has ended: tell, but do not let anybody wait for it.
     fn last_words(&mut self, status: i32) {
-        self.rank.give_up();
+        self.rank.give_up(self.settings.rank);
         let rank = self.settings.rank;
         self.tell(&FromNode::Ended { rank, status });
         let until = Instant::now() + LAST_WORDS;
