@@ -274,8 +274,8 @@ impl Checkpoint {
         }
     }
 
-    /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes it
-    /// a second time lets the program in when he gives it back.
+    /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes
+    /// it a second time lets the program in when he gives it back.
     fn listen(&mut self, taken: &mut Option<Taken>) {
         loop {
             match self.guardian.receive() {

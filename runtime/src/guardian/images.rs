@@ -160,7 +160,9 @@ pub fn discard(folder: &Path, rank: PeerId) {
         }
     }
     let _ = fs::remove_file(folder.join(file_name(rank)));
-    let _ = fs::remove_file(temporary(folder, rank));
+    let draft = temporary(folder, rank);
+    let _ = fs::remove_file(draft.with_extension("tmp.tmp"));
+    let _ = fs::remove_file(draft);
     let _ = fs::remove_file(Mark::file(folder, rank));
     let _ = fs::remove_dir(folder);
 }

@@ -257,7 +257,7 @@ impl Guardian {
                     && let Some(status) = os::reap(program)?
                 {
                     self.hear_rank();
-                    self.rank.is_dead();
+                    self.rank.is_dead(self.settings.rank);
                     if self.may_come_back(status) {
                         self.fall(status);
                     } else {
@@ -303,7 +303,7 @@ impl Guardian {
 
     /// Orted has gone: nothing of the job may stay.
     fn end_group(&mut self) -> ! {
-        self.rank.give_up();
+        self.rank.give_up(self.settings.rank);
         self.signal(libc::SIGKILL);
         if os::leads_group() {
             os::kill(0, libc::SIGKILL);
@@ -325,7 +325,7 @@ impl Guardian {
 
     /// The program has ended: tell, but do not let anybody wait for it.
     fn last_words(&mut self, status: i32) {
-        self.rank.give_up();
+        self.rank.give_up(self.settings.rank);
         let rank = self.settings.rank;
         self.tell(&FromNode::Ended { rank, status });
         let until = Instant::now() + LAST_WORDS;

@@ -80,9 +80,9 @@ impl Rank {
     }
 
     /// The program has ended.
-    pub fn is_dead(&mut self) {
+    pub fn is_dead(&mut self, rank: PeerId) {
         self.program = None;
-        self.give_up();
+        self.give_up(rank);
     }
 
     /// Is it past MPI_Finalize?
@@ -321,10 +321,12 @@ impl Rank {
         }
     }
 
-    /// The program has ended or must end: nobody needs its pictures.
-    pub fn give_up(&mut self) {
+    /// The program has ended or must end: nobody needs its pictures, nor half of an image.
+    pub fn give_up(&mut self, rank: PeerId) {
         self.frozen.values().for_each(os::kill_pidfd);
         self.frozen.clear();
+        let writing = core::mem::take(&mut self.writing);
+        writing.values().for_each(|folder| images::discard(folder, rank));
     }
 }
 
@@ -363,6 +365,20 @@ mod tests {
         assert!(matches!(told, Some(FromNode::Frozen { line: LINE, .. })));
         assert_eq!(rank.next_image().unwrap().directory, PathBuf::from("/x"));
         assert_eq!(rank.prepare(LineId(5), "/y".into(), PeerId(2)), None);
+    }
+
+    #[test]
+    fn of_an_image_that_is_being_written_when_the_program_ends_nothing_stays() {
+        let (mut rank, _theirs) = rank();
+        let folder = std::env::temp_dir().join(format!("rbt-rank-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        rank.prepare(LINE, folder.clone(), PeerId(2));
+        assert!(rank.frozen(picture(), PeerId(2)).is_some());
+        for file in ["rank-2.img.tmp", "rank-2.img.tmp.tmp", "rank-2.out"] {
+            std::fs::write(folder.join(file), "").unwrap();
+        }
+        rank.give_up(PeerId(2));
+        assert!(!folder.exists());
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Guardian {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        self.rank.is_dead();
+        self.rank.is_dead(self.settings.rank);
         status.or(before)
     }
 
