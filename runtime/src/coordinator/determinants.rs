@@ -53,7 +53,7 @@ struct OfSet {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Determinants {
-    /// Lines have a directory: sets may go back, so ranks are told to record.
+    /// Lines have a directory: sets may go back.
     wanted: bool,
     ranks: BTreeMap<PeerId, Rank>,
     homes: BTreeMap<PeerId, u64>,
@@ -70,7 +70,7 @@ fn keeper(agent: u64) -> KeeperId {
 }
 
 impl Determinants {
-    /// `wanted`: ranks shall record.
+    /// `wanted`: sets may go back, there is a directory for lines.
     pub fn new(wanted: bool) -> Self {
         Self { wanted, ..Self::default() }
     }
@@ -123,9 +123,10 @@ impl Determinants {
                 false
             }
             FromRank::Ready {} => {
+                // Guardians say it again when their agent was another one meanwhile.
                 let records = |known: &Rank| self.sets.contains_key(&known.set);
-                if self.wanted || self.ranks.get(&rank).is_some_and(records) {
-                    self.out.push(Out::Rank(rank, ToRank::Record {}));
+                if self.ranks.get(&rank).is_some_and(records) {
+                    self.out.push(Out::Rank(rank, ToRank::ShipAgain {}));
                 }
                 false
             }
