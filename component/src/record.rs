@@ -169,7 +169,7 @@ impl Surroundings {
     /// What `Host::marks` says while anything is recorded.
     #[inline(never)]
     pub fn marks_now(&self) -> Marks {
-        let Some(counts) = counts(&self.record.place, &self.shm) else { return Marks::NONE };
+        let Some(counts) = counts(&self.record.place, &self.shm) else { return Marks::OPEN };
         // [stable] what is stable was recorded before.
         let stable = counts.stable.load(Ordering::Acquire);
         let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);
