@@ -546,7 +546,7 @@ impl Host for Surroundings {
 
     #[inline]
     fn marks(&self) -> Marks {
-        if self.record.is_on() { self.marks_now() } else { Marks::NONE }
+        if self.record.is_on() { self.marks_now() } else { Marks::OPEN }
     }
 
     #[cold]

@@ -2,8 +2,7 @@
 //! was restored. The machine is coordination's `Decisions`; here are its places: the counts that
 //! the ranks of a set on this node share, and the outbox from which the checkpoint thread ships.
 //!
-//! Off until the coordinator orders it (`ToRank::Record`: a protected job whose lines have a
-//! directory). Then the way of a message pays: one load of [`ATTENTION`] for each send and receive,
+//! Off until the first line is taken (of a protected job whose lines have a directory). Then the way of a message pays: one load of [`ATTENTION`] for each send and receive,
 //! two loads for each frame that leaves the set, and for a determinant a lock that nobody else
 //! holds for long. The eventfd of the checkpoint thread is rung when the outbox stops being empty,
 //! and when a frame has to wait for the first time.
@@ -170,7 +169,7 @@ impl Surroundings {
     /// What `Host::marks` says while anything is recorded.
     #[inline(never)]
     pub fn marks_now(&self) -> Marks {
-        let Some(counts) = counts(&self.record.place, &self.shm) else { return Marks::NONE };
+        let Some(counts) = counts(&self.record.place, &self.shm) else { return Marks::OPEN };
         // [stable] what is stable was recorded before.
         let stable = counts.stable.load(Ordering::Acquire);
         let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);

@@ -31,6 +31,9 @@ impl Marks {
     /// Nothing is recorded.
     pub const NONE: Self = Self { recorded: Recorded(0), stable: 0 };
 
+    /// Nothing is recorded any more: nothing waits, whatever was recorded when it was made.
+    pub const OPEN: Self = Self { recorded: Recorded(0), stable: u64::MAX };
+
     /// For something that is made now.
     #[inline]
     pub fn now(&self) -> Option<Stable> {
@@ -74,5 +77,6 @@ mod tests {
         assert!(marks.now().is_none());
         assert!(marks.covers(Recorded(3)).is_some() && marks.covers(Recorded(4)).is_none());
         assert!(Marks::NONE.now().is_some());
+        assert!(Marks::OPEN.now().is_some() && Marks::OPEN.covers(Recorded(7)).is_some());
     }
 }

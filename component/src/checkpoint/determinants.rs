@@ -42,7 +42,7 @@ impl Checkpoint {
     pub(super) fn keep_for_later(&mut self, message: ToRank) -> Option<ToRank> {
         let waits = matches!(
             message,
-            ToRank::Record {}
+            ToRank::ShipAgain {}
                 | ToRank::Stable { .. }
                 | ToRank::Covered { .. }
                 | ToRank::Cards { .. }
@@ -59,7 +59,7 @@ impl Checkpoint {
     pub(super) fn before_cards(&mut self, message: ToRank) {
         match message {
             ToRank::Replay { at, bytes, .. } => self.shipping.replay = Some((at, bytes)),
-            message @ (ToRank::Record {} | ToRank::Stable { .. }) => {
+            message @ (ToRank::ShipAgain {} | ToRank::Stable { .. }) => {
                 self.shipping.later.push(message);
             }
             _ => {}
@@ -93,15 +93,24 @@ impl Checkpoint {
         self.deliver();
     }
 
-    /// Order of the coordinator, or of one that knows nothing of what was shipped.
-    pub(super) fn record(&mut self) {
-        let Ok(mut process) = self.shared.take() else { return };
-        let switched = process.host.switch_on();
-        drop(process);
-        if let Err(reason) = switched {
-            return self.say(&FromRank::NotRecording { reason: reason.into() });
-        }
+    /// The coordinator may not have heard of what is not known to be stable.
+    pub(super) fn ship_again(&self) {
         self.shipping.unstable.iter().for_each(|parcel| self.ship(parcel));
+    }
+
+    /// For tests: record although no line was taken yet.
+    pub(super) fn record_early(&self) {
+        if std::env::var_os("RUSTBTL_RECORD").is_some()
+            && let Ok(mut process) = self.shared.take()
+        {
+            self.switch_on(&mut process);
+        }
+    }
+
+    fn switch_on(&self, process: &mut Process) {
+        if let Err(reason) = process.host.switch_on() {
+            self.say(&FromRank::NotRecording { reason: reason.into() });
+        }
     }
 
     /// The coordinator says what is stable.
@@ -135,12 +144,14 @@ impl Checkpoint {
         self.deliver();
     }
 
-    /// What the line covers, before its picture is taken.
-    pub(super) fn tell_clock(&self, line: LineId, process: &Process) {
-        if process.host.record.is_on() {
-            let clock = process.host.record.clock();
-            self.say(&FromRank::Clock { line, clock });
+    /// What the line covers, before its picture is taken. From the first line on everything is
+    /// recorded: before it there is nothing to go back to.
+    pub(super) fn tell_clock(&self, line: LineId, process: &mut Process) {
+        if !process.host.record.is_on() {
+            self.switch_on(process);
         }
+        let clock = process.host.record.clock();
+        self.say(&FromRank::Clock { line, clock });
     }
 
     /// The process was made from a picture; its channels to other sets are down or new, and no

@@ -242,6 +242,7 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
+            self.record_early();
             self.say(&FromRank::Ready {});
         }
         // [fence] the callback's place is filled.
@@ -341,7 +342,7 @@ impl Checkpoint {
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { line } => drop(self.children.remove(&line)),
             ToRank::TellStatus {} => self.status(taken),
-            ToRank::Record {} => self.record(),
+            ToRank::ShipAgain {} => self.ship_again(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             // Only a process that is being restored hears it.
             ToRank::Replay { .. } => {}

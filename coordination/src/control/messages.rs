@@ -155,7 +155,7 @@ class 1 FromRank {
         /// Number of the next determinant.
         clock: u64,
     },
-    /// Answer to `Record`: it does not, so its set cannot go back alone.
+    /// It cannot record, so its set cannot go back alone.
     42 NotRecording {
         /// Why.
         reason: String,
@@ -263,8 +263,8 @@ class 2 ToRank {
         /// The incarnation it runs in; 0: the one after that of the image.
         incarnation: Incarnation,
     },
-    /// Record nondeterministic outcomes from now on, and say again what is not known to be stable.
-    40 Record {},
+    /// Say again what is recorded and not known to be stable: it may be lost.
+    40 ShipAgain {},
     /// Of the order of the set everything before this place is stable.
     41 Stable {
         /// Of this incarnation.

@@ -53,8 +53,6 @@ struct OfSet {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Determinants {
-    /// Lines have a directory: sets may go back, so ranks are told to record.
-    wanted: bool,
     ranks: BTreeMap<PeerId, Rank>,
     homes: BTreeMap<PeerId, u64>,
     agents: BTreeSet<u64>,
@@ -70,11 +68,6 @@ fn keeper(agent: u64) -> KeeperId {
 }
 
 impl Determinants {
-    /// `wanted`: ranks shall record.
-    pub fn new(wanted: bool) -> Self {
-        Self { wanted, ..Self::default() }
-    }
-
     /// What is to be done, in this order.
     pub fn take_out(&mut self) -> Vec<Out> {
         core::mem::take(&mut self.out)
@@ -123,9 +116,10 @@ impl Determinants {
                 false
             }
             FromRank::Ready {} => {
+                // Guardians say it again when their agent was another one meanwhile.
                 let records = |known: &Rank| self.sets.contains_key(&known.set);
-                if self.wanted || self.ranks.get(&rank).is_some_and(records) {
-                    self.out.push(Out::Rank(rank, ToRank::Record {}));
+                if self.ranks.get(&rank).is_some_and(records) {
+                    self.out.push(Out::Rank(rank, ToRank::ShipAgain {}));
                 }
                 false
             }

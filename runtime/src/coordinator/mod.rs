@@ -190,7 +190,7 @@ impl Coordinator {
         let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
         commands.set_nonblocking(true).map_err(text("listening for commands"))?;
         let events = Events::open(&setup, &name);
-        let determinants = Determinants::new(setup.directory.is_some());
+        let determinants = Determinants::default();
         tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,

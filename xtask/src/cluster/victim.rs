@@ -42,7 +42,8 @@ impl Victim {
         let pid = match self {
             Victim::Mpirun => find(|pid| is(pid, "mpirun", "")),
             Victim::Coordinator => find(|pid| is(pid, "rustbtl", "coordinator")),
-            Victim::Agent => find(|pid| is(pid, "rustbtl", "agent")),
+            // A guardian starts it as /proc/self/exe.
+            Victim::Agent => find(|pid| is(pid, "rustbtl", "agent") || is(pid, "exe", "agent")),
             Victim::Guardian(rank) => guardian(rank),
             Victim::Rank(rank) => {
                 guardian(rank).and_then(|guardian| find(|pid| parent(pid) == Some(guardian)))

@@ -132,6 +132,7 @@ impl Run<'_> {
         if matches!(self.over, Over::Protected) {
             let lines = scratch.0.display().to_string();
             job = job.with(&["--mca", "vprotocol_correlated_dir", &lines]);
+            job = job.with(&["--env", "RUSTBTL_RECORD=1"]);
         }
         if self.stock {
             let options: Vec<&str> = self.header.stock_options.iter().map(String::as_str).collect();

@@ -21,7 +21,7 @@ fn hello(rank: u32, set: u32, incarnation: Incarnation) -> FromNode {
 }
 
 fn job(agents: &[u64]) -> Determinants {
-    let mut all = Determinants::new(true);
+    let mut all = Determinants::default();
     for &agent in agents {
         all.agent_here(agent);
     }
@@ -130,7 +130,7 @@ fn what_is_said_again_is_answered_again_and_kept_once() {
     ack(&mut all, 11, FIRST, 2);
     let ready = FromNode::Rank { rank: PeerId(0), message: FromRank::Ready {} };
     assert!(!all.hear(10, &ready));
-    assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::Record {})]);
+    assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::ShipAgain {})]);
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
     let out = all.take_out();
     assert_eq!((stable(&out), kept(&out)), (vec![(0, 2)], vec![]));
