@@ -65,6 +65,7 @@ fn way() -> Option<Way> {
 /// Runs the agent; comes back at once in the process that was started, as soon as there is
 /// something to connect to.
 pub fn run(path: &Path) -> Result<(), String> {
+    os::be_prompt();
     let way = way().ok_or("an agent is only started by a guardian")?;
     let shown = path.display();
     os::private_directory(path).map_err(|error| format!("{shown}: {error}"))?;

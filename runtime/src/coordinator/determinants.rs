@@ -16,7 +16,11 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Agents of other nodes that must have a determinant before it is stable.
-pub const COPIES: usize = 1;
+///
+/// The coordinator itself is outside of every set but those of mpirun's own node, without which the
+/// job ends anyway. A copy elsewhere would be for a coordinator that is started again, and costs
+/// two more hops for each outcome that a message has to wait for.
+pub const COPIES: usize = 0;
 /// Determinants that go to a keeper at a time.
 const BATCH_RECORDS_MAX: usize = 4096;
 
@@ -53,6 +57,8 @@ struct OfSet {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Determinants {
+    /// Agents of other nodes that must have what is stable.
+    copies: usize,
     ranks: BTreeMap<PeerId, Rank>,
     homes: BTreeMap<PeerId, u64>,
     agents: BTreeSet<u64>,
@@ -68,6 +74,11 @@ fn keeper(agent: u64) -> KeeperId {
 }
 
 impl Determinants {
+    /// See [`COPIES`].
+    pub fn new(copies: usize) -> Self {
+        Self { copies, ..Self::default() }
+    }
+
     /// What is to be done, in this order.
     pub fn take_out(&mut self) -> Vec<Out> {
         core::mem::take(&mut self.out)
@@ -188,7 +199,7 @@ impl Determinants {
     }
 
     fn start(&mut self, set: SetId, incarnation: Incarnation, past: Vec<(PeerId, Numbered)>) {
-        let shipper = Shipper::new(set, incarnation, past, COPIES, BATCH_RECORDS_MAX);
+        let shipper = Shipper::new(set, incarnation, past, self.copies, BATCH_RECORDS_MAX);
         let (early, waiting) = (BTreeMap::new(), BTreeMap::new());
         self.sets.insert(set, OfSet { incarnation, shipper, early, told: 0, waiting });
         self.choose(set);
@@ -208,7 +219,7 @@ impl Determinants {
             self.homes.iter().filter(|(rank, _)| of_set(rank)).map(|(_, &home)| home).collect();
         let others: Vec<u64> = self.agents.difference(&own).copied().collect();
         let Some(of) = self.sets.get_mut(&set) else { return };
-        let copies = COPIES.min(others.len());
+        let copies = self.copies.min(others.len());
         let before: Vec<u64> = of.shipper.keepers().map(|id| id.start).collect();
         let mut chosen: Vec<u64> =
             before.iter().copied().filter(|agent| others.contains(agent)).take(copies).collect();

@@ -86,6 +86,7 @@ struct Coordinator {
 
 /// Runs the coordinator until mpirun ends.
 pub fn run() -> Result<(), String> {
+    os::be_prompt();
     let mut input = BufReader::new(io::stdin());
     let done = Coordinator::start(&mut input);
     match done {
@@ -190,7 +191,7 @@ impl Coordinator {
         let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
         commands.set_nonblocking(true).map_err(text("listening for commands"))?;
         let events = Events::open(&setup, &name);
-        let determinants = Determinants::default();
+        let determinants = Determinants::new(determinants::COPIES);
         tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,

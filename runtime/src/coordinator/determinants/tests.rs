@@ -21,7 +21,7 @@ fn hello(rank: u32, set: u32, incarnation: Incarnation) -> FromNode {
 }
 
 fn job(agents: &[u64]) -> Determinants {
-    let mut all = Determinants::default();
+    let mut all = Determinants::new(1);
     for &agent in agents {
         all.agent_here(agent);
     }
