@@ -20,7 +20,7 @@ const SHAPE: Shape = (2, 2);
 const BUDGET: u64 = 16 << 20;
 const TOTAL: u64 = 6 * BUDGET;
 /// What a job does that gets a signal, and when it gets it at the latest.
-const ITERATIONS: u64 = 6_000;
+const ITERATIONS: u64 = 60_000;
 const SIGNAL_AT: f64 = 2.0;
 /// How long the sender waits for the log to be trimmed.
 const PATIENCE: &str = "120";
