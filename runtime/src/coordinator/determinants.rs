@@ -85,6 +85,11 @@ impl Determinants {
         match message {
             FromNode::Guardian { rank, .. } => {
                 self.homes.insert(*rank, agent);
+                // A set that has moved to its keeper's node has another keeper from now on.
+                if let Some(Rank { set, .. }) = self.ranks.get(rank).copied() {
+                    self.choose(set);
+                    self.pump(set);
+                }
             }
             FromNode::Rank { rank, message } => return self.hear_rank(*rank, message),
             FromNode::Kept { set, incarnation, upto } => {
