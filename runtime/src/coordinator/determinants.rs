@@ -303,7 +303,6 @@ impl Determinants {
     /// The set goes back alone to the youngest line that it has, and begins `incarnation` there:
     /// what each of its `members` has to be told before `Cards`. Nothing that the dead incarnation
     /// says counts from now on.
-    #[allow(dead_code, reason = "for live recovery")]
     pub fn replay(
         &mut self,
         set: SetId,
@@ -333,8 +332,28 @@ impl Determinants {
         told
     }
 
+    /// For tests: a job that is restarted goes on as if what `journal` gives of each rank had been
+    /// shipped. What the ranks have to be told before `Cards`.
+    pub fn hand_back(&mut self, journal: impl Fn(PeerId) -> Vec<u8>) -> Vec<(PeerId, ToRank)> {
+        let mut sets: BTreeMap<SetId, (Incarnation, Vec<PeerId>)> = BTreeMap::new();
+        for (&rank, known) in &self.ranks {
+            let (_, members) = sets.entry(known.set).or_insert((known.incarnation, Vec::new()));
+            members.push(rank);
+        }
+        let mut told = Vec::new();
+        for (set, (incarnation, members)) in sets {
+            let of = |rank| parcel::read_numbered(&journal(rank)).unwrap_or_default();
+            let past =
+                members.iter().flat_map(|&rank| of(rank).into_iter().map(move |n| (rank, n)));
+            let past = past.collect();
+            self.start(set, incarnation, past);
+            told.extend(self.replay(set, incarnation, &members));
+            self.replayed(set);
+        }
+        told
+    }
+
     /// After what [`Self::replay`] gave was sent: ship what is inherited.
-    #[allow(dead_code, reason = "for live recovery")]
     pub fn replayed(&mut self, set: SetId) {
         self.pump(set);
     }
