@@ -1,7 +1,8 @@
 //! Jobs whose programs depend on what comes first: checkpointed, killed altogether, started again,
 //! and made to do again what they had done after the line: from journals that the ranks write
 //! (`RUSTBTL_JOURNAL`), read by themselves or handed back by the coordinator (`RUSTBTL_JOURNALS`).
-//! What they observed before they were killed must be the beginning of what they observe in the end.
+//! What they observed before they were killed must be the beginning of what they observe in the
+//! end.
 
 use std::fs;
 
