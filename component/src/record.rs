@@ -2,10 +2,11 @@
 //! was restored. The machine is coordination's `Decisions`; here are its places: the counts that
 //! the ranks of a set on this node share, and the outbox from which the checkpoint thread ships.
 //!
-//! Off until the first line is taken (of a protected job whose lines have a directory). Then the way of a message pays: one load of [`ATTENTION`] for each send and receive,
-//! two loads for each frame that leaves the set, and for a determinant a lock that nobody else
-//! holds for long. The eventfd of the checkpoint thread is rung when the outbox stops being empty,
-//! and when a frame has to wait for the first time.
+//! Off until the first line is taken (of a protected job whose lines have a directory). Then the
+//! way of a message pays: one load of [`ATTENTION`] for each send and receive, two loads for each
+//! frame that leaves the set, and for a determinant a lock that nobody else holds for long. The
+//! eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a frame has
+//! to wait for the first time.
 
 mod journal;
 

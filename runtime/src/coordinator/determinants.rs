@@ -89,6 +89,11 @@ impl Determinants {
         match message {
             FromNode::Guardian { rank, .. } => {
                 self.homes.insert(*rank, agent);
+                // A set that has moved to its keeper's node has another keeper from now on.
+                if let Some(Rank { set, .. }) = self.ranks.get(rank).copied() {
+                    self.choose(set);
+                    self.pump(set);
+                }
             }
             FromNode::Rank { rank, message } => return self.hear_rank(*rank, message),
             FromNode::Kept { set, incarnation, upto } => {
@@ -321,6 +326,27 @@ impl Determinants {
         {
             // They hear when what they inherit is stable.
             of.waiting = members.iter().map(|&rank| (rank, at - 1)).collect();
+        }
+        told
+    }
+
+    /// For tests: a job that is restarted goes on as if what `journal` gives of each rank had been
+    /// shipped. What the ranks have to be told before `Cards`.
+    pub fn hand_back(&mut self, journal: impl Fn(PeerId) -> Vec<u8>) -> Vec<(PeerId, ToRank)> {
+        let mut sets: BTreeMap<SetId, (Incarnation, Vec<PeerId>)> = BTreeMap::new();
+        for (&rank, known) in &self.ranks {
+            let (_, members) = sets.entry(known.set).or_insert((known.incarnation, Vec::new()));
+            members.push(rank);
+        }
+        let mut told = Vec::new();
+        for (set, (incarnation, members)) in sets {
+            let of = |rank| parcel::read_numbered(&journal(rank)).unwrap_or_default();
+            let past =
+                members.iter().flat_map(|&rank| of(rank).into_iter().map(move |n| (rank, n)));
+            let past = past.collect();
+            self.start(set, incarnation, past);
+            told.extend(self.replay(set, incarnation, &members));
+            self.replayed(set);
         }
         told
     }

@@ -67,6 +67,8 @@ struct Coordinator {
     started: Instant,
     job: Job,
     determinants: Determinants,
+    /// For tests: a folder with what the ranks of an earlier life have recorded.
+    journals: Option<PathBuf>,
     events: Events,
     listener: TcpListener,
     commands: UnixListener,
@@ -198,6 +200,7 @@ impl Coordinator {
             started: Instant::now(),
             job: Job::new(name, setup),
             determinants,
+            journals: std::env::var_os("RUSTBTL_JOURNALS").map(PathBuf::from),
             events,
             listener,
             commands,
@@ -516,6 +519,9 @@ impl Coordinator {
                     if let ToNode::Rank { message: ToRank::Trim { line }, .. } = &message {
                         self.determinants.trim(rank, *line);
                     }
+                    if let ToNode::Rank { message: ToRank::Cards { .. }, .. } = &message {
+                        self.hand_back_journals();
+                    }
                     self.send_to(rank, &message);
                 }
                 Effect::Commit(mut manifest) => {
@@ -548,6 +554,15 @@ impl Coordinator {
                 }
                 Out::Log(event) => self.events.write(event),
             }
+        }
+    }
+
+    /// Once, before the first card.
+    fn hand_back_journals(&mut self) {
+        let Some(folder) = self.journals.take() else { return };
+        let read = |rank: PeerId| fs::read(folder.join(rank.to_string())).unwrap_or_default();
+        for (rank, message) in self.determinants.hand_back(read) {
+            self.send_to(rank, &ToNode::Rank { rank, message });
         }
     }
 

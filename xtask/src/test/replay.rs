@@ -1,6 +1,8 @@
 //! Jobs whose programs depend on what comes first: checkpointed, killed altogether, started again,
-//! and made to do again what they had done after the line (`RUSTBTL_JOURNAL`). What they observed
-//! before they were killed must be the beginning of what they observe in the end.
+//! and made to do again what they had done after the line: from journals that the ranks write
+//! (`RUSTBTL_JOURNAL`), read by themselves or handed back by the coordinator (`RUSTBTL_JOURNALS`).
+//! What they observed before they were killed must be the beginning of what they observe in the
+//! end.
 
 use std::fs;
 
@@ -17,34 +19,45 @@ const CASES: [(Shape, u32); 2] = [((1, 4), 8000), ((2, 2), 1000)];
 /// When the line is taken, and how long the job lives after it.
 const TIMES: [&str; 4] = ["--checkpoint-at", "2", "--kill-all-after", "1"];
 
+/// Where the second life has its determinants from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Journal,
+    Coordinator,
+    Nobody,
+}
+
 /// Runs them all.
 pub fn run(summary: &mut Summary) {
     summary.tier("replay: what was observed after a line is observed again");
-    for (shape, rounds) in CASES {
-        let title = format!("replay of observe: {} × {}", shape.0, shape.1);
+    let handed = [(CASES[1], From::Coordinator)];
+    for ((shape, rounds), from) in CASES.map(|case| (case, From::Journal)).into_iter().chain(handed)
+    {
+        let how = if from == From::Coordinator { ", by the coordinator" } else { "" };
+        let title = format!("replay of observe: {} × {}{how}", shape.0, shape.1);
         summary.check(&title, || {
-            let differing = lives_twice(shape, rounds, true)?;
+            let differing = lives_twice(shape, rounds, from)?;
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
     // So that the comparison above is known to be one.
     summary.check("replay of observe: without determinants the second life differs", || {
         let (shape, rounds) = CASES[0];
-        let differing = lives_twice(shape, rounds, false)?;
+        let differing = lives_twice(shape, rounds, From::Nobody)?;
         if differing.is_empty() { fail!("both lives were the same by chance") } else { Ok(()) }
     });
 }
 
 /// Which ranks did not observe again what they had observed.
-fn lives_twice(shape: Shape, rounds: u32, journal: bool) -> Result<Vec<String>> {
+fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let scratch = Scratch::new("replay")?;
     let lines = lives::lines_folder(&scratch)?;
     let program = mpi::compile_with(&paths::root().join("tests/lines/observe.c"), &[])?;
     let folder = scratch.0.display().to_string();
     let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
     let mut job = lives::with_lines(Job::new(shape.0, shape.1, &words), &lines).with(&TIMES);
-    if journal {
-        let journals = scratch.0.join("journals");
+    let journals = scratch.0.join("journals");
+    if from != From::Nobody {
         fs::create_dir(&journals).context(|| journals.display().to_string())?;
         job = job.with(&["--env", &format!("RUSTBTL_JOURNAL={}", journals.display())]);
     }
@@ -55,6 +68,12 @@ fn lives_twice(shape: Shape, rounds: u32, journal: bool) -> Result<Vec<String>> 
     let before = observed(&scratch, shape)?;
     let mut second = lives::restart(shape, &lines, &scratch);
     second.seconds = SECONDS;
+    if from == From::Coordinator {
+        // The ranks do not find theirs any more.
+        let moved = scratch.0.join("moved");
+        fs::rename(&journals, &moved).context(|| journals.display().to_string())?;
+        second = second.with(&["--env", &format!("RUSTBTL_JOURNALS={}", moved.display())]);
+    }
     let second = second.run()?;
     second.must(second.code == 0 && second.stdout.contains("OK"), "the second life")?;
     let after = observed(&scratch, shape)?;

@@ -124,6 +124,18 @@ fn a_keeper_that_goes_or_refuses_is_replaced_and_the_new_one_gets_all() {
 }
 
 #[test]
+fn a_set_that_moves_to_its_keepers_node_gets_another_keeper() {
+    let mut all = job(&[10, 11, 12]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0]));
+    ack(&mut all, 11, FIRST, 1);
+    let (rank, size, pid) = (PeerId(0), 4, 1);
+    all.hear(11, &FromNode::Guardian { rank, size, pid, incarnation: FIRST });
+    let out = all.take_out();
+    assert_eq!(kept(&out), [(12, vec![0])]);
+    assert!(out.contains(&Out::Agent(11, ToNode::KeepNot { set: SET })));
+}
+
+#[test]
 fn what_is_said_again_is_answered_again_and_kept_once() {
     let mut all = job(&[10, 11]);
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
