@@ -79,6 +79,18 @@ static void on_request(int fd, short flags, void *unused)
     } while (mca_errmgr_correlated_coordinator_pending());
 }
 
+/* Outcomes of nondeterministic calls are only of use to sets that go back alone. What a test has
+ * set stays. */
+static void have_recorded(orte_job_t *job)
+{
+    for (int i = 0; i < job->apps->size; i++) {
+        orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);
+        if (NULL != app) {
+            opal_setenv("RUSTBTL_RECORD", "line", false, &app->env);
+        }
+    }
+}
+
 static void for_each_app(orte_job_t *job, const char *name, const char *value)
 {
     for (int i = 0; i < job->apps->size; i++) {
@@ -117,6 +129,9 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
         for_each_app(job, "RUSTBTL_FOLDER", whole);
         free(whole);
         free(folder);
+    }
+    if (mca_errmgr_correlated_may_recover()) {
+        have_recorded(job);
     }
     free(uri);
     free(place);

@@ -65,7 +65,6 @@ fn way() -> Option<Way> {
 /// Runs the agent; comes back at once in the process that was started, as soon as there is
 /// something to connect to.
 pub fn run(path: &Path) -> Result<(), String> {
-    os::be_prompt();
     let way = way().ok_or("an agent is only started by a guardian")?;
     let shown = path.display();
     os::private_directory(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -77,6 +76,7 @@ pub fn run(path: &Path) -> Result<(), String> {
     if os::go_to_background().map_err(|error| format!("forking: {error}"))? {
         return Ok(());
     }
+    os::be_prompt();
     let lonely = Instant::now();
     let (guardians, kept) = (BTreeMap::new(), keeper::Kept::default());
     let mut agent = Agent { directory, listener, guardians, next: 0, kept, lonely };

@@ -27,6 +27,10 @@ pub struct Shipping {
     pub in_line: bool,
 }
 
+/// Whether outcomes are recorded: `line`: from the first line on (mpirun sets it if sets can go
+/// back alone); anything else: at once.
+const RECORD: &str = "RUSTBTL_RECORD";
+
 impl Checkpoint {
     /// How long the thread may sleep.
     pub(super) fn patience(&self) -> i32 {
@@ -100,7 +104,7 @@ impl Checkpoint {
 
     /// For tests: record although no line was taken yet.
     pub(super) fn record_early(&self) {
-        if std::env::var_os("RUSTBTL_RECORD").is_some()
+        if std::env::var_os(RECORD).is_some_and(|when| when != "line")
             && let Ok(mut process) = self.shared.take()
         {
             self.switch_on(&mut process);
@@ -147,7 +151,7 @@ impl Checkpoint {
     /// What the line covers, before its picture is taken. From the first line on everything is
     /// recorded: before it there is nothing to go back to.
     pub(super) fn tell_clock(&self, line: LineId, process: &mut Process) {
-        if !process.host.record.is_on() {
+        if !process.host.record.is_on() && std::env::var_os(RECORD).is_some() {
             self.switch_on(process);
         }
         let clock = process.host.record.clock();
