@@ -247,6 +247,7 @@ impl Process {
     #[inline(never)]
     fn look_around(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
+        crate::record::look();
         if self.host.tcp.is_some() {
             happened = self.poll_tcp(frames_max);
         }

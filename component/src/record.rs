@@ -13,7 +13,9 @@ mod journal;
 use crate::host::Surroundings;
 use crate::process::Process;
 use crate::transports::shm::{Counts, Shm};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
 use journal::Journal;
 use rustbtl_coordination::determinants::{
     Ask, Decisions, Divergence, Numbered, Outcome, Question, parcel,
@@ -36,6 +38,35 @@ const REPLAY: u8 = 2;
 
 /// A frame waits for determinants: the checkpoint thread lets it go.
 static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Counts the program's looks around: while it goes up, the program lets its frames go itself.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+
+/// Where the set says what is stable; null: nowhere. It lives as long as the segment, or the process.
+static STABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The program looks around.
+#[inline]
+pub fn look() {
+    // Only its own threads write, one at a time.
+    LOOKS.store(LOOKS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+/// How often it has.
+pub fn looks() -> u32 {
+    LOOKS.load(Ordering::Relaxed)
+}
+
+/// All before this place in the order of the set are stable. Without the engine: the program may
+/// be in it for long.
+pub fn set_stable(upto: u64) {
+    let stable = STABLE.load(Ordering::Acquire);
+    // SAFETY: null, or in memory that is never unmapped while this process records.
+    if let Some(stable) = unsafe { stable.as_ref() } {
+        // [stable] what is stable was recorded before.
+        stable.fetch_max(upto, Ordering::AcqRel);
+    }
+}
 
 /// Determinants that were not shipped yet.
 static OUTBOX: Mutex<Parcel> = Mutex::new(Parcel::empty());
@@ -149,6 +180,8 @@ impl Surroundings {
             (_, Some(shm)) => index(shm).map_or(Place::Nowhere, Place::Shared),
             _ => Place::Nowhere,
         };
+        let stable = counts(&self.record.place, &self.shm).map(|counts| &raw const counts.stable);
+        STABLE.store(stable.unwrap_or(core::ptr::null()).cast_mut(), Ordering::Release);
     }
 
     /// Record from now on.
@@ -178,14 +211,6 @@ impl Surroundings {
             crate::checkpoint::ring();
         }
         Marks { recorded: Recorded(recorded), stable }
-    }
-
-    /// All before this place in the order of the set are stable.
-    pub fn is_stable(&self, upto: u64) {
-        if let Some(counts) = counts(&self.record.place, &self.shm) {
-            // [stable] what is stable was recorded before.
-            counts.stable.fetch_max(upto, Ordering::AcqRel);
-        }
     }
 
     /// Does nothing have to wait any more?

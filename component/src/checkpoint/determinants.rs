@@ -25,6 +25,8 @@ pub struct Shipping {
     later: Vec<ToRank>,
     /// A line has the engine.
     pub in_line: bool,
+    /// The program's looks around when this thread was here last.
+    looks: u32,
 }
 
 /// Whether outcomes are recorded: `line`: from the first line on (mpirun sets it if sets can go
@@ -79,7 +81,10 @@ impl Checkpoint {
             self.ship(&parcel);
             self.shipping.unstable.push_back(parcel);
         }
-        if record::is_held() {
+        // A program that waits in MPI sees by itself what may go; to take the engine from it would
+        // only hold both up.
+        let looks = record::looks();
+        if core::mem::replace(&mut self.shipping.looks, looks) == looks && record::is_held() {
             self.let_go();
         }
     }
@@ -122,15 +127,12 @@ impl Checkpoint {
         if upto == u64::MAX {
             return self.stop_recording();
         }
-        if incarnation != self.shipping.incarnation {
+        // Once the program may leave MPI_Finalize, the memory of the counts may go.
+        if incarnation != self.shipping.incarnation || self.ending == super::Ending::Over {
             return;
         }
         self.shipping.unstable.retain(|parcel| parcel.last_at >= upto);
-        let Ok(mut process) = self.shared.take() else { return };
-        process.host.is_stable(upto);
-        process.let_go();
-        drop(process);
-        self.deliver();
+        record::set_stable(upto);
     }
 
     /// Nobody keeps determinants any more, or the job ends: nothing has to wait.
