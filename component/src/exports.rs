@@ -156,6 +156,7 @@ fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
 fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: bool) -> i32 {
     let shared = shared();
     let mut process = shared.enter();
+    process.host.call();
     if ATTENTION.load(Ordering::Relaxed) != 0 {
         process.act(tag);
     }

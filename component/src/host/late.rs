@@ -80,10 +80,16 @@ impl Surroundings {
     /// Push out what TCP still holds.
     #[inline]
     pub fn push(&mut self) {
-        if self.burst.is_open() {
-            self.burst.call(ticks());
-        }
+        self.call();
         self.push_now();
+    }
+
+    /// Another call of MPI has begun.
+    #[inline]
+    pub fn call(&mut self) {
+        if self.burst.is_open() {
+            self.burst.call(ticks(), !self.gathered.is_empty());
+        }
     }
 
     /// The same in the middle of a call that sends.
@@ -116,13 +122,8 @@ impl Surroundings {
     /// False: nothing is held back.
     #[inline]
     pub fn gather(&mut self, op: Op) -> bool {
-        if !self.tcp_holds {
-            return false;
-        }
-        if self.burst.is_open() {
-            self.burst.call(ticks());
-        }
-        let holds = self.burst.goes_on() && self.tcp.as_ref().is_some_and(Tcp::holds);
+        let holds = self.tcp.as_ref().is_some_and(Tcp::holds)
+            && self.burst.may_hold(ticks(), self.gathered.is_empty());
         if holds {
             self.gathered.push(op);
         }
