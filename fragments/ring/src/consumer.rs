@@ -2,6 +2,9 @@
 
 use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes};
 
+/// Lines of a frame that are fetched as soon as it is seen, at most.
+const FETCHED_BYTES_MAX: usize = 32 * LINE;
+
 /// A publish word that no producer writes: the memory was overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Damage {
@@ -66,7 +69,20 @@ impl<M: Memory> Consumer<M> {
             return self.peek_oddly(at, word);
         }
         self.peeked = need as u64;
+        if need > LINE {
+            self.fetch(at, need);
+        }
         Ok(Some((at, len)))
+    }
+
+    /// Fetch the lines of a frame together, not one after the other as they are read.
+    #[inline]
+    fn fetch(&self, at: usize, need: usize) {
+        let mut line = LINE;
+        while line < need.min(FETCHED_BYTES_MAX) {
+            self.memory.will_read(at + line);
+            line += LINE;
+        }
     }
 
     /// Not a record: the wrap marker, or damage.

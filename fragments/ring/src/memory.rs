@@ -61,6 +61,16 @@ pub unsafe trait Memory {
     fn will_write(&self, at: usize) {
         let _ = at;
     }
+    /// The line at `at` is about to be read: a hint.
+    #[inline(always)]
+    fn will_read(&self, at: usize) {
+        let _ = at;
+    }
+    /// The line at `at` is written, and another processor is about to read it: a hint.
+    #[inline(always)]
+    fn give_away(&self, at: usize) {
+        let _ = at;
+    }
     /// Write three words into the ring.
     ///
     /// # Safety
@@ -172,6 +182,38 @@ unsafe impl Memory for Raw {
                 "prefetchw [{}]",
                 in(reg) self.pointer(at),
                 options(nostack, preserves_flags, readonly)
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    #[inline(always)]
+    fn will_read(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which every x86-64 takes and which changes nothing.
+        unsafe {
+            core::arch::asm!(
+                "prefetcht0 [{}]",
+                in(reg) self.pointer(at),
+                options(nostack, preserves_flags, readonly)
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
+    #[inline(always)]
+    fn give_away(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `cldemote [rax]`, a hint: it moves the line to the cache that all processors
+        // share. An x86-64 that does not know it does nothing (the code is one of those that the
+        // architecture keeps for hints).
+        unsafe {
+            core::arch::asm!(
+                ".byte 0x0f, 0x1c, 0x00",
+                in("rax") self.pointer(at),
+                options(nostack, preserves_flags)
             );
         }
         #[cfg(not(target_arch = "x86_64"))]

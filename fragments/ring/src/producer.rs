@@ -3,7 +3,10 @@
 use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes};
 
 /// Lines that are fetched ahead of the next frame, at most.
-const PREPARED_BYTES_MAX: usize = 8 * LINE;
+const PREPARED_BYTES_MAX: usize = 32 * LINE;
+/// Frames up to this size are moved to the cache that all processors share. That makes a single
+/// frame faster, but many long ones in a row slower.
+const GIVEN_AWAY_BYTES_MAX: usize = 10 * LINE;
 
 /// The sending end of a ring.
 #[derive(Debug)]
@@ -156,7 +159,21 @@ impl<M: Memory> Producer<M> {
             self.clean = ahead + LINE as u64;
         }
         if len > LINE {
+            self.give_away(at, len);
             self.prepare(end, len);
+        }
+    }
+
+    /// The consumer need not fetch these lines from our own caches.
+    #[inline]
+    fn give_away(&self, at: usize, len: usize) {
+        if len > GIVEN_AWAY_BYTES_MAX {
+            return;
+        }
+        let mut line = 0;
+        while line < len {
+            self.memory.give_away(at + line);
+            line += LINE;
         }
     }
 
