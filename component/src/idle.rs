@@ -10,8 +10,8 @@ use rustbtl_fragments::ids::CommId;
 
 /// Looks (of a burst each) between two calls of Open MPI's own progress, which costs much more.
 const LOOKS: u32 = 16;
-/// The same where processors are shared.
-const LOOKS_OVERSUBSCRIBED: u32 = 2;
+/// Where processors are shared: turns of one look each between two of these calls.
+const TURNS_OVERSUBSCRIBED: u32 = 32;
 /// With threads: looks before the thread goes to sleep where the others are.
 const LOOKS_THREADS: u32 = 200;
 
@@ -27,15 +27,17 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Looks before the first yield, and in one go.
+    /// Must others of this node get the processor soon?
     #[inline]
-    fn patience(&self, glue: &Glue) -> (u32, u32) {
+    fn is_crowded(&self, glue: &Glue) -> bool {
         // SAFETY: no arguments.
-        if self.oversubscribed || unsafe { (glue.yields)() } != 0 {
-            (self.spin_oversubscribed, LOOKS_OVERSUBSCRIBED)
-        } else {
-            (self.spin, LOOKS)
-        }
+        self.oversubscribed || unsafe { (glue.yields)() } != 0
+    }
+
+    /// Looks before the first yield.
+    #[inline]
+    fn patience(&self, glue: &Glue) -> u32 {
+        if self.is_crowded(glue) { self.spin_oversubscribed } else { self.spin }
     }
 }
 
@@ -46,8 +48,10 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
         return wait_with_threads(shared, op);
     }
     // The short wait: most answers are on their way already.
-    let crowded = shared.enter().idle.oversubscribed;
-    for _ in 0..if crowded { LOOKS_OVERSUBSCRIBED } else { LOOKS } {
+    if shared.enter().idle.oversubscribed {
+        return wait_crowded(shared, op);
+    }
+    for _ in 0..LOOKS {
         if op.is_complete() {
             return DONE;
         }
@@ -82,9 +86,12 @@ pub fn receive_unposted(
 
 #[inline(never)]
 fn wait_long(shared: &'static Shared, op: Op) -> i32 {
-    let (mut patience, looks) = shared.enter().idle.patience(&shared.glue);
+    if shared.enter().idle.is_crowded(&shared.glue) {
+        return wait_crowded(shared, op);
+    }
+    let mut patience = shared.enter().idle.spin;
     loop {
-        for _ in 0..looks {
+        for _ in 0..LOOKS {
             if op.is_complete() {
                 return DONE;
             }
@@ -97,11 +104,39 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
         if op.is_complete() {
             return DONE;
         }
-        if patience > looks {
-            patience -= looks;
+        if patience > LOOKS {
+            patience -= LOOKS;
         } else {
             os::yield_now();
         }
+    }
+}
+
+/// Others need the processor, perhaps the one whose message this is: nothing is done in a turn but
+/// to look.
+#[inline(never)]
+fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
+    let patience = shared.enter().idle.spin_oversubscribed;
+    let mut turn = 0u32;
+    loop {
+        if op.is_complete() {
+            return DONE;
+        }
+        let mut entered = shared.enter();
+        entered.look_once(op);
+        shared.deliver(entered);
+        if op.is_complete() {
+            return DONE;
+        }
+        turn = turn.wrapping_add(1);
+        if turn < patience {
+            continue;
+        }
+        if turn.is_multiple_of(TURNS_OVERSUBSCRIBED) {
+            // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
+            unsafe { (shared.glue.progress)() };
+        }
+        os::yield_now();
     }
 }
 
@@ -120,7 +155,7 @@ fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
 
 /// A fruitless round of somebody else's waiting loop.
 pub fn idle(shared: &'static Shared) {
-    let (patience, _) = shared.enter().idle.patience(&shared.glue);
+    let patience = shared.enter().idle.patience(&shared.glue);
     let mut entered = shared.enter();
     entered.fruitless = entered.fruitless.wrapping_add(1);
     let give_way = entered.fruitless > patience;

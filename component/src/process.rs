@@ -194,6 +194,17 @@ impl Process {
         self.look_around(1);
     }
 
+    /// The same in one look.
+    #[inline]
+    pub fn look_once(&mut self, op: Op) {
+        while self.take_shm() {
+            if op.is_complete() || !self.host.done.is_empty() {
+                return;
+            }
+        }
+        self.look_around(1);
+    }
+
     /// Look for the message of a receive that is not posted, for a short time. If it is here or
     /// comes now, nothing has to be put into a table and taken out again. `waits`: a blocking call;
     /// any other only looks at the next frame.
