@@ -77,6 +77,8 @@ pub struct Shm {
     active: Vec<Active>,
     cursor: usize,
     burst: u32,
+    /// A frame came since the last one was sent: the next one may be an answer.
+    heard: bool,
     bell: u64,
     /// By local index, myself included.
     peers: Box<[Peer]>,
@@ -148,6 +150,7 @@ impl Shm {
             active: Vec::new(),
             cursor: 0,
             burst: 0,
+            heard: false,
             bell: 0,
             peers,
             events: VecDeque::new(),
@@ -206,6 +209,9 @@ impl Shm {
             && let Some(outgoing) = self.outgoing.get_mut(slot)
             && outgoing.link == Link::Announced
         {
+            if core::mem::take(&mut self.heard) {
+                outgoing.ring.is_awaited();
+            }
             return outgoing.ring.try_push_words(header, payload);
         }
         false
@@ -434,6 +440,7 @@ impl Transport for Shm {
 
     #[inline(always)]
     fn consume(&mut self, incoming: Incoming) {
+        self.heard = true;
         match self.active.get_mut(self.cursor) {
             Some(active) if active.from == incoming.from => active.ring.consume(),
             _ => return self.consume_elsewhere(incoming),

@@ -7,6 +7,8 @@ const PREPARED_BYTES_MAX: usize = 32 * LINE;
 /// Frames up to this size are moved to the cache that all processors share. That makes a single
 /// frame faster, but many long ones in a row slower.
 const GIVEN_AWAY_BYTES_MAX: usize = 10 * LINE;
+/// The same for a frame that somebody waits for.
+const AWAITED_BYTES_MAX: usize = 40 * LINE;
 
 /// The sending end of a ring.
 #[derive(Debug)]
@@ -19,19 +21,34 @@ pub struct Producer<M> {
     clean: u64,
     /// Positions below this may be written (invariant 3); a cached view of the consumer's line.
     limit: u64,
+    /// The largest frame that is moved to the shared cache.
+    given_away_max: usize,
 }
 
 impl<M: Memory> Producer<M> {
     /// The sending end of a fresh (zeroed, never used) ring.
     pub fn new(memory: M) -> Self {
         let bytes = memory.bytes() as u64;
-        Self { memory, mask: bytes - 1, position: 0, clean: LINE as u64, limit: bytes }
+        Self {
+            memory,
+            mask: bytes - 1,
+            position: 0,
+            clean: LINE as u64,
+            limit: bytes,
+            given_away_max: GIVEN_AWAY_BYTES_MAX,
+        }
     }
 
     /// The longest frame that fits at all.
     #[inline]
     pub fn frame_bytes_max(&self) -> usize {
         frame_bytes_max(self.memory.bytes())
+    }
+
+    /// The consumer is likely to wait for the next frame, and for no other one behind it.
+    #[inline]
+    pub fn is_awaited(&mut self) {
+        self.given_away_max = AWAITED_BYTES_MAX;
     }
 
     /// Send a frame of `header` and `payload`. False: no room now, nothing has happened.
@@ -166,8 +183,9 @@ impl<M: Memory> Producer<M> {
 
     /// The consumer need not fetch these lines from our own caches.
     #[inline]
-    fn give_away(&self, at: usize, len: usize) {
-        if len > GIVEN_AWAY_BYTES_MAX {
+    fn give_away(&mut self, at: usize, len: usize) {
+        let max = core::mem::replace(&mut self.given_away_max, GIVEN_AWAY_BYTES_MAX);
+        if len > max {
             return;
         }
         let mut line = 0;
