@@ -78,10 +78,16 @@ pub struct Options {
     /// Kill the program of rank R, SECS after the job is ready
     #[arg(long, value_name = "R@SECS")]
     kill_rank: Vec<Timed>,
+    /// The same when line K of the job, or a later one, is complete
+    #[arg(long, value_name = "R@K")]
+    kill_rank_after_line: Vec<AfterLine>,
     /// Pull the cable of node number I, SECS after the job is ready: it hears nothing any more and
     /// is not heard, and nobody is told
     #[arg(long, value_name = "I@SECS")]
     cut_node: Vec<Timed>,
+    /// The same when line K of the job, or a later one, is complete
+    #[arg(long, value_name = "I@K")]
+    cut_node_after_line: Vec<AfterLine>,
     /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
@@ -218,7 +224,11 @@ impl Options {
         let lines = lines.map(|&AfterLine(node, at)| (at, Fault::KillNode(node)));
         let ranks = self.kill_rank.iter().map(|&Timed(rank, at)| (at, Fault::KillRank(rank)));
         let cuts = self.cut_node.iter().map(|&Timed(node, at)| (at, Fault::CutNode(node)));
-        kills.chain(lines).chain(ranks).chain(cuts).collect()
+        let late = self.kill_rank_after_line.iter();
+        let late = late.map(|&AfterLine(rank, at)| (at, Fault::KillRank(rank)));
+        let late_cuts = self.cut_node_after_line.iter();
+        let late_cuts = late_cuts.map(|&AfterLine(node, at)| (at, Fault::CutNode(node)));
+        kills.chain(lines).chain(ranks).chain(cuts).chain(late).chain(late_cuts).collect()
     }
 
     /// What follows the order of a line, and after how long.

@@ -1,6 +1,7 @@
-//! A node, or its cable, breaks while a job runs. With recovery the coordinator decides what comes
-//! of it, and as long as it cannot bring ranks back the job ends with a reason; without, it ends as
-//! with stock Open MPI. In either case nothing is left behind, and nobody waits for ever.
+//! A node, its cable or a program breaks while a job runs. With recovery the ranks that are hit go
+//! back to their last line, on the same or on another node, while all others go on, and the answer
+//! is that of an undisturbed run; without, the job ends as with stock Open MPI. In either case
+//! nothing is left behind, and nobody waits for ever.
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
@@ -8,8 +9,10 @@ use super::lives::{self, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::paths;
+use std::fs;
+use std::path::Path;
 
 /// More than any job here has time for.
 const ENDLESS: u64 = 100_000_000;
@@ -20,25 +23,59 @@ const STOCK: [&str; 2] = [
 ];
 const NOT_RECOVERED: &str = "what ran there cannot be brought back";
 
+const NO_RECOVERY: [&str; 3] = ["--mca", "vprotocol_correlated_recover", "0"];
+
+/// What happens to whom, in a job of which shape. The first line is taken when the job is ready.
+const SURVIVED: [(&str, Shape, &[&str]); 8] = [
+    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"]),
+    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-line", "1@1"]),
+    (
+        "two nodes are killed: 3 × 1",
+        (3, 1),
+        &["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"],
+    ),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"]),
+    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"]),
+    ("the program of rank 0 is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "0@1"]),
+    (
+        "programs of all nodes are killed: 3 × 2",
+        (3, 2),
+        &[
+            "--kill-rank-after-line",
+            "0@1",
+            "--kill-rank-after-line",
+            "3@1",
+            "--kill-rank-after-line",
+            "4@1",
+        ],
+    ),
+    (
+        "sets of single processes: 2 × 2",
+        (2, 2),
+        &[
+            "--mca",
+            "vprotocol_correlated_sets",
+            "core",
+            "--kill-rank-after-line",
+            "1@1",
+            "--kill-rank-after-line",
+            "2@1",
+        ],
+    ),
+];
+
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
-    summary.tier("loss of a node");
+    summary.tier("live recovery, and the loss of a node without it");
     summary.check("node loss: without recovery as stock: 3 × 1", || {
-        as_stock((3, 1), true, &["--mca", "vprotocol_correlated_recover", "0"])
+        as_stock((3, 1), true, &NO_RECOVERY)
     });
     summary.check("node loss: without a folder for lines as stock: 3 × 1", || {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
-    for shape in [(3, 1), (2, 2)] {
-        let title = format!("node loss: the job ends with a reason: {} × {}", shape.0, shape.1);
-        summary.check(&title, || ends_with_a_reason(shape, "--kill-node", &[1]));
+    for (title, shape, faults) in &SURVIVED {
+        summary.check(&format!("live recovery: {title}"), || survives(*shape, faults));
     }
-    summary.check("node loss: two nodes at a time: 3 × 1", || {
-        ends_with_a_reason((3, 1), "--kill-node", &[1, 2])
-    });
-    summary.check("node loss: a cable is pulled: 3 × 1", || {
-        ends_with_a_reason((3, 1), "--cut-node", &[2])
-    });
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
     summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
@@ -68,21 +105,31 @@ fn as_stock(shape: Shape, with_lines: bool, options: &[&str]) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-fn ends_with_a_reason(shape: Shape, how: &str, nodes: &[u32]) -> Result<()> {
-    let scratch = Scratch::new("node-loss")?;
-    let mut job = endless(shape, &scratch, true)?;
-    for node in nodes {
-        job = job.with(&[how, &format!("{node}@0.3")]);
-    }
-    let outcome = job.run()?;
-    outcome.must(outcome.code == 1, "the exit code should be 1")?;
-    let said = outcome.said();
-    let names = |node: &u32| said.contains(&format!("node n{node} was lost"));
-    let good = said.contains(NOT_RECOVERED) && nodes.iter().any(names);
-    outcome.must(good, "it should say which node was lost")?;
-    let stock = STOCK.iter().any(|text| said.contains(text));
-    outcome.must(!stock, "Open MPI's own message is misleading")?;
+/// The ranks that are hit go back, the others go on, and the answer is the same.
+fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("recovery")?;
+    let known = RING.undisturbed(shape, &scratch)?;
+    let lines = lives::lines_folder(&scratch)?;
+    let mut job = lives::with_lines(RING.job(shape, known.iterations, &scratch)?, &lines);
+    job.seconds = 200;
+    let outcome = job.with(faults).run()?;
+    RING.must_answer(&outcome, &scratch, &known.answer)?;
+    let broken = faults.iter().filter(|word| word.contains("-after-line")).count();
+    let said = |what: &str| outcome.stderr.matches(what).count();
+    outcome
+        .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
+    let back = events(&lines)?.matches("\"event\":\"back\"").count();
+    outcome.must(back > 0, "no set went back")?;
     must_be_clean(&outcome)
+}
+
+/// What the coordinator has written down.
+fn events(lines: &Path) -> Result<String> {
+    let mut all = String::new();
+    for job in fs::read_dir(lines).context(|| lines.display().to_string())?.flatten() {
+        all += &fs::read_to_string(job.path().join("events.jsonl")).unwrap_or_default();
+    }
+    Ok(all)
 }
 
 /// mpirun lets go of nodes on which nothing of the job runs, and ends well without them.
@@ -101,7 +148,7 @@ fn spare() -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// As the message says.
+/// Without recovery there is still the restart of the whole job.
 fn started_again() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
     let known = RING.undisturbed((2, 2), &scratch)?;
@@ -110,9 +157,8 @@ fn started_again() -> Result<()> {
     // Asked for while the job starts: it is taken as soon as all ranks are ready, however long a
     // run takes on this machine.
     let broken = ["--checkpoint-at", "0", "--kill-node-after-line", "1@1"];
-    let outcome = job.with(&broken).run()?;
-    let ended = outcome.code == 1 && outcome.said().contains(NOT_RECOVERED);
-    outcome.must(ended, "the job should end with a reason")?;
+    let outcome = job.with(&NO_RECOVERY).with(&broken).run()?;
+    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
     must_be_clean(&outcome)?;
     let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &known.answer)
@@ -136,7 +182,8 @@ fn other_ends() -> Result<()> {
 
 fn killed_rank() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
-    let job = endless((2, 2), &scratch, true)?.with(&["--kill-rank", "3@0.3"]);
+    let job = endless((2, 2), &scratch, true)?.with(&NO_RECOVERY);
+    let job = job.with(&["--kill-rank", "3@0.3"]);
     let outcome = job.run()?;
     outcome.must(outcome.stderr.contains("killed rank 3"), "no rank was killed")?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
