@@ -42,7 +42,8 @@ static HELD: AtomicBool = AtomicBool::new(false);
 /// Counts the program's looks around: while it goes up, the program lets its frames go itself.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
-/// Where the set says what is stable; null: nowhere. It lives as long as the segment, or the process.
+/// Where the set says what is stable; null: nowhere. It lives as long as the segment, or the
+/// process.
 static STABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The program looks around.

@@ -13,6 +13,7 @@ mod config;
 mod connection;
 mod dial;
 mod dialing;
+mod notices;
 
 mod select;
 mod stranger;
@@ -25,6 +26,7 @@ use crate::os::socket::{self, Epoll, Ready};
 use crate::os::{now_ns, random};
 use connection::{Connection, Fill, Next};
 use dial::Dial;
+use notices::Notices;
 use rustbtl_coordination::handshake::{self, Names};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::FRAME_BYTES_MAX;
@@ -67,34 +69,6 @@ struct Peer {
     generation: u32,
     card: Option<TcpPeer>,
     dial: Option<Box<Dial>>,
-}
-
-/// Notices for the user, at a bounded rate.
-#[derive(Debug, Default)]
-struct Notices {
-    budget: u32,
-    refilled_ms: u64,
-    swallowed: u64,
-}
-
-const NOTICES: u32 = 10;
-const NOTICE_EVERY_MS: u64 = 1_000;
-
-impl Notices {
-    /// May another one be shown?
-    fn admit(&mut self, now_ms: u64) -> bool {
-        let more = (now_ms - self.refilled_ms) / NOTICE_EVERY_MS;
-        if more > 0 {
-            self.budget = NOTICES.min(self.budget.saturating_add(more.min(1 << 20) as u32));
-            self.refilled_ms = now_ms;
-        }
-        if self.budget == 0 {
-            self.swallowed += 1;
-            return false;
-        }
-        self.budget -= 1;
-        true
-    }
 }
 
 /// What a number in the epoll set means.
@@ -211,7 +185,7 @@ impl Tcp {
             dialing: 0,
             happened: Vec::new(),
             events: VecDeque::new(),
-            notices: Notices { budget: NOTICES, ..Notices::default() },
+            notices: Notices::new(),
             clock_ms: 0,
             looked_ns: now_ns(),
             timers_ms: 0,

@@ -2,7 +2,7 @@
 //! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup, then "lost NODE", "checkpoint stay|exit"; its end ends the job ──> coordinator
+//! mpirun ── stdin: setup, then "lost NODE", "checkpoint stay|exit"; ends with the job ──> coord.
 //!        <── stdout: "ok PORT JOB SECRET" or "error …"; then "end": the job is to end, and of
 //!            lost nodes "recovered", or "fail TEXT": the job is to end with an error ──
 //! agents ── TCP, after mutual proof of the secret ──>

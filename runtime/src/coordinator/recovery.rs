@@ -7,8 +7,8 @@
 //! ```
 //! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that it never
 //!    ran in.
-//! 2. Cards are sent when every rank of every set that is restoring has said who it is: nobody waits
-//!    for an address of an earlier life.
+//! 2. Cards are sent when every rank of every set that is restoring has said who it is: nobody
+//!    waits for an address of an earlier life.
 //! 3. A rank is restored by its own guardian if that lives, else by one that a guardian of another
 //!    node starts; never by both: who was thought to be lost and comes back is ended.
 //! 4. A set that falls again while it goes back begins anew; one that falls [`FALLS_MAX`] times
@@ -168,8 +168,8 @@ impl Job {
         // A set that is the whole job has nobody whom it could contradict.
         if self.recovery.unrecorded.contains(&set) && members.len() < self.ranks.len() {
             return Err(format!(
-                "set {set} does not record nondeterministic calls, since its ranks share no memory: \
-                 it cannot go back alone"
+                "set {set} does not record nondeterministic calls, since its ranks share no \
+                 memory: it cannot go back alone"
             ));
         }
         for &rank in &members {

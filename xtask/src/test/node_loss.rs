@@ -16,8 +16,8 @@ use std::path::Path;
 
 /// More than any job here has time for.
 const ENDLESS: u64 = 100_000_000;
-/// Of a job that goes on for seconds when its first line is complete: it waits for each outcome that
-/// others depend on to be stable.
+/// Of a job that goes on for seconds when its first line is complete: it waits for each outcome
+/// that others depend on to be stable.
 const ITERATIONS: u64 = 6000;
 /// What mpirun says of a lost node if nobody stops it, in the order in which it notices.
 const STOCK: [&str; 2] = [
