@@ -14,7 +14,6 @@ mod connection;
 mod dial;
 mod dialing;
 mod notices;
-
 mod select;
 mod stranger;
 
