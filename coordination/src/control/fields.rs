@@ -56,7 +56,7 @@ impl Field for LineKind {
 pub enum Picture {
     /// A frozen copy of the process, a child of it with this process id.
     Child(i32),
-    /// The process itself, which waits for [`ToRank::Release`].
+    /// The process itself, which waits for [`Release`](super::ToRank::Release).
     InPause,
 }
 
