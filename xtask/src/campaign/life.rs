@@ -171,7 +171,7 @@ fn killed(job: Job, life: &Life, scale: f64, lines: &Path) -> Result<Outcome> {
 }
 
 /// What the coordinators have noted.
-fn events(lines: &Path) -> String {
+pub fn events(lines: &Path) -> String {
     let Ok(jobs) = fs::read_dir(lines) else { return String::new() };
     let mut text = String::new();
     for job in jobs.flatten() {

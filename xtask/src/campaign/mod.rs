@@ -3,6 +3,7 @@
 
 mod draw;
 mod life;
+mod live;
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,6 +32,9 @@ pub struct Options {
     /// Lines that are asked for in each life (default: 1 to 5, by chance)
     #[arg(long, value_name = "L")]
     lines: Option<u32>,
+    /// Break programs, nodes and cables of jobs that go on, in place of whole jobs
+    #[arg(long, conflicts_with = "lines")]
+    live: bool,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -54,14 +58,18 @@ struct Sum {
 pub fn run(options: &Options) -> Result<()> {
     build::ensure_fresh()?;
     let end = options.minutes.map(|m| Instant::now() + Duration::from_secs_f64(m * 60.0));
-    let mut known = Known::default();
+    let (mut known, mut known_live) = (Known::default(), live::Known::default());
     let mut sum = Sum::default();
     for number in options.first..options.first + options.runs {
         if end.is_some_and(|end| Instant::now() >= end) {
             println!("time is over: {} of {} runs", sum.runs, options.runs);
             break;
         }
-        one(options, number, &mut known, &mut sum);
+        if options.live {
+            one_live(options, number, &mut known_live, &mut sum);
+        } else {
+            one(options, number, &mut known, &mut sum);
+        }
         write(options, &sum)?;
     }
     println!(
@@ -74,6 +82,35 @@ pub fn run(options: &Options) -> Result<()> {
         sum.failed.len()
     );
     if sum.failed.is_empty() { Ok(()) } else { fail!("runs that failed: {:?}", sum.failed) }
+}
+
+fn one_live(options: &Options, number: u64, known: &mut live::Known, sum: &mut Sum) {
+    let plan = live::Plan::draw(options.seed, number);
+    let name = PROGRAMS[plan.program].0.name;
+    let start = Instant::now();
+    let mut run = live::Run::default();
+    let result = run.go(&plan, known);
+    let seconds = start.elapsed().as_secs_f64();
+    let word = if result.is_ok() { "ok  " } else { "FAIL" };
+    let (nodes, ppn) = plan.shape;
+    let faults = plan.faults.join(" ");
+    println!(
+        "{word} {number:4}  {name}: {nodes} × {ppn}; {faults}; {} broke, {} went back ({seconds:.0} s){}",
+        run.broken, run.back, run.note
+    );
+    if let Err(Failure(reason)) = &result {
+        let again = format!("--live --seed {} --first {number} --runs 1", options.seed);
+        println!("{reason}\n  again: cargo xtask campaign {again}");
+        sum.failed.push(number);
+    }
+    sum.runs += 1;
+    sum.deaths += run.broken;
+    sum.restarts += run.back;
+    sum.all.push(json!({
+        "run": number, "program": name, "shape": format!("{nodes} × {ppn}"), "faults": faults,
+        "broken": run.broken, "back": run.back, "seconds": seconds,
+        "note": run.note, "failure": result.err().map(|Failure(reason)| reason),
+    }));
 }
 
 fn one(options: &Options, number: u64, known: &mut Known, sum: &mut Sum) {

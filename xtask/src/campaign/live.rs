@@ -1,0 +1,133 @@
+//! Live faults: programs, nodes and cables break at random moments of a job that goes on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::draw::{Chance, PROGRAMS};
+use super::life;
+use crate::error::{Context, Failure, Result};
+use crate::test::lives::{self, Shape, Undisturbed, What};
+use crate::test::scratch::Scratch;
+
+/// Where jobs run: at least one node besides mpirun's.
+const SHAPES: [Shape; 5] = [(2, 1), (2, 2), (3, 1), (3, 2), (2, 3)];
+/// Seconds after the job is ready within which things break.
+const MOMENTS: (f64, f64) = (0.5, 4.0);
+/// How long a job may last.
+const SECONDS: u32 = 300;
+/// Iterations of the ring, which waits at each for outcomes to be stable.
+const RING_ITERATIONS: u64 = 8000;
+
+/// Answers of undisturbed runs.
+#[derive(Default)]
+pub struct Known(BTreeMap<(usize, Shape), Undisturbed>);
+
+impl Known {
+    fn get(&mut self, program: usize, shape: Shape) -> Result<Undisturbed> {
+        if let Some(known) = self.0.get(&(program, shape)) {
+            return Ok(known.clone());
+        }
+        let scratch = Scratch::new("undisturbed")?;
+        let what = &PROGRAMS[program].0;
+        let known = match what.what {
+            What::Hash { source: "hash_ring.c", .. } => {
+                let outcome = what.job(shape, RING_ITERATIONS, &scratch)?.run()?;
+                let answer = what.answer(&outcome, &scratch)?;
+                Undisturbed { iterations: RING_ITERATIONS, answer, seconds: 0.0 }
+            }
+            _ => what.undisturbed(shape, &scratch)?,
+        };
+        self.0.insert((program, shape), known.clone());
+        Ok(known)
+    }
+}
+
+/// What breaks in a run, as options of `cargo xtask cluster`.
+pub struct Plan {
+    /// Index in [`PROGRAMS`].
+    pub program: usize,
+    /// Nodes, and ranks on each.
+    pub shape: Shape,
+    /// Option and value, in turn.
+    pub faults: Vec<String>,
+}
+
+impl Plan {
+    /// Number `run` of the campaign with this seed.
+    pub fn draw(seed: u64, run: u64) -> Plan {
+        let mut chance = Chance::of(seed, run);
+        let program = (run % PROGRAMS.len() as u64) as usize;
+        let fits = |shape: &Shape| PROGRAMS[program].1.contains(&(shape.0 * shape.1));
+        let fitting: Vec<Shape> = SHAPES.into_iter().filter(fits).collect();
+        let shape = chance.pick(&fitting);
+        // mpirun's own node has to live.
+        let mut nodes: Vec<u32> = (1..shape.0).collect();
+        let mut faults = Vec::new();
+        for _ in 0..chance.pick(&[1, 1, 2, 3]) {
+            let at = chance.between(MOMENTS.0, MOMENTS.1);
+            let kind = chance.below(8);
+            let (option, who) = if kind < 4 && !nodes.is_empty() {
+                let node = nodes.swap_remove(chance.below(nodes.len() as u64) as usize);
+                (if kind == 0 { "--cut-node" } else { "--kill-node" }, node)
+            } else {
+                ("--kill-rank", chance.below(u64::from(shape.0 * shape.1)) as u32)
+            };
+            faults.extend([option.to_owned(), format!("{who}@{at:.3}")]);
+        }
+        Plan { program, shape, faults }
+    }
+}
+
+/// What came of a run.
+#[derive(Default)]
+pub struct Run {
+    /// Things that broke.
+    pub broken: usize,
+    /// Sets that went back.
+    pub back: usize,
+    /// What is worth a word although nothing is wrong.
+    pub note: &'static str,
+}
+
+impl Run {
+    /// Does what is planned; the answer must be that of an undisturbed run.
+    pub fn go(&mut self, plan: &Plan, known: &mut Known) -> Result<()> {
+        let known = known.get(plan.program, plan.shape)?;
+        let scratch = Scratch::new("live")?;
+        let lines = lives::lines_folder(&scratch)?;
+        let done = self.live(plan, &known, &scratch, &lines);
+        done.map_err(|Failure(reason)| Failure(format!("{reason}\n{}", life::events(&lines))))
+    }
+
+    fn live(
+        &mut self,
+        plan: &Plan,
+        known: &Undisturbed,
+        scratch: &Scratch,
+        lines: &Path,
+    ) -> Result<()> {
+        let program = &PROGRAMS[plan.program].0;
+        let mut job = lives::with_lines(program.job(plan.shape, known.iterations, scratch)?, lines);
+        job.seconds = SECONDS;
+        let words: Vec<&str> = plan.faults.iter().map(String::as_str).collect();
+        let outcome = job.with(&words).run()?;
+        self.broken =
+            [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
+        let mut events = String::new();
+        for job in fs::read_dir(lines).context(|| lines.display().to_string())?.flatten() {
+            events += &fs::read_to_string(job.path().join("events.jsonl")).unwrap_or_default();
+        }
+        self.back = events.matches("\"event\":\"back\"").count();
+        if events.contains("there is nothing to go back to") {
+            self.note = ", died before its first line";
+            return outcome.must(![0, 124].contains(&outcome.code), "it should have failed");
+        }
+        if events.contains("all ranks were past MPI_Finalize") {
+            self.note = ", died behind MPI_Finalize";
+            return outcome.must(outcome.code != 124, "it should have ended");
+        }
+        program.must_answer(&outcome, scratch, &known.answer)?;
+        outcome.must(!outcome.said().contains("still running"), "something was left behind")
+    }
+}
