@@ -35,6 +35,8 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
 int mca_vprotocol_correlated_finalize(void);
 /* Wait for the others if nothing else in MPI_Finalize has. */
 void mca_vprotocol_correlated_last_fence(void);
+/* Was this process made from an image? */
+bool mca_vprotocol_correlated_is_restored(void);
 void mca_vprotocol_correlated_help_open(void);
 /* One-sided communication: before its framework opens, after, and for the processes it meets. */
 void mca_vprotocol_correlated_osc_open(void);

@@ -48,7 +48,16 @@ void rustbtl_glue_help(const char *topic, const char *a, const char *b, const ch
     b = NULL == b ? "" : b;
     c = NULL == c ? "" : c;
     d = NULL == d ? "" : d;
-    if (help_file_found) {
+    if (help_file_found && mca_vprotocol_correlated_is_restored()) {
+        /* Open MPI would have it printed by a server to which there is no connection any more. */
+        char *text = opal_show_help_string(HELP_FILE, topic, true, NULL == node ? "?" : node, rank,
+                                           a, b, c, d);
+        if (NULL != text) {
+            fputs(text, stderr);
+            fflush(stderr);
+        }
+        free(text);
+    } else if (help_file_found) {
         opal_show_help(HELP_FILE, topic, true, NULL == node ? "?" : node, rank, a, b, c, d);
     } else {
         opal_output(0, "vprotocol correlated: %s (node %s, rank %u): %s %s %s %s", topic,

@@ -155,6 +155,11 @@ int32_t rustbtl_glue_protect(void)
     return 0 == rc && 0 == atomic_load(&answer) ? RUSTBTL_DONE : RUSTBTL_FAILED;
 }
 
+bool mca_vprotocol_correlated_is_restored(void)
+{
+    return atomic_load(&restored);
+}
+
 void rustbtl_glue_restored(void)
 {
     atomic_store(&restored, true);

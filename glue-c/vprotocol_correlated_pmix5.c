@@ -54,6 +54,11 @@ int32_t rustbtl_glue_protect(void)
                                                                        : RUSTBTL_FAILED;
 }
 
+bool mca_vprotocol_correlated_is_restored(void)
+{
+    return false; /* there are no lines */
+}
+
 void rustbtl_glue_restored(void)
 {
     atomic_store(&restored, true);

@@ -269,10 +269,8 @@ impl Guardian {
             if let Some(fallen) = self.fallen.take_if(|fallen| fallen.is_over()) {
                 self.end(fallen.status, news, orted)?;
             }
-            if let Some(status) = self.ended
-                && let Some(adopted) = self.status_of_adopted(status)
-            {
-                return Ok(adopted);
+            if let Some(status) = self.status_of_all() {
+                return Ok(status);
             }
         }
     }

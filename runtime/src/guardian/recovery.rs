@@ -164,22 +164,22 @@ impl Guardian {
         }
     }
 
-    /// Once the own program has ended with `status` and all adopted guardians have: the status of
-    /// all of them together. A failure does not wait for anybody.
-    pub(super) fn status_of_adopted(&mut self, status: i32) -> Option<i32> {
-        let mut failed = (status != 0).then_some(status);
-        let running = |child: &mut Child| match child.try_wait() {
+    /// How all have ended, the own program and those of adopted guardians: once all have, or one
+    /// has failed. A failure does not wait for anybody: orted has to know at once.
+    pub(super) fn status_of_all(&mut self) -> Option<i32> {
+        let mut failed = self.ended.filter(|status| *status != 0);
+        self.adopted.retain_mut(|child| match child.try_wait() {
             Ok(Some(status)) => {
                 failed = failed.or((!status.success()).then_some(status.into_raw()));
                 false
             }
             Ok(None) => true,
             Err(_) => false,
-        };
-        let mut adopted = core::mem::take(&mut self.adopted);
-        adopted.retain_mut(running);
-        self.adopted = adopted;
-        failed.or(self.adopted.is_empty().then_some(status))
+        });
+        if failed.is_some() {
+            self.signal(libc::SIGKILL);
+        }
+        failed.or(self.ended.filter(|_| self.adopted.is_empty()))
     }
 
     /// The job goes on without this rank, which was thought to be lost and was started elsewhere.
