@@ -108,7 +108,7 @@ impl Run {
         lines: &Path,
     ) -> Result<()> {
         let program = &PROGRAMS[plan.program].0;
-        let mut job = lives::with_lines(program.job(plan.shape, known.iterations, scratch)?, lines);
+        let mut job = lives::protected(program.job(plan.shape, known.iterations, scratch)?, lines);
         job.seconds = SECONDS;
         let words: Vec<&str> = plan.faults.iter().map(String::as_str).collect();
         let outcome = job.with(&words).run()?;

@@ -216,8 +216,13 @@ pub fn hash(outcome: &Outcome) -> Result<String> {
     Ok(first.unwrap_or_default().to_string())
 }
 
-/// The options of a job that keeps its lines in this folder.
+/// The options of a job that keeps its lines in this folder, and dies as a whole.
 pub fn with_lines(job: Job, lines: &Path) -> Job {
+    protected(job, lines).with(&["--mca", "vprotocol_correlated_recover", "0"])
+}
+
+/// Those of a job that goes on when a part of it dies.
+pub fn protected(job: Job, lines: &Path) -> Job {
     job.with(&["--mca", "vprotocol_correlated_dir", &lines.display().to_string()])
 }
 

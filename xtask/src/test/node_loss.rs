@@ -26,8 +26,6 @@ const STOCK: [&str; 2] = [
 ];
 const NOT_RECOVERED: &str = "what ran there cannot be brought back";
 
-const NO_RECOVERY: [&str; 3] = ["--mca", "vprotocol_correlated_recover", "0"];
-
 /// What happens to whom, in a job of which shape. The first line is taken when the job is ready.
 const SURVIVED: [(&str, Shape, &[&str]); 8] = [
     ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"]),
@@ -70,9 +68,7 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery, and the loss of a node without it");
-    summary.check("node loss: without recovery as stock: 3 × 1", || {
-        as_stock((3, 1), true, &NO_RECOVERY)
-    });
+    summary.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
     summary.check("node loss: without a folder for lines as stock: 3 × 1", || {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
@@ -114,7 +110,7 @@ fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
     let lines = lives::lines_folder(&scratch)?;
     let job = RING.job(shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let outcome = lives::with_lines(job, &lines).with(faults).run()?;
+    let outcome = lives::protected(job, &lines).with(faults).run()?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = faults.iter().filter(|word| word.contains("-after-line")).count();
     let said = |what: &str| outcome.stderr.matches(what).count();
@@ -139,7 +135,7 @@ fn spare() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
     let known = RING.undisturbed((2, 1), &scratch)?;
     let job = RING.job((2, 1), known.iterations, &scratch)?;
-    let job = lives::with_lines(job, &lives::lines_folder(&scratch)?);
+    let job = lives::protected(job, &lives::lines_folder(&scratch)?);
     let broken = ["--spare", "2", "--kill-node", "2@0", "--kill-node", "3@0.2"];
     let outcome = job.with(&broken).run()?;
     for node in ["n2", "n3"] {
@@ -159,7 +155,7 @@ fn started_again() -> Result<()> {
     // Asked for while the job starts: it is taken as soon as all ranks are ready, however long a
     // run takes on this machine.
     let broken = ["--checkpoint-at", "0", "--kill-node-after-line", "1@1"];
-    let outcome = job.with(&NO_RECOVERY).with(&broken).run()?;
+    let outcome = job.with(&broken).run()?;
     outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
     must_be_clean(&outcome)?;
     let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
@@ -172,7 +168,7 @@ fn other_ends() -> Result<()> {
     for (how, code) in ENDS.iter().filter(|(how, _)| *how != "exit 0 without finalize") {
         let scratch = Scratch::new("node-loss")?;
         let job = Job::new(3, 1, &[program.as_os_str(), how.as_ref()]);
-        let mut job = lives::with_lines(job, &lives::lines_folder(&scratch)?);
+        let mut job = lives::protected(job, &lives::lines_folder(&scratch)?);
         job.seconds = 60;
         let outcome = job.run()?;
         outcome.must(outcome.code == *code, &format!("the exit code should be {code}"))?;
@@ -184,8 +180,7 @@ fn other_ends() -> Result<()> {
 
 fn killed_rank() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
-    let job = endless((2, 2), &scratch, true)?.with(&NO_RECOVERY);
-    let job = job.with(&["--kill-rank", "3@0.3"]);
+    let job = endless((2, 2), &scratch, true)?.with(&["--kill-rank", "3@0.3"]);
     let outcome = job.run()?;
     outcome.must(outcome.stderr.contains("killed rank 3"), "no rank was killed")?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;

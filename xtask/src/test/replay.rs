@@ -15,9 +15,9 @@ use crate::error::{Context, Result, fail};
 use crate::paths;
 
 /// Shapes, and rounds that take longer than the first life.
-const CASES: [(Shape, u32); 2] = [((1, 4), 8000), ((2, 2), 1000)];
+const CASES: [(Shape, u32); 2] = [((1, 4), 8000), ((2, 2), 4000)];
 /// When the line is taken, and how long the job lives after it.
-const TIMES: [&str; 4] = ["--checkpoint-at", "2", "--kill-all-after", "1"];
+const TIMES: [&str; 4] = ["--checkpoint-at", "1", "--kill-all-after", "0.5"];
 
 /// Where the second life has its determinants from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let program = mpi::compile_with(&paths::root().join("tests/lines/observe.c"), &[])?;
     let folder = scratch.0.display().to_string();
     let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
-    let mut job = lives::with_lines(Job::new(shape.0, shape.1, &words), &lines).with(&TIMES);
+    let mut job = lives::protected(Job::new(shape.0, shape.1, &words), &lines).with(&TIMES);
     let journals = scratch.0.join("journals");
     if from != From::Nobody {
         fs::create_dir(&journals).context(|| journals.display().to_string())?;

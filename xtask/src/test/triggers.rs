@@ -82,7 +82,8 @@ fn counter(rank: &Rank, name: &str) -> u64 {
 fn lines_for_a_log() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let lines = lives::lines_folder(&scratch)?.display().to_string();
-    let place = ["--mca", "vprotocol_correlated_dir", &lines];
+    let recover = "vprotocol_correlated_recover";
+    let place = ["--mca", "vprotocol_correlated_dir", &lines, "--mca", recover, "0"];
     let (outcome, ranks) = full_log(&scratch, &place, PATIENCE)?;
     let asked = counter(&ranks[0], "log_lines_asked");
     let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "lines"));
