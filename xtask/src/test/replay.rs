@@ -55,7 +55,10 @@ fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let program = mpi::compile_with(&paths::root().join("tests/lines/observe.c"), &[])?;
     let folder = scratch.0.display().to_string();
     let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
-    let mut job = lives::protected(Job::new(shape.0, shape.1, &words), &lines).with(&TIMES);
+    // Recorded from the line on, and nobody is to go on.
+    let record = ["--env", "RUSTBTL_RECORD=line"];
+    let job = Job::new(shape.0, shape.1, &words).with(&record);
+    let mut job = lives::with_lines(job, &lines).with(&TIMES);
     let journals = scratch.0.join("journals");
     if from != From::Nobody {
         fs::create_dir(&journals).context(|| journals.display().to_string())?;
