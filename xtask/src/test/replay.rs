@@ -15,9 +15,9 @@ use crate::error::{Context, Result, fail};
 use crate::paths;
 
 /// Shapes, and rounds that take longer than the first life.
-const CASES: [(Shape, u32); 2] = [((1, 4), 8000), ((2, 2), 4000)];
+const CASES: [(Shape, u32); 2] = [((1, 4), 8000), ((2, 2), 6000)];
 /// When the line is taken, and how long the job lives after it.
-const TIMES: [&str; 4] = ["--checkpoint-at", "1", "--kill-all-after", "0.5"];
+const TIMES: [&str; 4] = ["--checkpoint-at", "0.5", "--kill-all-after", "0.5"];
 
 /// Where the second life has its determinants from.
 #[derive(Clone, Copy, PartialEq, Eq)]
