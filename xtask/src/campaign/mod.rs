@@ -95,7 +95,8 @@ fn one_live(options: &Options, number: u64, known: &mut live::Known, sum: &mut S
     let (nodes, ppn) = plan.shape;
     let faults = plan.faults.join(" ");
     println!(
-        "{word} {number:4}  {name}: {nodes} × {ppn}; {faults}; {} broke, {} went back ({seconds:.0} s){}",
+        "{word} {number:4}  {name}: {nodes} × {ppn}; {faults}; {} broke, {} went back \
+         ({seconds:.0} s){}",
         run.broken, run.back, run.note
     );
     if let Err(Failure(reason)) = &result {
