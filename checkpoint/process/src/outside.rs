@@ -111,6 +111,9 @@ pub struct RestoreOptions {
     /// Folders of files that were mapped shared and are not written to again: the mapping gets
     /// the content in memory instead. Session folders of Open MPI and PMIx always are.
     pub detached: Vec<PathBuf>,
+    /// Other processes that write to the same files go on: these are not cut to the size that they
+    /// had, but for those that are only appended to.
+    pub alone: bool,
     /// Threads that fill the memory.
     pub threads: usize,
 }
@@ -123,6 +126,7 @@ impl Default for RestoreOptions {
             payload: Vec::new(),
             shared: None,
             detached: vec![PathBuf::from("/dev/shm")],
+            alone: false,
             threads: 2,
         }
     }

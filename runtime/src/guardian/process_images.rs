@@ -133,6 +133,7 @@ impl ImageStore for ProcessImages {
         let options = RestoreOptions {
             supplied: copies.collect::<Result<_, String>>()?,
             shared,
+            alone: incarnation > Incarnation(0),
             ..RestoreOptions::default()
         };
         match outside::restore(image, options) {

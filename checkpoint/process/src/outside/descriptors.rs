@@ -19,6 +19,8 @@ pub struct Descriptors<'a> {
     pub pipes: Vec<PipeContent<'a>>,
     /// Where objects are that were given to the restorer: by device and inode.
     pub objects: BTreeMap<(u64, u64), RawFd>,
+    /// Others go on writing: files keep their size, but for those that only grow at the end.
+    pub alone: bool,
 }
 
 impl Descriptors<'_> {
@@ -106,7 +108,7 @@ impl Descriptors<'_> {
             record::DESCRIPTOR_FILE | record::DESCRIPTOR_PATH => {
                 let fd = open_path(hands, descriptor.data, flags)?;
                 if descriptor.kind == record::DESCRIPTOR_FILE {
-                    position(hands, fd, descriptor)?;
+                    position(hands, fd, descriptor, self.alone)?;
                 }
                 Ok(fd)
             }
@@ -152,7 +154,7 @@ impl Descriptors<'_> {
         let kept = (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK) as u64;
         let path = format!("/proc/self/fd/{object}");
         let fd = open_path(hands, path.as_bytes(), u64::from(file.flags) & kept)?;
-        position(hands, fd, file)?;
+        position(hands, fd, file, false)?;
         Ok(fd)
     }
 
@@ -242,9 +244,15 @@ fn open_path(hands: &mut Hands, path: &[u8], flags: u64) -> Result<u64, OutsideE
 }
 
 /// Offset, and the size that a file had that the program writes to.
-fn position(hands: &mut Hands, fd: u64, file: &Descriptor<'_>) -> Result<(), OutsideError> {
+fn position(
+    hands: &mut Hands,
+    fd: u64,
+    file: &Descriptor<'_>,
+    alone: bool,
+) -> Result<(), OutsideError> {
     let writes = file.flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-    if writes {
+    // What another process has written behind is not this one's to remove; it writes its own again.
+    if writes && (!alone || file.flags as i32 & libc::O_APPEND != 0) {
         hands.call(libc::SYS_ftruncate, [fd, file.b, 0, 0, 0, 0])?;
     }
     let set = libc::SEEK_SET as u64;

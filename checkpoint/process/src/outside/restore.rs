@@ -118,6 +118,7 @@ impl<'a, 'b> Restoring<'a, 'b> {
             descriptors.push((number, file.as_raw_fd()));
         }
         plan.descriptors.objects = objects.clone();
+        plan.descriptors.alone = options.alone;
         let wanted_ids = options.ids == Ids::SameIfPermitted;
         let pid = wanted_ids.then_some(plan.process.pid);
         let hands = Hands::start(&Start { base, threads_bytes, descriptors, socket, pid })?;
