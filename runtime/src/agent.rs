@@ -76,7 +76,7 @@ pub fn run(path: &Path) -> Result<(), String> {
     if os::go_to_background().map_err(|error| format!("forking: {error}"))? {
         return Ok(());
     }
-    os::be_prompt();
+    rustbtl_process::scheduling::be_prompt();
     let lonely = Instant::now();
     let (guardians, kept) = (BTreeMap::new(), keeper::Kept::default());
     let mut agent = Agent { directory, listener, guardians, next: 0, kept, lonely };

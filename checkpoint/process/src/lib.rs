@@ -10,3 +10,4 @@ compile_error!("images of processes exist for x86-64 Linux only");
 pub mod inside;
 pub mod outside;
 mod raw;
+pub mod scheduling;

@@ -179,7 +179,7 @@ pub fn start(
     let blocked = crate::os::signals::block_all();
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("rustbtl-line".into()).spawn(move || {
-        crate::os::process::be_prompt();
+        rustbtl_process::scheduling::be_prompt();
         let freezer = match Freezer::new() {
             Ok(freezer) => freezer,
             Err(error) => return drop(tell.send(Err(error.to_string()))),

@@ -88,7 +88,7 @@ struct Coordinator {
 
 /// Runs the coordinator until mpirun ends.
 pub fn run() -> Result<(), String> {
-    os::be_prompt();
+    rustbtl_process::scheduling::be_prompt();
     let mut input = BufReader::new(io::stdin());
     let done = Coordinator::start(&mut input);
     match done {

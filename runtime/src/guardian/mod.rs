@@ -110,7 +110,7 @@ struct Guardian {
 
 /// Runs the guardian; never comes back.
 pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
-    os::be_prompt();
+    rustbtl_process::scheduling::be_prompt();
     let settings = match Settings::read(|name| std::env::var_os(name)) {
         Ok(settings) => settings,
         Err(reason) => {

@@ -1,12 +1,11 @@
 //! Live faults: programs, nodes and cables break at random moments of a job that goes on.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use super::draw::{Chance, PROGRAMS};
 use super::life;
-use crate::error::{Context, Failure, Result};
+use crate::error::{Failure, Result};
 use crate::test::lives::{self, Shape, Undisturbed, What};
 use crate::test::scratch::Scratch;
 
@@ -114,10 +113,7 @@ impl Run {
         let outcome = job.with(&words).run()?;
         self.broken =
             [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
-        let mut events = String::new();
-        for job in fs::read_dir(lines).context(|| lines.display().to_string())?.flatten() {
-            events += &fs::read_to_string(job.path().join("events.jsonl")).unwrap_or_default();
-        }
+        let events = lives::events(lines)?;
         self.back = events.matches("\"event\":\"back\"").count();
         if events.contains("there is nothing to go back to") {
             self.note = ", died before its first line";

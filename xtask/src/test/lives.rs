@@ -233,6 +233,15 @@ pub fn restart((nodes, ppn): Shape, lines: &Path, scratch: &Scratch) -> Job {
     job
 }
 
+/// What the coordinators of the jobs in a folder of lines have written down.
+pub fn events(lines: &Path) -> Result<String> {
+    let mut all = String::new();
+    for job in fs::read_dir(lines).context(|| lines.display().to_string())?.flatten() {
+        all += &fs::read_to_string(job.path().join("events.jsonl")).unwrap_or_default();
+    }
+    Ok(all)
+}
+
 /// A new folder for lines.
 pub fn lines_folder(scratch: &Scratch) -> Result<PathBuf> {
     let folder = scratch.0.join("checkpoints");

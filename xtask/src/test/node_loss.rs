@@ -9,10 +9,8 @@ use super::lives::{self, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::paths;
-use std::fs;
-use std::path::Path;
 
 /// More than any job here has time for.
 const ENDLESS: u64 = 100_000_000;
@@ -116,18 +114,9 @@ fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
-    let back = events(&lines)?.matches("\"event\":\"back\"").count();
+    let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
     must_be_clean(&outcome)
-}
-
-/// What the coordinator has written down.
-fn events(lines: &Path) -> Result<String> {
-    let mut all = String::new();
-    for job in fs::read_dir(lines).context(|| lines.display().to_string())?.flatten() {
-        all += &fs::read_to_string(job.path().join("events.jsonl")).unwrap_or_default();
-    }
-    Ok(all)
 }
 
 /// mpirun lets go of nodes on which nothing of the job runs, and ends well without them.
