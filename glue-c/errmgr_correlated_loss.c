@@ -41,12 +41,6 @@ static bool have_lost = false;
 /* The coordinator has been told of a loss and has not said yet how it ends. */
 static bool open_loss = false;
 
-bool mca_errmgr_correlated_may_recover(void)
-{
-    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    return p->recover && NULL != p->dir && '\0' != p->dir[0];
-}
-
 static bool is_ending(void)
 {
     return orte_finalizing || orte_orteds_term_ordered || orte_abnormal_term_ordered

@@ -1,5 +1,6 @@
 //! What mpirun's component tells guardians through the environment of the job.
 
+use crate::local;
 use crate::prove::Secret;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::outside::Compression;
@@ -20,6 +21,9 @@ pub const RESTORE: &str = "RUSTBTL_RESTORE";
 pub const IMAGES: &str = "RUSTBTL_IMAGES";
 /// Folder of the job in the directory for lines.
 pub const FOLDER: &str = "RUSTBTL_FOLDER";
+/// Base of the folder in which each node keeps images, where there is no folder that all share;
+/// empty: the node's temporary files.
+pub const LOCAL: &str = "RUSTBTL_LOCAL";
 /// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
 pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
 /// Number of the rank's end of the socket to its guardian.
@@ -27,8 +31,8 @@ pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// All of them: programs see only the last.
-pub const ALL: [&str; 8] =
-    [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, IMAGES, INCARNATION, GUARDIAN_FD];
+pub const ALL: [&str; 9] =
+    [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, LOCAL, IMAGES, INCARNATION, GUARDIAN_FD];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub struct Settings {
     pub incarnation: Incarnation,
     /// Where the job keeps what outlives it.
     pub folder: Option<PathBuf>,
+    /// Where this node keeps images of the job, if there is no folder that all share.
+    pub local: Option<PathBuf>,
     /// Whom to guard.
     pub rank: PeerId,
     /// Ranks of the job.
@@ -81,13 +87,17 @@ impl Settings {
         let (restore, folder) = (path(RESTORE), path(FOLDER));
         let tmp = get("PMIX_SERVER_TMPDIR").or_else(|| get("TMPDIR")).filter(|t| !t.is_empty());
         let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+        let local = get(LOCAL).filter(|_| folder.is_none()).map(|base| {
+            let base = if base.is_empty() { local::default_base(&tmp) } else { base.into() };
+            local::folder(&base, &job)
+        });
         let rank = PeerId(rank);
         let incarnation = match text(INCARNATION) {
             Some(number) => number.parse().map_err(|_| NoSettings::Bad(INCARNATION))?,
             None => 0,
         };
         let incarnation = Incarnation(incarnation);
-        Ok(Self { job, secret, coordinator, restore, incarnation, folder, rank, size, tmp })
+        Ok(Self { job, secret, coordinator, restore, incarnation, folder, local, rank, size, tmp })
     }
 }
 

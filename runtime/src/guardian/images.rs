@@ -1,6 +1,7 @@
 //! Images of ranks: who writes and restores them is behind a trait, when and where is decided here.
 
 use super::positions::Mark;
+use crate::local;
 use crate::os::{self, Pid};
 use rustbtl_coordination::control::{LineId, Picture};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
@@ -108,10 +109,10 @@ pub struct Job {
 
 impl Job {
     /// Write it under a temporary name, give it its name, make both durable. The frozen child is
-    /// gone afterwards, however it went.
-    pub fn run(&self, store: &dyn ImageStore) -> Result<(Written, u64), String> {
+    /// gone afterwards, however it went. `limited`: other things than images need the room, too.
+    pub fn run(&self, store: &dyn ImageStore, limited: bool) -> Result<(Written, u64), String> {
         let start = Instant::now();
-        let done = self.write(store);
+        let done = self.write(store, limited);
         if let Some(child) = &self.child {
             os::kill_pidfd(child);
         }
@@ -119,10 +120,13 @@ impl Job {
         done.map(|written| (written, ns))
     }
 
-    fn write(&self, store: &dyn ImageStore) -> Result<Written, String> {
+    fn write(&self, store: &dyn ImageStore, limited: bool) -> Result<Written, String> {
         let folder = &self.directory;
         let shown = folder.display();
         os::make_folders(folder).map_err(|error| format!("making {shown}: {error}"))?;
+        if limited {
+            local::check_room(folder, os::memory_of(self.program))?;
+        }
         let name = folder.join(file_name(self.rank));
         let temporary = temporary(folder, self.rank);
         let _ = fs::remove_file(&temporary);
@@ -210,9 +214,9 @@ mod tests {
             output: None,
             directory: folder.join("job/line-1"),
         };
-        assert_eq!(job.run(&Half(true)).unwrap_err(), "no room");
+        assert_eq!(job.run(&Half(true), false).unwrap_err(), "no room");
         assert_eq!(fs::read_dir(&job.directory).unwrap().count(), 0);
-        assert_eq!(job.run(&Half(false)).unwrap().0.bytes, 4);
+        assert_eq!(job.run(&Half(false), true).unwrap().0.bytes, 4);
         let names: Vec<_> =
             fs::read_dir(&job.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["rank-3.img"]);

@@ -14,6 +14,7 @@ mod rank;
 mod recovery;
 
 use crate::link::Link;
+use crate::local::{self, Local};
 use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
@@ -27,6 +28,7 @@ use std::io;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -92,6 +94,8 @@ enum Agent {
 struct Guardian {
     settings: Settings,
     store: Arc<dyn ImageStore>,
+    /// Where the node keeps images, if there is no folder that all nodes share; or why not.
+    local: Option<Result<Local, String>>,
     reporter: Reporter,
     agent: Agent,
     agents_left: u32,
@@ -160,6 +164,8 @@ fn guard(
     let orted = os::pidfd(os::parent())?;
     let (ours, theirs) = UnixStream::pair()?;
     let theirs = OwnedFd::from(theirs);
+    // Before the agent, which removes what nobody holds.
+    let local = settings.local.as_deref().map(Local::enter);
     let (output, ends) = open_output(&settings);
     let pid = match &settings.restore {
         None => program::start(words, theirs, ends, signals.mask_before())?.id() as os::Pid,
@@ -180,6 +186,7 @@ fn guard(
     let mut guardian = Guardian {
         settings,
         store,
+        local,
         reporter,
         agent: Agent::Sought,
         agents_left: AGENTS_MAX,
@@ -304,6 +311,9 @@ impl Guardian {
     fn end_group(&mut self) -> ! {
         self.rank.give_up(self.settings.rank);
         self.signal(libc::SIGKILL);
+        if let Some(Ok(local)) = &self.local {
+            local::remove(local.path());
+        }
         if os::leads_group() {
             os::kill(0, libc::SIGKILL);
         }
@@ -436,14 +446,11 @@ impl Guardian {
                 self.rank.order(message);
             }
             ToNode::Prepare { rank, line, directory } if rank == mine => {
-                if let Some(message) = self.rank.prepare(line, directory.into(), mine) {
-                    self.tell(&message);
-                    self.write_images();
-                }
+                self.prepare(line, &directory);
             }
             ToNode::Discard { rank, line } if rank == mine => self.rank.discard(line, mine),
             ToNode::Restore { rank, directory, incarnation } if rank == mine => {
-                self.start_again(directory.into(), incarnation);
+                self.start_again(&directory, incarnation);
             }
             ToNode::Adopt { host, rank, directory, incarnation } if host == mine => {
                 self.adopt(rank, &directory, incarnation);
@@ -452,6 +459,32 @@ impl Guardian {
             ToNode::End { reason } => self.end_here(&reason),
             ToNode::Alone { reason } => self.no_agent(&reason),
             _ => {}
+        }
+    }
+
+    /// A folder as the coordinator calls it.
+    fn folder(&self, directory: &str) -> Result<PathBuf, String> {
+        if Path::new(directory).is_absolute() {
+            return Ok(directory.into());
+        }
+        match &self.local {
+            Some(Ok(local)) => local.line(directory),
+            Some(Err(problem)) => return Err(problem.clone()),
+            None => None,
+        }
+        .ok_or_else(|| format!("there is no folder {directory:?}"))
+    }
+
+    fn prepare(&mut self, line: LineId, directory: &str) {
+        let rank = self.settings.rank;
+        match self.folder(directory) {
+            Ok(folder) => {
+                if let Some(message) = self.rank.prepare(line, folder, rank) {
+                    self.tell(&message);
+                    self.write_images();
+                }
+            }
+            Err(reason) => self.tell(&FromNode::StoreFailed { rank, line, reason }),
         }
     }
 
@@ -488,8 +521,9 @@ impl Guardian {
     fn write_images(&mut self) {
         while let Some(job) = self.rank.next_image() {
             let (store, reporter) = (self.store.clone(), self.reporter.clone());
+            let limited = self.local.is_some();
             thread::spawn(move || {
-                let result = job.run(&*store);
+                let result = job.run(&*store, limited);
                 reporter.report(News::Written(job.line, result));
             });
         }

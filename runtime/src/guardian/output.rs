@@ -67,7 +67,8 @@ pub struct Output {
 impl Output {
     /// For a job that has a folder; the ends are for the program, and not to be kept.
     pub fn open(settings: &Settings) -> io::Result<Option<(Self, Ends)>> {
-        let Some(folder) = &settings.folder else { return Ok(None) };
+        let place = settings.folder.as_ref().or(settings.local.as_ref());
+        let Some(folder) = place else { return Ok(None) };
         let (ledger, known) = Ledger::open(folder, settings.rank)?;
         let mark = match &settings.restore {
             Some(line) => Mark::read(line, settings.rank)?,

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::nodes::Node;
+use super::nodes::{self, Node};
+use super::stage::Stage;
 use super::story::Story;
 use super::{network, processes};
 use crate::error::{Result, failure};
@@ -105,11 +106,20 @@ impl Faults {
     }
 
     /// Breaks it; says in words what was done.
-    pub fn strike(&mut self, fault: Fault, nodes: &[Node], ranks: u32) -> Result<String> {
+    pub fn strike(
+        &mut self,
+        fault: Fault,
+        nodes: &[Node],
+        stage: &Stage,
+        ranks: u32,
+    ) -> Result<String> {
         match fault {
             Fault::KillNode(node) => {
                 let node = get(nodes, node)?;
-                Ok(format!("killed node {} ({} processes)", node.name, kill_node(node)))
+                let killed = kill_node(node);
+                // What was in its memory is gone, too.
+                nodes::within(node, || stage.empty_node())??;
+                Ok(format!("killed node {} ({killed} processes)", node.name))
             }
             Fault::CutNode(number) => {
                 let node = get(nodes, number)?;
