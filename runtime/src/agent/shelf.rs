@@ -113,7 +113,6 @@ pub fn part_name(rank: PeerId, part: Part) -> String {
 
 struct Open {
     file: File,
-    part: Part,
     digest: Sha256,
 }
 
@@ -124,14 +123,15 @@ struct Copy<'a> {
     receipt: Receipt,
     of: Option<(PeerId, PathBuf)>,
     open: Option<Open>,
-    whole: Vec<Part>,
+    /// Those that have begun.
+    parts: Vec<Part>,
 }
 
 impl<'a> Copy<'a> {
     fn new(folder: &'a Path) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let (number, receipt) = (NEXT.fetch_add(1, Ordering::Relaxed), Receipt::default());
-        Self { number, folder, receipt, of: None, open: None, whole: Vec::new() }
+        Self { number, folder, receipt, of: None, open: None, parts: Vec::new() }
     }
 
     /// All of it, until it is safe.
@@ -170,11 +170,11 @@ impl<'a> Copy<'a> {
         let (rank, line) = self.place()?;
         local::check_room(line, bytes)?;
         let path = self.draft(line, rank, part);
-        let _ = fs::remove_file(&path);
+        self.parts.push(part);
         let mut options = File::options();
         options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        self.open = Some(Open { file, part, digest: Sha256::new() });
+        self.open = Some(Open { file, digest: Sha256::new() });
         Ok(())
     }
 
@@ -185,18 +185,16 @@ impl<'a> Copy<'a> {
     }
 
     fn close(&mut self, digest: &[u8]) -> Result<(), String> {
-        let Open { file, part, digest: found } = self.open.take().ok_or("no file is open")?;
+        let Open { file, digest: found } = self.open.take().ok_or("no file is open")?;
         if found.finalize()[..] != *digest {
             return Err("what arrived has another checksum than what was sent".into());
         }
-        file.sync_all().map_err(|error| format!("flushing a copy: {error}"))?;
-        self.whole.push(part);
-        Ok(())
+        file.sync_all().map_err(|error| format!("flushing a copy: {error}"))
     }
 
     fn commit(&mut self) -> Result<(), String> {
         let (rank, line) = self.place()?;
-        let mut parts = self.whole.clone();
+        let mut parts = self.parts.clone();
         // The image last (2).
         parts.sort_unstable_by_key(|part| (*part == Part::Image, *part));
         for part in parts {
@@ -210,9 +208,8 @@ impl<'a> Copy<'a> {
     /// What is not whole goes.
     fn discard(&mut self) {
         let Some((rank, line)) = &self.of else { return };
-        let open = self.open.take().map(|open| open.part);
-        for part in self.whole.iter().copied().chain(open) {
-            let _ = fs::remove_file(self.draft(line, *rank, part));
+        for part in &self.parts {
+            let _ = fs::remove_file(self.draft(line, *rank, *part));
         }
         let _ = fs::remove_dir(line);
     }

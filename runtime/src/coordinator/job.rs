@@ -84,7 +84,7 @@ pub(super) struct Rank {
 #[derive(Clone, Debug)]
 pub(super) struct LineState {
     pub(super) kind: Kind,
-    ranks: BTreeSet<PeerId>,
+    pub(super) ranks: BTreeSet<PeerId>,
     pub(super) exit: bool,
     pub(super) started_ms: u64,
     pub(super) images: BTreeMap<PeerId, Image>,

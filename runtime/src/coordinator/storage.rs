@@ -3,8 +3,8 @@
 //!
 //! Source: docs/adr/0007.
 //!
-//! 1. A rank's image counts as stored when its node has it and as many other nodes as wanted, or as
-//!    there are.
+//! 1. The images of a node's ranks count as stored when the node has all of them, and as many other
+//!    nodes as wanted, or as there are.
 //! 2. The copies of all ranks of a node go to the same other nodes: a set that is started again
 //!    elsewhere stays together.
 //! 3. A copy that cannot be made is made elsewhere; if there is no elsewhere, the line fails.
@@ -43,6 +43,14 @@ pub(super) struct Storage {
     held: BTreeMap<(LineId, PeerId), Held>,
     /// A further loss is survived (4).
     covered: bool,
+}
+
+impl Held {
+    /// On other nodes than this one, and not on one where others of this node could not go.
+    fn copies(&self, home: &str) -> usize {
+        let counts = |node: &&String| *node != home && !self.refused.contains_key(*node);
+        self.nodes.iter().filter(counts).count()
+    }
 }
 
 impl Job {
@@ -125,7 +133,7 @@ impl Job {
         first.into_iter().chain(rest).cloned().collect()
     }
 
-    /// Have what is missing of the copies of an image made; if there is enough, it is stored (1).
+    /// Have what is missing of the copies of an image made.
     fn bring(&mut self, now: u64, line: LineId, rank: PeerId) {
         let Some(home) = self.ranks.get(&rank).map(|rank| rank.node.clone()) else { return };
         let wanted = self.wanted(&home);
@@ -134,8 +142,7 @@ impl Job {
         if !held.nodes.contains(&home) {
             return;
         }
-        let have = held.nodes.len() - 1;
-        let mut missing = wanted.saturating_sub(have + held.asked.len());
+        let mut missing = wanted.saturating_sub(held.copies(&home) + held.asked.len());
         for node in partners {
             if missing == 0 || held.nodes.contains(&node) || held.asked.contains(&node) {
                 continue;
@@ -146,9 +153,6 @@ impl Job {
             let copy = ToNode::Copy { rank, line, node, addresses };
             self.effects.push_back(Effect::SendNode(home.clone(), copy));
         }
-        if have >= wanted && !core::mem::replace(&mut held.counted, true) {
-            return self.input(now, Input::Stored { rank, line: line.0 });
-        }
         if missing > 0 {
             let why = no_partner(&home, held);
             if held.counted {
@@ -156,6 +160,26 @@ impl Job {
             } else {
                 self.problem(line, format!("rank {rank}: {why}"));
                 self.input(now, Input::NotStored { rank, line: line.0 });
+            }
+            return;
+        }
+        self.count(now, line, &home, wanted);
+    }
+
+    /// Is there enough of all images of this node (1)?
+    fn count(&mut self, now: u64, line: LineId, home: &str, wanted: usize) {
+        let Some(state) = self.lines.get(&line) else { return };
+        let ranks = state.ranks.iter().copied();
+        let ranks: Vec<PeerId> = ranks.filter(|rank| self.ranks[rank].node == home).collect();
+        let held = |rank: &PeerId| self.storage.held.get(&(line, *rank));
+        let is_enough = |held: &Held| held.nodes.contains(home) && held.copies(home) >= wanted;
+        if !ranks.iter().all(|rank| held(rank).is_some_and(is_enough)) {
+            return;
+        }
+        for rank in ranks {
+            let held = self.storage.held.get_mut(&(line, rank));
+            if held.is_some_and(|held| !core::mem::replace(&mut held.counted, true)) {
+                self.input(now, Input::Stored { rank, line: line.0 });
             }
         }
     }
@@ -197,7 +221,7 @@ impl Job {
         for rank in &siblings {
             let Some(held) = self.storage.held.get_mut(&(line, *rank)) else { continue };
             held.asked.remove(node);
-            // One that is complete already is better than none; it goes when there is another.
+            // Of a line that is complete it is better than none, and stays.
             if !held.counted && held.nodes.remove(node) {
                 cleared.push(*rank);
             }
@@ -263,7 +287,10 @@ impl Job {
             let held = self.storage.held.get(&(line, *id));
             rank.ended.is_some()
                 || held.is_some_and(|held| {
-                    held.nodes.contains(&rank.node) && held.nodes.len() > self.wanted(&rank.node)
+                    let copies = held.copies(&rank.node);
+                    rank.here
+                        && held.nodes.contains(&rank.node)
+                        && copies >= self.wanted(&rank.node)
                 })
         };
         if !youngest.is_empty() && self.ranks.iter().all(is_covered) {
@@ -327,3 +354,6 @@ fn no_partner(home: &str, held: &Held) -> String {
     let why = if why.is_empty() { "no other node takes any".to_owned() } else { why.join("; ") };
     format!("there is no node for a copy of what node {home} has ({why})")
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,9 @@ use super::lives::{self, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::paths;
+use std::fs;
 
 /// More than any job here has time for.
 const ENDLESS: u64 = 100_000_000;
@@ -63,16 +64,35 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
     ),
 ];
 
+/// The same without a folder that nodes share: the plain command.
+const SURVIVED_PLAINLY: [(&str, Shape, &[&str]); 5] = [
+    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"]),
+    ("a program is killed, there is one node: 1 × 2", (1, 2), &["--kill-rank-after-line", "1@1"]),
+    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"]),
+    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-line", "1@1"]),
+    (
+        "a node is killed, and another when there are copies again: 3 × 1",
+        (3, 1),
+        &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],
+    ),
+];
+
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery, and the loss of a node without it");
     summary.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
-    summary.check("node loss: without a folder for lines as stock: 3 × 1", || {
+    summary.check("node loss: guarded, but without recovery as stock: 3 × 1", || {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
     for (title, shape, faults) in &SURVIVED {
         summary.check(&format!("live recovery: {title}"), || survives(*shape, faults));
     }
+    for (title, shape, faults) in &SURVIVED_PLAINLY {
+        let title = format!("live recovery without a shared folder: {title}");
+        summary.check(&title, || survives_plainly(*shape, faults));
+    }
+    summary.check("live recovery without a shared folder: two nodes at once: 3 × 1", too_many);
+    summary.check("live recovery without a shared folder: no room for images: 2 × 1", no_room);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
     summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
@@ -116,6 +136,66 @@ fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
+    must_be_clean(&outcome)
+}
+
+/// What a user types, and in the end a folder with what the coordinator has written down.
+fn plain(job: Job, scratch: &Scratch) -> Job {
+    let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
+    // What is said is what would be so without it.
+    job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
+}
+
+fn events(scratch: &Scratch) -> Result<String> {
+    let mut all = String::new();
+    for file in fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?.flatten() {
+        if file.path().extension().is_some_and(|ending| ending == "jsonl") {
+            all += &fs::read_to_string(file.path()).context(|| "events".into())?;
+        }
+    }
+    Ok(all)
+}
+
+/// What a dead node had stored is gone with it: only copies can bring its ranks back.
+fn survives_plainly(shape: Shape, faults: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("local")?;
+    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    let outcome = plain(job, &scratch).with(faults).run()?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let broken = faults.iter().filter(|word| word.starts_with("--kill")).count();
+    let killed = outcome.stderr.matches(": killed ").count();
+    outcome.must(killed == broken, "something did not break in time")?;
+    let back = events(&scratch)?.matches("\"event\":\"back\"").count();
+    outcome.must(back >= broken, "not every set that was hit went back")?;
+    must_be_clean(&outcome)
+}
+
+/// With one copy, two nodes at a time are too many: the end says what is lost.
+fn too_many() -> Result<()> {
+    let scratch = Scratch::new("local")?;
+    let faults = ["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"];
+    let outcome = plain(endless((3, 1), &scratch, false)?, &scratch).with(&faults).run()?;
+    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
+    let said = outcome.said();
+    let told = said.contains(NOT_RECOVERED) && said.contains("of rank 1 in line 1 are lost");
+    outcome.must(told, "the message should say what is lost")?;
+    must_be_clean(&outcome)
+}
+
+/// The job goes on unprotected, and says so once.
+fn no_room() -> Result<()> {
+    let scratch = Scratch::new("local")?;
+    let job = RING.job((2, 1), 300, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    let local = "/dev/shm";
+    let full = ["--mca", "vprotocol_correlated_local", local, "--shm-size", "24m"];
+    let outcome = plain(job, &scratch).with(&full).run()?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let told = outcome.stderr.matches("was given up").count();
+    outcome.must(told == 1, "it should be said once that there is no line")?;
+    let what = outcome.stderr.contains("has no room for");
+    outcome.must(what, "it should be said why")?;
     must_be_clean(&outcome)
 }
 
