@@ -408,6 +408,7 @@ fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
         | FromNode::Stored { rank, .. }
         | FromNode::StoreFailed { rank, .. }
         | FromNode::Fallen { rank, .. }
+        | FromNode::Printed { rank, .. }
         | FromNode::Ended { rank, .. } => rank,
         // Of a rank that it was to adopt, too.
         FromNode::NotRestored { .. } => return rank.is_some(),

@@ -26,13 +26,15 @@ pub const FOLDER: &str = "RUSTBTL_FOLDER";
 pub const LOCAL: &str = "RUSTBTL_LOCAL";
 /// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
 pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
+/// Bytes of the rank's standard output and error that were handed on, on another node.
+pub const PRINTED: &str = "RUSTBTL_PRINTED";
 /// Number of the rank's end of the socket to its guardian.
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// All of them: programs see only the last.
-pub const ALL: [&str; 9] =
-    [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, LOCAL, IMAGES, INCARNATION, GUARDIAN_FD];
+pub const ALL: [&str; 10] =
+    [PRINTED, JOB, SECRET, COORDINATOR, RESTORE, FOLDER, LOCAL, IMAGES, INCARNATION, GUARDIAN_FD];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub struct Settings {
     pub folder: Option<PathBuf>,
     /// Where this node keeps images of the job, if there is no folder that all share.
     pub local: Option<PathBuf>,
+    /// What was handed on of its output, if this node does not know it.
+    pub printed: [u64; 2],
     /// Whom to guard.
     pub rank: PeerId,
     /// Ranks of the job.
@@ -97,8 +101,29 @@ impl Settings {
             None => 0,
         };
         let incarnation = Incarnation(incarnation);
-        Ok(Self { job, secret, coordinator, restore, incarnation, folder, local, rank, size, tmp })
+        let printed = match text(PRINTED) {
+            Some(text) => printed(&text).ok_or(NoSettings::Bad(PRINTED))?,
+            None => [0; 2],
+        };
+        Ok(Self {
+            job,
+            secret,
+            coordinator,
+            restore,
+            incarnation,
+            folder,
+            local,
+            printed,
+            rank,
+            size,
+            tmp,
+        })
     }
+}
+
+fn printed(text: &str) -> Option<[u64; 2]> {
+    let (out, err) = text.split_once(' ')?;
+    Some([out.parse().ok()?, err.parse().ok()?])
 }
 
 /// How images are written.

@@ -334,6 +334,15 @@ class 3 FromNode {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// What was handed on of a rank's output so far, where only the rank's node has that otherwise.
+    32 Printed {
+        /// Which.
+        rank: PeerId,
+        /// Bytes of its standard output.
+        out: u64,
+        /// And of its standard error.
+        err: u64,
+    },
     /// Answer to `Keep`, of an agent.
     40 Kept {
         /// Whose determinants.
@@ -437,6 +446,10 @@ class 4 ToNode {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
+        /// What its guardian has said in `Printed`.
+        out: u64,
+        /// The same.
+        err: u64,
     },
     /// The fallen rank is not started again: end as it has ended.
     32 GiveUp {

@@ -75,6 +75,8 @@ pub(super) struct Rank {
     pub(super) ready: bool,
     pub(super) finishing: bool,
     pub(super) ended: Option<i32>,
+    /// Bytes of its output that were handed on, as far as that is only known here.
+    pub(super) printed: [u64; 2],
     pub(super) log: Option<[u64; 3]>,
     pub(super) log_for: SetId,
     pub(super) card: Vec<u8>,
@@ -200,6 +202,11 @@ impl Job {
             FromNode::Gone { rank } => self.gone(now, rank),
             FromNode::Fallen { rank, status, incarnation } => {
                 self.fallen(now, rank, status, incarnation);
+            }
+            FromNode::Printed { rank, out, err } => {
+                if let Some(state) = self.ranks.get_mut(&rank) {
+                    state.printed = [state.printed[0].max(out), state.printed[1].max(err)];
+                }
             }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
             FromNode::Shelf { addresses } => self.shelf(now, node, addresses),

@@ -402,6 +402,7 @@ impl Coordinator {
             | FromNode::StoreFailed { rank, .. }
             | FromNode::Ended { rank, .. }
             | FromNode::Fallen { rank, .. }
+            | FromNode::Printed { rank, .. }
             | FromNode::NotRestored { rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }

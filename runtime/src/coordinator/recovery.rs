@@ -223,11 +223,11 @@ impl Job {
         for (rank, &host) in lost.into_iter().zip(hosts.iter().cycle()) {
             let node = self.ranks[&host].node.clone();
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
-            if let Some(state) = self.ranks.get_mut(&rank) {
-                (state.adopted_in, state.node) = (incarnation, node.clone());
-            }
+            let Some(state) = self.ranks.get_mut(&rank) else { continue };
+            (state.adopted_in, state.node) = (incarnation, node.clone());
+            let [out, err] = state.printed;
             self.log(json!({"event": "placed", "rank": rank.0, "set": set.0, "node": node}));
-            let order = ToNode::Adopt { host, rank, directory, incarnation };
+            let order = ToNode::Adopt { host, rank, directory, incarnation, out, err };
             self.effects.push_back(Effect::Send(host, order));
         }
         Ok(())
@@ -378,11 +378,20 @@ impl Job {
         if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
         }
+        if self.members(&[set]).len() == self.ranks.len() {
+            // There is nobody who has something of its future.
+            self.set_has_caught_up(now, set);
+        }
     }
 
     /// A rank has repeated all that others have of its lost future.
     pub(super) fn has_caught_up(&mut self, now: u64, id: PeerId) {
-        let Some(set) = self.done(id, Phase::Behind) else { return };
+        if let Some(set) = self.done(id, Phase::Behind) {
+            self.set_has_caught_up(now, set);
+        }
+    }
+
+    fn set_has_caught_up(&mut self, now: u64, set: SetId) {
         let since = self.recovery.going.remove(&set).map_or(now, |going| going.since_ms);
         let ms = now.saturating_sub(since);
         self.log(json!({"event": "caught_up", "set": set.0, "ms": ms}));

@@ -84,6 +84,7 @@ impl Job {
             "interval_auto": self.setup.interval_auto,
             "set_interval_ms": self.setup.set_interval_ms,
             "restarted_from": self.setup.restore,
+            "shelves": self.shelves(),
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             "sets": sets.iter().map(set).collect::<Vec<_>>(),
             "ranks": self.ranks.iter().map(|(id, rank)| self.rank(id.0, rank)).collect::<Vec<_>>(),

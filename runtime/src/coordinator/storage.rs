@@ -340,6 +340,11 @@ impl Job {
         ))
     }
 
+    /// For the status: where nodes take copies.
+    pub(super) fn shelves(&self) -> Value {
+        json!(self.storage.shelves)
+    }
+
     /// For the status: who has what of a line.
     pub(super) fn held(&self, line: LineId) -> Value {
         let of_line = self.storage.held.range((line, PeerId(0))..=(line, PeerId(u32::MAX)));

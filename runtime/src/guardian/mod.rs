@@ -20,6 +20,7 @@ use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
 use images::{ImageStore, Written};
 use output::{Ends, Output};
+use positions::STREAMS;
 use rank::Rank;
 use recovery::Fallen;
 use rustbtl_coordination::control::{FromNode, LineId, ToNode, ToRank};
@@ -104,6 +105,8 @@ struct Guardian {
     fallen: Option<Fallen>,
     /// Orted has started the program, and this guardian has made it anew.
     made_anew: bool,
+    /// What was handed on of its output, as it was told last.
+    printed: [u64; STREAMS],
     /// Orted has told the program to end.
     ending: bool,
     /// Guardians of ranks whose node is lost: this one stays as long as they do.
@@ -193,6 +196,7 @@ fn guard(
         rank,
         fallen: None,
         made_anew: false,
+        printed: [0; STREAMS],
         ending: false,
         adopted: Vec::new(),
         ended: None,
@@ -243,6 +247,7 @@ impl Guardian {
             }
             if let (Some(output), Some(places)) = (&mut self.rank.output, &printed) {
                 output.attend(&poll, places);
+                self.tell_printed();
             }
             if from_rank.is_some_and(|place| poll.is_ready(place)) {
                 self.hear_rank();
@@ -452,8 +457,8 @@ impl Guardian {
             ToNode::Restore { rank, directory, incarnation } if rank == mine => {
                 self.start_again(&directory, incarnation);
             }
-            ToNode::Adopt { host, rank, directory, incarnation } if host == mine => {
-                self.adopt(rank, &directory, incarnation);
+            ToNode::Adopt { host, rank, directory, incarnation, out, err } if host == mine => {
+                self.adopt(rank, &directory, incarnation, [out, err]);
             }
             ToNode::GiveUp { rank } if rank == mine => self.give_up(),
             ToNode::End { reason } => self.end_here(&reason),
@@ -485,6 +490,16 @@ impl Guardian {
                 }
             }
             Err(reason) => self.tell(&FromNode::StoreFailed { rank, line, reason }),
+        }
+    }
+
+    /// With this node what it knows of the output is lost: somebody else has to know it.
+    fn tell_printed(&mut self) {
+        let printed = self.rank.output.as_ref().map(Output::handed_on);
+        if self.local.is_some() && printed.is_some_and(|printed| printed != self.printed) {
+            self.printed = printed.unwrap_or_default();
+            let (rank, [out, err]) = (self.settings.rank, self.printed);
+            self.tell(&FromNode::Printed { rank, out, err });
         }
     }
 

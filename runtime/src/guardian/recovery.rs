@@ -8,6 +8,7 @@
 
 use super::images::{ImageStore, file_name};
 use super::output::Ends;
+use super::positions::STREAMS;
 use super::{Guardian, open_output};
 use crate::link::Link;
 use crate::os::{self, Pid};
@@ -151,7 +152,13 @@ impl Guardian {
     }
 
     /// Start a guardian for a rank whose node is lost.
-    pub(super) fn adopt(&mut self, rank: PeerId, line: &str, incarnation: Incarnation) {
+    pub(super) fn adopt(
+        &mut self,
+        rank: PeerId,
+        line: &str,
+        incarnation: Incarnation,
+        [out, err]: [u64; STREAMS],
+    ) {
         let line = match self.folder(line) {
             Ok(line) => line,
             Err(reason) => return self.tell(&FromNode::NotRestored { rank, reason }),
@@ -161,6 +168,7 @@ impl Guardian {
         guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
         guardian.env(settings::RESTORE, line);
         guardian.env(settings::INCARNATION, incarnation.to_string());
+        guardian.env(settings::PRINTED, format!("{out} {err}"));
         match guardian.spawn() {
             Ok(child) => self.adopted.push(child),
             Err(error) => {

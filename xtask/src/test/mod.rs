@@ -8,6 +8,7 @@ pub mod job;
 mod line_faults;
 mod lines;
 pub mod lives;
+mod local_storage;
 mod mpi;
 mod node_loss;
 mod programs;
@@ -79,6 +80,7 @@ pub fn run(options: &Options) -> Result<()> {
             }
             guardians::run(&mut summary);
             node_loss::run(&mut summary);
+            local_storage::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
         }

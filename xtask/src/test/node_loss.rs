@@ -9,9 +9,8 @@ use super::lives::{self, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::paths;
-use std::fs;
 
 /// More than any job here has time for.
 const ENDLESS: u64 = 100_000_000;
@@ -23,7 +22,8 @@ const STOCK: [&str; 2] = [
     "ORTE has lost communication with a remote daemon",
     "ORTE was unable to reliably start one or more daemons",
 ];
-const NOT_RECOVERED: &str = "what ran there cannot be brought back";
+/// What mpirun says of one that cannot be made good.
+pub const NOT_RECOVERED: &str = "what ran there cannot be brought back";
 
 /// What happens to whom, in a job of which shape. The first line is taken when the job is ready.
 const SURVIVED: [(&str, Shape, &[&str]); 8] = [
@@ -64,19 +64,6 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
     ),
 ];
 
-/// The same without a folder that nodes share: the plain command.
-const SURVIVED_PLAINLY: [(&str, Shape, &[&str]); 5] = [
-    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"]),
-    ("a program is killed, there is one node: 1 × 2", (1, 2), &["--kill-rank-after-line", "1@1"]),
-    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"]),
-    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-line", "1@1"]),
-    (
-        "a node is killed, and another when there are copies again: 3 × 1",
-        (3, 1),
-        &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],
-    ),
-];
-
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery, and the loss of a node without it");
@@ -87,12 +74,6 @@ pub fn run(summary: &mut Summary) {
     for (title, shape, faults) in &SURVIVED {
         summary.check(&format!("live recovery: {title}"), || survives(*shape, faults));
     }
-    for (title, shape, faults) in &SURVIVED_PLAINLY {
-        let title = format!("live recovery without a shared folder: {title}");
-        summary.check(&title, || survives_plainly(*shape, faults));
-    }
-    summary.check("live recovery without a shared folder: two nodes at once: 3 × 1", too_many);
-    summary.check("live recovery without a shared folder: no room for images: 2 × 1", no_room);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
     summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
@@ -100,13 +81,14 @@ pub fn run(summary: &mut Summary) {
 }
 
 /// A job that does not end by itself, with its folder for lines.
-fn endless(shape: Shape, scratch: &Scratch, with_lines: bool) -> Result<Job> {
+pub fn endless(shape: Shape, scratch: &Scratch, with_lines: bool) -> Result<Job> {
     let mut job = RING.job(shape, ENDLESS, scratch)?;
     job.seconds = 60;
     Ok(if with_lines { lives::with_lines(job, &lives::lines_folder(scratch)?) } else { job })
 }
 
-fn must_be_clean(outcome: &Outcome) -> Result<()> {
+/// Nothing of the job outlives it.
+pub fn must_be_clean(outcome: &Outcome) -> Result<()> {
     outcome.must(!outcome.said().contains("still running"), "something was left behind")
 }
 
@@ -136,66 +118,6 @@ fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
-    must_be_clean(&outcome)
-}
-
-/// What a user types, and in the end a folder with what the coordinator has written down.
-fn plain(job: Job, scratch: &Scratch) -> Job {
-    let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
-    // What is said is what would be so without it.
-    job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
-}
-
-fn events(scratch: &Scratch) -> Result<String> {
-    let mut all = String::new();
-    for file in fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?.flatten() {
-        if file.path().extension().is_some_and(|ending| ending == "jsonl") {
-            all += &fs::read_to_string(file.path()).context(|| "events".into())?;
-        }
-    }
-    Ok(all)
-}
-
-/// What a dead node had stored is gone with it: only copies can bring its ranks back.
-fn survives_plainly(shape: Shape, faults: &[&str]) -> Result<()> {
-    let scratch = Scratch::new("local")?;
-    let job = RING.job(shape, ITERATIONS, &scratch)?;
-    let known = RING.answer(&job.run()?, &scratch)?;
-    let outcome = plain(job, &scratch).with(faults).run()?;
-    RING.must_answer(&outcome, &scratch, &known)?;
-    let broken = faults.iter().filter(|word| word.starts_with("--kill")).count();
-    let killed = outcome.stderr.matches(": killed ").count();
-    outcome.must(killed == broken, "something did not break in time")?;
-    let back = events(&scratch)?.matches("\"event\":\"back\"").count();
-    outcome.must(back >= broken, "not every set that was hit went back")?;
-    must_be_clean(&outcome)
-}
-
-/// With one copy, two nodes at a time are too many: the end says what is lost.
-fn too_many() -> Result<()> {
-    let scratch = Scratch::new("local")?;
-    let faults = ["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"];
-    let outcome = plain(endless((3, 1), &scratch, false)?, &scratch).with(&faults).run()?;
-    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
-    let said = outcome.said();
-    let told = said.contains(NOT_RECOVERED) && said.contains("of rank 1 in line 1 are lost");
-    outcome.must(told, "the message should say what is lost")?;
-    must_be_clean(&outcome)
-}
-
-/// The job goes on unprotected, and says so once.
-fn no_room() -> Result<()> {
-    let scratch = Scratch::new("local")?;
-    let job = RING.job((2, 1), 300, &scratch)?;
-    let known = RING.answer(&job.run()?, &scratch)?;
-    let local = "/dev/shm";
-    let full = ["--mca", "vprotocol_correlated_local", local, "--shm-size", "24m"];
-    let outcome = plain(job, &scratch).with(&full).run()?;
-    RING.must_answer(&outcome, &scratch, &known)?;
-    let told = outcome.stderr.matches("was given up").count();
-    outcome.must(told == 1, "it should be said once that there is no line")?;
-    let what = outcome.stderr.contains("has no room for");
-    outcome.must(what, "it should be said why")?;
     must_be_clean(&outcome)
 }
 
