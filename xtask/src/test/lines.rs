@@ -40,12 +40,13 @@ fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
     // On a machine as quick as before it dies in the middle of its work; on a quicker one it waits.
     lives::open_gate(&scratch, known.iterations * 6 / 10)?;
     killed(&program.job(shape, known.iterations, &scratch)?, &lines, 0.4 * known.seconds)?;
+    let unfinished = lives::unfinished(&lines)?;
     lives::open_gate(&scratch, lives::GATE_OPEN)?;
     for &shape in restarts {
         let outcome = lives::restart(shape, &lines, &scratch).run()?;
         program.must_answer(&outcome, &scratch, &known.answer)?;
     }
-    lives::nothing_left(&lines)
+    lives::none_unfinished_but(&unfinished, &lines)
 }
 
 /// Dies in the middle of each of its lives, the last one excepted. How far each may come is not a
