@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::job::Job;
-use super::lives::{self, FILES, FORTRAN, OPENMP, PYTHON, Program, RING, Shape};
+use super::lives::{self, FILES, FORTRAN, OPENMP, PYTHON, Program, RING, SHARED_WINDOW, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
@@ -13,12 +13,13 @@ use crate::error::{Context, Result, fail};
 use crate::paths;
 
 /// What runs, where it starts, and where it is started again.
-const CASES: [(Program, Shape, &[Shape]); 5] = [
+const CASES: [(Program, Shape, &[Shape]); 6] = [
     (RING, (2, 2), &[(2, 2), (1, 4), (4, 1)]),
     (OPENMP, (2, 1), &[(2, 1), (1, 2)]),
     (FORTRAN, (1, 3), &[(3, 1)]),
     (PYTHON, (2, 2), &[(2, 2)]),
     (FILES, (2, 2), &[(2, 2)]),
+    (SHARED_WINDOW, (2, 2), &[(2, 2)]),
 ];
 
 /// Runs them all.

@@ -84,6 +84,11 @@ pub const FILES: Program = Program {
     name: "files and MPI-IO",
     what: What::Hash { source: "file_hash.c", iterations: 2000, arguments: &["FOLDER", "GATE"] },
 };
+/// Ranks that write to each other's memory.
+pub const SHARED_WINDOW: Program = Program {
+    name: "a shared window",
+    what: What::Hash { source: "shared_window.c", iterations: 2000, arguments: &["GATE"] },
+};
 /// HPCC with a small input.
 pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
 /// A tester of ScaLAPACK.
