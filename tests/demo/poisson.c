@@ -1,6 +1,6 @@
-/* Solves the Poisson equation on a square of N x N points by conjugate gradients: strips of rows, halo
- * rows by MPI_Irecv and MPI_Isend, scalar products by MPI_Allreduce. What it prints depends on every
- * bit of every message, and on nothing else. usage: poisson N ITERATIONS */
+/* Solves the Poisson equation on a square of N x N points by conjugate gradients: strips of rows,
+ * halo rows by MPI_Irecv and MPI_Isend, scalar products by MPI_Allreduce. What it prints depends on
+ * every bit of every message, and on nothing else. usage: poisson N ITERATIONS */
 #include <math.h>
 #include <mpi.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-//! Seeds of each tier, more than 10,000 together. `RUSTBTL_SIM_SEEDS=N` runs more, `RUSTBTL_SIM_SEED=S` just one.
+//! Seeds of each tier, more than 10,000 together. `RUSTBTL_SIM_SEEDS=N` runs more,
+//! `RUSTBTL_SIM_SEED=S` just one.
 
 use rustbtl_sim::options::Tier;
 use rustbtl_sim::run::run_many;
