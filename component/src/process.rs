@@ -248,6 +248,9 @@ impl Process {
     fn look_around(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         crate::record::look();
+        if crate::record::direct::waits() {
+            crate::record::direct::look();
+        }
         if self.host.tcp.is_some() {
             happened = self.poll_tcp(frames_max);
         }

@@ -21,7 +21,9 @@ fn message() -> impl Strategy<Value = ToShelf> {
 
 /// The rules, as a list of what was said: is this the beginning of a good conversation?
 fn is_good(said: &[ToShelf]) -> bool {
-    let Some((ToShelf::Begin { .. }, mut rest)) = said.split_first() else { return said.is_empty() };
+    let Some((ToShelf::Begin { .. }, mut rest)) = said.split_first() else {
+        return said.is_empty();
+    };
     let mut parts = BTreeSet::new();
     while let Some((first, more)) = rest.split_first() {
         rest = match first {

@@ -14,6 +14,7 @@
 //! | `determinants.rs` | outcomes of nondeterministic calls on their way |
 //! | `log.rs` | lines that the payload log asks for |
 //! | `restored.rs` | a new process: new transports, new cards |
+//! | `together.rs` | pictures of one moment, where ranks share memory directly |
 
 mod asking;
 mod determinants;
@@ -21,6 +22,7 @@ mod drive;
 mod log;
 mod picture;
 mod restored;
+mod together;
 
 use crate::guardian::{Guardian, GuardianError};
 use crate::opening::Opening;
@@ -135,6 +137,7 @@ struct Checkpoint {
     pressed: log::Pressed,
     drive: drive::Drive,
     shipping: determinants::Shipping,
+    sharing: together::Sharing,
 }
 
 /// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
@@ -162,7 +165,11 @@ pub fn start(
     let mut members = members;
     members.sort_unstable();
     members.dedup();
-    shared.enter().host.place_counts(&members);
+    let mut process = shared.enter();
+    process.host.place_counts(&members);
+    let own = PeerId(process.host.peers.rank());
+    crate::record::direct::begin(own, process.host.incarnation);
+    drop(process);
     let silence = Silence::new(me, &members);
     let public = Public {
         wake,
@@ -202,6 +209,7 @@ pub fn start(
             pressed: log::Pressed::default(),
             drive: drive::Drive::default(),
             shipping: determinants::Shipping::default(),
+            sharing: together::Sharing::default(),
         };
         drop(tell.send(Ok(())));
         checkpoint.run();
@@ -235,7 +243,8 @@ impl Checkpoint {
 
     /// Sleep until there may be something to do.
     fn wait(&self) {
-        Self::public().wake.wait(self.guardian.fd(), self.patience());
+        let direct = self.direct_to_poll().unwrap_or(-1);
+        Self::public().wake.wait([self.guardian.fd(), direct], self.patience());
     }
 
     /// Everything that may have happened.
@@ -345,6 +354,7 @@ impl Checkpoint {
             ToRank::TellStatus {} => self.status(taken),
             ToRank::ShipAgain {} => self.ship_again(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
+            ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
             // Only a process that is being restored hears it.
             ToRank::Replay { .. } => {}
         }

@@ -18,7 +18,7 @@ use crate::local::{self, Local};
 use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
-use images::{ImageStore, Written};
+use images::{ImageStore, Writers, Written};
 use output::{Ends, Output};
 use positions::STREAMS;
 use rank::Rank;
@@ -61,6 +61,8 @@ const AGENTS_MAX: u32 = 5;
 const SEARCH_MAX: Duration = Duration::from_secs(2);
 /// How long the news of the program's end may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long the writer of an image may take to see that its program has gone.
+const LAST_IMAGE: Duration = Duration::from_secs(2);
 
 /// What threads of the guardian report.
 enum News {
@@ -101,6 +103,7 @@ struct Guardian {
     agent: Agent,
     agents_left: u32,
     rank: Rank,
+    writers: Writers,
     /// The program was ended by a signal; somebody decides whether it is started again.
     fallen: Option<Fallen>,
     /// Orted has started the program, and this guardian has made it anew.
@@ -194,6 +197,7 @@ fn guard(
         agent: Agent::Sought,
         agents_left: AGENTS_MAX,
         rank,
+        writers: Writers::default(),
         fallen: None,
         made_anew: false,
         printed: [0; STREAMS],
@@ -300,6 +304,7 @@ impl Guardian {
             crate::pmix::have_left();
         }
         self.last_words(status);
+        self.writers.wait(LAST_IMAGE);
         self.last_output(orted, status == 0)?;
         self.ended = Some(status);
         Ok(())
@@ -316,6 +321,7 @@ impl Guardian {
     fn end_group(&mut self) -> ! {
         self.rank.give_up(self.settings.rank);
         self.signal(libc::SIGKILL);
+        self.writers.wait(LAST_WORDS);
         if let Some(Ok(local)) = &self.local {
             local::remove(local.path());
         }
@@ -534,13 +540,11 @@ impl Guardian {
     }
 
     fn write_images(&mut self) {
-        while let Some(job) = self.rank.next_image() {
+        while let Some(mut job) = self.rank.next_image() {
+            job.limited = self.local.is_some();
             let (store, reporter) = (self.store.clone(), self.reporter.clone());
-            let limited = self.local.is_some();
-            thread::spawn(move || {
-                let result = job.run(&*store, limited);
-                reporter.report(News::Written(job.line, result));
-            });
+            let told = move |line, result| reporter.report(News::Written(line, result));
+            self.writers.write(job, store, told);
         }
     }
 

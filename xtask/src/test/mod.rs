@@ -9,7 +9,7 @@ mod line_faults;
 mod lines;
 pub mod lives;
 mod local_storage;
-mod mpi;
+pub mod mpi;
 mod node_loss;
 mod programs;
 mod replay;
