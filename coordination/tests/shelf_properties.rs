@@ -6,15 +6,20 @@ use rustbtl_coordination::shelf::{Part, Receipt, ShelfError, Step};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeSet;
 
+fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..most)
+}
+
 fn message() -> impl Strategy<Value = ToShelf> {
     let begin = (any::<u32>(), any::<u64>());
+    let begin = begin.prop_map(|(rank, line)| (PeerId(rank), LineId(line)));
     prop_oneof![
-        1 => begin.prop_map(|(rank, line)| ToShelf::Begin { rank: PeerId(rank), line: LineId(line) }),
+        1 => begin.prop_map(|(rank, line)| ToShelf::Begin { rank, line }),
         3 => (0u16..4, 0u64..4).prop_map(|(part, bytes)| ToShelf::File { part, bytes }),
         1 => any::<(u16, u64)>().prop_map(|(part, bytes)| ToShelf::File { part, bytes }),
-        4 => prop::collection::vec(any::<u8>(), 0..4).prop_map(|bytes| ToShelf::Piece { bytes }),
+        4 => bytes(4).prop_map(|bytes| ToShelf::Piece { bytes }),
         4 => Just(ToShelf::Digest { sha256: vec![0; 32] }),
-        1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(|sha256| ToShelf::Digest { sha256 }),
+        1 => bytes(40).prop_map(|sha256| ToShelf::Digest { sha256 }),
         2 => Just(ToShelf::Commit {}),
     ]
 }
@@ -69,8 +74,8 @@ proptest! {
 
     #[test]
     fn what_is_written_is_what_was_sent(
-        files in prop::collection::btree_map(1u16..=256, prop::collection::vec(any::<u8>(), 0..50), 0..4),
-        image in prop::collection::vec(any::<u8>(), 0..50),
+        files in prop::collection::btree_map(1u16..=256, bytes(50), 0..4),
+        image in bytes(50),
         piece in 1usize..9,
     ) {
         let all: Vec<(u16, Vec<u8>)> = files.into_iter().chain([(0, image)]).collect();
@@ -95,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_from_nowhere_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn bytes_from_nowhere_are_survived(bytes in bytes(200)) {
         let mut buffer = FrameBuffer::new();
         buffer.add(&bytes);
         let mut receipt = Receipt::default();

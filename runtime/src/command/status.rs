@@ -154,13 +154,16 @@ mod tests {
 
     #[test]
     fn it_is_shown_which_nodes_have_images() {
-        let held = |rank: u32, nodes: Value, on_the_way: Value| json!({"rank": rank, "nodes": nodes, "on_the_way": on_the_way});
+        let held = |rank: u32, nodes: &[&str], on_the_way: &[&str]| {
+            let rank = json!(rank);
+            json!({"rank": rank, "nodes": nodes, "on_the_way": on_the_way})
+        };
         let text = table(&json!({
             "directory": null, "copies": 1,
             "lines": [{"line": 1, "held": [
-                held(0, json!(["n0", "n1"]), json!([])),
-                held(1, json!(["n0", "n1"]), json!([])),
-                held(2, json!(["n1"]), json!(["n2"])),
+                held(0, &["n0", "n1"], &[]),
+                held(1, &["n0", "n1"], &[]),
+                held(2, &["n1"], &["n2"]),
             ]}],
         }));
         assert!(text.contains("folders of the nodes, copies on 1 other"), "{text}");

@@ -65,7 +65,13 @@ impl Job {
             return;
         }
         let exit = inputs.iter().any(|input| matches!(input, Input::Checkpoint { exit: true }));
-        let problem = if !self.setup.has_storage() || exit && self.setup.is_local() {
+        let problem = if exit && self.setup.is_local() {
+            Some(
+                "the lines of this job end with it: for one that outlives it start the job with \
+                 --mca vprotocol_correlated_dir DIR, a directory that all nodes share"
+                    .to_owned(),
+            )
+        } else if !self.setup.has_storage() {
             Some(
                 "this job has no place for lines: start it with --mca vprotocol_correlated_dir \
                   DIR, a directory that all nodes share"

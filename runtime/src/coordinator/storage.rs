@@ -81,7 +81,10 @@ impl Job {
     pub(super) fn storage_lost(&mut self, node: &str) {
         self.storage.shelves.retain(|name, _| !same_host(name, node));
         for held in self.storage.held.values_mut() {
-            let gone = held.nodes.extract_if(.., |name| same_host(name, node));
+            let nodes = core::mem::take(&mut held.nodes);
+            let (gone, left) = nodes.into_iter().partition(|name| same_host(name, node));
+            held.nodes = left;
+            let gone: BTreeSet<String> = gone;
             held.lost.extend(gone);
             held.asked.retain(|name| !same_host(name, node));
         }
@@ -243,7 +246,10 @@ impl Job {
     /// Nobody goes back to this line any more.
     pub(super) fn clear(&mut self, line: LineId) {
         let mut at: BTreeMap<String, Vec<PeerId>> = BTreeMap::new();
-        for ((_, rank), held) in self.storage.held.extract_if(.., |(of, _), _| *of == line) {
+        let younger = self.storage.held.split_off(&(LineId(line.0 + 1), PeerId(0)));
+        let of_line = self.storage.held.split_off(&(line, PeerId(0)));
+        self.storage.held.extend(younger);
+        for ((_, rank), held) in of_line {
             for node in held.nodes.into_iter().chain(held.asked) {
                 at.entry(node).or_default().push(rank);
             }
@@ -332,8 +338,8 @@ impl Job {
         let lost: BTreeSet<&str> = lost.flat_map(|h| h.lost.iter().map(String::as_str)).collect();
         let names = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(", ");
         Err(format!(
-            "all images of rank {} in line {line} are lost: they were on {}. More nodes were lost at \
-             a time than there were copies (vprotocol_correlated_copies {})",
+            "all images of rank {} in line {line} are lost: they were on {}. More nodes were lost \
+             at a time than there were copies (vprotocol_correlated_copies {})",
             names(&mut gone.iter().map(ToString::to_string)),
             names(&mut lost.iter().map(|node| format!("node {node}"))),
             self.setup.copies.unwrap_or(0)
@@ -348,7 +354,10 @@ impl Job {
     /// For the status: who has what of a line.
     pub(super) fn held(&self, line: LineId) -> Value {
         let of_line = self.storage.held.range((line, PeerId(0))..=(line, PeerId(u32::MAX)));
-        let one = |((_, rank), held): (&(LineId, PeerId), &Held)| json!({"rank": rank.0, "nodes": held.nodes, "on_the_way": held.asked});
+        let one = |((_, rank), held): (&(LineId, PeerId), &Held)| {
+            let (nodes, asked) = (&held.nodes, &held.asked);
+            json!({"rank": rank.0, "nodes": nodes, "on_the_way": asked})
+        };
         of_line.map(one).collect()
     }
 }
