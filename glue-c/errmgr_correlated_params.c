@@ -66,8 +66,8 @@ void mca_errmgr_correlated_register_params(void)
                                  NULL, 0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY,
                                  &p->vprotocol);
     variable("dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
-             "Directory for checkpoints (lines), the same on all nodes. They outlive the job, which "
-             "can be restarted from them.");
+             "Directory for checkpoints (lines), the same on all nodes. They outlive the job, "
+             "which can be restarted from them.");
     variable("interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
              "Seconds between lines of the whole job, from which it can be restarted. auto: what "
              "loses least time, from vprotocol_correlated_mtbf and from what lines cost. 0: only "
@@ -93,16 +93,17 @@ void mca_errmgr_correlated_register_params(void)
     variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
              "Switches protection on without a directory for lines.");
     variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,
-             "The job survives the death of programs and the loss of nodes: their ranks go on from "
-             "their last line, on other nodes if need be. 0: the job ends, as with stock Open MPI.");
+             "The job survives the death of programs and the loss of nodes: their ranks go on "
+             "from their last line, on other nodes if need be. 0: the job ends, as with stock "
+             "Open MPI.");
     variable("local", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_2, &p->local,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and copies of those of other nodes, as long as the job runs and "
              "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. Empty: "
              "where Open MPI keeps temporary files.");
     variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_2, &p->copies,
-             "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, too; "
-             "so many nodes may be lost at a time. 0: only the death of programs is survived.");
+             "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
+             "too; so many nodes may be lost at a time. 0: only the death of programs is survived.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,

@@ -563,6 +563,7 @@ impl Job {
             self.send(rank, ToRank::LineComplete { line, set });
         }
         let sets: Vec<SetId> = sets.into_iter().collect();
+        self.prune();
         self.see_whether_covered();
         for wish in self.wishes.ended(global, &sets, false) {
             self.answer(&wish, line, "");

@@ -243,6 +243,25 @@ impl Job {
         self.effects.push_back(Effect::SendNode(node.to_owned(), clear));
     }
 
+    /// Of the ranks of a set everything that is older than its youngest line is of no use.
+    pub(super) fn prune(&mut self) {
+        if !self.setup.is_local() {
+            return;
+        }
+        for (set, youngest) in self.youngest() {
+            for rank in self.members(&[set]) {
+                let keys = self.storage.held.keys();
+                let old = keys.filter(|(line, of)| *of == rank && *line < youngest).copied();
+                for key in old.collect::<Vec<_>>() {
+                    let Some(held) = self.storage.held.remove(&key) else { continue };
+                    for node in held.nodes.into_iter().chain(held.asked) {
+                        self.clear_at(&node, key.0, vec![rank]);
+                    }
+                }
+            }
+        }
+    }
+
     /// Nobody goes back to this line any more.
     pub(super) fn clear(&mut self, line: LineId) {
         let mut at: BTreeMap<String, Vec<PeerId>> = BTreeMap::new();

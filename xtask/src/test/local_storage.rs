@@ -17,11 +17,12 @@ const ITERATIONS: u64 = 400;
 const GATE: u64 = 200;
 
 /// What happens to whom, in a job of which shape, and how often a set catches up.
-const SURVIVED: [(&str, Shape, &[&str], usize); 6] = [
+const SURVIVED: [(&str, Shape, &[&str], usize); 7] = [
     ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"], 1),
     ("a program is killed on the only node: 1 × 2", (1, 2), &["--kill-rank-after-line", "1@1"], 1),
     ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"], 1),
     ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-line", "1@1"], 1),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"], 1),
     (
         "a node is killed, and another one when there are copies again: 3 × 1",
         (3, 1),
@@ -94,9 +95,10 @@ fn survives(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
         outcome
     })?;
     RING.must_answer(&outcome, &scratch, &known)?;
-    let broken = faults.iter().filter(|word| word.starts_with("--kill")).count();
-    let killed = outcome.stderr.matches(": killed ").count();
-    outcome.must(killed == broken, "something did not break in time")?;
+    let broken = faults.iter().filter(|word| word.contains("-after-")).count();
+    let said = |what: &str| outcome.stderr.matches(what).count();
+    let done = said(": killed ") + said(": cut ");
+    outcome.must(done == broken, "something did not break in time")?;
     let back = events(&scratch)?.matches("\"event\":\"caught_up\"").count();
     outcome.must(back >= times, "not every set that was hit went back")?;
     must_be_clean(&outcome)

@@ -1,3 +1,5 @@
+//! Who has which image, step by step: what agents and mpirun are told.
+
 use super::super::setup::Setup;
 use super::*;
 use rustbtl_coordination::control::{FromNode, FromRank, ToRank};
@@ -260,6 +262,20 @@ fn copies_go_with_their_line_and_late_ones_too() {
     assert_eq!(told, [&["complete"], &cleared[..]].concat());
     world.copied(0, "n0", "n2", 1);
     assert_eq!(world.told(), ["n2: clear [0] of 1"]);
+}
+
+#[test]
+fn of_a_set_with_a_younger_line_the_older_images_go() {
+    let mut world = ring();
+    world.job.checkpoint(world.now, 9, false, false, false);
+    world.effects.extend(core::iter::from_fn(|| world.job.next_effect()));
+    let (rank, line) = (PeerId(0), LineId(2));
+    world.hear("n0", FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
+    world.stored(0, "n0", 2);
+    assert_eq!(world.told(), ["n0: copy 0 of 2 to n1"]);
+    world.copied(0, "n0", "n1", 2);
+    // Those of the other sets in the line of all stay: they have no younger one.
+    assert_eq!(world.told(), ["complete", "n0: clear [0] of 1", "n1: clear [0] of 1"]);
 }
 
 #[test]
