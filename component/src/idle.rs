@@ -73,7 +73,7 @@ pub fn receive_unposted(
 ) -> bool {
     for _ in 0..LOOKS {
         let mut entered = shared.enter();
-        let outcome = entered.receive_unposted((comm, source, tag), op, true);
+        let outcome = entered.receive_unposted((comm, source, tag), op);
         let crowded = entered.idle.oversubscribed || entered.tcp_is_busy();
         let give_up = outcome == Unposted::Post || crowded;
         shared.deliver(entered);

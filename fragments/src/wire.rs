@@ -176,6 +176,16 @@ impl Header {
         ]
     }
 
+    /// Is this it, as it travels? Length and kind are compared like everything else.
+    #[inline(always)]
+    pub fn is_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
+        let mut differs = 0;
+        for (place, word) in head.chunks_exact(8).zip(self.words()) {
+            differs |= u64_at(place, 0) ^ word;
+        }
+        differs == 0
+    }
+
     /// As it travels.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
