@@ -18,6 +18,7 @@ use crate::transports::{Incoming, Transport};
 use channels::Lost;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use rustbtl_fragments::engine::{Engine, FrameError, Glance, Source, TagMatch};
 use rustbtl_fragments::ids::{CommId, PeerId};
@@ -113,6 +114,13 @@ pub struct Process {
     rounds: u32,
     checked_ns: u64,
     lost: Vec<Lost>,
+}
+
+/// Outcome of [`Process::land`].
+enum Landing {
+    Nothing,
+    Begun,
+    Done,
 }
 
 /// Outcome of [`Process::receive_unposted`].
@@ -413,7 +421,14 @@ impl Process {
             let incoming = self.host.tcp.as_mut().and_then(Transport::peek);
             // The news of a channel comes before its frames.
             happened += self.tcp_events();
-            let Some(incoming) = incoming else { break };
+            let Some(incoming) = incoming else {
+                match self.land() {
+                    Landing::Nothing => break,
+                    Landing::Begun => {}
+                    Landing::Done => happened += 1,
+                }
+                continue;
+            };
             self.accept(incoming);
             if let Some(tcp) = &mut self.host.tcp {
                 tcp.consume(incoming);
@@ -432,6 +447,28 @@ impl Process {
             self.tcp_wait = self.tcp_interval;
         }
         happened
+    }
+
+    /// Payloads that are read to their place: the end of one, or else the beginning of one.
+    fn land(&mut self) -> Landing {
+        let Some(tcp) = &mut self.host.tcp else { return Landing::Nothing };
+        if let Some((from, head)) = tcp.landed() {
+            self.timed(|engine, host| engine.on_landed(host, from, &head));
+            return Landing::Done;
+        }
+        let Some((from, head)) = tcp.unplaced() else { return Landing::Nothing };
+        let into = match self.engine.place(&self.host, from, &head) {
+            Some((op, at)) if op.convertor().is_none() => {
+                NonNull::new(op.start().wrapping_add(at as usize))
+            }
+            _ => None,
+        };
+        if let Some(tcp) = &mut self.host.tcp {
+            // SAFETY: the engine has the payload's place inside the program's buffer, which the
+            // program does not touch before the receive is complete.
+            unsafe { tcp.place(into) };
+        }
+        Landing::Begun
     }
 }
 

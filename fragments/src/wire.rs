@@ -216,6 +216,12 @@ impl Header {
         if length as usize != frame.len() {
             return Err(WireError::Length(length));
         }
+        Self::decode_alone(head)
+    }
+
+    /// The same before the rest of the frame is here: nothing is said about its length.
+    pub fn decode_alone(head: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let length = u32_at(head, 0);
         if head[4] != VERSION {
             return Err(WireError::Version(head[4]));
         }
@@ -229,7 +235,7 @@ impl Header {
             7 => Kind::Line,
             other => return Err(WireError::Kind(other)),
         };
-        if kind == Kind::Announce && frame.len() < ANNOUNCE_BYTES {
+        if kind == Kind::Announce && (length as usize) < ANNOUNCE_BYTES {
             return Err(WireError::Short);
         }
         Ok(Self {

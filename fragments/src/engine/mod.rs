@@ -22,6 +22,7 @@ mod arrive;
 mod check;
 mod comms;
 mod exact;
+mod landing;
 mod line;
 mod pool;
 mod queue;
