@@ -220,6 +220,7 @@ impl Header {
     }
 
     /// The same before the rest of the frame is here: nothing is said about its length.
+    #[inline(always)]
     pub fn decode_alone(head: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let length = u32_at(head, 0);
         if head[4] != VERSION {
