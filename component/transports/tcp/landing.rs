@@ -1,6 +1,7 @@
 //! Which payloads have a place of their own; see `connection/landing.rs`.
 
 use super::Tcp;
+use super::connection::Next;
 use core::ptr::NonNull;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::HEADER_BYTES;
@@ -45,7 +46,13 @@ impl Tcp {
         let at = self.landed.pop()?;
         let connection = self.connections[at as usize].as_mut()?;
         let landed = (connection.peer, connection.landed()?);
-        self.ask_for_place(at);
+        // The frame behind it may be here already: a header is all of it.
+        if connection.next() == Next::Nothing {
+            self.ask_for_place(at);
+        } else {
+            connection.listed = true;
+            self.ready.push_back(at);
+        }
         Some(landed)
     }
 
