@@ -14,6 +14,7 @@ use crate::lock::Lock;
 use crate::operation::Op;
 use crate::os::now_ns;
 use crate::record::ATTENTION;
+use crate::transports::tcp::Tcp;
 use crate::transports::{Incoming, Transport};
 use channels::Lost;
 use core::cell::UnsafeCell;
@@ -27,6 +28,8 @@ use rustbtl_fragments::ids::{CommId, PeerId};
 const FRAMES_MAX: usize = 64;
 /// Rounds between two looks at the clock.
 const SLOW_ROUNDS: u32 = 1024;
+/// Turns between two looks at sockets where each turn gives the processor away.
+const TCP_WAIT_CROWDED: u32 = 3;
 /// Looks at shared memory for each look at anything else.
 const BURST: u32 = 16;
 /// Frames that a nonblocking receive looks at before it is posted, at most.
@@ -201,6 +204,8 @@ impl Process {
                 return;
             }
         }
+        // Between two turns the processor belongs to others, for milliseconds if they want it.
+        self.tcp_wait = self.tcp_wait.min(TCP_WAIT_CROWDED);
         self.look_around(1);
     }
 
@@ -437,7 +442,8 @@ impl Process {
         }
         self.host.push();
         happened += self.tcp_events();
-        if happened > 0 {
+        // A part of a frame counts: the rest of it is not to wait for its turn.
+        if self.host.tcp.as_mut().is_some_and(Tcp::take_heard) || happened > 0 {
             self.tcp_hot = self.tcp_interval;
         }
         let busy_elsewhere = self.host.shm.is_some();

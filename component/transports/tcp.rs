@@ -126,6 +126,8 @@ pub struct Tcp {
     unplaced: Vec<u32>,
     /// Those that have read a payload to its place.
     landed: Vec<u32>,
+    /// Bytes have come since somebody asked.
+    heard: bool,
     /// The connection whose frame `peek` has handed out.
     current: Option<u32>,
     burst: u32,
@@ -184,6 +186,7 @@ impl Tcp {
             dirty: Vec::new(),
             unplaced: Vec::new(),
             landed: Vec::new(),
+            heard: false,
             current: None,
             burst: 0,
             epoch: 1,
@@ -248,6 +251,12 @@ impl Tcp {
         if self.peers[slot].link == Link::Down && self.closing.is_none() {
             self.dial(slot);
         }
+    }
+
+    /// Have bytes come since the last question, if only a part of a frame?
+    #[inline]
+    pub fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard)
     }
 
     /// Is anything accepted and not yet written?
@@ -336,7 +345,9 @@ impl Tcp {
         if connection.listed {
             return false;
         }
-        match connection.fill() {
+        let filled = connection.fill();
+        self.heard |= filled == Fill::Some;
+        match filled {
             Fill::Nothing => false,
             Fill::Some if connection.has_landed() => {
                 self.landed.push(at);

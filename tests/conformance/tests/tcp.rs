@@ -46,10 +46,10 @@ conformance!(small_buffers, Loopback(cramped()));
 
 // ---- what only sockets can suffer --------------------------------------------------------------
 
+use core::ptr::NonNull;
 use rustbtl_component::transports::tcp::TcpPeer;
 use rustbtl_component::transports::{Event, Payload, Sent, Transport};
 use rustbtl_conformance::{Driver, PATIENCE, frame, payload};
-use core::ptr::NonNull;
 use rustbtl_fragments::wire::{HEADER_BYTES, Header};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
