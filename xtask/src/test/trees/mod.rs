@@ -5,6 +5,7 @@
 
 mod configure;
 mod lines;
+mod lives;
 
 use std::fs;
 use std::path::Path;
@@ -42,12 +43,11 @@ pub fn run(summary: &mut Summary, only: Option<Version>) {
         let Some(installed) = built else { continue };
         summary.check("ompi_info lists component and parameters", || listed(&installed));
         summary.check("the user's command", || users_command(&installed));
-        if version == Version::V41 {
-            // PRRTE has no fork agent: nobody starts guardians under 5.0.
-            summary.check("a job goes on from a line", || lines::goes_on(&installed));
-        } else {
+        if version == Version::V50 {
             summary.check("a job with ULFM is refused", || ulfm_is_refused(&installed));
         }
+        summary.check("a job goes on from a line", || lines::goes_on(&installed));
+        lives::run(summary, &installed);
         mpi::run_over(summary, &Over::Tree(&installed));
     }
 }
