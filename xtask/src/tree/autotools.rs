@@ -131,6 +131,12 @@ impl Places {
     }
 }
 
+/// Was it built before, from whatever state of our sources?
+pub fn was_built(version: Version) -> bool {
+    let places = Places::new(version, version.default_link());
+    places.is_ok_and(|places| places.key_file("flags").exists())
+}
+
 /// Builds what has to be built and installs it.
 pub fn build(version: Version, link: Link) -> Result<Installed> {
     setup::install(&PACKAGES)?;
