@@ -14,11 +14,12 @@
 #define CORRELATED_ERRMGR_HELP "help-mca-errmgr-correlated.txt"
 
 /* A daemon that says nothing for so long is lost: keepalive's first probe, the time between probes,
- * their number; and all of it for messages that are not acknowledged. */
-#define CORRELATED_SILENCE_FIRST "5"
-#define CORRELATED_SILENCE_NEXT "2"
-#define CORRELATED_SILENCE_PROBES "3"
-#define CORRELATED_SILENCE_MS (5000 + 3 * 2000)
+ * their number; and all of it for messages that are not acknowledged. It is the other node's kernel
+ * that has to answer, which it does however busy its processes are. */
+#define CORRELATED_SILENCE_FIRST "2"
+#define CORRELATED_SILENCE_NEXT "1"
+#define CORRELATED_SILENCE_PROBES "2"
+#define CORRELATED_SILENCE_MS (2000 + 2 * 1000)
 
 /* MCA variables of the job; strings may be NULL or empty. */
 typedef struct {

@@ -101,7 +101,7 @@ static void set_fork_agent(void)
 }
 
 /* A node that loses its power or its network says nothing. Open MPI would notice after 8 minutes,
- * on both sides; now it is 11 seconds. Its component is opened after us. */
+ * on both sides; now it is 4 seconds. Its component is opened after us. */
 static void notice_silence(void)
 {
     static const char *const values[][2] = {

@@ -42,8 +42,8 @@ enum Task {
     Install(install::Options),
     /// Run a program with real mpirun on emulated nodes
     Cluster(Box<cluster::Options>),
-    /// Run HPCC stock and protected on emulated nodes and show what was logged
-    Demo,
+    /// Kill a node under a running job and show how it goes on; or what is logged of HPCC
+    Demo(demo::Options),
     /// Run every test, from style to real programs
     Test(test::Options),
     /// Checkpoint, kill and restart random jobs at random moments
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Task::Setup => setup::run(),
         Task::Build(options) => build::run(&options),
         Task::Install(options) => install::run(&options),
-        Task::Demo => demo::run(),
+        Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Campaign(options) => campaign::run(&options),
         Task::Bench(options) => bench::run(&options),

@@ -20,7 +20,7 @@ const PACKAGES: [(&str, &str); 20] = [
     ("util-linux", "setpriv and unshare: tests without root"),
     ("procps", "ps: tests that nothing is left behind"),
     ("strace", "tests that an idle rank makes no system calls"),
-    ("hpcc", "the program of `cargo xtask demo`"),
+    ("hpcc", "the program of `cargo xtask demo --traffic`"),
     ("netpipe-openmpi", "latency and bandwidth of a program that we did not write"),
     ("scalapack-mpi-test", "test programs that we did not write"),
     ("python3-mpi4py", "Python programs among the tests"),

@@ -38,6 +38,7 @@ impl Checkpoint {
             self.say(&FromRank::LineFailed { line, reason });
             return self.input(Input::Abort { line: line.0 });
         }
+        self.look_at_memory(line);
         let scope = match kind {
             LineKind::Set => Scope::Set,
             LineKind::Global => Scope::Global,
@@ -126,7 +127,7 @@ impl Checkpoint {
                 p.engine.release(&mut p.host, Side::Outgoing);
                 p.host.push();
             }),
-            Output::Enter { .. } => {
+            Output::Enter { line } => {
                 if taken.is_none() {
                     match self.shared.take() {
                         Ok(process) => *taken = Some(process),
@@ -134,6 +135,9 @@ impl Checkpoint {
                     }
                 }
                 self.drive.entered_ns = now_ns();
+                if let Some(process) = taken {
+                    self.tell_sharing(LineId(line), process);
+                }
                 self.with(taken, |p| p.engine.hold(Side::Internal));
             }
             Output::Send { to, frame } => self.with(taken, |p| {

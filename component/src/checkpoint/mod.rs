@@ -14,6 +14,7 @@
 //! | `determinants.rs` | outcomes of nondeterministic calls on their way |
 //! | `log.rs` | lines that the payload log asks for |
 //! | `restored.rs` | a new process: new transports, new cards |
+//! | `together.rs` | pictures of one moment, where ranks share memory directly |
 
 mod asking;
 mod determinants;
@@ -21,6 +22,7 @@ mod drive;
 mod log;
 mod picture;
 mod restored;
+mod together;
 
 use crate::guardian::{Guardian, GuardianError};
 use crate::opening::Opening;
@@ -135,6 +137,7 @@ struct Checkpoint {
     pressed: log::Pressed,
     drive: drive::Drive,
     shipping: determinants::Shipping,
+    sharing: together::Sharing,
 }
 
 /// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
@@ -202,6 +205,7 @@ pub fn start(
             pressed: log::Pressed::default(),
             drive: drive::Drive::default(),
             shipping: determinants::Shipping::default(),
+            sharing: together::Sharing::default(),
         };
         drop(tell.send(Ok(())));
         checkpoint.run();

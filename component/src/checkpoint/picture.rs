@@ -1,6 +1,7 @@
 //! What is part of this process' image and what is not, and taking it.
 
 use super::Checkpoint;
+use super::together::Together;
 use crate::process::{Process, Taken as Engine};
 use core::ops::Range;
 use rustbtl_coordination::control::{FromRank, LineId, Message, ToRank, frozen_in_pause};
@@ -65,9 +66,15 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
     let frames = (FromRank::Parked { line }.encode(), ToRank::Drained { line }.encode());
     let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
     // What the program has printed before the picture must not be taken for what it prints after.
-    let mut after_parked = || guardian.exchange(&parked, &drained);
+    let together = Together::of(checkpoint, line, process);
+    let mut after_parked = || {
+        together.parked()?;
+        guardian.exchange(&parked, &drained)
+    };
+    let mut before_release = || together.pictured();
     let mut options = FreezeOptions {
         after_parked: Some(&mut after_parked),
+        before_release: Some(&mut before_release),
         supplied: &supplied,
         muted: &muted,
         dropped: &dropped,
@@ -77,7 +84,11 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
         while_paused: Some(&mut while_paused),
         ..FreezeOptions::default()
     };
-    match checkpoint.freezer.freeze(&mut options) {
+    let frozen = checkpoint.freezer.freeze(&mut options);
+    if frozen.is_err() {
+        together.failed();
+    }
+    match frozen {
         Ok(Outcome::Continued(continued)) => match continued.child {
             Some(child) => Taken::Child(child, continued.description),
             None if stored => Taken::Stored,

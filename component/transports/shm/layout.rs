@@ -14,7 +14,7 @@ use rustbtl_ring::{Control, LINE};
 /// First word of every node segment: "rustbtl" and the format's generation.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rustbtl\x01");
 /// Version of everything in this file and of the ring's protocol.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Processes on one node, at most.
 pub const RANKS_MAX: usize = 4096;
 /// Exported sends per rank at a time.
@@ -64,7 +64,8 @@ pub struct RankLine {
     pub counts: Counts,
 }
 
-/// What the ranks of a correlated set on this node count together (`fragments::gate`).
+/// What the ranks of a correlated set on this node count together (`fragments::gate`, and
+/// `checkpoint::together`).
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -72,6 +73,12 @@ pub struct Counts {
     pub recorded: AtomicU64,
     /// All before this one are stable.
     pub stable: AtomicU64,
+    /// Of ranks that share memory directly: who takes part in the open line.
+    pub sharing: AtomicU64,
+    /// Whose threads stand still for it.
+    pub parked: AtomicU64,
+    /// Who has its picture.
+    pub pictured: AtomicU64,
 }
 
 /// Counts what others have to tell this rank: a ring used for the first time, a goodbye.

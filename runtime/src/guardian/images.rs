@@ -8,7 +8,9 @@ use rustbtl_process::outside::is_base_of;
 use std::fs;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// What was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,6 +142,33 @@ impl Job {
     }
 }
 
+/// Threads that write images.
+#[derive(Default)]
+pub struct Writers(Vec<JoinHandle<()>>);
+
+impl Writers {
+    /// Write it beside everything else, and say how it went.
+    pub fn write(
+        &mut self,
+        job: Job,
+        store: Arc<dyn ImageStore>,
+        told: impl FnOnce(LineId, Result<(Written, u64), String>) + Send + 'static,
+    ) {
+        self.0.retain(|writer| !writer.is_finished());
+        self.0.push(thread::spawn(move || told(job.line, job.run(&*store))));
+    }
+
+    /// A writer whose program has gone removes what it has written; one that was ended before would
+    /// leave it. One that waits for the disk is not waited for longer than this.
+    pub fn wait(&mut self, at_most: Duration) {
+        let until = Instant::now() + at_most;
+        while !self.0.iter().all(JoinHandle::is_finished) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.0.clear();
+    }
+}
+
 /// Name of an image that is not complete.
 fn temporary(folder: &Path, rank: PeerId) -> PathBuf {
     folder.join(format!("{}.tmp", file_name(rank)))
@@ -197,10 +226,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_image_has_its_name_only_when_it_is_whole() {
-        let folder = std::env::temp_dir().join(format!("rustbtl-img-{}", std::process::id()));
-        let job = Job {
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("rustbtl-{name}-{}", std::process::id()))
+    }
+
+    fn job(folder: &Path) -> Job {
+        Job {
             rank: PeerId(3),
             line: LineId(1),
             program: 1,
@@ -209,7 +240,52 @@ mod tests {
             description: b"abcd".to_vec(),
             output: None,
             directory: folder.join("job/line-1"),
-        };
+        }
+    }
+
+    /// Begins late, and fails.
+    struct Late;
+
+    impl ImageStore for Late {
+        fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
+            thread::sleep(Duration::from_millis(50));
+            Half(true).write(source, to)
+        }
+
+        fn restore(
+            &self,
+            _: &Path,
+            _: Incarnation,
+            _: RawFd,
+            _: [RawFd; 3],
+        ) -> Result<Pid, String> {
+            unreachable!()
+        }
+
+        fn check(&self, _: &Path) -> Result<Written, String> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn who_waits_for_writers_finds_nothing_half() {
+        let folder = scratch("writers");
+        let job = job(&folder);
+        let directory = job.directory.clone();
+        let (sender, told) = std::sync::mpsc::channel();
+        let mut writers = Writers::default();
+        let say = move |line, result: Result<_, _>| sender.send((line, result.is_err())).unwrap();
+        writers.write(job, Arc::new(Late), say);
+        writers.wait(Duration::from_secs(60));
+        assert_eq!(told.try_recv(), Ok((LineId(1), true)));
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn an_image_has_its_name_only_when_it_is_whole() {
+        let folder = scratch("img");
+        let job = job(&folder);
         assert_eq!(job.run(&Half(true)).unwrap_err(), "no room");
         assert_eq!(fs::read_dir(&job.directory).unwrap().count(), 0);
         assert_eq!(job.run(&Half(false)).unwrap().0.bytes, 4);

@@ -17,7 +17,7 @@ use crate::link::Link;
 use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
-use images::{ImageStore, Written};
+use images::{ImageStore, Writers, Written};
 use output::{Ends, Output};
 use rank::Rank;
 use recovery::Fallen;
@@ -58,6 +58,8 @@ const AGENTS_MAX: u32 = 5;
 const SEARCH_MAX: Duration = Duration::from_secs(2);
 /// How long the news of the program's end may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long the writer of an image may take to see that its program has gone.
+const LAST_IMAGE: Duration = Duration::from_secs(2);
 
 /// What threads of the guardian report.
 enum News {
@@ -96,6 +98,7 @@ struct Guardian {
     agent: Agent,
     agents_left: u32,
     rank: Rank,
+    writers: Writers,
     /// The program was ended by a signal; somebody decides whether it is started again.
     fallen: Option<Fallen>,
     /// Orted has started the program, and this guardian has made it anew.
@@ -184,6 +187,7 @@ fn guard(
         agent: Agent::Sought,
         agents_left: AGENTS_MAX,
         rank,
+        writers: Writers::default(),
         fallen: None,
         made_anew: false,
         ending: false,
@@ -288,6 +292,7 @@ impl Guardian {
             crate::pmix::have_left();
         }
         self.last_words(status);
+        self.writers.wait(LAST_IMAGE);
         self.last_output(orted, status == 0)?;
         self.ended = Some(status);
         Ok(())
@@ -304,6 +309,7 @@ impl Guardian {
     fn end_group(&mut self) -> ! {
         self.rank.give_up(self.settings.rank);
         self.signal(libc::SIGKILL);
+        self.writers.wait(LAST_WORDS);
         if os::leads_group() {
             os::kill(0, libc::SIGKILL);
         }
@@ -488,10 +494,8 @@ impl Guardian {
     fn write_images(&mut self) {
         while let Some(job) = self.rank.next_image() {
             let (store, reporter) = (self.store.clone(), self.reporter.clone());
-            thread::spawn(move || {
-                let result = job.run(&*store);
-                reporter.report(News::Written(job.line, result));
-            });
+            let told = move |line, result| reporter.report(News::Written(line, result));
+            self.writers.write(job, store, told);
         }
     }
 

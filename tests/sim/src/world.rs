@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Steps without faults after which everybody must have finished.
-const STEPS_MAX: u64 = 500_000;
+const STEPS_MAX: u64 = 2_000_000;
 
 /// A job.
 pub struct World {

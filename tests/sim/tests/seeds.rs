@@ -1,4 +1,5 @@
-//! Seeds of each tier. `RUSTBTL_SIM_SEEDS=N` runs more, `RUSTBTL_SIM_SEED=S` just one.
+//! Seeds of each tier, more than 10,000 together. `RUSTBTL_SIM_SEEDS=N` runs more,
+//! `RUSTBTL_SIM_SEED=S` just one.
 
 use rustbtl_sim::options::Tier;
 use rustbtl_sim::run::run_many;
@@ -15,15 +16,15 @@ fn resets() {
 
 #[test]
 fn deaths() {
-    run_many(Tier::Deaths, 1500);
+    run_many(Tier::Deaths, 2000);
 }
 
 #[test]
 fn lines() {
-    run_many(Tier::Lines, 1000);
+    run_many(Tier::Lines, 2000);
 }
 
 #[test]
 fn replay() {
-    run_many(Tier::Replay, 1500);
+    run_many(Tier::Replay, 4000);
 }

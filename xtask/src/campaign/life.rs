@@ -113,9 +113,10 @@ impl Run {
             outcome.must(complete.len() == life.lines.len(), "not every line is complete")?;
         }
         lives::verify(lines)?;
+        let unfinished = lives::unfinished(lines)?;
         let outcome = self.again(plan.last, lines, scratch).run()?;
         program.must_answer(&outcome, scratch, &known.answer)?;
-        lives::nothing_left(lines)
+        lives::none_unfinished_but(&unfinished, lines)
     }
 
     fn again(&mut self, shape: lives::Shape, lines: &Path, scratch: &Scratch) -> Job {

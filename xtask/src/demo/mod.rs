@@ -1,59 +1,35 @@
-//! `cargo xtask demo`: HPCC on emulated nodes, stock and protected, and what protection logged.
+//! `cargo xtask demo`: what rustbtl does for a job, shown on emulated nodes.
 
 pub mod hpcc;
-mod picture;
-mod plot;
-mod runs;
-mod table;
-mod units;
+mod recovery;
+mod traffic;
 
-use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::Args;
+
 use crate::error::{Context, Result};
-use crate::{build, paths, run, setup};
+use crate::run;
 
-/// Emulated nodes, and ranks on each.
-const NODES: u32 = 3;
-const PPN: u32 = 2;
-
-/// The ways to make sets that are compared; the picture shows the traffic of the second.
-const POLICIES: [&str; 3] = ["core", "node", "all"];
-
-/// Runs everything and shows the results.
-pub fn run() -> Result<()> {
-    setup::run()?;
-    println!(
-        "HPCC (HPL, PTRANS, RandomAccess, FFT, STREAM, DGEMM, latency and bandwidth), unchanged \
-         from Debian,\non {NODES} emulated nodes × {PPN} ranks: first stock Open MPI, then \
-         protected with three kinds of sets.\n"
-    );
-    build::ensure_fresh()?;
-    let stock = runs::stock()?;
-    let mut protected = Vec::new();
-    for policy in POLICIES {
-        protected.push(runs::protected(policy)?);
-    }
-    println!();
-    print!("{}", table::verification(&stock, &protected));
-    print!("{}", table::speed(&stock, &protected));
-    print!("{}", table::logs(&protected));
-    for run in &protected {
-        run.check_log()?;
-    }
-    draw(&protected)
+/// The command line of `cargo xtask demo`.
+#[derive(Args)]
+pub struct Options {
+    /// Instead of a node that is killed: HPCC stock and protected, what was logged and why
+    #[arg(long)]
+    traffic: bool,
 }
 
-fn draw(protected: &[runs::Run]) -> Result<()> {
-    let jobs: Vec<_> = protected.iter().filter_map(|run| run.job.as_ref()).collect();
-    let folder = paths::out().join("demo");
-    let svg = folder.join("traffic.svg");
-    fs::write(&svg, picture::draw(&jobs)).context(|| svg.display().to_string())?;
-    let png = folder.join("traffic.png");
+/// Runs one of them.
+pub fn run(options: &Options) -> Result<()> {
+    if options.traffic { traffic::run() } else { recovery::run() }
+}
+
+/// Makes a PNG beside an SVG.
+fn png(svg: &Path) -> Result<PathBuf> {
+    let png = svg.with_extension("png");
     let mut convert = Command::new("rsvg-convert");
-    run::check(convert.args(["--zoom", "2", "--output"]).arg(&png).arg(&svg))
+    run::check(convert.args(["--zoom", "2", "--output"]).arg(&png).arg(svg))
         .context(|| format!("the PNG (the picture is in {})", svg.display()))?;
-    println!("\nPicture: {} and .svg", png.display());
-    println!("Reports: {}/*/report.json", folder.display());
-    Ok(())
+    Ok(png)
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::job::Job;
-use super::lives::{self, FILES, FORTRAN, OPENMP, PYTHON, Program, RING, Shape};
+use super::lives::{self, FILES, FORTRAN, OPENMP, PYTHON, Program, RING, SHARED_WINDOW, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
@@ -13,12 +13,13 @@ use crate::error::{Context, Result, fail};
 use crate::paths;
 
 /// What runs, where it starts, and where it is started again.
-const CASES: [(Program, Shape, &[Shape]); 5] = [
+const CASES: [(Program, Shape, &[Shape]); 6] = [
     (RING, (2, 2), &[(2, 2), (1, 4), (4, 1)]),
     (OPENMP, (2, 1), &[(2, 1), (1, 2)]),
     (FORTRAN, (1, 3), &[(3, 1)]),
     (PYTHON, (2, 2), &[(2, 2)]),
     (FILES, (2, 2), &[(2, 2)]),
+    (SHARED_WINDOW, (2, 2), &[(2, 2)]),
 ];
 
 /// Runs them all.
@@ -40,12 +41,13 @@ fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
     // On a machine as quick as before it dies in the middle of its work; on a quicker one it waits.
     lives::open_gate(&scratch, known.iterations * 6 / 10)?;
     killed(&program.job(shape, known.iterations, &scratch)?, &lines, 0.4 * known.seconds)?;
+    let unfinished = lives::unfinished(&lines)?;
     lives::open_gate(&scratch, lives::GATE_OPEN)?;
     for &shape in restarts {
         let outcome = lives::restart(shape, &lines, &scratch).run()?;
         program.must_answer(&outcome, &scratch, &known.answer)?;
     }
-    lives::nothing_left(&lines)
+    lives::none_unfinished_but(&unfinished, &lines)
 }
 
 /// Dies in the middle of each of its lives, the last one excepted. How far each may come is not a

@@ -8,7 +8,7 @@ pub mod job;
 mod line_faults;
 mod lines;
 pub mod lives;
-mod mpi;
+pub mod mpi;
 mod node_loss;
 mod programs;
 mod replay;

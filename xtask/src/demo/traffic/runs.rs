@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::hpcc::{self, Results};
 use super::{NODES, PPN};
+use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};
 use crate::paths;
 use crate::report::{self, Job};
