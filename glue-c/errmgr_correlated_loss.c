@@ -176,15 +176,25 @@ static void on_error(int fd, short flags, void *data)
     stock_error(fd, flags, data);
 }
 
-/* Keepalive says nothing as long as something that was sent is not acknowledged; this does. */
+/* Keepalive says nothing as long as something that was sent is not acknowledged; the last one
+ * does. Keepalive again: PRRTE's was chosen before the job was known. */
 static void limit_silence(int fd)
 {
-    unsigned int ms = CORRELATED_SILENCE_MS;
+    const int options[][3] = {
+        { SOL_SOCKET, SO_KEEPALIVE, 1 },
+        { IPPROTO_TCP, TCP_KEEPIDLE, atoi(CORRELATED_SILENCE_FIRST) },
+        { IPPROTO_TCP, TCP_KEEPINTVL, atoi(CORRELATED_SILENCE_NEXT) },
+        { IPPROTO_TCP, TCP_KEEPCNT, atoi(CORRELATED_SILENCE_PROBES) },
+        { IPPROTO_TCP, TCP_USER_TIMEOUT, CORRELATED_SILENCE_MS },
+    };
     int domain = 0;
     socklen_t size = sizeof(domain);
-    if (0 == getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)
-        && (AF_INET == domain || AF_INET6 == domain)) {
-        (void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+    if (0 != getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)
+        || (AF_INET != domain && AF_INET6 != domain)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        (void) setsockopt(fd, options[i][0], options[i][1], &options[i][2], sizeof(int));
     }
 }
 
