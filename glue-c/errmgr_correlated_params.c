@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "opal/mca/base/mca_base_var.h"
-
 mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2,
                                                                 .compression = "none",
                                                                  .recover = true };

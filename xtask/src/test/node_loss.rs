@@ -86,7 +86,8 @@ fn endless(shape: Shape, scratch: &Scratch, with_lines: bool) -> Result<Job> {
     Ok(if with_lines { lives::with_lines(job, &lives::lines_folder(scratch)?) } else { job })
 }
 
-fn must_be_clean(outcome: &Outcome) -> Result<()> {
+/// No process of the job is left on any node.
+pub fn must_be_clean(outcome: &Outcome) -> Result<()> {
     outcome.must(!outcome.said().contains("still running"), "something was left behind")
 }
 
