@@ -1,13 +1,15 @@
 /*
- * Shared by the C files of mca_errmgr_correlated.so, which is loaded by mpirun and by orteds.
+ * Shared by the C files of the component correlated of framework errmgr, which mpirun and orteds
+ * have: of Open MPI 4.1's ORTE, or of 5.0's PRRTE. Those of them that both use speak ORTE's words.
  */
 #ifndef ERRMGR_CORRELATED_H
 #define ERRMGR_CORRELATED_H
 
-#include "orte_config.h"
-#include "orte/constants.h"
-#include "orte/mca/errmgr/errmgr.h"
-#include "orte/runtime/orte_globals.h"
+#ifdef CORRELATED_PRRTE
+#include "prrte_correlated.h"
+#else
+#include "orte_correlated.h"
+#endif
 
 #define CORRELATED_ERRMGR_HELP "help-mca-errmgr-correlated.txt"
 
@@ -53,8 +55,15 @@ const char *mca_errmgr_correlated_program(void);
 int mca_errmgr_correlated_launch_open(void);
 void mca_errmgr_correlated_launch_close(void);
 
-/* The job that has a coordinator, ORTE_JOBID_INVALID before there is one. */
-orte_jobid_t mca_errmgr_correlated_protected_job(void);
+/* The job that has a coordinator, NULL before there is one and after it has gone. */
+orte_job_t *mca_errmgr_correlated_protected_job(void);
+
+/* Where ORTE and PRRTE differ: a job is about to be launched, do we want to protect it? It has
+ * guardians. It is to end, without an error. It is not started, and the user was told why. */
+bool mca_errmgr_correlated_job_is_wanted(orte_job_t *job);
+void mca_errmgr_correlated_job_is_guarded(orte_job_t *job);
+void mca_errmgr_correlated_end_job(orte_job_t *job);
+void mca_errmgr_correlated_refuse_job(orte_job_t *job);
 
 /* mpirun: go on when a node is lost, if the job can. */
 int mca_errmgr_correlated_loss_open(void);

@@ -13,10 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "opal/util/os_path.h"
-#include "opal/util/path.h"
-#include "orte/util/proc_info.h"
-
 /* How long it may take to start, and to end. */
 #define START_MS 30000
 #define STOP_MS 3000
@@ -89,7 +85,7 @@ static char *tell_setup(orte_job_t *job)
     }
     tell_path(to, "dir", p->dir);
     tell_path(to, "restore", p->restore);
-    tell_path(to, "log", orte_process_info.jobfam_session_dir);
+    tell_path(to, "log", CORRELATED_SESSION_DIR);
     tell(to, "interval", p->interval);
     fprintf(to, "mtbf %.0f\n", 0 < p->mtbf ? p->mtbf * 1000 : 0);
     fprintf(to, "set_interval %.0f\n", 0 < p->set_interval ? p->set_interval * 1000 : 0);

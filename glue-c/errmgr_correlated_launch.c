@@ -9,20 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "opal/mca/event/event.h"
-#include "opal/util/opal_environ.h"
-#include "opal/util/os_path.h"
-#include "orte/mca/oob/base/base.h"
-#include "orte/mca/plm/plm.h"
-#include "orte/mca/plm/plm_types.h"
-#include "orte/mca/state/state.h"
-#include "orte/util/name_fns.h"
-#include "orte/util/proc_info.h"
-#include "orte/util/show_help.h"
-#include "orte/util/threads.h"
-
 static orte_state_cbfunc_t stock_launch = NULL;
-static orte_jobid_t protected_job = ORTE_JOBID_INVALID;
+static orte_job_t *protected_job = NULL;
 static opal_event_t requests;
 static bool watching = false;
 
@@ -31,18 +19,15 @@ static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_FOLDER",  "RUSTBTL_IMAGES",
                                          "RUSTBTL_LOCAL",   "RUSTBTL_GUARDIAN_FD" };
 
-orte_jobid_t mca_errmgr_correlated_protected_job(void)
+orte_job_t *mca_errmgr_correlated_protected_job(void)
 {
-    return watching ? protected_job : ORTE_JOBID_INVALID;
+    return watching ? protected_job : NULL;
 }
 
 static void obey(const char *what)
 {
     if (0 == strcmp("end", what)) {
-        /* Processes that mpirun itself ends are no failures: the exit code is 0. As after Ctrl-C,
-         * nobody has to be told of them. */
-        orte_job_term_ordered = true;
-        orte_plm.terminate_job(protected_job);
+        mca_errmgr_correlated_end_job(protected_job);
     } else if (0 == strncmp("fail ", what, 5)) {
         mca_errmgr_correlated_loss_failed(what + 5);
     } else if (0 == strcmp("recovered", what)) {
@@ -153,25 +138,25 @@ static void on_launch(int fd, short flags, void *data)
     orte_state_caddy_t *caddy = (orte_state_caddy_t *) data;
     ORTE_ACQUIRE_OBJECT(caddy);
     orte_job_t *job = caddy->jdata;
-    bool program = NULL != job && NULL != job->apps && job->jobid != ORTE_PROC_MY_NAME->jobid;
+    bool program = NULL != job && NULL != job->apps && !correlated_are_daemons(job);
     if (program) {
         /* What the user's shell has is not for this job. Spawned jobs are not protected. */
         for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
             for_each_app(job, variables[i], NULL);
         }
     }
-    if (program && ORTE_JOBID_INVALID == protected_job) {
+    if (program && NULL == protected_job && mca_errmgr_correlated_job_is_wanted(job)) {
         char *port = NULL, *name = NULL, *secret = NULL;
-        protected_job = job->jobid;
+        OBJ_RETAIN(job); /* for as long as mpirun lives */
+        protected_job = job;
         char *problem = mca_errmgr_correlated_coordinator_start(job, &port, &name, &secret);
         if (NULL == problem) {
+            mca_errmgr_correlated_job_is_guarded(job);
             protect(job, port, name, secret);
         } else {
             orte_show_help(CORRELATED_ERRMGR_HELP, "no-coordinator", true,
                            orte_process_info.nodename, mca_errmgr_correlated_program(), problem);
-            ORTE_UPDATE_EXIT_STATUS(ORTE_ERROR_DEFAULT_EXIT_CODE);
-            caddy->jdata->state = ORTE_JOB_STATE_FAILED_TO_START;
-            ORTE_ACTIVATE_JOB_STATE(caddy->jdata, ORTE_JOB_STATE_SILENT_ABORT);
+            mca_errmgr_correlated_refuse_job(job);
         }
         free(port);
         free(name);

@@ -21,18 +21,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "opal/class/opal_bitmap.h"
-#include "opal/class/opal_hash_table.h"
-#include "orte/mca/plm/plm.h"
-#include "orte/mca/rml/rml.h"
-#include "orte/mca/routed/routed.h"
-#include "orte/mca/state/state.h"
-#include "orte/runtime/runtime.h"
-#include "orte/util/name_fns.h"
-#include "orte/util/proc_info.h"
-#include "orte/util/show_help.h"
-#include "orte/util/threads.h"
-
 static orte_state_cbfunc_t stock_comm_failed = NULL;
 static orte_state_cbfunc_t stock_error = NULL;
 /* Daemons that are gone, by vpid. */
@@ -41,15 +29,9 @@ static bool have_lost = false;
 /* The coordinator has been told of a loss and has not said yet how it ends. */
 static bool open_loss = false;
 
-static bool is_ending(void)
+static bool is_lost(const orte_process_name_t *daemon)
 {
-    return orte_finalizing || orte_orteds_term_ordered || orte_abnormal_term_ordered
-           || orte_job_term_ordered;
-}
-
-static bool is_lost(orte_vpid_t vpid)
-{
-    return have_lost && opal_bitmap_is_set_bit(&lost, (int) vpid);
+    return have_lost && opal_bitmap_is_set_bit(&lost, correlated_rank(daemon));
 }
 
 static bool runs_on(const orte_proc_t *proc, const orte_proc_t *daemon)
@@ -59,21 +41,16 @@ static bool runs_on(const orte_proc_t *proc, const orte_proc_t *daemon)
 }
 
 /* Does a job that nobody protects (MPI_Comm_spawn) lose a process? */
-static bool strangers_on(const orte_proc_t *daemon, orte_jobid_t protected_job)
+static bool strangers_on(const orte_proc_t *daemon, const orte_job_t *protected_job)
 {
-    orte_job_t *job;
-    uint32_t key;
-    void *at;
-    int found = opal_hash_table_get_first_key_uint32(orte_job_data, &key, (void **) &job, &at);
-    while (OPAL_SUCCESS == found) {
-        bool theirs = NULL != job && job->jobid != protected_job
-                      && job->jobid != ORTE_PROC_MY_NAME->jobid;
+    void *at = NULL;
+    for (orte_job_t *job = correlated_next_job(&at); NULL != job; job = correlated_next_job(&at)) {
+        bool theirs = job != protected_job && !correlated_are_daemons(job);
         for (int i = 0; theirs && i < job->procs->size; i++) {
             if (runs_on(opal_pointer_array_get_item(job->procs, i), daemon)) {
                 return true;
             }
         }
-        found = opal_hash_table_get_next_key_uint32(orte_job_data, &key, (void **) &job, at, &at);
     }
     return false;
 }
@@ -81,21 +58,20 @@ static bool strangers_on(const orte_proc_t *daemon, orte_jobid_t protected_job)
 /* The job that goes on without this daemon; NULL: none does. */
 static orte_job_t *can_be_recovered(const orte_proc_t *daemon)
 {
-    orte_jobid_t id = mca_errmgr_correlated_protected_job();
-    orte_job_t *job = ORTE_JOBID_INVALID == id ? NULL : orte_get_job_data_object(id);
+    orte_job_t *job = mca_errmgr_correlated_protected_job();
     if (!mca_errmgr_correlated_may_recover() || NULL == job || NULL == daemon->node) {
         return NULL;
     }
     /* Before all programs run, Open MPI waits for what the lost daemon should say. */
     bool runs = 0 < job->num_procs && job->num_launched == job->num_procs;
-    return runs && !strangers_on(daemon, id) ? job : NULL;
+    return runs && !strangers_on(daemon, job) ? job : NULL;
 }
 
 /* False: it is not lost in a way that we could answer. */
 static bool node_lost(const orte_process_name_t *name)
 {
-    orte_job_t *daemons = orte_get_job_data_object(name->jobid);
-    orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, (int) name->vpid);
+    orte_job_t *daemons = correlated_daemons();
+    orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, correlated_rank(name));
     orte_job_t *job = NULL == daemon ? NULL : can_be_recovered(daemon);
     if (NULL == job || !mca_errmgr_correlated_coordinator_tell("lost", daemon->node->name)) {
         return false;
@@ -105,12 +81,11 @@ static bool node_lost(const orte_process_name_t *name)
         opal_bitmap_init(&lost, (int) daemons->num_procs);
         have_lost = true;
     }
-    opal_bitmap_set_bit(&lost, (int) name->vpid);
+    opal_bitmap_set_bit(&lost, correlated_rank(name));
     open_loss = true;
     ORTE_FLAG_UNSET(daemon, ORTE_PROC_FLAG_ALIVE);
     /* Otherwise the next message to all daemons ends mpirun, and so does the wait for their end. */
-    orte_process_name_t gone = *name;
-    orte_routed.route_lost(orte_rml.get_routed(orte_mgmt_conduit), &gone);
+    correlated_route_lost(name);
     /* plm/rsh counts those whose client has ended by itself. */
     if (ORTE_PROC_STATE_FAILED_TO_START != daemon->state) {
         daemons->num_terminated++;
@@ -125,11 +100,6 @@ static bool node_lost(const orte_process_name_t *name)
         }
     }
     return true;
-}
-
-static bool is_other_daemon(const orte_process_name_t *name)
-{
-    return ORTE_PROC_MY_NAME->jobid == name->jobid && ORTE_PROC_MY_NAME->vpid != name->vpid;
 }
 
 /* Does this error of a daemon mean that its node is gone? */
@@ -152,22 +122,22 @@ static bool means_loss(const orte_state_caddy_t *caddy)
 static bool handled(const orte_state_caddy_t *caddy)
 {
     const orte_process_name_t *name = &caddy->name;
-    if (!is_other_daemon(name) || !means_loss(caddy)) {
+    if (!correlated_is_other_daemon(name) || !means_loss(caddy)) {
         return false;
     }
-    if (is_lost(name->vpid)) {
-        if (ORTE_PROC_STATE_FAILED_TO_START == caddy->proc_state && !is_ending()) {
+    if (is_lost(name)) {
+        if (ORTE_PROC_STATE_FAILED_TO_START == caddy->proc_state && !correlated_is_ending()) {
             orte_exit_status = 0;
         }
         return true;
     }
-    if (is_ending()) {
+    if (correlated_is_ending()) {
         return false;
     }
-    orte_job_t *daemons = orte_get_job_data_object(name->jobid);
+    orte_job_t *daemons = correlated_daemons();
     orte_proc_t *daemon = NULL == daemons
                               ? NULL
-                              : opal_pointer_array_get_item(daemons->procs, (int) name->vpid);
+                              : opal_pointer_array_get_item(daemons->procs, correlated_rank(name));
     /* One that never reported was never started. */
     if (NULL == daemon || !ORTE_FLAG_TEST(daemon, ORTE_PROC_FLAG_ALIVE) || !node_lost(name)) {
         return false;
@@ -200,15 +170,25 @@ static void on_error(int fd, short flags, void *data)
     stock_error(fd, flags, data);
 }
 
-/* Keepalive says nothing as long as something that was sent is not acknowledged; this does. */
+/* Keepalive says nothing as long as something that was sent is not acknowledged; the last one
+ * does. Keepalive again: PRRTE's was chosen before the job was known. */
 static void limit_silence(int fd)
 {
-    unsigned int ms = CORRELATED_SILENCE_MS;
+    const int options[][3] = {
+        { SOL_SOCKET, SO_KEEPALIVE, 1 },
+        { IPPROTO_TCP, TCP_KEEPIDLE, atoi(CORRELATED_SILENCE_FIRST) },
+        { IPPROTO_TCP, TCP_KEEPINTVL, atoi(CORRELATED_SILENCE_NEXT) },
+        { IPPROTO_TCP, TCP_KEEPCNT, atoi(CORRELATED_SILENCE_PROBES) },
+        { IPPROTO_TCP, TCP_USER_TIMEOUT, CORRELATED_SILENCE_MS },
+    };
     int domain = 0;
     socklen_t size = sizeof(domain);
-    if (0 == getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)
-        && (AF_INET == domain || AF_INET6 == domain)) {
-        (void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+    if (0 != getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)
+        || (AF_INET != domain && AF_INET6 != domain)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        (void) setsockopt(fd, options[i][0], options[i][1], &options[i][2], sizeof(int));
     }
 }
 
@@ -228,7 +208,7 @@ void mca_errmgr_correlated_loss_watch(void)
 
 void mca_errmgr_correlated_loss_failed(const char *reason)
 {
-    if (is_ending()) {
+    if (correlated_is_ending()) {
         return;
     }
     orte_show_help(CORRELATED_ERRMGR_HELP, "not-recovered", true, reason);

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "opal/mca/base/mca_base_var.h"
-
 mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2,
                                                                 .compression = "none",
                                                                 .recover = true,
@@ -31,7 +29,8 @@ static bool is_given(const char *text)
 bool mca_errmgr_correlated_keeps_local(void)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    return p->recover && !is_given(p->dir) && !is_given(p->restore);
+    bool wanted = CORRELATED_PROTECTS_BY_DEFAULT || is_given(p->local);
+    return p->recover && wanted && !is_given(p->dir) && !is_given(p->restore);
 }
 
 bool mca_errmgr_correlated_may_recover(void)
@@ -96,12 +95,12 @@ void mca_errmgr_correlated_register_params(void)
              "The job survives the death of programs and the loss of nodes: their ranks go on "
              "from their last line, on other nodes if need be. 0: the job ends, as with stock "
              "Open MPI.");
-    variable("local", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_2, &p->local,
+    variable("local", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and copies of those of other nodes, as long as the job runs and "
              "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. Empty: "
              "where Open MPI keeps temporary files.");
-    variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_2, &p->copies,
+    variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
              "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
              "too; so many nodes may be lost at a time. 0: only the death of programs is survived.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,

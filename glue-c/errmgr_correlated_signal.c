@@ -12,9 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "opal/mca/event/event.h"
-#include "opal/util/argv.h"
-
 /* Those that Open MPI and the kernel need for nothing else. */
 static const struct {
     const char *name;

@@ -56,7 +56,7 @@ int32_t rustbtl_glue_protect(void)
 
 bool mca_vprotocol_correlated_is_restored(void)
 {
-    return false; /* there are no lines */
+    return atomic_load(&restored);
 }
 
 void rustbtl_glue_restored(void)

@@ -30,6 +30,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[allow(non_upper_case_globals, reason = "a name of glue.h")]
 pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
 
+/// Is anything recorded or forced?
+#[inline]
+pub fn is_recording() -> bool {
+    rustbtl_recording.load(Ordering::Relaxed) != 0
+}
+
 /// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
 pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
 /// A run of questions that found nothing has to be recorded first.

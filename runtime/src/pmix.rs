@@ -26,14 +26,26 @@ fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
     }
 }
 
+fn open(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string; the library's initialisers are those of a client.
+    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }
+}
+
+/// The PMIx of the Open MPI that this program was installed with, if it brings its own.
+fn own_library() -> Option<CString> {
+    let program = std::env::current_exe().ok()?;
+    let library = program.parent()?.parent()?.join("lib/libpmix.so.2");
+    let there = library.exists().then_some(library)?;
+    CString::new(there.into_os_string().into_encoded_bytes()).ok()
+}
+
 /// Come and go.
 ///
 /// # Errors
 /// There is no PMIx library, or the server does not let this process in.
 pub fn leave() -> Result<(), String> {
-    let name = CString::from(c"libpmix.so.2");
-    // SAFETY: a C string; the library's initialisers are those of a client.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    let library = own_library().map_or(core::ptr::null_mut(), |name| open(&name));
+    let library = if library.is_null() { open(c"libpmix.so.2") } else { library };
     if library.is_null() {
         return Err("libpmix.so.2 cannot be loaded".into());
     }

@@ -189,14 +189,19 @@ pub fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
 }
 
 /// Addresses in `4000 1234.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://[fd00::1]:5001`, with the port
-/// in front; this host comes last.
+/// in front; this host comes last. PRRTE has the bits of the networks' masks behind its port.
 fn addresses(text: &str) -> Option<Vec<SocketAddr>> {
     let (port, uri) = text.split_once(' ').unwrap_or((text, ""));
     let port: u16 = port.parse().ok()?;
     let mut all: Vec<IpAddr> = Vec::new();
     for part in uri.split(';') {
         let Some((_, hosts)) = part.split_once("://") else { continue };
-        let hosts = hosts.rsplit_once(':').map_or(hosts, |(hosts, _)| hosts);
+        let mut inside = false;
+        let ends = |c: char| {
+            inside = (inside || c == '[') && c != ']';
+            c == ':' && !inside
+        };
+        let hosts = hosts.split(ends).next().unwrap_or_default();
         let ip = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         let parsed = hosts.split(',').filter_map(ip);
         all.extend(parsed);
@@ -217,6 +222,10 @@ mod tests {
         let uri = "77 12.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://[fd00::1],[fd00::2]:5001";
         let wanted = ["10.0.0.1:77", "10.1.0.1:77", "[fd00::1]:77", "[fd00::2]:77", "127.0.0.1:77"];
         assert_eq!(addresses(uri), Some(text(&wanted)));
+        let prrte =
+            "77 prterun-n0-9@0.0;tcp://10.0.0.1,10.1.0.1:5000:24,8;tcp6://[fd00::1]:5001:64";
+        let wanted = ["10.0.0.1:77", "10.1.0.1:77", "[fd00::1]:77", "127.0.0.1:77"];
+        assert_eq!(addresses(prrte), Some(text(&wanted)));
         assert_eq!(addresses("77"), Some(text(&["127.0.0.1:77"])));
         assert_eq!(addresses("77 nonsense;tcp://;x://:"), Some(text(&["127.0.0.1:77"])));
         assert_eq!(addresses("seven"), None);

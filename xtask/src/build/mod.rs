@@ -43,7 +43,7 @@ pub const COMPONENTS: [Component; 2] = [
     },
     Component {
         name: "mca_errmgr_correlated",
-        sources: &["errmgr_"],
+        sources: &["errmgr_", "orte_"],
         rust: false,
         library: "libopen-rte.so",
         functions: &[],

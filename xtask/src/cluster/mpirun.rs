@@ -155,8 +155,9 @@ impl Job<'_> {
         let mut line: Vec<OsString> = match &self.options.restart {
             Some(folder) => {
                 let again = self.options.again.then(|| "--again".into());
-                let words = [rustbtl(), "restart".into()].into_iter().chain(again);
-                words.chain([folder.into(), "--".into()]).collect()
+                let mpirun = ["--mpirun".into(), program(self.options)];
+                let words = [rustbtl(self.options), "restart".into()].into_iter();
+                words.chain(again).chain(mpirun).chain([folder.into(), "--".into()]).collect()
             }
             None => vec![program(self.options)],
         };
@@ -167,7 +168,7 @@ impl Job<'_> {
 
     /// The command that takes a line of the whole job.
     pub fn checkpoint(&self) -> Vec<OsString> {
-        vec![rustbtl(), "checkpoint".into(), "--all".into(), "--wait".into()]
+        vec![rustbtl(self.options), "checkpoint".into(), "--all".into(), "--wait".into()]
     }
 
     /// Starts a command in the first node, in the folder, on the descriptors and with the signal
@@ -202,7 +203,10 @@ impl Job<'_> {
     }
 }
 
-/// Our own command, beside the components.
-fn rustbtl() -> OsString {
-    paths::mca().join("rustbtl").into()
+/// Our own command: beside the components, or where Open MPI was installed with it.
+fn rustbtl(options: &Options) -> OsString {
+    match &options.openmpi {
+        Some(prefix) => prefix.join("bin/rustbtl").into(),
+        None => paths::mca().join("rustbtl").into(),
+    }
 }

@@ -40,7 +40,7 @@ impl Victim {
     /// Sends it SIGKILL; false if there is no such process (any more).
     pub fn kill(self) -> bool {
         let pid = match self {
-            Victim::Mpirun => find(|pid| is(pid, "mpirun", "")),
+            Victim::Mpirun => find(|pid| is(pid, "mpirun", "") || is(pid, "prterun", "")),
             Victim::Coordinator => find(|pid| is(pid, "rustbtl", "coordinator")),
             // A guardian starts it as /proc/self/exe.
             Victim::Agent => find(|pid| is(pid, "rustbtl", "agent") || is(pid, "exe", "agent")),

@@ -45,6 +45,10 @@ pub struct Options {
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
     #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
     trees: Option<Option<Version>>,
+    /// Without Open MPI built with rustbtl in it, which takes 8 minutes and network where that was
+    /// not done before
+    #[arg(long, conflicts_with_all = ["fast", "trees"])]
+    no_trees: bool,
 }
 
 /// Runs the tests; fails if one fails.
@@ -83,6 +87,10 @@ pub fn run(options: &Options) -> Result<()> {
             local_storage::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
+            // What is wanted of a tree is said with --trees.
+            if options.only.is_none() && !options.no_trees {
+                trees::some(&mut summary);
+            }
         }
     }
     if summary.finish() { Ok(()) } else { fail!("some tests failed") }

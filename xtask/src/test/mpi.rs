@@ -53,6 +53,11 @@ pub fn run(summary: &mut Summary, with_component: bool) {
 
 /// The same, in the tier that has begun.
 pub fn run_over(summary: &mut Summary, over: &Over) {
+    run_some(summary, over, |_| true);
+}
+
+/// Only the programs whose name is wanted.
+pub fn run_some(summary: &mut Summary, over: &Over, wanted: impl Fn(&str) -> bool) {
     let sources = match sources() {
         Ok(sources) => sources,
         Err(failure) => {
@@ -63,7 +68,7 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
     for source in sources {
         let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let header = Header::read(&fs::read_to_string(&source).unwrap_or_default());
-        if header.is_library {
+        if header.is_library || !wanted(&name) {
             continue;
         }
         // With `--only`, what was compiled before is good enough.

@@ -87,7 +87,7 @@ pub fn endless(shape: Shape, scratch: &Scratch, with_lines: bool) -> Result<Job>
     Ok(if with_lines { lives::with_lines(job, &lives::lines_folder(scratch)?) } else { job })
 }
 
-/// Nothing of the job outlives it.
+/// No process of the job is left on any node.
 pub fn must_be_clean(outcome: &Outcome) -> Result<()> {
     outcome.must(!outcome.said().contains("still running"), "something was left behind")
 }

@@ -131,6 +131,12 @@ impl Places {
     }
 }
 
+/// Was it built before, from whatever state of our sources?
+pub fn was_built(version: Version) -> bool {
+    let places = Places::new(version, version.default_link());
+    places.is_ok_and(|places| places.key_file("flags").exists())
+}
+
 /// Builds what has to be built and installs it.
 pub fn build(version: Version, link: Link) -> Result<Installed> {
     setup::install(&PACKAGES)?;
@@ -155,10 +161,13 @@ pub fn build(version: Version, link: Link) -> Result<Installed> {
         make(&places.build, &["install"], "install")
     })?;
     let key = combined(&[&key, &prepared.flags_key]);
+    let parts = parts(version);
     places.step("flags", &key, || {
-        make(&places.build.join(prepare::COMPONENT), &["mostlyclean"], "clean")
+        parts.iter().try_for_each(|part| {
+            make(&places.build.join(part.component), &["mostlyclean"], "clean")
+        })
     })?;
-    component(&places, link)?;
+    parts.iter().try_for_each(|part| component(&places, link, part))?;
     let installed = Installed { prefix: places.prefix };
     check_listed(&installed)?;
     Ok(installed)
@@ -171,14 +180,31 @@ fn configure(places: &Places, arguments: &[String]) -> Result<()> {
     logged(&mut configure, &places.build, "configure")
 }
 
-/// Builds and installs our component alone: quick when nothing of it has changed.
-fn component(places: &Places, link: Link) -> Result<()> {
-    let folder = places.build.join(prepare::COMPONENT);
+/// A component of ours, and the library that it is in when components are not files.
+struct Part {
+    component: &'static str,
+    folder: &'static str,
+    library: &'static str,
+}
+
+fn parts(version: Version) -> [Part; 2] {
+    let vprotocol = Part { component: prepare::COMPONENT, folder: "ompi", library: "libmpi.la" };
+    let (folder, library) = match version {
+        Version::V41 => ("orte", "libopen-rte.la"),
+        Version::V50 => ("3rd-party/prrte/src", "libprrte.la"),
+    };
+    [vprotocol, Part { component: prepare::errmgr(version), folder, library }]
+}
+
+/// Builds and installs a component of ours alone: quick when nothing of it has changed.
+fn component(places: &Places, link: Link, part: &Part) -> Result<()> {
+    let folder = places.build.join(part.component);
     make(&folder, &[], "component")?;
-    if link == Link::Static {
-        let ompi = places.build.join("ompi");
-        make(&ompi, &["libmpi.la"], "libmpi")?;
-        make(&ompi, &["install-libLTLIBRARIES"], "libmpi-install")?;
+    // PRRTE's components are in its library whatever Open MPI's own are.
+    if link == Link::Static || part.folder.contains("prrte") {
+        let whole = places.build.join(part.folder);
+        make(&whole, &[part.library], "library")?;
+        make(&whole, &["install-libLTLIBRARIES"], "library-install")?;
     }
     make(&folder, &["install"], "component-install")
 }

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::error::Result;
 
-pub use autotools::{Installed, build};
+pub use autotools::{Installed, build, was_built};
 
 /// The command line of `cargo xtask ompi-tree`.
 #[derive(Args)]

@@ -11,8 +11,13 @@ use crate::paths;
 /// The component's folder in a tree.
 pub const COMPONENT: &str = "ompi/mca/vprotocol/correlated";
 
-/// The other component's, in a tree with ORTE.
-const ERRMGR: &str = "orte/mca/errmgr/correlated";
+/// The other component's, of mpirun and its daemons.
+pub fn errmgr(version: Version) -> &'static str {
+    match version {
+        Version::V41 => "orte/mca/errmgr/correlated",
+        Version::V50 => "3rd-party/prrte/src/mca/errmgr/correlated",
+    }
+}
 
 /// What was put into the tree.
 pub struct Prepared {
@@ -47,18 +52,32 @@ fn files(version: Version) -> Result<Files> {
     for folder in ["config", "ompi"] {
         files.add_folder(Path::new(folder), &snippets.join(folder))?;
     }
-    add_glue(&mut files, component, "vprotocol", &rust)?;
-    if version == Version::V41 {
-        // 5.0 has no ORTE.
-        files.add_folder(Path::new("orte"), &snippets.join("orte"))?;
-        add_glue(&mut files, Path::new(ERRMGR), "errmgr", &[])?;
-    }
+    add_glue(&mut files, component, &VPROTOCOL, &rust)?;
+    let (glue, from, to) = match version {
+        Version::V41 => (&ORTE, "orte", "orte"),
+        Version::V50 => (&PRRTE, "prrte", "3rd-party/prrte"),
+    };
+    files.add_folder(Path::new(to), &snippets.join(from))?;
+    add_glue(&mut files, Path::new(errmgr(version)), glue, &[])?;
     Ok(files)
 }
 
-/// The files of glue-c for a component of the framework, and lists of them.
-fn add_glue(files: &mut Files, to: &Path, framework: &str, rust: &[PathBuf]) -> Result<()> {
-    let glue = glue(framework)?;
+/// Which files of glue-c belong to a component.
+struct Belongs {
+    /// Beginnings of the names of C files.
+    starts: &'static [&'static str],
+    /// Headers whose name has no `_` are shared.
+    shared: bool,
+    framework: &'static str,
+}
+
+const VPROTOCOL: Belongs = Belongs { starts: &["vprotocol"], shared: true, framework: "vprotocol" };
+const ORTE: Belongs = Belongs { starts: &["errmgr", "orte"], shared: false, framework: "errmgr" };
+const PRRTE: Belongs = Belongs { starts: &["errmgr", "prrte"], shared: false, framework: "errmgr" };
+
+/// The files of glue-c for a component, and lists of them.
+fn add_glue(files: &mut Files, to: &Path, belongs: &Belongs, rust: &[PathBuf]) -> Result<()> {
+    let glue = glue(belongs)?;
     for file in glue.c.iter().chain(&glue.help) {
         files.add_file(to.join(file), &paths::root().join("glue-c").join(file))?;
     }
@@ -72,18 +91,18 @@ struct Glue {
     help: Vec<String>,
 }
 
-fn glue(framework: &str) -> Result<Glue> {
+fn glue(belongs: &Belongs) -> Result<Glue> {
     let folder = paths::root().join("glue-c");
     let entries = fs::read_dir(&folder).context(|| folder.display().to_string())?;
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names.collect();
     names.sort();
     let is_c = |name: &&String| {
-        let shared = framework == "vprotocol" && name.ends_with(".h") && !name.contains('_');
-        let own = name.starts_with(framework);
+        let shared = belongs.shared && name.ends_with(".h") && !name.contains('_');
+        let own = belongs.starts.iter().any(|start| name.starts_with(start));
         shared || own && (name.ends_with(".c") || name.ends_with(".h"))
     };
-    let is_help = |name: &&String| name.starts_with(&format!("help-mca-{framework}-"));
+    let is_help = |name: &&String| name.starts_with(&format!("help-mca-{}-", belongs.framework));
     Ok(Glue {
         c: names.iter().filter(is_c).cloned().collect(),
         help: names.iter().filter(is_help).cloned().collect(),

@@ -1,6 +1,6 @@
 /*
- * The MCA component of framework errmgr: in mpirun and orteds it has a guardian started in place
- * of each rank's program, and in mpirun a coordinator for the job.
+ * The MCA component of ORTE's framework errmgr: in mpirun and orteds it has a guardian started in
+ * place of each rank's program, and in mpirun a coordinator for the job.
  *
  * It declines unless protection is wanted: then everything is stock Open MPI. In mpirun it wraps
  * the component default_hnp, whose module does all of the framework's work; in an orted it only
@@ -17,12 +17,9 @@
 #include "opal/mca/base/base.h"
 #include "opal/mca/base/mca_base_component_repository.h"
 #include "opal/mca/installdirs/installdirs.h"
-#include "opal/util/argv.h"
 #include "opal/util/show_help.h"
 #include "orte/mca/errmgr/base/base.h"
 #include "orte/mca/errmgr/base/errmgr_private.h"
-#include "orte/util/proc_info.h"
-#include "orte/util/show_help.h"
 
 static int component_register(void);
 static int component_open(void);
@@ -146,6 +143,32 @@ static int component_open(void)
 static int component_close(void)
 {
     return ORTE_SUCCESS;
+}
+
+bool mca_errmgr_correlated_job_is_wanted(orte_job_t *job)
+{
+    (void) job;
+    return true; /* otherwise this component was not opened */
+}
+
+void mca_errmgr_correlated_job_is_guarded(orte_job_t *job)
+{
+    (void) job; /* all are, by the fork agent */
+}
+
+void mca_errmgr_correlated_end_job(orte_job_t *job)
+{
+    /* Processes that mpirun itself ends are no failures: the exit code is 0. As after Ctrl-C,
+     * nobody has to be told of them. */
+    orte_job_term_ordered = true;
+    orte_plm.terminate_job(job->jobid);
+}
+
+void mca_errmgr_correlated_refuse_job(orte_job_t *job)
+{
+    ORTE_UPDATE_EXIT_STATUS(ORTE_ERROR_DEFAULT_EXIT_CODE);
+    job->state = ORTE_JOB_STATE_FAILED_TO_START;
+    ORTE_ACTIVATE_JOB_STATE(job, ORTE_JOB_STATE_SILENT_ABORT);
 }
 
 static int module_init(void)

@@ -1,0 +1,130 @@
+/*
+ * The MCA component of PRRTE's framework errmgr (Open MPI 5.0): in mpirun it gives a job that is to
+ * be protected a coordinator, and has its programs started by guardians ("exec agent").
+ *
+ * Whether a job is to be protected is only known when it comes. So the component is always chosen
+ * in mpirun; it wraps the component dvm, whose module does all of the framework's work, and does
+ * nothing more unless a job wants it. Other nodes' daemons hear of guardians with the job.
+ */
+#include "errmgr_correlated.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/mca/base/pmix_base.h"
+#include "src/mca/base/pmix_mca_base_component_repository.h"
+#include "src/mca/errmgr/base/base.h"
+#include "src/mca/errmgr/base/errmgr_private.h"
+#include "src/mca/prteinstalldirs/prteinstalldirs.h"
+#include "src/util/attr.h"
+
+static int component_query(pmix_mca_base_module_t **module, int *priority);
+
+__attribute__((visibility("default")))
+prte_errmgr_base_component_t prte_mca_errmgr_correlated_component = {
+    .base_version = {
+        PRTE_ERRMGR_BASE_VERSION_3_0_0,
+        .pmix_mca_component_name = "correlated",
+        PMIX_MCA_BASE_MAKE_VERSION(component, 0, 1, 0),
+        .pmix_mca_query_component = component_query,
+    },
+};
+
+/* dvm's, and ours: the same but for init and finalize. */
+static prte_errmgr_base_module_t *stock_module = NULL;
+static prte_errmgr_base_module_t module;
+
+const char *mca_errmgr_correlated_program(void)
+{
+    static char path[PRTE_PATH_MAX + sizeof("/rustbtl")];
+    const char *given = mca_errmgr_correlated_params.command;
+    if (NULL != given && '\0' != given[0]) {
+        return given;
+    }
+    snprintf(path, sizeof(path), "%s/rustbtl", prte_install_dirs.bindir);
+    return path;
+}
+
+bool mca_errmgr_correlated_job_is_wanted(prte_job_t *job)
+{
+    prrte_correlated_values_of(job);
+    mca_errmgr_correlated_register_params();
+    return mca_errmgr_correlated_wanted();
+}
+
+void mca_errmgr_correlated_job_is_guarded(prte_job_t *job)
+{
+    char *agent = NULL;
+    if (0 <= asprintf(&agent, "%s guardian", mca_errmgr_correlated_program())) {
+        (void) prte_set_attribute(&job->attributes, PRTE_JOB_EXEC_AGENT, PRTE_ATTR_GLOBAL, agent,
+                                  PMIX_STRING);
+        free(agent);
+    }
+    for (int i = 0; i < job->apps->size; i++) {
+        prte_app_context_t *app = pmix_pointer_array_get_item(job->apps, i);
+        if (NULL != app) {
+            /* Not in a file of the session that images would have to find again. */
+            PMIX_SETENV_COMPAT("PMIX_MCA_gds", "hash", true, &app->env);
+        }
+    }
+}
+
+void mca_errmgr_correlated_end_job(prte_job_t *job)
+{
+    (void) prte_plm.terminate_job(job->nspace);
+}
+
+void mca_errmgr_correlated_refuse_job(prte_job_t *job)
+{
+    job->exit_code = PRTE_ERROR_DEFAULT_EXIT_CODE;
+    PRTE_ACTIVATE_JOB_STATE(job, PRTE_JOB_STATE_FAILED_TO_START);
+}
+
+static int module_init(void)
+{
+    int rc = stock_module->init();
+    if (PRTE_SUCCESS == rc) {
+        rc = mca_errmgr_correlated_launch_open();
+    }
+    return PRTE_SUCCESS == rc ? mca_errmgr_correlated_loss_open() : rc;
+}
+
+static int module_finalize(void)
+{
+    mca_errmgr_correlated_launch_close();
+    return stock_module->finalize();
+}
+
+static int component_query(pmix_mca_base_module_t **chosen, int *priority)
+{
+    pmix_mca_base_component_list_item_t *item;
+    *chosen = NULL;
+    *priority = -1;
+    if (!PRTE_PROC_IS_MASTER) {
+        return PRTE_ERROR;
+    }
+    PMIX_LIST_FOREACH(item, &prte_errmgr_base_framework.framework_components,
+                      pmix_mca_base_component_list_item_t) {
+        const pmix_mca_base_component_t *component = item->cli_component;
+        pmix_mca_base_module_t *found = NULL;
+        int rank = 0;
+        if (0 != strcmp("dvm", component->pmix_mca_component_name)
+            || NULL == component->pmix_mca_query_component
+            || PRTE_SUCCESS != component->pmix_mca_query_component(&found, &rank)
+            || NULL == found) {
+            continue;
+        }
+        /* Otherwise it is unloaded when we are chosen. */
+        pmix_mca_base_component_repository_retain_component("errmgr", "dvm");
+        stock_module = (prte_errmgr_base_module_t *) found;
+        module = *stock_module;
+        module.init = module_init;
+        module.finalize = module_finalize;
+        *chosen = (pmix_mca_base_module_t *) &module;
+        *priority = rank + 10;
+        return PRTE_SUCCESS;
+    }
+    return PRTE_ERROR;
+}

@@ -1,0 +1,117 @@
+//! Jobs of an Open MPI that was built with rustbtl lose a program, a node or everything, and go on.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+use crate::paths;
+use crate::test::job::Job;
+use crate::test::lives::{self, RING, Shape};
+use crate::test::mpi::{self, Over};
+use crate::test::node_loss::must_be_clean;
+use crate::test::scratch::Scratch;
+use crate::test::summary::Summary;
+use crate::tree::Installed;
+
+/// It waits half-way for what is to happen, on a machine of any speed.
+const ITERATIONS: u64 = 200;
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// What happens to whom, in a job of which shape, once its first line is complete.
+const SURVIVED: [(&str, Shape, &[&str]); 3] = [
+    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"]),
+    ("a node is killed: 3 × 2", (3, 2), &["--kill-node-after-line", "1@1"]),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"]),
+];
+
+/// Runs them all.
+pub fn run(summary: &mut Summary, tree: &Installed) {
+    summary.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
+    for (title, shape, faults) in &SURVIVED {
+        summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+    }
+}
+
+/// The quick part of it.
+pub fn run_one(summary: &mut Summary, tree: &Installed) {
+    for (title, shape, faults) in &SURVIVED[1..2] {
+        summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+    }
+}
+
+/// The ring with a hash, which a gate can hold.
+fn ring((nodes, ppn): Shape, tree: &Installed, scratch: &Scratch) -> Result<Job> {
+    let source = paths::root().join("tests/lines/hash_ring.c");
+    let program = mpi::compile_over(&source, &Over::Tree(tree))?.display().to_string();
+    lives::open_gate(scratch, lives::GATE_OPEN)?;
+    let gate = lives::gate(scratch).display().to_string();
+    let words = [program, ITERATIONS.to_string(), "20000".into(), gate];
+    let mut job = of_tree(Job::new(nodes, ppn, &words), tree);
+    job.folder = scratch.0.clone();
+    Ok(job)
+}
+
+fn of_tree(job: Job, tree: &Installed) -> Job {
+    job.with(&["--openmpi", &tree.prefix.display().to_string()])
+}
+
+/// Some ranks go back, the others go on, and the answer is the same.
+fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("tree-recovery")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let job = ring(shape, tree, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    lives::open_gate(&scratch, ITERATIONS / 2)?;
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| open_when_back(&lines, &scratch));
+        lives::protected(job, &lines).with(faults).run()
+    })?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let broken = outcome.stderr.contains(": killed ") || outcome.stderr.contains(": cut ");
+    outcome.must(broken, "nothing broke in time")?;
+    let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
+    outcome.must(back > 0, "no set went back")?;
+    must_be_clean(&outcome)
+}
+
+/// Lets the job go on when a set has gone back, or when it is too late for that.
+fn open_when_back(lines: &Path, scratch: &Scratch) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !lives::events(lines)?.contains("\"event\":\"back\"") && Instant::now() < end {
+        thread::sleep(Duration::from_millis(20));
+    }
+    lives::open_gate(scratch, lives::GATE_OPEN)
+}
+
+/// SIGKILL for all processes of all nodes; the job goes on from its line on the same nodes and as
+/// one node.
+fn killed_altogether(tree: &Installed) -> Result<()> {
+    let scratch = Scratch::new("tree-restart")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let job = ring((2, 2), tree, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    lives::open_gate(&scratch, ITERATIONS / 2)?;
+    let faults = ["--checkpoint-at", "0.3", "--kill-all-after", "0.3"];
+    let outcome = lives::with_lines(job, &lines).with(&faults).run()?;
+    outcome.must(outcome.stdout.contains("is complete"), "the line is not complete")?;
+    outcome.must(outcome.code == 137, "the job should have been killed in the middle")?;
+    lives::open_gate(&scratch, lives::GATE_OPEN)?;
+    for shape in [(2, 2), (1, 4)] {
+        started_again(tree, shape, &lines, &scratch, &known)?;
+    }
+    Ok(())
+}
+
+fn started_again(
+    tree: &Installed,
+    shape: Shape,
+    lines: &Path,
+    scratch: &Scratch,
+    known: &str,
+) -> Result<()> {
+    let outcome = of_tree(lives::restart(shape, lines, scratch), tree).run()?;
+    RING.must_answer(&outcome, scratch, known)?;
+    must_be_clean(&outcome)
+}
