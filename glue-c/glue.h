@@ -168,6 +168,9 @@ enum rustbtl_pvar {
 typedef struct rustbtl_glue {
     /* An operation is complete: its fields are filled. No lock is held; may call back into Rust. */
     void (*complete)(rustbtl_operation_t *op);
+    /* The same for an operation in a request, from the program's thread, where there are no others,
+     * if nothing can call back into Rust meanwhile. 0: something could, nothing has happened. */
+    int32_t (*complete_now)(rustbtl_operation_t *op);
     /* Packed bytes [offset, offset + bytes) of a send's memory to `into`. */
     void (*pack)(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
     /* The reverse, for a receive. */
@@ -198,7 +201,7 @@ typedef struct rustbtl_glue {
     void (*fenced)(void);
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 120, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 128, "mirrored in component/src/glue.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 

@@ -52,6 +52,7 @@ int mca_vprotocol_correlated_publish(const uint8_t *card, size_t bytes);
 
 /* The functions behind rustbtl_glue_t. */
 void rustbtl_glue_complete(rustbtl_operation_t *op);
+int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op);
 void rustbtl_glue_pack(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
 void rustbtl_glue_unpack(void *convertor, uint64_t offset, const uint8_t *from, uint64_t bytes);
 void rustbtl_glue_resolve(void *handle, uint32_t rank, rustbtl_name_t *name);
@@ -102,6 +103,10 @@ mca_vprotocol_correlated_request_t *
 mca_vprotocol_correlated_request_new(mca_vprotocol_correlated_kind_t kind, void *buffer,
                                      size_t count, ompi_datatype_t *datatype, int peer, int tag,
                                      ompi_communicator_t *comm, bool persistent);
+/* Receive into contiguous memory: a new request, which may be complete already. */
+int mca_vprotocol_correlated_request_receive(void *buffer, size_t count,
+                                             const ompi_datatype_t *datatype, int source, int tag,
+                                             ompi_communicator_t *comm, ompi_request_t **handle);
 /* Hand it to the engine; on success it may be complete already. */
 int mca_vprotocol_correlated_request_post(mca_vprotocol_correlated_request_t *request);
 /* The same for a message that a probe has claimed. */

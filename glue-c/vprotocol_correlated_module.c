@@ -124,6 +124,7 @@ mca_pml_base_module_t mca_vprotocol_correlated_pml = {
 
 static const rustbtl_glue_t glue = {
     .complete = rustbtl_glue_complete,
+    .complete_now = rustbtl_glue_complete_now,
     .pack = rustbtl_glue_pack,
     .unpack = rustbtl_glue_unpack,
     .resolve = rustbtl_glue_resolve,

@@ -58,6 +58,10 @@ int mca_vprotocol_correlated_irecv(void *buffer, size_t count, ompi_datatype_t *
                                    int source, int tag, ompi_communicator_t *comm,
                                    ompi_request_t **handle)
 {
+    if (OPAL_LIKELY(correlated_contiguous(datatype, count))) {
+        return mca_vprotocol_correlated_request_receive(buffer, count, datatype, source, tag, comm,
+                                                        handle);
+    }
     return receive(buffer, count, datatype, source, tag, comm, false, handle);
 }
 

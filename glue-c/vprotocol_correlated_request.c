@@ -50,15 +50,20 @@ void mca_vprotocol_correlated_requests_close(void)
     OBJ_DESTRUCT(&free_requests);
 }
 
+static inline mca_vprotocol_correlated_request_t *request_get(void)
+{
+    opal_free_list_item_t *item = mca_vprotocol_correlated_threads
+                                      ? opal_free_list_get_mt(&free_requests)
+                                      : opal_free_list_get_st(&free_requests);
+    return (mca_vprotocol_correlated_request_t *) item;
+}
+
 mca_vprotocol_correlated_request_t *
 mca_vprotocol_correlated_request_new(mca_vprotocol_correlated_kind_t kind, void *buffer,
                                      size_t count, ompi_datatype_t *datatype, int peer, int tag,
                                      ompi_communicator_t *comm, bool persistent)
 {
-    opal_free_list_item_t *item = mca_vprotocol_correlated_threads
-                                      ? opal_free_list_get_mt(&free_requests)
-                                      : opal_free_list_get_st(&free_requests);
-    mca_vprotocol_correlated_request_t *request = (mca_vprotocol_correlated_request_t *) item;
+    mca_vprotocol_correlated_request_t *request = request_get();
     if (OPAL_UNLIKELY(NULL == request)) {
         return NULL;
     }
@@ -160,17 +165,60 @@ static int request_prepare(mca_vprotocol_correlated_request_t *request)
                                                           &request->convertor);
 }
 
-/* Results of a complete operation into the request's status. */
-static void request_fill(mca_vprotocol_correlated_request_t *request)
+/* Results of a receive into the request's status. */
+static inline void request_received(mca_vprotocol_correlated_request_t *request)
 {
     ompi_status_public_t *status = &request->ompi.req_status;
+    correlated_status(status, &request->op);
+    status->MPI_ERROR = OPAL_UNLIKELY(request->op.outcome & RUSTBTL_TRUNCATED) ? MPI_ERR_TRUNCATE
+                                                                               : MPI_SUCCESS;
+}
+
+/* The same for any operation. */
+static void request_fill(mca_vprotocol_correlated_request_t *request)
+{
     if (CORRELATED_RECEIVE == request->kind) {
-        correlated_status(status, &request->op);
-        status->MPI_ERROR =
-            (request->op.outcome & RUSTBTL_TRUNCATED) ? MPI_ERR_TRUNCATE : MPI_SUCCESS;
+        request_received(request);
     } else if (OPAL_UNLIKELY(CORRELATED_BUFFERED == request->kind)) {
         mca_pml_base_bsend_request_free(request->buffer);
     }
+}
+
+int mca_vprotocol_correlated_request_receive(void *buffer, size_t count,
+                                             const ompi_datatype_t *datatype, int source, int tag,
+                                             ompi_communicator_t *comm, ompi_request_t **handle)
+{
+    mca_vprotocol_correlated_request_t *request = request_get();
+    if (OPAL_UNLIKELY(NULL == request)) {
+        return OMPI_ERR_OUT_OF_RESOURCE;
+    }
+    OMPI_REQUEST_INIT(&request->ompi, false);
+    request->ompi.req_state = OMPI_REQUEST_ACTIVE;
+    request->ompi.req_mpi_object.comm = comm;
+    request->kind = CORRELATED_RECEIVE;
+    request->tag = tag;
+    request->datatype = NULL;
+    request->uses_convertor = false;
+    correlated_operation(&request->op, RUSTBTL_IN_REQUEST, buffer, count, datatype);
+    /* With threads it may be complete before we hear of it. */
+    request->references = 2;
+    request->comm = comm;
+    OBJ_RETAIN(comm);
+    *handle = &request->ompi;
+    int32_t outcome = rustbtl_receive(&request->op, correlated_comm(comm), source, tag);
+    if (RUSTBTL_PENDING == outcome) {
+        return OMPI_SUCCESS;
+    }
+    OBJ_RELEASE(request->comm);
+    request->comm = NULL;
+    request->references = 1;
+    if (OPAL_UNLIKELY(RUSTBTL_DONE != outcome)) {
+        mca_vprotocol_correlated_request_drop(request);
+        return mca_vprotocol_correlated_error(outcome);
+    }
+    request_received(request);
+    request->ompi.req_complete = REQUEST_COMPLETED;
+    return OMPI_SUCCESS;
 }
 
 /* What the engine answered to a post. `request` holds a reference for the engine. */
@@ -267,6 +315,28 @@ void rustbtl_glue_complete(rustbtl_operation_t *op)
     ompi_request_complete(&request->ompi, true);
     mca_vprotocol_correlated_request_drop(request);
     OBJ_RELEASE(comm);
+}
+
+int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op)
+{
+    mca_vprotocol_correlated_request_t *request = of_operation(op);
+    ompi_communicator_t *comm = request->comm;
+    /* Callbacks, and whatever is destroyed with the last reference, come back into Rust. */
+    if (NULL != request->ompi.req_complete_cb || CORRELATED_BUFFERED == request->kind
+        || 1 == request->references || 1 == ((opal_object_t *) comm)->obj_reference_count) {
+        return 0;
+    }
+    request_fill(request);
+    request->comm = NULL;
+    OBJ_RELEASE(comm);
+    /* As ompi_request_complete, but that no other thread looks at it. */
+    void *waits = (void *) request->ompi.req_complete;
+    request->ompi.req_complete = REQUEST_COMPLETED;
+    if (REQUEST_PENDING != waits) {
+        wait_sync_update((ompi_wait_sync_t *) waits, 1, request->ompi.req_status.MPI_ERROR);
+    }
+    request->references--;
+    return 1;
 }
 
 int mca_vprotocol_correlated_request_finish(mca_vprotocol_correlated_request_t *request,

@@ -1,6 +1,7 @@
 //! TCP sockets that never block, and epoll.
 
 use super::{OsError, errno, errno_text};
+use core::ptr::NonNull;
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -154,15 +155,46 @@ pub fn receive(stream: &TcpStream, into: &mut [u8]) -> Io {
         let got = unsafe {
             libc::recv(stream.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
         };
-        match got {
-            1.. => return Io::Done(got as usize),
-            0 => return Io::End,
-            _ => match errno() {
-                libc::EAGAIN => return Io::WouldBlock,
-                libc::EINTR => {}
-                code => return Io::Broken(code),
-            },
+        if let Some(io) = outcome_of_read(got) {
+            return io;
         }
+    }
+}
+
+/// Read what is there: `bytes` bytes to `into`, what comes behind them to `rest`.
+///
+/// # Safety
+/// `into` is writable for `bytes` bytes, and no part of `rest`.
+pub unsafe fn receive_at(
+    stream: &TcpStream,
+    into: NonNull<u8>,
+    bytes: usize,
+    rest: &mut [u8],
+) -> Io {
+    let parts = [
+        libc::iovec { iov_base: into.as_ptr().cast(), iov_len: bytes },
+        libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
+    ];
+    loop {
+        // SAFETY: both parts are writable; the socket never blocks.
+        let got = unsafe { libc::readv(stream.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
+        if let Some(io) = outcome_of_read(got) {
+            return io;
+        }
+    }
+}
+
+/// `None`: interrupted, try again.
+#[inline]
+fn outcome_of_read(got: isize) -> Option<Io> {
+    match got {
+        1.. => Some(Io::Done(got as usize)),
+        0 => Some(Io::End),
+        _ => match errno() {
+            libc::EAGAIN => Some(Io::WouldBlock),
+            libc::EINTR => None,
+            code => Some(Io::Broken(code)),
+        },
     }
 }
 

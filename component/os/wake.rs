@@ -29,14 +29,14 @@ impl Wake {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Sleep until it is rung, `other` is readable or has ended, or the time is over (in
-    /// milliseconds; -1: never).
-    pub fn wait(&self, other: RawFd, timeout_ms: i32) {
+    /// Sleep until it is rung, one of the `others` (negative: none) is readable or has ended, or
+    /// the time is over (in milliseconds; -1: never).
+    pub fn wait(&self, others: [RawFd; 2], timeout_ms: i32) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut both = [entry(self.0.as_raw_fd()), entry(other)];
-        // SAFETY: two valid entries.
-        let ready = unsafe { libc::poll(both.as_mut_ptr(), 2, timeout_ms) };
-        if ready > 0 && both[0].revents != 0 {
+        let mut all = [entry(self.0.as_raw_fd()), entry(others[0]), entry(others[1])];
+        // SAFETY: three valid entries.
+        let ready = unsafe { libc::poll(all.as_mut_ptr(), 3, timeout_ms) };
+        if ready > 0 && all[0].revents != 0 {
             let mut count = 0u64;
             // SAFETY: eight writable bytes.
             unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
@@ -56,10 +56,10 @@ mod tests {
         wake.ring();
         wake.ring();
         let start = std::time::Instant::now();
-        wake.wait(other.0.as_raw_fd(), 60_000);
+        wake.wait([other.0.as_raw_fd(), -1], 60_000);
         assert!(start.elapsed().as_secs() < 30);
         let start = std::time::Instant::now();
-        wake.wait(other.0.as_raw_fd(), 20);
+        wake.wait([other.0.as_raw_fd(), -1], 20);
         assert!(start.elapsed().as_millis() >= 15);
     }
 }

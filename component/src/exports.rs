@@ -3,7 +3,7 @@
 use crate::glue::*;
 use crate::idle;
 use crate::operation::Op;
-use crate::process::{Entered, Unposted, is_installed, shared};
+use crate::process::{Entered, is_installed, shared};
 use crate::record::ATTENTION;
 use crate::start::{self, Started};
 use crate::{checkpoint, finish, questions, report, summary};
@@ -243,17 +243,17 @@ pub unsafe extern "C" fn rustbtl_receive(
     if ATTENTION.load(Ordering::Relaxed) != 0 {
         return receive_with_attention(process, op, (comm, from, tag), plain_tag);
     }
-    if !op.on_stack()
-        && op.convertor().is_none()
-        && process.receive_unposted((comm, from, tag), &mut op, false) == Unposted::Done
-    {
-        shared.deliver(process);
-        return DONE;
+    let on_stack = op.on_stack();
+    let mut code = DONE;
+    if on_stack || op.convertor().is_some() || !process.glance((comm, from, tag), &mut op) {
+        let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
+        process.host.push();
+        code = received(outcome, &mut op);
     }
-    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
-    process.host.push();
-    let code = received(outcome, &mut op);
-    shared.deliver(process);
+    // Callbacks of other requests do not come out of a nonblocking receive, but of who waits.
+    if on_stack || shared.threads {
+        shared.deliver(process);
+    }
     code
 }
 

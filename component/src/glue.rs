@@ -163,6 +163,9 @@ const_assert_eq!(offset_of!(Job, threads), 52);
 pub struct Glue {
     /// An operation is complete. No lock may be held; calls back.
     pub complete: unsafe extern "C" fn(*mut Operation),
+    /// The same for an operation in a request that nobody wants to be called for; 0: it is not one,
+    /// nothing has happened. The program's thread, without others; does not call back.
+    pub complete_now: unsafe extern "C" fn(*mut Operation) -> i32,
     /// Packed bytes of a send's memory: convertor, offset, into, bytes.
     pub pack: unsafe extern "C" fn(*mut c_void, u64, *mut u8, u64),
     /// The reverse: convertor, offset, from, bytes.
@@ -200,7 +203,7 @@ pub struct Glue {
     pub fenced: unsafe extern "C" fn(),
 }
 
-const_assert_eq!(size_of::<Glue>(), 120);
+const_assert_eq!(size_of::<Glue>(), 128);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

@@ -67,6 +67,9 @@ pub struct Surroundings {
     burst: Burst,
     /// The message that is being sent may be copied later.
     copy_later: bool,
+    /// The program's thread is inside, and there are no others: C may be told of complete
+    /// operations at once.
+    pub tells_at_once: bool,
     /// Complete operations that C has not been told of.
     pub done: VecDeque<Op>,
     /// Frames of a checkpoint that the machine of the line has not seen.
@@ -106,6 +109,7 @@ impl Surroundings {
             gathered: Vec::new(),
             burst: Burst::default(),
             copy_later: false,
+            tells_at_once: !threads,
             done: VecDeque::with_capacity(256),
             line_frames: VecDeque::new(),
             incarnation: Incarnation(0),

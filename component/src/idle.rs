@@ -5,6 +5,7 @@ use crate::glue::{DONE, Glue, PENDING};
 use crate::operation::Op;
 use crate::os;
 use crate::process::{Shared, Unposted};
+use crate::record;
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
@@ -30,8 +31,9 @@ impl Idle {
     /// Must others of this node get the processor soon?
     #[inline]
     fn is_crowded(&self, glue: &Glue) -> bool {
+        // While outcomes are recorded, processes that are no ranks have a part in every message.
         // SAFETY: no arguments.
-        self.oversubscribed || unsafe { (glue.yields)() } != 0
+        self.oversubscribed || record::is_recording() || unsafe { (glue.yields)() } != 0
     }
 
     /// Looks before the first yield.
@@ -73,7 +75,7 @@ pub fn receive_unposted(
 ) -> bool {
     for _ in 0..LOOKS {
         let mut entered = shared.enter();
-        let outcome = entered.receive_unposted((comm, source, tag), op, true);
+        let outcome = entered.receive_unposted((comm, source, tag), op);
         let crowded = entered.idle.oversubscribed || entered.tcp_is_busy();
         let give_up = outcome == Unposted::Post || crowded;
         shared.deliver(entered);

@@ -14,20 +14,26 @@ use crate::lock::Lock;
 use crate::operation::Op;
 use crate::os::now_ns;
 use crate::record::ATTENTION;
+use crate::transports::tcp::Tcp;
 use crate::transports::{Incoming, Transport};
 use channels::Lost;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use rustbtl_fragments::engine::{Engine, FrameError, Source, TagMatch};
+use rustbtl_fragments::engine::{Engine, FrameError, Glance, Source, TagMatch};
 use rustbtl_fragments::ids::{CommId, PeerId};
 
 /// Frames taken from a transport in one call of Open MPI's progress.
 const FRAMES_MAX: usize = 64;
 /// Rounds between two looks at the clock.
 const SLOW_ROUNDS: u32 = 1024;
+/// Turns between two looks at sockets where each turn gives the processor away.
+const TCP_WAIT_CROWDED: u32 = 3;
 /// Looks at shared memory for each look at anything else.
 const BURST: u32 = 16;
+/// Frames that a nonblocking receive looks at before it is posted, at most.
+const GLANCES_MAX: u32 = 8;
 /// Receives that found their message at once between two looks at anything but shared memory.
 const UNPOSTED_MAX: u32 = 64;
 const SECOND: u64 = 1_000_000_000;
@@ -113,6 +119,13 @@ pub struct Process {
     lost: Vec<Lost>,
 }
 
+/// Outcome of [`Process::land`].
+enum Landing {
+    Nothing,
+    Begun,
+    Done,
+}
+
 /// Outcome of [`Process::receive_unposted`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unposted {
@@ -191,54 +204,132 @@ impl Process {
                 return;
             }
         }
+        // Between two turns the processor belongs to others, for milliseconds if they want it.
+        self.tcp_wait = self.tcp_wait.min(TCP_WAIT_CROWDED);
         self.look_around(1);
     }
 
-    /// Look for the message of a receive that is not posted, for a short time. If it is here or
-    /// comes now, nothing has to be put into a table and taken out again. `waits`: a blocking call;
-    /// any other only looks at the next frame.
+    /// A nonblocking receive looks whether its message is here already, and takes the messages of
+    /// receives that were posted before it. True: `op` is complete, nothing has to be posted. Not
+    /// while there is something to attend to.
     #[inline(always)]
-    pub fn receive_unposted(
+    pub fn glance(&mut self, envelope: (CommId, Source, TagMatch), op: &mut Op) -> bool {
+        let Some(shm) = &mut self.host.shm else { return false };
+        let Some(incoming) = shm.peek_here() else { return false };
+        self.receive_exact(incoming, envelope, op) || self.glance_further(envelope, op)
+    }
+
+    /// Is this frame the message of a receive that is not posted, without any ado?
+    #[inline(always)]
+    fn receive_exact(
         &mut self,
-        (comm, source, tag): (CommId, Source, TagMatch),
+        incoming: Incoming,
+        envelope: (CommId, Source, TagMatch),
         op: &mut Op,
-        waits: bool,
-    ) -> Unposted {
-        // Looked at each time: the process may have been restored since its call began.
-        if ATTENTION.load(Ordering::Relaxed) != 0 {
-            return Unposted::Post;
+    ) -> bool {
+        // SAFETY: the transport keeps the frame where it is until it is consumed.
+        let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
+        let begin = self.clock.begin();
+        let found = self.engine.receive_exact(&mut self.host, incoming.from, frame, envelope, op);
+        self.clock.end(begin);
+        let Some(status) = found else { return false };
+        if let Some(shm) = &mut self.host.shm {
+            shm.consume(incoming);
         }
-        for _ in 0..if waits { BURST } else { 1 } {
-            let Some(wanted) = self.engine.wants(comm, source, tag) else { return Unposted::Post };
-            let Some(shm) = &mut self.host.shm else { return Unposted::Post };
-            let Some(incoming) = shm.peek() else { continue };
+        op.fill(&status);
+        self.found_at_once();
+        true
+    }
+
+    #[inline(never)]
+    fn glance_further(&mut self, envelope: (CommId, Source, TagMatch), op: &mut Op) -> bool {
+        for _ in 0..GLANCES_MAX {
+            let Some(shm) = &mut self.host.shm else { return false };
+            let Some(incoming) = shm.peek_here() else { return false };
             // SAFETY: the transport keeps the frame where it is until it is consumed.
             let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
             let from = incoming.from;
-            if !waits && !self.engine.is_wanted(wanted, frame) {
-                return Unposted::Post;
-            }
             let begin = self.clock.begin();
-            let result = self.engine.on_frame_for(&mut self.host, from, frame, wanted, op);
+            let seen = self.engine.glance(&mut self.host, from, frame, envelope, op);
             self.clock.end(begin);
+            if seen == Ok(Glance::Left) {
+                return false;
+            }
             if let Some(shm) = &mut self.host.shm {
                 shm.consume(incoming);
             }
-            match result {
-                Ok(None) => {}
-                Ok(Some(status)) => {
+            match seen {
+                Ok(Glance::Received(status)) => {
                     op.fill(&status);
-                    self.unposted += 1;
-                    if self.unposted.is_multiple_of(UNPOSTED_MAX) {
-                        self.look_around(1);
-                    }
-                    return Unposted::Done;
+                    self.found_at_once();
+                    return true;
                 }
+                Ok(_) => {}
                 Err(error) => self.refuse(from, error),
             }
-            if !self.host.done.is_empty() {
-                break;
+        }
+        false
+    }
+
+    /// A receive was not posted: who never waits must look at the rest now and then, too.
+    #[inline(always)]
+    fn found_at_once(&mut self) {
+        self.unposted += 1;
+        if self.unposted.is_multiple_of(UNPOSTED_MAX) {
+            self.look_around(1);
+        }
+    }
+
+    /// Look for the message of a blocking receive that is not posted, for a short time. If it is
+    /// here or comes now, nothing has to be put into a table and taken out again.
+    #[inline(always)]
+    pub fn receive_unposted(
+        &mut self,
+        envelope: (CommId, Source, TagMatch),
+        op: &mut Op,
+    ) -> Unposted {
+        // Looked at each time: the process may have been restored since its call began.
+        if ATTENTION.load(Ordering::Relaxed) != 0 || !self.engine.is_quiet() {
+            return Unposted::Post;
+        }
+        for _ in 0..BURST {
+            let Some(shm) = &mut self.host.shm else { return Unposted::Post };
+            let Some(incoming) = shm.peek() else { continue };
+            if self.receive_exact(incoming, envelope, op) {
+                return Unposted::Done;
             }
+            let outcome = self.accept_for(incoming, envelope, op);
+            if outcome != Unposted::Nothing || !self.host.done.is_empty() {
+                return outcome;
+            }
+        }
+        Unposted::Nothing
+    }
+
+    /// A frame that is not exactly what a receive that is not posted waits for.
+    #[inline(never)]
+    fn accept_for(
+        &mut self,
+        incoming: Incoming,
+        (comm, source, tag): (CommId, Source, TagMatch),
+        op: &mut Op,
+    ) -> Unposted {
+        let Some(wanted) = self.engine.wants(comm, source, tag) else { return Unposted::Post };
+        // SAFETY: the transport keeps the frame where it is until it is consumed.
+        let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
+        let from = incoming.from;
+        let result = self.timed(|engine, host| engine.on_frame_for(host, from, frame, wanted, op));
+        if let Some(shm) = &mut self.host.shm {
+            shm.consume(incoming);
+        }
+        match result {
+            Ok(None) => {}
+            Ok(Some(status)) => {
+                op.fill(&status);
+                self.found_at_once();
+                return Unposted::Done;
+            }
+            Err(error) => self.refuse(from, error),
         }
         Unposted::Nothing
     }
@@ -248,6 +339,9 @@ impl Process {
     fn look_around(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         crate::record::look();
+        if crate::record::direct::waits() {
+            crate::record::direct::look();
+        }
         if self.host.tcp.is_some() {
             happened = self.poll_tcp(frames_max);
         }
@@ -293,10 +387,18 @@ impl Process {
         // SAFETY: the transport keeps the frame where it is until it is consumed.
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
         let begin = self.clock.begin();
-        let result = self.engine.on_frame(&mut self.host, incoming.from, frame);
+        let complete = self.engine.complete_exact(&mut self.host, incoming.from, frame);
         self.clock.end(begin);
+        if !complete {
+            self.accept_any(incoming.from, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn accept_any(&mut self, from: PeerId, frame: &[u8]) {
+        let result = self.timed(|engine, host| engine.on_frame(host, from, frame));
         if let Err(error) = result {
-            self.refuse(incoming.from, error);
+            self.refuse(from, error);
         }
     }
 
@@ -327,7 +429,14 @@ impl Process {
             let incoming = self.host.tcp.as_mut().and_then(Transport::peek);
             // The news of a channel comes before its frames.
             happened += self.tcp_events();
-            let Some(incoming) = incoming else { break };
+            let Some(incoming) = incoming else {
+                match self.land() {
+                    Landing::Nothing => break,
+                    Landing::Begun => {}
+                    Landing::Done => happened += 1,
+                }
+                continue;
+            };
             self.accept(incoming);
             if let Some(tcp) = &mut self.host.tcp {
                 tcp.consume(incoming);
@@ -336,7 +445,8 @@ impl Process {
         }
         self.host.push();
         happened += self.tcp_events();
-        if happened > 0 {
+        // A part of a frame counts: the rest of it is not to wait for its turn.
+        if self.host.tcp.as_mut().is_some_and(Tcp::take_heard) || happened > 0 {
             self.tcp_hot = self.tcp_interval;
         }
         let busy_elsewhere = self.host.shm.is_some();
@@ -346,6 +456,28 @@ impl Process {
             self.tcp_wait = self.tcp_interval;
         }
         happened
+    }
+
+    /// Payloads that are read to their place: the end of one, or else the beginning of one.
+    fn land(&mut self) -> Landing {
+        let Some(tcp) = &mut self.host.tcp else { return Landing::Nothing };
+        if let Some((from, head)) = tcp.landed() {
+            self.timed(|engine, host| engine.on_landed(host, from, &head));
+            return Landing::Done;
+        }
+        let Some((from, head)) = tcp.unplaced() else { return Landing::Nothing };
+        let into = match self.engine.place(&self.host, from, &head) {
+            Some((op, at)) if op.convertor().is_none() => {
+                NonNull::new(op.start().wrapping_add(at as usize))
+            }
+            _ => None,
+        };
+        if let Some(tcp) = &mut self.host.tcp {
+            // SAFETY: the engine has the payload's place inside the program's buffer, which the
+            // program does not touch before the receive is complete.
+            unsafe { tcp.place(into) };
+        }
+        Landing::Begun
     }
 }
 
@@ -481,7 +613,9 @@ impl Shared {
             self.bias.prepare()?;
             self.bias.take();
         }
-        Ok(Taken(self))
+        let mut taken = Taken(self);
+        taken.host.tells_at_once = false;
+        Ok(taken)
     }
 }
 
@@ -502,6 +636,7 @@ impl DerefMut for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        self.host.tells_at_once = !self.0.threads;
         if self.0.threads {
             self.0.lock.unlock();
         } else {

@@ -8,6 +8,7 @@
 //! eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a frame has
 //! to wait for the first time.
 
+pub mod direct;
 mod journal;
 
 use crate::host::Surroundings;
@@ -28,6 +29,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "a name of glue.h")]
 pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
+
+/// Is anything recorded or forced?
+#[inline]
+pub fn is_recording() -> bool {
+    rustbtl_recording.load(Ordering::Relaxed) != 0
+}
 
 /// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
 pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
@@ -165,6 +172,7 @@ impl Record {
         ATTENTION.store(0, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
         *outbox() = Parcel::empty();
+        direct::end();
     }
 }
 
@@ -208,8 +216,11 @@ impl Surroundings {
         // [stable] what is stable was recorded before.
         let stable = counts.stable.load(Ordering::Acquire);
         let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);
-        if stable < recorded && !HELD.swap(true, Ordering::Relaxed) {
-            crate::checkpoint::ring();
+        if stable < recorded {
+            let first = !HELD.swap(true, Ordering::Relaxed);
+            if !direct::send(true) && first {
+                crate::checkpoint::ring();
+            }
         }
         Marks { recorded: Recorded(recorded), stable }
     }
@@ -252,7 +263,7 @@ impl Surroundings {
             next = decisions.take_recorded();
         }
         drop(outbox);
-        if ring {
+        if ring && !direct::send(false) {
             crate::checkpoint::ring();
         }
     }

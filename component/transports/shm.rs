@@ -238,6 +238,14 @@ impl Shm {
         true
     }
 
+    /// As `peek`, only in the ring that had the last frame.
+    #[inline(always)]
+    pub fn peek_here(&mut self) -> Option<Incoming> {
+        let active = self.active.get_mut(self.cursor)?;
+        let (start, len) = active.ring.peek().ok()??;
+        Some(Incoming { from: active.from, start, len })
+    }
+
     /// Has anybody announced himself or left since we looked last?
     #[inline]
     fn look_at_the_bell(&mut self) -> bool {

@@ -13,6 +13,7 @@ mod config;
 mod connection;
 mod dial;
 mod dialing;
+mod landing;
 mod notices;
 mod select;
 mod stranger;
@@ -25,6 +26,7 @@ use crate::os::socket::{self, Epoll, Ready};
 use crate::os::{now_ns, random};
 use connection::{Connection, Fill, Next};
 use dial::Dial;
+pub use landing::Landed;
 use notices::Notices;
 use rustbtl_coordination::handshake::{self, Names};
 use rustbtl_fragments::ids::PeerId;
@@ -120,6 +122,12 @@ pub struct Tcp {
     ready: VecDeque<u32>,
     /// Those that hold bytes.
     dirty: Vec<u32>,
+    /// Those with the beginning of a long frame, whose payload may get a place of its own.
+    unplaced: Vec<u32>,
+    /// Those that have read a payload to its place.
+    landed: Vec<u32>,
+    /// Bytes have come since somebody asked.
+    heard: bool,
     /// The connection whose frame `peek` has handed out.
     current: Option<u32>,
     burst: u32,
@@ -176,6 +184,9 @@ impl Tcp {
             live: Vec::new(),
             ready: VecDeque::new(),
             dirty: Vec::new(),
+            unplaced: Vec::new(),
+            landed: Vec::new(),
+            heard: false,
             current: None,
             burst: 0,
             epoch: 1,
@@ -240,6 +251,12 @@ impl Tcp {
         if self.peers[slot].link == Link::Down && self.closing.is_none() {
             self.dial(slot);
         }
+    }
+
+    /// Have bytes come since the last question, if only a part of a frame?
+    #[inline]
+    pub fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard)
     }
 
     /// Is anything accepted and not yet written?
@@ -328,10 +345,17 @@ impl Tcp {
         if connection.listed {
             return false;
         }
-        match connection.fill() {
+        let filled = connection.fill();
+        self.heard |= filled == Fill::Some;
+        match filled {
             Fill::Nothing => false,
+            Fill::Some if connection.has_landed() => {
+                self.landed.push(at);
+                true
+            }
             Fill::Some => {
                 if connection.next() == Next::Nothing {
+                    self.ask_for_place(at);
                     return false;
                 }
                 connection.listed = true;
@@ -454,6 +478,7 @@ impl Tcp {
                 Next::Nothing => {
                     connection.listed = false;
                     self.ready.pop_front();
+                    self.ask_for_place(at);
                 }
                 Next::Goodbye => {
                     self.close_connection(at, true, "it has finished".to_owned());

@@ -22,6 +22,14 @@ use hmac::{Hmac, Mac};
 use rustbtl_fragments::ids::PeerId;
 use sha2::Sha256;
 
+/// Version of connections that carry control messages; not the number of any version of the
+/// component's own connections.
+pub const CONTROL: u32 = 0x0002_0000 | crate::control::VERSION as u32;
+/// The coordinator's name.
+pub const COORDINATOR: PeerId = PeerId(0xFFFF_FFFE);
+/// The name of everybody who connects to it.
+pub const CLIENT: PeerId = PeerId(0xFFFF_FFFD);
+
 /// Bytes of a Hello.
 pub const HELLO: usize = 64;
 /// Bytes of a Challenge.

@@ -176,6 +176,16 @@ impl Header {
         ]
     }
 
+    /// Is this it, as it travels? Length and kind are compared like everything else.
+    #[inline(always)]
+    pub fn is_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
+        let mut differs = 0;
+        for (place, word) in head.chunks_exact(8).zip(self.words()) {
+            differs |= u64_at(place, 0) ^ word;
+        }
+        differs == 0
+    }
+
     /// As it travels.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -206,6 +216,13 @@ impl Header {
         if length as usize != frame.len() {
             return Err(WireError::Length(length));
         }
+        Self::decode_alone(head)
+    }
+
+    /// The same before the rest of the frame is here: nothing is said about its length.
+    #[inline(always)]
+    pub fn decode_alone(head: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let length = u32_at(head, 0);
         if head[4] != VERSION {
             return Err(WireError::Version(head[4]));
         }
@@ -219,7 +236,7 @@ impl Header {
             7 => Kind::Line,
             other => return Err(WireError::Kind(other)),
         };
-        if kind == Kind::Announce && frame.len() < ANNOUNCE_BYTES {
+        if kind == Kind::Announce && (length as usize) < ANNOUNCE_BYTES {
             return Err(WireError::Short);
         }
         Ok(Self {

@@ -3,11 +3,11 @@
 
 use super::Checkpoint;
 use crate::process::Process;
-use crate::record::{self, Parcel};
+use crate::record::{self, Parcel, direct};
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
 use rustbtl_coordination::determinants::parcel;
-use rustbtl_fragments::ids::Incarnation;
-use std::collections::VecDeque;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use std::os::fd::RawFd;
 
 /// While a frame waits it is looked after so often: what it waits for may be another process' of
 /// the set, which is not told to this one.
@@ -17,8 +17,10 @@ const HELD_POLL_MS: i32 = 1;
 #[derive(Debug, Default)]
 pub struct Shipping {
     incarnation: Incarnation,
-    /// Shipped, and not known to be stable.
-    unstable: VecDeque<Parcel>,
+    /// Where the coordinator is, and the secret, until it was tried.
+    coordinator: Option<(String, Vec<u8>)>,
+    /// The program was looking around when this thread was here last.
+    looking: bool,
     /// For a process that is being restored: `at` and the determinants.
     replay: Option<(u64, Vec<u8>)>,
     /// Messages that need the engine and came while a line had it.
@@ -38,10 +40,21 @@ impl Checkpoint {
     pub(super) fn patience(&self) -> i32 {
         match (self.ready, record::is_held()) {
             (false, _) => super::INIT_POLL_MS,
+            _ if direct::waits() && self.shipping.looking => HELD_POLL_MS,
             (true, true) => HELD_POLL_MS,
             (true, false) if self.behind => super::BEHIND_POLL_MS,
             (true, false) => self.pressed.timeout_ms(),
         }
+    }
+
+    /// The direct connection, unless the program looks at it anyway.
+    pub(super) fn direct_to_poll(&self) -> Option<RawFd> {
+        direct::descriptor().filter(|_| !(direct::waits() && self.shipping.looking))
+    }
+
+    /// Where the coordinator is.
+    pub(super) fn introduce(&mut self, addresses: String, secret: Vec<u8>) {
+        self.shipping.coordinator = Some((addresses, secret));
     }
 
     /// Has this message to wait until the line gives the engine back?
@@ -65,6 +78,7 @@ impl Checkpoint {
     pub(super) fn before_cards(&mut self, message: ToRank) {
         match message {
             ToRank::Replay { at, bytes, .. } => self.shipping.replay = Some((at, bytes)),
+            ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
             message @ (ToRank::ShipAgain {} | ToRank::Stable { .. }) => {
                 self.shipping.later.push(message);
             }
@@ -77,14 +91,24 @@ impl Checkpoint {
         for message in core::mem::take(&mut self.shipping.later) {
             self.hear(message, &mut None);
         }
-        if let Some(parcel) = record::take_parcel() {
+        if direct::has_broken() {
+            self.ship_again();
+        }
+        direct::look();
+        if !direct::send(record::is_held())
+            && let Some(parcel) = record::take_parcel()
+        {
             self.ship(&parcel);
-            self.shipping.unstable.push_back(parcel);
+            direct::shipped(parcel);
+            if let Some((addresses, secret)) = self.shipping.coordinator.take() {
+                direct::open(&addresses, &secret);
+            }
         }
         // A program that waits in MPI sees by itself what may go; to take the engine from it would
         // only hold both up.
         let looks = record::looks();
-        if core::mem::replace(&mut self.shipping.looks, looks) == looks && record::is_held() {
+        self.shipping.looking = core::mem::replace(&mut self.shipping.looks, looks) != looks;
+        if !self.shipping.looking && record::is_held() {
             self.let_go();
         }
     }
@@ -104,7 +128,7 @@ impl Checkpoint {
 
     /// The coordinator may not have heard of what is not known to be stable.
     pub(super) fn ship_again(&self) {
-        self.shipping.unstable.iter().for_each(|parcel| self.ship(parcel));
+        direct::unstable().iter().for_each(|parcel| self.ship(parcel));
     }
 
     /// For tests: record although no line was taken yet.
@@ -128,11 +152,9 @@ impl Checkpoint {
             return self.stop_recording();
         }
         // Once the program may leave MPI_Finalize, the memory of the counts may go.
-        if incarnation != self.shipping.incarnation || self.ending == super::Ending::Over {
-            return;
+        if self.ending != super::Ending::Over {
+            direct::stable(incarnation, upto);
         }
-        self.shipping.unstable.retain(|parcel| parcel.last_at >= upto);
-        record::set_stable(upto);
     }
 
     /// Nobody keeps determinants any more, or the job ends: nothing has to wait.
@@ -142,7 +164,6 @@ impl Checkpoint {
             let stop = ToRank::Stable { incarnation, upto: u64::MAX };
             return self.shipping.later.push(stop);
         }
-        self.shipping.unstable.clear();
         let Ok(mut process) = self.shared.take() else { return };
         process.host.record.switch_off();
         process.let_go();
@@ -166,7 +187,10 @@ impl Checkpoint {
         let later = core::mem::take(&mut self.shipping.later);
         let replay = self.shipping.replay.take();
         let incarnation = process.host.incarnation;
-        self.shipping = Shipping { incarnation, later, in_line: true, ..Shipping::default() };
+        direct::begin(PeerId(process.host.peers.rank()), incarnation);
+        let coordinator = self.shipping.coordinator.take();
+        let kept = Shipping { incarnation, later, coordinator, ..Shipping::default() };
+        self.shipping = Shipping { in_line: true, ..kept };
         let (at, bytes) = replay.unwrap_or_default();
         let kept = match parcel::read_numbered(&bytes) {
             Ok(kept) => kept,

@@ -78,7 +78,7 @@ impl Checkpoint {
                 }
             }
             if waits && rounds > PATIENCE {
-                super::Checkpoint::public().wake.wait(self.guardian.fd(), 1);
+                super::Checkpoint::public().wake.wait([self.guardian.fd(), -1], 1);
             } else if rounds > PATIENCE {
                 yield_now();
             }

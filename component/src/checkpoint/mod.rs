@@ -165,7 +165,11 @@ pub fn start(
     let mut members = members;
     members.sort_unstable();
     members.dedup();
-    shared.enter().host.place_counts(&members);
+    let mut process = shared.enter();
+    process.host.place_counts(&members);
+    let own = PeerId(process.host.peers.rank());
+    crate::record::direct::begin(own, process.host.incarnation);
+    drop(process);
     let silence = Silence::new(me, &members);
     let public = Public {
         wake,
@@ -239,7 +243,8 @@ impl Checkpoint {
 
     /// Sleep until there may be something to do.
     fn wait(&self) {
-        Self::public().wake.wait(self.guardian.fd(), self.patience());
+        let direct = self.direct_to_poll().unwrap_or(-1);
+        Self::public().wake.wait([self.guardian.fd(), direct], self.patience());
     }
 
     /// Everything that may have happened.
@@ -349,6 +354,7 @@ impl Checkpoint {
             ToRank::TellStatus {} => self.status(taken),
             ToRank::ShipAgain {} => self.ship_again(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
+            ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
             // Only a process that is being restored hears it.
             ToRank::Replay { .. } => {}
         }

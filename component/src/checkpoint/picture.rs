@@ -42,6 +42,7 @@ fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
         descriptors.push(shm.descriptor());
         ranges.push(shm.range());
     }
+    descriptors.extend(crate::record::direct::descriptor());
     (descriptors, ranges)
 }
 

@@ -48,9 +48,13 @@ impl Surroundings {
     pub(super) fn end(&mut self, op: Op) {
         if op.on_stack() && !self.threads {
             op.set_complete();
-        } else {
-            self.done.push_back(op);
+            return;
         }
+        // SAFETY: the operation is complete and its fields are filled; this does not call back.
+        if self.tells_at_once && unsafe { (self.glue.complete_now)(op.as_ptr()) } != 0 {
+            return;
+        }
+        self.done.push_back(op);
     }
 
     /// A frame with a part of a logged message.

@@ -1,7 +1,10 @@
 //! One open connection: frames out of a large buffer, frames in by reference.
 
+mod landing;
+
 use crate::os::socket::{self, Io};
 use crate::transports::{Payload, Sent};
+use landing::Landing;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::{HEADER_BYTES, VERSION};
 use std::io::IoSlice;
@@ -50,6 +53,12 @@ pub(super) struct Connection {
     start: usize,
     filled: usize,
     frame_bytes_max: usize,
+    /// A payload that does not come by way of the inbox, which is empty while it is not complete.
+    landing: Option<Landing>,
+    /// The frame at the start of the inbox comes by way of it, however long it is.
+    refused: bool,
+    /// Long payloads follow each other: little is read into the inbox at a time.
+    short_reads: bool,
     /// Accepted and not yet written: from `pushed` on.
     outbox: Vec<u8>,
     pushed: usize,
@@ -88,6 +97,9 @@ impl Connection {
             start: 0,
             filled: 0,
             frame_bytes_max,
+            landing: None,
+            refused: false,
+            short_reads: false,
             outbox: Vec::new(),
             pushed: 0,
             gather_bytes_max,
@@ -126,11 +138,16 @@ impl Connection {
     pub(super) fn consume(&mut self, len: usize) {
         debug_assert!(self.start + len <= self.filled);
         self.start += len;
+        self.refused = false;
+        self.short_reads &= len <= landing::SHORT_READ_BYTES;
     }
 
     /// Read more. Only when `next` has said [`Next::Nothing`]: bytes may move.
     #[inline]
     pub(super) fn fill(&mut self) -> Fill {
+        if self.landing.is_some() {
+            return self.fill_landing();
+        }
         if self.start == self.filled {
             self.start = 0;
             self.filled = 0;
@@ -140,12 +157,22 @@ impl Connection {
             self.filled -= self.start;
             self.start = 0;
         }
-        match socket::receive(&self.stream, &mut self.inbox[self.filled..]) {
+        let end = match self.short_reads {
+            true => self.inbox.len().min(self.filled + landing::SHORT_READ_BYTES),
+            false => self.inbox.len(),
+        };
+        match socket::receive(&self.stream, &mut self.inbox[self.filled..end]) {
             Io::Done(n) => {
                 self.filled += n;
                 Fill::Some
             }
-            Io::WouldBlock => Fill::Nothing,
+            other => self.not_filled(other),
+        }
+    }
+
+    fn not_filled(&self, io: Io) -> Fill {
+        match io {
+            Io::Done(_) | Io::WouldBlock => Fill::Nothing,
             Io::End => Fill::Lost(format!("{} closed the connection", self.address)),
             Io::Broken(code) => {
                 Fill::Lost(format!("connection to {}: {}", self.address, socket::broken(code)))
@@ -155,6 +182,7 @@ impl Connection {
 
     /// Throw away what has arrived and look whether the other end has closed.
     pub(super) fn drain(&mut self) -> bool {
+        self.landing = None;
         self.start = 0;
         self.filled = 0;
         loop {

@@ -113,6 +113,8 @@ impl Tcp {
         self.live.retain(|&other| other != at);
         self.ready.retain(|&other| other != at);
         self.dirty.retain(|&other| other != at);
+        self.unplaced.retain(|&other| other != at);
+        self.landed.retain(|&other| other != at);
         if self.current == Some(at) {
             self.current = None;
         }

@@ -281,6 +281,13 @@ class 2 ToRank {
         /// `determinants::parcel`, each with its number.
         bytes: Vec<u8>,
     },
+    /// From the guardian: where `Determinants` can be brought without a detour.
+    43 Coordinator {
+        /// With blanks between them, each as `IP:PORT`.
+        addresses: String,
+        /// The job's secret.
+        secret: Vec<u8>,
+    },
 }
 
 /// Up the tree: guardian to agent, agent to coordinator.
@@ -388,6 +395,12 @@ class 3 FromNode {
         incarnation: Incarnation,
         /// Everything before this place is here.
         upto: u64,
+    },
+    /// First on a connection of a rank itself, which says nothing but `Determinants` and hears nothing
+    /// but `Stable`.
+    42 Direct {
+        /// Which.
+        rank: PeerId,
     },
     /// It cannot keep them.
     41 NotKept {

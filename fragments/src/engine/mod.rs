@@ -21,6 +21,8 @@
 mod arrive;
 mod check;
 mod comms;
+mod exact;
+mod landing;
 mod line;
 mod pool;
 mod queue;
@@ -77,6 +79,17 @@ pub enum TagMatch {
 /// What a call waits for that has not posted its receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted(Key);
+
+/// What a nonblocking receive that is about to be posted did with the next frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Glance {
+    /// It is the message of the receive, which is complete; its payload is in the buffer.
+    Received(Status),
+    /// The frame is done with; the receive is not.
+    Passed,
+    /// Nothing has happened; the frame stays where it is.
+    Left,
+}
 
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

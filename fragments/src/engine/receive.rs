@@ -5,7 +5,6 @@ use super::{CommId, Engine, Host, Received, Source, TagMatch, Wanted};
 use crate::host::Status;
 use crate::ids::{CommRank, MessageId, PeerId, ReceiveId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
-use crate::wire::{Header, Kind};
 
 #[inline]
 fn pattern(context: u32, source: Source, tag: TagMatch) -> Key {
@@ -33,17 +32,13 @@ impl<H: Host> Engine<H> {
     #[inline]
     pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
         debug_assert!(self.replay.is_none(), "P3: a receive is posted");
-        let quiet = self.posted.is_empty() && self.unexpected.is_empty();
-        quiet.then(|| Wanted(self.pattern(comm, source, tag)))
+        self.is_quiet().then(|| Wanted(self.pattern(comm, source, tag)))
     }
 
-    /// Is this frame a whole message that `wanted` takes? (Else it is better left where it is by
-    /// who does not wait for it.)
+    /// No receive is posted, and no message waits for one.
     #[inline]
-    pub fn is_wanted(&self, wanted: Wanted, frame: &[u8]) -> bool {
-        let Ok(header) = Header::decode(frame) else { return false };
-        let key = Key { context: header.context, source: header.source, tag: header.tag };
-        header.kind == Kind::Eager && wanted.0.takes(&key)
+    pub fn is_quiet(&self) -> bool {
+        self.posted.is_empty() && self.unexpected.is_empty()
     }
 
     /// Post a receive.

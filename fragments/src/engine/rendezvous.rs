@@ -78,7 +78,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Take a finished receive out of the table.
-    fn end_receive(&mut self, host: &H, slot: u32) -> (H::Token, Status) {
+    pub(super) fn end_receive(&mut self, host: &H, slot: u32) -> (H::Token, Status) {
         let receive = self.receives.take(slot);
         if receive.progress.is_under_way() && !self.peer(receive.peer).outgoing {
             self.under_way -= 1;

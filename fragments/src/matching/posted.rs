@@ -102,8 +102,20 @@ impl Posted {
         !self.rare
     }
 
-    /// [`Posted::take`] where [`Posted::is_plain`].
+    /// Is there a queue of receives that are alike, of which the oldest takes this message?
     #[inline]
+    pub fn is_next(&self, message: &Key) -> bool {
+        self.pattern.as_ref() == Some(message) && !self.alike.is_empty()
+    }
+
+    /// What the oldest receive of such a queue takes.
+    #[inline]
+    pub fn next(&self) -> Option<Key> {
+        if self.alike.is_empty() { None } else { self.pattern }
+    }
+
+    /// [`Posted::take`] where [`Posted::is_plain`].
+    #[inline(always)]
     pub fn take_plain(&mut self, message: Key) -> Option<u32> {
         if let Some(pattern) = self.pattern {
             return if pattern == message { self.alike.pop_front() } else { None };

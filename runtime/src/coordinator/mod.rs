@@ -10,7 +10,9 @@
 //! ```
 
 mod asking;
+mod clients;
 mod determinants;
+mod direct;
 mod events;
 mod job;
 mod mpirun;
@@ -28,9 +30,10 @@ use crate::prove::{Progress, Secret, Stranger};
 use crate::settings::hex;
 use crate::store;
 use determinants::{Determinants, Out};
+use direct::Direct;
 use events::Events;
 use job::{Effect, Job};
-use rustbtl_coordination::control::{FromNode, FromRank, Reply, Request, ToNode, ToRank};
+use rustbtl_coordination::control::{FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::interval::Interval;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
@@ -75,6 +78,7 @@ struct Coordinator {
     socket: PathBuf,
     strangers: Vec<Stranger>,
     agents: BTreeMap<u64, Agent>,
+    direct: Direct,
     /// The agent of each rank.
     home: BTreeMap<PeerId, u64>,
     /// From mpirun, and not yet a whole line.
@@ -207,6 +211,7 @@ impl Coordinator {
             socket,
             strangers: Vec::new(),
             agents: BTreeMap::new(),
+            direct: Direct::default(),
             home: BTreeMap::new(),
             mpirun: mpirun::Words::default(),
             clients: BTreeMap::new(),
@@ -253,10 +258,18 @@ impl Coordinator {
                 self.agents.iter().map(|(&id, agent)| (id, add(&agent.link))).collect();
             let clients: Vec<(u64, usize)> =
                 self.clients.iter().map(|(&id, link)| (id, add(link))).collect();
+            let direct = self.direct.polled();
+            let direct: Vec<(u64, usize)> =
+                direct.map(|(id, fd, write)| (id, poll.add(fd, write))).collect();
             poll.wait(Some(self.deadline(beat_at)))?;
 
             if poll.is_ready(mpirun) && !self.hear_mpirun(input)? {
                 return Ok(());
+            }
+            for (id, place) in direct {
+                if poll.is_ready(place) {
+                    self.hear_direct(id);
+                }
             }
             for (id, place) in agents {
                 if poll.is_ready(place) {
@@ -330,15 +343,11 @@ impl Coordinator {
         }
     }
 
-    fn accept_commands(&mut self) {
-        while let Ok((stream, _)) = self.commands.accept() {
-            // The directory lets nobody else in; root may look at everything.
-            let theirs = os::peer_uid(&stream).is_ok_and(|uid| uid == os::euid() || uid == 0);
-            if let (true, Ok(link)) = (theirs, Link::new(stream)) {
-                let id = self.number();
-                self.clients.insert(id, link);
-            }
+    fn hear_direct(&mut self, id: u64) {
+        for message in self.direct.hear(id) {
+            self.determinants.hear(id, &message);
         }
+        self.carry_out_determinants();
     }
 
     fn hear_agent(&mut self, id: u64) {
@@ -358,6 +367,13 @@ impl Coordinator {
                     self.determinants.agent_here(id);
                     self.carry_out();
                 }
+                Ok(Some(FromNode::Direct { rank })) => {
+                    if let Some(Agent { link, .. }) = self.agents.remove(&id) {
+                        self.direct.add(id, rank, link);
+                        self.hear_direct(id);
+                    }
+                    return;
+                }
                 Ok(Some(message)) => {
                     if let FromNode::Guardian { rank, incarnation, .. } = &message {
                         if !self.job.accepts(*rank, *incarnation) {
@@ -369,6 +385,9 @@ impl Coordinator {
                     }
                     let node = agent.node.clone();
                     if self.speaks_for(id, &message) {
+                        if let FromNode::Rank { rank, message: FromRank::Hello { .. } } = &message {
+                            self.direct.forget(*rank);
+                        }
                         if let FromNode::Rank { rank, message: FromRank::NotRecording { .. } } =
                             &message
                         {
@@ -406,6 +425,7 @@ impl Coordinator {
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
             | FromNode::Beat { .. }
+            | FromNode::Direct { .. }
             | FromNode::Kept { .. }
             | FromNode::NotKept { .. } => true,
         }
@@ -421,70 +441,6 @@ impl Coordinator {
         self.determinants.agent_gone(id);
         self.job.agent_gone(self.now(), &lost);
         self.carry_out();
-    }
-
-    fn hear_client(&mut self, id: u64) {
-        let Some(link) = self.clients.get_mut(&id) else { return };
-        let mut open = link.flush().is_ok() & link.read().is_ok();
-        loop {
-            let Some(link) = self.clients.get_mut(&id) else { return };
-            match link.next_message::<Request>() {
-                Ok(Some(request)) => self.obey_client(id, &request),
-                Ok(None) => break,
-                Err(_) => {
-                    open = false;
-                    break;
-                }
-            }
-        }
-        if !open {
-            self.clients.remove(&id);
-            self.curious.retain(|(client, _)| *client != id);
-            self.job.client_gone(id);
-        }
-    }
-
-    fn obey_client(&mut self, id: u64, request: &Request) {
-        match *request {
-            Request::Status {} => {
-                self.job.ask_for_logs();
-                self.curious.push((id, Instant::now() + STATUS_PATIENCE));
-            }
-            Request::Checkpoint { all, wait, then_exit } => {
-                self.events.write(json!({
-                    "event": "asked", "all": all, "then_exit": then_exit
-                }));
-                self.job.checkpoint(self.now(), id, all, wait, then_exit);
-            }
-        }
-        self.carry_out();
-    }
-
-    /// Clients that have waited long enough, or for whom all is known.
-    fn satisfy(&mut self) {
-        let (now, known) = (Instant::now(), self.job.all_logs_known());
-        let done: Vec<u64> = self
-            .curious
-            .extract_if(.., |(_, until)| known || *until <= now)
-            .map(|(client, _)| client)
-            .collect();
-        if done.is_empty() {
-            return;
-        }
-        let node = |agent: &Agent| (agent.node.clone(), agent.pid, agent.heard.elapsed());
-        let nodes: Vec<_> = self.agents.values().map(node).collect();
-        let json = self.job.status(&nodes).to_string();
-        for client in done {
-            self.reply(client, &Reply::Status { json: json.clone() });
-        }
-    }
-
-    fn reply(&mut self, client: u64, reply: &Reply) {
-        if let Some(link) = self.clients.get_mut(&client)
-            && link.send(reply).is_err()
-        {
-            self.clients.remove(&client);
-        }
     }
 
     fn beat(&mut self) {
@@ -546,7 +502,11 @@ impl Coordinator {
     fn carry_out_determinants(&mut self) {
         for out in self.determinants.take_out() {
             match out {
-                Out::Rank(rank, message) => self.send_to(rank, &ToNode::Rank { rank, message }),
+                Out::Rank(rank, message) => {
+                    if !self.direct.send(rank, &message) {
+                        self.send_to(rank, &ToNode::Rank { rank, message });
+                    }
+                }
                 Out::Agent(id, message) => {
                     if let Some(agent) = self.agents.get_mut(&id) {
                         let _ = agent.link.send(&message);

@@ -168,6 +168,10 @@ impl Rank {
                 self.hello = Some(message.clone());
                 let (job, line) = (settings.job.clone(), line_of(settings));
                 self.send(&ToRank::Welcome { job, restarted_from: line });
+                let addresses: Vec<String> =
+                    settings.coordinator.iter().map(ToString::to_string).collect();
+                let secret = settings.secret.to_vec();
+                self.send(&ToRank::Coordinator { addresses: addresses.join(" "), secret });
             }
             FromRank::Ready {} => self.ready = true,
             FromRank::Finishing {} => {

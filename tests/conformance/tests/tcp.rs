@@ -46,9 +46,11 @@ conformance!(small_buffers, Loopback(cramped()));
 
 // ---- what only sockets can suffer --------------------------------------------------------------
 
+use core::ptr::NonNull;
 use rustbtl_component::transports::tcp::TcpPeer;
 use rustbtl_component::transports::{Event, Payload, Sent, Transport};
-use rustbtl_conformance::{Driver, PATIENCE, frame};
+use rustbtl_conformance::{Driver, PATIENCE, frame, payload};
+use rustbtl_fragments::wire::{HEADER_BYTES, Header};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -372,4 +374,118 @@ fn frames_that_are_held_are_pushed_by_flush() {
     driver.check(1);
     std::thread::sleep(Duration::from_millis(1));
     assert!(!driver.step(1));
+}
+
+/// Drives the receiver, and gives payloads of their own places.
+struct Places {
+    memory: Vec<u8>,
+    /// Bytes of the payload that is being read there.
+    open: usize,
+    landed: Vec<(u64, Vec<u8>)>,
+}
+
+impl Places {
+    fn new() -> Self {
+        Self { memory: vec![0; 400_000], open: 0, landed: Vec::new() }
+    }
+
+    /// One look; `gives(sequence)`: has this frame a place?
+    fn step(&mut self, driver: &mut Driver<Tcp>, gives: impl Fn(u64) -> bool) {
+        driver.step(1);
+        let tcp = driver.end(1);
+        if let Some((from, head)) = tcp.landed() {
+            let header = Header::decode_alone(&head).unwrap();
+            assert_eq!(from, id(0));
+            self.landed.push((header.sequence, self.memory[..self.open].to_vec()));
+            self.open = 0;
+        }
+        if let Some((from, head)) = tcp.unplaced() {
+            let header = Header::decode_alone(&head).unwrap();
+            assert!(from == id(0) && self.open == 0, "one payload of a connection at a time");
+            let into = gives(header.sequence).then(|| {
+                self.open = header.length as usize - HEADER_BYTES;
+                self.memory[..self.open].fill(0);
+                NonNull::new(self.memory.as_mut_ptr()).unwrap()
+            });
+            // SAFETY: the memory has 400,000 bytes, is looked at when the payload is there, and
+            // lives longer than the connection is driven.
+            unsafe { tcp.place(into) };
+        }
+    }
+}
+
+/// Frames of all lengths between two ends; those of an odd number get a place if that is asked.
+fn lands(config: TcpConfig) {
+    let mut driver = Driver::new(&Loopback(config), 2);
+    let mut places = Places::new();
+    // The last frame is one of a header alone, behind a payload that has a place.
+    let lengths =
+        [300_000, 8, 100_000, 399_999, 20_000, 16_384, 0, 350_000, 131_072, 131_072, 1, 350_000, 0];
+    let mut taken = 0;
+    let (mut sent, total) = (0, 41 * lengths.len());
+    let start = Instant::now();
+    while places.landed.len() + driver.inbox[1].len() < total {
+        driver.step(0);
+        if sent < total {
+            match driver.offer(0, 1, lengths[sent % lengths.len()], taken) {
+                Sent::Accepted => (sent, taken) = (sent + 1, 0),
+                Sent::Full(n) => taken = n,
+                Sent::Down => panic!("down: {:?}", driver.events[0]),
+            }
+        }
+        places.step(&mut driver, |sequence| sequence % 2 == 1);
+        assert!(start.elapsed() < PATIENCE, "{} of {total}", driver.inbox[1].len());
+    }
+    let mut seen = vec![0; total];
+    let inbox = driver.inbox[1].iter().map(|arrival| (arrival.sequence, &arrival.payload));
+    for (sequence, bytes) in inbox.chain(places.landed.iter().map(|(at, bytes)| (*at, bytes))) {
+        let expected = payload(0, 1, sequence, lengths[sequence as usize % lengths.len()]);
+        assert!(*bytes == expected, "frame {sequence} is damaged");
+        seen[sequence as usize] += 1;
+    }
+    assert!(seen.iter().all(|&times| times == 1), "each frame once: {seen:?}");
+    assert!(places.landed.iter().all(|(sequence, _)| sequence % 2 == 1));
+    assert!(!places.landed.is_empty(), "no payload was read to its place");
+}
+
+#[test]
+fn long_payloads_are_read_to_their_place_and_others_come_as_frames() {
+    lands(TcpConfig { chunk_bytes_max: 400_000, ..on("127.0.0.0/8") });
+}
+
+#[test]
+fn payloads_land_in_pieces_through_small_buffers() {
+    lands(cramped());
+}
+
+#[test]
+fn a_payload_whose_connection_breaks_never_lands_and_nothing_is_written_afterwards() {
+    let mut driver = Driver::new(&Loopback(cramped()), 2);
+    driver.send(0, 1, 8);
+    driver.settle(1);
+    let mut places = Places::new();
+    let mut taken = 0;
+    let start = Instant::now();
+    // The first half of a frame.
+    while places.open == 0 {
+        match driver.offer(0, 1, 399_999, taken) {
+            Sent::Full(n) => taken = n,
+            other => panic!("{other:?}: the sockets take all of it at once"),
+        }
+        driver.step(0);
+        places.step(&mut driver, |_| true);
+        assert!(start.elapsed() < PATIENCE, "{taken} bytes are sent");
+    }
+    driver.ends[0] = None;
+    while driver.loss(1, 0).is_none() {
+        places.step(&mut driver, |_| true);
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(places.landed.is_empty() && !driver.end(1).has_landed());
+    let before = places.memory.clone();
+    for _ in 0..1000 {
+        driver.step(1);
+    }
+    assert!(driver.end(1).landed().is_none() && driver.end(1).unplaced().is_none());
+    assert!(places.memory == before);
 }

@@ -168,7 +168,19 @@ pub fn feed(data: &[u8]) {
                 engine.release(&mut host, side);
             }
             _ => {
-                let _ = engine.on_frame(&mut host, from, &frame);
+                let landed = frame.split_first_chunk().is_some_and(|(head, payload)| {
+                    let Some((buffer, at)) = engine.place(&host, from, head) else { return false };
+                    let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+                    assert!(at as usize + length - HEADER_BYTES <= buffer.len());
+                    if how & 16 != 0 && payload.len() + HEADER_BYTES == length {
+                        engine.on_landed(&mut host, from, head);
+                        return true;
+                    }
+                    false
+                });
+                if !landed {
+                    let _ = engine.on_frame(&mut host, from, &frame);
+                }
             }
         }
         engine.check();

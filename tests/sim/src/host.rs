@@ -86,6 +86,8 @@ pub struct SimHost {
     pub late: Vec<(ReceiveName, MessageName)>,
     /// How often something was not stable.
     pub waited: Cell<u64>,
+    /// Payloads that were read to their place.
+    pub landed: u64,
     net: Rc<RefCell<Network>>,
     options: Options,
     prng: Prng,
@@ -119,6 +121,7 @@ impl SimHost {
             shipper: None,
             late: Vec::new(),
             waited: Cell::new(0),
+            landed: 0,
             net,
             options,
             prng,

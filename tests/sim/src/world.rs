@@ -53,6 +53,8 @@ pub struct Report {
     pub counters: Vec<Counters>,
     /// Messages that were trimmed from logs.
     pub trimmed: usize,
+    /// Payloads that were read straight to their place.
+    pub landed: u64,
     /// What became of lines.
     pub lines: LineReport,
     /// What became of determinants.
@@ -116,8 +118,10 @@ impl World {
         determinants.differed = self.shared.book.differed;
         determinants.waited = self.processes.iter().map(|p| p.host.waited.get()).sum();
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
+        let landed = self.processes.iter().map(|process| process.host.landed).sum();
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
-        Report { results, steps, faults, counters, trimmed, lines: self.lines.report, determinants }
+        let lines = self.lines.report;
+        Report { results, steps, faults, counters, trimmed, landed, lines, determinants }
     }
 
     /// Everybody has finished, nothing is under way.

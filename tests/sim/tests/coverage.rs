@@ -6,7 +6,7 @@ use rustbtl_sim::run::run;
 
 #[test]
 fn seeds_meet_what_they_are_for() {
-    let mut total = [0; 9];
+    let mut total = [0; 10];
     let mut steps_max = 0;
     for seed in 1_000_000..1_000_300 {
         for tier in [Tier::Resets, Tier::Deaths] {
@@ -23,11 +23,12 @@ fn seeds_meet_what_they_are_for() {
                 total[7] += c.rendezvous_messages;
             }
             total[8] += report.trimmed as u64;
+            total[9] += report.landed;
         }
     }
     eprintln!(
-        "resets, deaths, lines, resent, suppressed, stale, unexpected, rendezvous, trimmed: \
-         {total:?}; longest run {steps_max} steps"
+        "resets, deaths, lines, resent, suppressed, stale, unexpected, rendezvous, trimmed, \
+         landed: {total:?}; longest run {steps_max} steps"
     );
     assert!(total.iter().all(|&count| count > 50), "{total:?}");
 }

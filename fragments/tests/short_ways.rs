@@ -1,0 +1,95 @@
+//! The short ways in: who may take them, and that they do what the long way does.
+
+#[path = "../benches/null/mod.rs"]
+#[allow(dead_code)]
+mod null;
+
+use null::{Null, Pair};
+use rustbtl_fragments::engine::{Engine, Glance, Mode, Received, Source, TagMatch};
+use rustbtl_fragments::ids::{CommRank, PeerId};
+
+/// The short way of a message whose receive is not posted, and who must not take it.
+#[test]
+fn only_the_very_message_that_comes_next_is_received_exactly() {
+    let mut pair = Pair::new();
+    let (to, comm, from) = (CommRank(1), pair.comm, PeerId(0));
+    let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+    let named = Source::Rank(CommRank(0));
+    let mut sent = |tag: i32, bytes: u64| {
+        let sent = engines[0].send(&mut hosts[0], comm, to, tag, Mode::Standard, bytes, bytes, 0);
+        assert!(sent.is_ok());
+        hosts[0].frame.clone()
+    };
+    let frames = [sent(3, 8), sent(3, 16), sent(4, 8), sent(-2, 8), sent(3, 8)];
+    let (engine, host) = (&mut engines[1], &mut hosts[1]);
+    let mut exactly = |engine: &mut Engine<Null>, at: usize, source, tag, room: u64| {
+        engine.receive_exact(host, from, &frames[at], (comm, source, tag), &mut { room })
+    };
+    let three = TagMatch::Is(3);
+    // Nothing is known of the sender: the long way makes its channel.
+    assert_eq!(exactly(engine, 0, named, three, 8), None);
+    let wanted = engine.wants(comm, named, three).unwrap();
+    let first = engine.on_frame_for(&mut Null::new(), from, &frames[0], wanted, &mut 8);
+    assert!(matches!(first, Ok(Some(_))));
+    assert_eq!(exactly(engine, 2, named, TagMatch::Is(4), 8), None, "out of order");
+    assert_eq!(exactly(engine, 1, named, TagMatch::Is(4), 8), None, "another tag");
+    assert_eq!(exactly(engine, 1, Source::Any, three, 8), None, "a wildcard");
+    assert_eq!(exactly(engine, 1, named, TagMatch::Any, 8), None, "a wildcard");
+    assert_eq!(exactly(engine, 1, Source::Rank(CommRank(1)), three, 8), None, "another rank");
+    let mut of_another_life = frames[1].clone();
+    of_another_life[20] ^= 1;
+    let mut cut = frames[1].clone();
+    cut.pop();
+    let mut with_flags = frames[1].clone();
+    with_flags[6] = 1;
+    for frame in [&of_another_life, &cut, &with_flags] {
+        let taken =
+            engine.receive_exact(&mut Null::new(), from, frame, (comm, named, three), &mut 8);
+        assert_eq!(taken, None);
+    }
+    let before = *engine.counters();
+    let status = exactly(engine, 1, named, three, 8).unwrap();
+    assert_eq!((status.source, status.tag, status.bytes), (CommRank(0), 3, 16));
+    assert!(status.truncated, "16 bytes into 8");
+    let now = engine.counters();
+    assert_eq!(now.received_internal_messages, before.received_internal_messages + 1);
+    assert_eq!(now.received_internal_bytes, before.received_internal_bytes + 16);
+    assert_eq!(exactly(engine, 1, named, three, 16), None, "it came already");
+    // A receive that was posted before comes first.
+    let post = |engine: &mut Engine<Null>, tag| {
+        engine.receive(&mut Null::new(), comm, named, TagMatch::Is(tag), 8, 7)
+    };
+    assert!(matches!(post(engine, 4), Received::Pending(_)));
+    assert_eq!(exactly(engine, 2, named, TagMatch::Is(4), 8), None);
+    engine.check();
+}
+
+/// A nonblocking receive that is about to be posted.
+#[test]
+fn a_glance_takes_the_messages_of_earlier_receives_and_leaves_what_is_not_wanted() {
+    let mut pair = Pair::new();
+    let (to, comm, from) = (CommRank(1), pair.comm, PeerId(0));
+    let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
+    let mut sent = |tag: i32| {
+        assert!(engines[0].send(&mut hosts[0], comm, to, tag, Mode::Standard, 8, 8, 0).is_ok());
+        hosts[0].frame.clone()
+    };
+    let frames = [sent(3), sent(3), sent(5)];
+    let (engine, host) = (&mut engines[1], &mut hosts[1]);
+    let envelope = |tag| (comm, Source::Rank(CommRank(0)), TagMatch::Is(tag));
+    assert!(matches!(
+        engine.receive(host, comm, envelope(3).1, TagMatch::Is(3), 8, 42),
+        Received::Pending(_)
+    ));
+    let seen = engine.glance(host, from, &frames[0], envelope(4), &mut 8);
+    assert_eq!(seen, Ok(Glance::Passed), "it is for the one that is posted");
+    assert_eq!(host.completed, 1);
+    let seen = engine.glance(host, from, &frames[1], envelope(4), &mut 8);
+    assert_eq!(seen, Ok(Glance::Left), "nobody wants it yet");
+    let seen = engine.glance(host, from, &frames[1], envelope(3), &mut 8);
+    assert!(matches!(seen, Ok(Glance::Received(status)) if status.bytes == 8));
+    // Kept by who waits: from now on that one comes first.
+    assert!(engine.on_frame(host, from, &frames[2]).is_ok());
+    assert_eq!(engine.counters().unexpected_messages, 1);
+    engine.check();
+}
