@@ -26,9 +26,11 @@ pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
+/// Where the node's directory goes, if not into the session's.
+pub const TMP: &str = "RUSTBTL_TMP";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 8] =
-    [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, IMAGES, INCARNATION, GUARDIAN_FD];
+pub const ALL: [&str; 9] =
+    [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, IMAGES, INCARNATION, TMP, GUARDIAN_FD];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -79,7 +81,8 @@ impl Settings {
         let coordinator = addresses(&place).ok_or(NoSettings::Bad(COORDINATOR))?;
         let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let (restore, folder) = (path(RESTORE), path(FOLDER));
-        let tmp = get("PMIX_SERVER_TMPDIR").or_else(|| get("TMPDIR")).filter(|t| !t.is_empty());
+        let tmp = get(TMP).or_else(|| get("PMIX_SERVER_TMPDIR")).or_else(|| get("TMPDIR"));
+        let tmp = tmp.filter(|t| !t.is_empty());
         let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
         let rank = PeerId(rank);
         let incarnation = match text(INCARNATION) {
