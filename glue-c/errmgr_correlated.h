@@ -5,8 +5,13 @@
 #ifndef ERRMGR_CORRELATED_H
 #define ERRMGR_CORRELATED_H
 
-#ifdef CORRELATED_PRRTE
+#if defined(CORRELATED_PRRTE)
 #include "prrte_correlated.h"
+#elif defined(CORRELATED_VPROTOCOL)
+/* Only the list of parameters, in Open MPI's own processes: PRRTE's cannot tell ompi_info. */
+#include "ompi_config.h"
+#include "opal/mca/base/mca_base_var.h"
+typedef struct orte_job_t orte_job_t;
 #else
 #include "orte_correlated.h"
 #endif

@@ -17,7 +17,8 @@ static bool watching = false;
 static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_COORDINATOR", "RUSTBTL_RESTORE",
                                          "RUSTBTL_FOLDER",  "RUSTBTL_IMAGES",
-                                         "RUSTBTL_LOCAL",   "RUSTBTL_GUARDIAN_FD" };
+                                         "RUSTBTL_LOCAL",   "RUSTBTL_TMP",
+                                         "RUSTBTL_GUARDIAN_FD" };
 
 orte_job_t *mca_errmgr_correlated_protected_job(void)
 {

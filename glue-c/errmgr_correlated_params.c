@@ -61,9 +61,11 @@ static void variable(const char *name, mca_base_var_type_t type, mca_base_var_in
 void mca_errmgr_correlated_register_params(void)
 {
     mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+#ifndef CORRELATED_VPROTOCOL /* there it is the framework's */
     (void) mca_base_var_register("ompi", "vprotocol", NULL, NULL, "", MCA_BASE_VAR_TYPE_STRING,
                                  NULL, 0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY,
                                  &p->vprotocol);
+#endif
     variable("dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
              "Directory for checkpoints (lines), the same on all nodes. They outlive the job, "
              "which can be restarted from them.");

@@ -67,6 +67,10 @@ void mca_errmgr_correlated_job_is_guarded(prte_job_t *job)
         if (NULL != app) {
             /* Not in a file of the session that images would have to find again. */
             PMIX_SETENV_COMPAT("PMIX_MCA_gds", "hash", true, &app->env);
+            /* PRRTE complains if what it is about to remove with a session goes by itself. */
+            if (NULL != prte_process_info.tmpdir_base) {
+                PMIX_SETENV_COMPAT("RUSTBTL_TMP", prte_process_info.tmpdir_base, true, &app->env);
+            }
         }
     }
 }

@@ -3,7 +3,13 @@
  */
 #include "vprotocol_correlated.h"
 
+#include "compat.h"
 #include "opal/mca/base/base.h"
+
+#if CORRELATED_OMPI_5
+/* Those of protection, which mpirun reads: for ompi_info (errmgr_correlated_params.c). */
+void mca_errmgr_correlated_register_params(void);
+#endif
 
 rustbtl_config_t mca_vprotocol_correlated_config = {
     .sets = "node",
@@ -154,5 +160,8 @@ int mca_vprotocol_correlated_register(void)
     register_tcp(c);
     register_rest(c);
     mca_vprotocol_correlated_register_pvars();
+#if CORRELATED_OMPI_5
+    mca_errmgr_correlated_register_params();
+#endif
     return OMPI_SUCCESS;
 }

@@ -32,9 +32,22 @@ pub const PRINTED: &str = "RUSTBTL_PRINTED";
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
+/// Where the node's directory goes, if not into the session's.
+pub const TMP: &str = "RUSTBTL_TMP";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 10] =
-    [PRINTED, JOB, SECRET, COORDINATOR, RESTORE, FOLDER, LOCAL, IMAGES, INCARNATION, GUARDIAN_FD];
+pub const ALL: [&str; 11] = [
+    PRINTED,
+    JOB,
+    SECRET,
+    COORDINATOR,
+    RESTORE,
+    FOLDER,
+    LOCAL,
+    IMAGES,
+    INCARNATION,
+    TMP,
+    GUARDIAN_FD,
+];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -89,7 +102,8 @@ impl Settings {
         let coordinator = addresses(&place).ok_or(NoSettings::Bad(COORDINATOR))?;
         let path = |name| get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let (restore, folder) = (path(RESTORE), path(FOLDER));
-        let tmp = get("PMIX_SERVER_TMPDIR").or_else(|| get("TMPDIR")).filter(|t| !t.is_empty());
+        let tmp = get(TMP).or_else(|| get("PMIX_SERVER_TMPDIR")).or_else(|| get("TMPDIR"));
+        let tmp = tmp.filter(|t| !t.is_empty());
         let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
         let local = get(LOCAL).filter(|_| folder.is_none()).map(|base| {
             let base = if base.is_empty() { local::default_base(&tmp) } else { base.into() };

@@ -1,5 +1,6 @@
 //! The tiers that need no MPI: style, lints, unit tests, models, documentation.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::summary::Summary;
@@ -18,6 +19,16 @@ pub fn run(summary: &mut Summary) {
         doc.env("RUSTDOCFLAGS", "-D warnings");
         quiet(doc)
     });
+    if has_aarch64() {
+        summary.check("cores for aarch64", || {
+            let packages = CORES.iter().flat_map(|core| ["--package", core]);
+            let mut check = cargo(&["check", "--target", AARCH64]);
+            check.args(packages);
+            quiet(check)
+        });
+    } else {
+        println!("  skip  cores for aarch64: `rustup target add {AARCH64}` has not been done");
+    }
     summary.tier("Rust tests");
     summary.count("workspace", || tests(cargo(&["test", "--workspace", "--no-fail-fast"])));
     summary.count("shared-memory ring, all interleavings (loom)", || {
@@ -28,6 +39,19 @@ pub fn run(summary: &mut Summary) {
         loom.arg("--target-dir").arg(paths::target().join("loom"));
         tests(loom)
     });
+}
+
+/// The other machine that Open MPI runs on.
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+/// What is not of one machine. Images of processes are: checkpoint/process and what needs it.
+const CORES: [&str; 4] =
+    ["rustbtl-fragments", "rustbtl-ring", "rustbtl-coordination", "rustbtl-checkpoint"];
+
+/// Is the standard library for it there?
+fn has_aarch64() -> bool {
+    let mut rustc = Command::new("rustc");
+    rustc.current_dir(paths::root()).args(["--print", "target-libdir", "--target", AARCH64]);
+    run::output(&mut rustc).is_ok_and(|folder| Path::new(folder.trim()).is_dir())
 }
 
 fn cargo(words: &[&str]) -> Command {

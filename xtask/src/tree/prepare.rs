@@ -52,11 +52,11 @@ fn files(version: Version) -> Result<Files> {
     for folder in ["config", "ompi"] {
         files.add_folder(Path::new(folder), &snippets.join(folder))?;
     }
-    add_glue(&mut files, component, &VPROTOCOL, &rust)?;
-    let (glue, from, to) = match version {
-        Version::V41 => (&ORTE, "orte", "orte"),
-        Version::V50 => (&PRRTE, "prrte", "3rd-party/prrte"),
+    let (vprotocol, glue, from, to) = match version {
+        Version::V41 => (&VPROTOCOL, &ORTE, "orte", "orte"),
+        Version::V50 => (&VPROTOCOL_5, &PRRTE, "prrte", "3rd-party/prrte"),
     };
+    add_glue(&mut files, component, vprotocol, &rust)?;
     files.add_folder(Path::new(to), &snippets.join(from))?;
     add_glue(&mut files, Path::new(errmgr(version)), glue, &[])?;
     Ok(files)
@@ -72,6 +72,11 @@ struct Belongs {
 }
 
 const VPROTOCOL: Belongs = Belongs { starts: &["vprotocol"], shared: true, framework: "vprotocol" };
+/// With the parameters that ORTE's component would tell ompi_info.
+const VPROTOCOL_5: Belongs = Belongs {
+    starts: &["vprotocol", "errmgr_correlated_params.c", "errmgr_correlated.h"],
+    ..VPROTOCOL
+};
 const ORTE: Belongs = Belongs { starts: &["errmgr", "orte"], shared: false, framework: "errmgr" };
 const PRRTE: Belongs = Belongs { starts: &["errmgr", "prrte"], shared: false, framework: "errmgr" };
 

@@ -52,7 +52,7 @@ pub fn run(summary: &mut Summary, only: Option<Version>) {
                 summary.check("a job with ULFM is refused", || ulfm_is_refused(installed));
             }
             summary.check("a job goes on from a line", || lines::goes_on(installed));
-            lives::run(summary, installed);
+            lives::run(summary, version, installed);
             mpi::run_over(summary, &Over::Tree(installed));
         });
     }
@@ -136,7 +136,8 @@ fn debian_package() -> Result<()> {
 fn listed(installed: &Installed) -> Result<()> {
     let mut info = installed.command("ompi_info");
     let text = run::output(info.args(["--param", "vprotocol", "correlated", "--level", "9"]))?;
-    for wanted in ["vprotocol_correlated_sets", "vprotocol_correlated_log_budget"] {
+    for wanted in ["sets", "log_budget", "dir", "recover"] {
+        let wanted = &format!("\"vprotocol_correlated_{wanted}\"");
         if !text.contains(wanted) {
             fail!("ompi_info does not list {wanted}:\n{text}");
         }
