@@ -100,8 +100,8 @@ void mca_errmgr_correlated_register_params(void)
     variable("local", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and copies of those of other nodes, as long as the job runs and "
-             "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. Empty: "
-             "where Open MPI keeps temporary files.");
+             "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. "
+             "Empty: where Open MPI keeps temporary files.");
     variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
              "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
              "too; so many nodes may be lost at a time. 0: only the death of programs is survived.");
