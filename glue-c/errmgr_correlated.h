@@ -71,8 +71,9 @@ void mca_errmgr_correlated_refuse_job(orte_job_t *job);
 /* mpirun: go on when a node is lost, if the job can. */
 int mca_errmgr_correlated_loss_open(void);
 void mca_errmgr_correlated_loss_close(void);
-/* Daemons are connected: have their silence noticed. */
+/* Daemons are connected: have their silence noticed, if there is an answer to it; in any case. */
 void mca_errmgr_correlated_loss_watch(void);
+void mca_errmgr_correlated_notice_silence(void);
 /* Does the user want that, and is there a place for lines that all nodes share? */
 bool mca_errmgr_correlated_may_recover(void);
 /* What the coordinator says of the nodes that were lost. */
