@@ -40,6 +40,8 @@ typedef struct {
     int keep;
     bool guard;
     bool recover; /* vprotocol_correlated_recover */
+    char *local;  /* vprotocol_correlated_local: where nodes keep images if there is no dir */
+    int copies;   /* vprotocol_correlated_copies: other nodes that have each of them, too */
     char *signal; /* vprotocol_correlated_signal */
 } mca_errmgr_correlated_params_t;
 
@@ -74,8 +76,10 @@ void mca_errmgr_correlated_loss_close(void);
 /* Daemons are connected: have their silence noticed, if there is an answer to it; in any case. */
 void mca_errmgr_correlated_loss_watch(void);
 void mca_errmgr_correlated_notice_silence(void);
-/* Does the user want that, and is there a place for lines that all nodes share? */
+/* Does the user want that, and is there a place for lines? */
 bool mca_errmgr_correlated_may_recover(void);
+/* Do the nodes keep images themselves, since there is no directory that all share? */
+bool mca_errmgr_correlated_keeps_local(void);
 /* What the coordinator says of the nodes that were lost. */
 void mca_errmgr_correlated_loss_failed(const char *reason);
 void mca_errmgr_correlated_loss_recovered(void);

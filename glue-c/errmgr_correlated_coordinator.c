@@ -93,6 +93,9 @@ static char *tell_setup(orte_job_t *job)
     tell(to, "images", images);
     free(images);
     fprintf(to, "keep %d\n", 0 < p->keep ? p->keep : 1);
+    if (mca_errmgr_correlated_keeps_local()) {
+        fprintf(to, "copies %d\n", 0 < p->copies ? p->copies : 0);
+    }
     fprintf(to, "recover %d\n", p->recover ? 1 : 0);
     fprintf(to, "size %u\n", (unsigned) job->num_procs);
     for (int i = 0; i < job->apps->size; i++) {

@@ -17,7 +17,8 @@ static bool watching = false;
 static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_COORDINATOR", "RUSTBTL_RESTORE",
                                          "RUSTBTL_FOLDER",  "RUSTBTL_IMAGES",
-                                         "RUSTBTL_TMP",     "RUSTBTL_GUARDIAN_FD" };
+                                         "RUSTBTL_LOCAL",   "RUSTBTL_TMP",
+                                         "RUSTBTL_GUARDIAN_FD" };
 
 orte_job_t *mca_errmgr_correlated_protected_job(void)
 {
@@ -114,6 +115,11 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
         for_each_app(job, "RUSTBTL_FOLDER", whole);
         free(whole);
         free(folder);
+    }
+    if (mca_errmgr_correlated_keeps_local()) {
+        char *local = mca_errmgr_correlated_absolute(mca_errmgr_correlated_params.local);
+        for_each_app(job, "RUSTBTL_LOCAL", NULL == local ? "" : local);
+        free(local);
     }
     if (mca_errmgr_correlated_may_recover()) {
         have_recorded(job);

@@ -29,12 +29,6 @@ static bool have_lost = false;
 /* The coordinator has been told of a loss and has not said yet how it ends. */
 static bool open_loss = false;
 
-bool mca_errmgr_correlated_may_recover(void)
-{
-    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
-    return p->recover && NULL != p->dir && '\0' != p->dir[0];
-}
-
 static bool is_lost(const orte_process_name_t *daemon)
 {
     return have_lost && opal_bitmap_is_set_bit(&lost, correlated_rank(daemon));

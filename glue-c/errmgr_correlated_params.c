@@ -9,7 +9,8 @@
 
 mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2,
                                                                 .compression = "none",
-                                                                 .recover = true };
+                                                                .recover = true,
+                                                                .copies = 1 };
 
 char *mca_errmgr_correlated_images(void)
 {
@@ -20,6 +21,24 @@ char *mca_errmgr_correlated_images(void)
     return 0 > length ? NULL : text;
 }
 
+static bool is_given(const char *text)
+{
+    return NULL != text && '\0' != text[0];
+}
+
+bool mca_errmgr_correlated_keeps_local(void)
+{
+    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    bool wanted = CORRELATED_PROTECTS_BY_DEFAULT || is_given(p->local);
+    return p->recover && wanted && !is_given(p->dir) && !is_given(p->restore);
+}
+
+bool mca_errmgr_correlated_may_recover(void)
+{
+    const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
+    return p->recover && (is_given(p->dir) || mca_errmgr_correlated_keeps_local());
+}
+
 bool mca_errmgr_correlated_wanted(void)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
@@ -27,10 +46,9 @@ bool mca_errmgr_correlated_wanted(void)
         return false;
     }
     /* Not by default as long as a job gains nothing from it. */
-    bool interval = NULL != p->interval && '\0' != p->interval[0] && 0 != strcmp("0", p->interval);
-    return p->guard || interval || 0 < p->set_interval
-           || (NULL != p->dir && '\0' != p->dir[0])
-           || (NULL != p->restore && '\0' != p->restore[0]);
+    bool interval = is_given(p->interval) && 0 != strcmp("0", p->interval);
+    return p->guard || interval || 0 < p->set_interval || is_given(p->dir) || is_given(p->restore)
+           || mca_errmgr_correlated_keeps_local();
 }
 
 static void variable(const char *name, mca_base_var_type_t type, mca_base_var_info_lvl_t level,
@@ -49,8 +67,8 @@ void mca_errmgr_correlated_register_params(void)
                                  &p->vprotocol);
 #endif
     variable("dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
-             "Directory for checkpoints (lines), the same on all nodes. Setting it switches "
-             "protection on.");
+             "Directory for checkpoints (lines), the same on all nodes. They outlive the job, "
+             "which can be restarted from them.");
     variable("interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
              "Seconds between lines of the whole job, from which it can be restarted. auto: what "
              "loses least time, from vprotocol_correlated_mtbf and from what lines cost. 0: only "
@@ -76,8 +94,17 @@ void mca_errmgr_correlated_register_params(void)
     variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
              "Switches protection on without a directory for lines.");
     variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,
-             "The job survives the loss of a node: its ranks go on elsewhere from their last line. "
-             "Needs vprotocol_correlated_dir. 0: the job ends, as with stock Open MPI.");
+             "The job survives the death of programs and the loss of nodes: their ranks go on "
+             "from their last line, on other nodes if need be. 0: the job ends, as with stock "
+             "Open MPI.");
+    variable("local", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
+             "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
+             "processes, and copies of those of other nodes, as long as the job runs and "
+             "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. Empty: "
+             "where Open MPI keeps temporary files.");
+    variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
+             "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
+             "too; so many nodes may be lost at a time. 0: only the death of programs is survived.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,

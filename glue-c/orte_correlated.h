@@ -27,6 +27,9 @@
 #include "orte/util/show_help.h"
 #include "orte/util/threads.h"
 
+/* Plain jobs, without a directory for lines, are protected. */
+#define CORRELATED_PROTECTS_BY_DEFAULT 1
+
 #define CORRELATED_SESSION_DIR orte_process_info.jobfam_session_dir
 
 /* Is this the job that the daemons are? */

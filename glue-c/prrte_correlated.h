@@ -26,6 +26,9 @@
 #include "src/util/pmix_show_help.h"
 #include "src/util/proc_info.h"
 
+/* Jobs that say nothing are not protected: recovery over PRRTE is not proved. */
+#define CORRELATED_PROTECTS_BY_DEFAULT 0
+
 /* ---- OPAL's -------------------------------------------------------------------------------- */
 
 #define OPAL_PATH_MAX PRTE_PATH_MAX

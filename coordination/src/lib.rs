@@ -14,6 +14,7 @@ pub mod lines;
 mod policy;
 mod set_file;
 mod sets;
+pub mod shelf;
 pub mod silence;
 
 pub use policy::{PolicyError, SetPolicy, fingerprint};

@@ -4,13 +4,19 @@
 //! It ends when its last guardian has gone, and when the coordinator has gone: guardians that
 //! still want it start another one, which tries anew.
 
+mod copier;
 mod keeper;
+mod shelf;
+mod stream;
 
-use crate::link::Link;
+use crate::guardian::images;
+use crate::link::{Link, LinkError};
+use crate::local::{self, Local};
 use crate::node::NodeDirectory;
 use crate::os::{self, Poll};
-use crate::prove::{self, Secret};
+use crate::prove::{self, Host, Secret};
 use crate::settings;
+use copier::{Copier, Order};
 use rustbtl_coordination::control::{FromNode, ToNode};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeMap;
@@ -45,8 +51,28 @@ struct Agent {
     guardians: BTreeMap<u64, Guarded>,
     next: u64,
     kept: keeper::Kept,
+    storage: Option<Storage>,
     /// When the last guardian went, or when none had come.
     lonely: Instant,
+}
+
+/// Where this node keeps images, its own and copies of others.
+struct Storage {
+    local: Local,
+    copier: Copier,
+    /// Where others bring copies.
+    port: u16,
+}
+
+impl Storage {
+    /// None, if that is not possible: guardians say why, when they have an image.
+    fn open(path: &Path, secret: Secret) -> Option<Self> {
+        let local = Local::enter(path).ok()?;
+        local.sweep();
+        let copier = Copier::new(path.to_owned(), secret).ok()?;
+        let port = shelf::open(path, secret).ok()?;
+        Some(Self { local, copier, port })
+    }
 }
 
 /// What the environment says.
@@ -64,7 +90,7 @@ fn way() -> Option<Way> {
 
 /// Runs the agent; comes back at once in the process that was started, as soon as there is
 /// something to connect to.
-pub fn run(path: &Path) -> Result<(), String> {
+pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     let way = way().ok_or("an agent is only started by a guardian")?;
     let shown = path.display();
     os::private_directory(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -79,23 +105,34 @@ pub fn run(path: &Path) -> Result<(), String> {
     rustbtl_process::scheduling::be_prompt();
     let lonely = Instant::now();
     let (guardians, kept) = (BTreeMap::new(), keeper::Kept::default());
-    let mut agent = Agent { directory, listener, guardians, next: 0, kept, lonely };
+    let storage = local.and_then(|local| Storage::open(local, way.secret));
+    let mut agent = Agent { directory, listener, guardians, next: 0, kept, storage, lonely };
     match connect(&way) {
-        Ok(mut coordinator) => agent.serve(&mut coordinator),
+        Ok((mut coordinator, own)) => {
+            let said = agent.introduce(&mut coordinator, &own, &way);
+            if said.is_ok() {
+                agent.serve(&mut coordinator);
+            }
+        }
         Err(reason) => agent.stay_alone(&reason),
     }
     agent.end();
     Ok(())
 }
 
-fn connect(way: &Way) -> Result<Link, String> {
+/// The connection, and what this end of it is called.
+fn connect(way: &Way) -> Result<(Link, Option<SocketAddr>), String> {
     let mut problem = String::new();
     for round in 0..CONNECT_ROUNDS {
         if round > 0 {
             thread::sleep(Duration::from_millis(250 << round));
         }
-        match prove::connect(&way.coordinator, &way.secret, CONNECT_PATIENCE) {
-            Ok(stream) => return Link::new(stream).map_err(|error| error.to_string()),
+        match prove::connect(Host::Coordinator, &way.coordinator, &way.secret, CONNECT_PATIENCE) {
+            Ok(stream) => {
+                let own = stream.local_addr().ok();
+                let link = Link::new(stream).map_err(|error| error.to_string())?;
+                return Ok((link, own));
+            }
             Err(why) => problem = why,
         }
     }
@@ -127,15 +164,28 @@ impl Agent {
         self.lonely.elapsed() >= LONELY && self.directory.leave().unwrap_or(true)
     }
 
-    fn serve(&mut self, coordinator: &mut Link) {
-        let hello = FromNode::Agent {
+    /// Who we are, and where others can bring copies of images.
+    fn introduce(
+        &self,
+        coordinator: &mut Link,
+        own: &Option<SocketAddr>,
+        way: &Way,
+    ) -> Result<(), LinkError> {
+        coordinator.send(&FromNode::Agent {
             node: os::hostname(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
-        };
-        if coordinator.send(&hello).is_err() {
-            return;
+        })?;
+        match &self.storage {
+            Some(Storage { port, .. }) => {
+                let addresses = reached_at(*port, own, &way.coordinator);
+                coordinator.send(&FromNode::Shelf { addresses })
+            }
+            None => Ok(()),
         }
+    }
+
+    fn serve(&mut self, coordinator: &mut Link) {
         let (mut beat_at, mut heard, mut count) = (Instant::now(), Instant::now(), 0);
         // From here on: whoever came while we connected is accepted at once.
         self.lonely = Instant::now();
@@ -143,6 +193,7 @@ impl Agent {
             let mut poll = Poll::default();
             let listener = poll.add(self.listener.as_raw_fd(), false);
             let up = poll.add(coordinator.fd(), coordinator.wants_to_write());
+            let copied = self.storage.as_ref().map(|storage| poll.add(storage.copier.fd(), false));
             let places: Vec<(u64, usize)> = self
                 .guardians
                 .iter()
@@ -168,6 +219,9 @@ impl Agent {
                 if poll.is_ready(place) && !self.hear_guardian(id, coordinator) {
                     return;
                 }
+            }
+            if copied.is_some_and(|place| poll.is_ready(place)) && !self.tell_copies(coordinator) {
+                return;
             }
             if poll.is_ready(up) {
                 heard = Instant::now();
@@ -211,11 +265,45 @@ impl Agent {
     }
 
     /// False: the coordinator has gone.
+    fn tell_copies(&mut self, coordinator: &mut Link) -> bool {
+        let news = self.storage.as_ref().map_or(Vec::new(), |storage| storage.copier.news());
+        news.iter().all(|message| coordinator.send(message).is_ok())
+    }
+
+    /// Orders about images; true: it was one.
+    fn store(&mut self, message: &ToNode, coordinator: &mut Link) -> bool {
+        match message {
+            ToNode::Copy { rank, line, node, addresses } => {
+                let (rank, line, node) = (*rank, *line, node.clone());
+                match &mut self.storage {
+                    Some(storage) => {
+                        let addresses = addresses.clone();
+                        storage.copier.order(Order { rank, line, node, addresses });
+                    }
+                    None => {
+                        let reason = "this node keeps no images".into();
+                        let _ = coordinator.send(&FromNode::NotCopied { rank, line, node, reason });
+                    }
+                }
+            }
+            ToNode::Clear { line, ranks } => {
+                if let Some(storage) = &self.storage {
+                    let folder = storage.local.path().join(format!("line-{line}"));
+                    ranks.iter().for_each(|&rank| images::discard(&folder, rank));
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// False: the coordinator has gone.
     fn hear_coordinator(&mut self, coordinator: &mut Link) -> bool {
         let open = coordinator.flush().is_ok() & coordinator.read().is_ok();
         loop {
             match coordinator.next_message::<ToNode>() {
                 Ok(Some(ToNode::Beat { .. })) => {}
+                Ok(Some(message)) if self.store(&message, coordinator) => {}
                 Ok(Some(message)) => match self.kept.hear(&message) {
                     None => self.pass_on(&message),
                     Some(answer) => {
@@ -266,16 +354,46 @@ impl Agent {
         }
     }
 
-    /// Whatever the reason: leave nothing behind. Guardians notice only after that.
+    /// If the whole job ends they do, at once.
+    fn let_guardians_go(&mut self) {
+        for _ in 0..20 {
+            self.guardians.retain(|_, guarded| guarded.link.read().is_ok());
+            if self.guardians.is_empty() {
+                return;
+            }
+            thread::sleep(LONELY / 4);
+        }
+    }
+
+    /// Whatever the reason: leave nothing behind. Guardians notice only after that. Those that are
+    /// there will have another agent, which needs the images.
     fn end(&mut self) {
+        if self.storage.is_some() {
+            self.let_guardians_go();
+        }
         for _ in 0..20 {
             if self.directory.leave().unwrap_or(true) {
+                if let Some(storage) = self.storage.take().filter(|_| self.guardians.is_empty()) {
+                    local::remove(storage.local.path());
+                }
                 return;
             }
             self.guardians.clear();
             thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Where agents of other nodes reach this one: as the coordinator does; from mpirun's own host that
+/// may be by the loopback, and then as the other agents reach the coordinator.
+fn reached_at(port: u16, own: &Option<SocketAddr>, coordinator: &[SocketAddr]) -> String {
+    let known = own.map(|own| own.ip()).filter(|ip| !ip.is_loopback());
+    let hosts = coordinator.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
+    let all: Vec<_> = known.map_or_else(|| hosts.collect(), |ip| vec![ip]);
+    // A cluster of one host; the loopback is all there is.
+    let all = if all.is_empty() { own.iter().map(SocketAddr::ip).collect() } else { all };
+    let text: Vec<String> = all.iter().map(|ip| SocketAddr::new(*ip, port).to_string()).collect();
+    text.join(" ")
 }
 
 /// Does the message speak for the rank of its guardian? The first one says which rank that is.
@@ -290,6 +408,7 @@ fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
         | FromNode::Stored { rank, .. }
         | FromNode::StoreFailed { rank, .. }
         | FromNode::Fallen { rank, .. }
+        | FromNode::Printed { rank, .. }
         | FromNode::Ended { rank, .. } => rank,
         // Of a rank that it was to adopt, too.
         FromNode::NotRestored { .. } => return rank.is_some(),

@@ -82,7 +82,7 @@ enum Command {
     },
     /// Started by the first guardian of a node
     #[command(hide = true)]
-    Agent { directory: PathBuf },
+    Agent { directory: PathBuf, local: Option<PathBuf> },
     /// Started by mpirun
     #[command(hide = true)]
     Coordinator,
@@ -105,7 +105,7 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
         Command::Restart { directory, again, mpirun, no_verify, options } => {
             command::restart(&Restart { directory, again, mpirun, no_verify, options }, images)
         }
-        Command::Agent { directory } => agent::run(&directory),
+        Command::Agent { directory, local } => agent::run(&directory, local.as_deref()),
         Command::Coordinator => coordinator::run(),
         Command::Leave => pmix::leave(),
         Command::Restored => {

@@ -20,6 +20,7 @@ pub mod coordinator;
 pub mod guardian;
 pub mod jobs;
 pub mod link;
+pub mod local;
 pub mod node;
 pub mod os;
 pub mod pmix;

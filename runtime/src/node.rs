@@ -139,7 +139,11 @@ pub fn reach_agent(settings: &Settings) -> Result<UnixStream, String> {
 fn start_agent(settings: &Settings, path: &Path) -> io::Result<()> {
     let mut agent = Command::new("/proc/self/exe");
     // The name is for those who look at lists of processes.
-    agent.arg0("rustbtl").arg("agent").arg(path).current_dir("/").env_clear();
+    agent.arg0("rustbtl").arg("agent").arg(path).args(&settings.local);
+    agent
+        .current_dir("/")
+        .env_clear()
+        .envs(std::env::var_os(os::NODE).map(|node| (os::NODE, node)));
     let hosts: Vec<String> = settings.coordinator.iter().map(ToString::to_string).collect();
     agent.env(settings::JOB, &settings.job).env(settings::SECRET, settings::hex(&settings.secret));
     agent.env(settings::COORDINATOR, hosts.join(" "));

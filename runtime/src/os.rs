@@ -17,14 +17,20 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// See [`hostname`].
+pub const NODE: &str = "RUSTBTL_NODE";
+
 /// Effective user id.
 pub fn euid() -> u32 {
     // SAFETY: no arguments, no failure.
     unsafe { libc::geteuid() }
 }
 
-/// Name of this host.
+/// Name of this host. A test can have several "nodes" on one host: `RUSTBTL_NODE`.
 pub fn hostname() -> String {
+    if let Some(name) = std::env::var(NODE).ok().filter(|name| !name.is_empty()) {
+        return name;
+    }
     let mut name = [0u8; 256];
     // SAFETY: room for the given length.
     let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) } != 0;
@@ -246,7 +252,15 @@ pub fn go_to_background() -> io::Result<bool> {
 
 /// Lock a file for this open descriptor; `false`: somebody else has it and `wait` is not wanted.
 pub fn lock(file: &File, wait: bool) -> io::Result<bool> {
-    let flags = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
+    flock(file, libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB })
+}
+
+/// Lock it together with others who do the same; waits for one who has it alone.
+pub fn lock_together(file: &File) -> io::Result<()> {
+    flock(file, libc::LOCK_SH).map(drop)
+}
+
+fn flock(file: &File, flags: libc::c_int) -> io::Result<bool> {
     loop {
         // SAFETY: an open descriptor.
         match check(unsafe { libc::flock(file.as_raw_fd(), flags) }) {
@@ -423,6 +437,41 @@ pub fn private_directory(path: &Path) -> io::Result<()> {
 /// Make a folder, and those above it, if they are not there; what is made is closed to others.
 pub fn make_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Bytes that this user can still write below `path`; on a file system that is memory no more than
+/// can be had without taking it from programs.
+pub fn room(path: &Path) -> io::Result<u64> {
+    let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: all-zero is a valid statfs.
+    let mut found: libc::statfs = unsafe { core::mem::zeroed() };
+    // SAFETY: a terminated path, and room for the answer.
+    check(unsafe { libc::statfs(name.as_ptr(), &mut found) })?;
+    let free = found.f_bavail.saturating_mul(u64::try_from(found.f_bsize).unwrap_or(0));
+    Ok(if found.f_type == libc::TMPFS_MAGIC { free.min(memory_available()) } else { free })
+}
+
+/// Memory that can be had, in bytes.
+fn memory_available() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    kib_of(&text, "MemAvailable:").unwrap_or(u64::MAX)
+}
+
+/// Memory that a process has, in bytes; 0: it has gone.
+pub fn memory_of(pid: Pid) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    kib_of(&text, "VmRSS:").unwrap_or(0)
+}
+
+fn kib_of(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key))?;
+    value.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// This thread is less urgent than others from now on.
+pub fn be_slow() {
+    // SAFETY: plain numbers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
 /// Flush a directory: a rename in it is then durable.

@@ -1,5 +1,5 @@
-//! The handshake of `rustbtl_coordination::handshake` between agents and the coordinator: nothing
-//! is parsed before both ends have proved that they know the job's secret.
+//! The handshake of `rustbtl_coordination::handshake` between agents and the coordinator, and among
+//! agents: nothing is parsed before both ends have proved that they know the job's secret.
 
 use rustbtl_coordination::control::VERSION;
 use rustbtl_coordination::handshake::{
@@ -16,8 +16,25 @@ use crate::os;
 /// A job's secret.
 pub type Secret = [u8; 32];
 
-/// The coordinator's name in handshakes.
-const COORDINATOR: PeerId = PeerId(0xFFFF_FFFE);
+/// Who is connected to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Host {
+    /// The job's coordinator.
+    Coordinator,
+    /// An agent that takes copies of images.
+    Shelf,
+}
+
+impl Host {
+    /// Its name in handshakes.
+    const fn name(self) -> PeerId {
+        match self {
+            Self::Coordinator => PeerId(0xFFFF_FFFE),
+            Self::Shelf => PeerId(0xFFFF_FFFC),
+        }
+    }
+}
+
 /// The name of every agent.
 const AGENT: PeerId = PeerId(0xFFFF_FFFD);
 /// Not the number of any version of the component's own connections.
@@ -42,7 +59,7 @@ impl fmt::Display for ProofError {
                  install the same version on all nodes"
             ),
             Self::Refused(Refusal::Secret) => f.write_str("it does not know this job's secret"),
-            Self::Refused(_) => f.write_str("it is not this job's coordinator"),
+            Self::Refused(_) => f.write_str("it is not a process of this job"),
         }
     }
 }
@@ -66,15 +83,16 @@ fn names(from: PeerId, to: PeerId) -> io::Result<Names> {
     Ok(Names { version, from, to, incarnation: 0, generation: 0, nonce })
 }
 
-/// Connect to the coordinator at one of its addresses; each may take `patience`.
+/// Connect to a host at one of its addresses; each may take `patience`.
 pub fn connect(
+    host: Host,
     addresses: &[SocketAddr],
     secret: &Secret,
     patience: Duration,
 ) -> Result<TcpStream, String> {
     let mut problems = Vec::new();
     for address in addresses {
-        match connect_to(address, secret, patience) {
+        match connect_to(host, address, secret, patience) {
             Ok(stream) => return Ok(stream),
             Err(problem) => problems.push(format!("{address}: {problem}")),
         }
@@ -83,6 +101,7 @@ pub fn connect(
 }
 
 fn connect_to(
+    host: Host,
     address: &SocketAddr,
     secret: &Secret,
     patience: Duration,
@@ -90,7 +109,7 @@ fn connect_to(
     let mut stream = TcpStream::connect_timeout(address, patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    let hello = names(AGENT, COORDINATOR)?;
+    let hello = names(AGENT, host.name())?;
     let sent = hello.encode();
     stream.write_all(&sent)?;
     let mut challenge = [0; CHALLENGE];
@@ -107,6 +126,7 @@ fn connect_to(
 
 /// A connection that was accepted and has proved nothing yet.
 pub struct Stranger {
+    host: Host,
     stream: TcpStream,
     /// When its time is over.
     pub until: Instant,
@@ -126,11 +146,11 @@ pub enum Progress {
 }
 
 impl Stranger {
-    /// One that has `patience` to prove itself.
-    pub fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
+    /// One that has `patience` to prove itself to us, who are this host.
+    pub fn new(host: Host, stream: TcpStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let until = Instant::now() + patience;
-        Ok(Self { stream, until, bytes: [0; HELLO], got: 0, asked: None })
+        Ok(Self { host, stream, until, bytes: [0; HELLO], got: 0, asked: None })
     }
 
     /// To poll.
@@ -180,10 +200,10 @@ impl Stranger {
         if self.asked.is_none() {
             let Some(hello) = self.read::<HELLO>()? else { return Ok(false) };
             let theirs = Names::decode(&hello, HANDSHAKE_VERSION)?;
-            if theirs.to != COORDINATOR || theirs.from != AGENT {
+            if theirs.to != self.host.name() || theirs.from != AGENT {
                 return Err(Refusal::NotForMe(theirs.to).into());
             }
-            let mine = names(COORDINATOR, AGENT)?;
+            let mine = names(self.host.name(), AGENT)?;
             let challenge = handshake::challenge(secret, &hello, &mine);
             self.write(&challenge)?;
             self.asked = Some((hello, challenge));
@@ -207,7 +227,7 @@ mod tests {
 
     fn serve(listener: TcpListener, secret: Secret) -> Result<(), String> {
         let (stream, _) = listener.accept().unwrap();
-        let mut stranger = Stranger::new(stream, PATIENCE).unwrap();
+        let mut stranger = Stranger::new(Host::Shelf, stream, PATIENCE).unwrap();
         loop {
             match stranger.drive(&secret) {
                 Progress::Waiting => thread::sleep(Duration::from_millis(1)),
@@ -218,10 +238,18 @@ mod tests {
     }
 
     fn meet(ours: Secret, theirs: Secret) -> (Result<(), String>, Result<(), String>) {
+        meet_as(Host::Shelf, ours, theirs)
+    }
+
+    fn meet_as(
+        host: Host,
+        ours: Secret,
+        theirs: Secret,
+    ) -> (Result<(), String>, Result<(), String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || serve(listener, ours));
-        let client = connect(&[address], &theirs, PATIENCE).map(drop);
+        let client = connect(host, &[address], &theirs, PATIENCE).map(drop);
         (server.join().unwrap(), client)
     }
 
@@ -231,6 +259,12 @@ mod tests {
         let (server, client) = meet([1; 32], [2; 32]);
         assert!(server.is_err());
         assert!(client.unwrap_err().contains("does not know this job's secret"));
+    }
+
+    #[test]
+    fn who_has_come_to_the_wrong_host_is_sent_away() {
+        let (server, client) = meet_as(Host::Coordinator, [1; 32], [1; 32]);
+        assert!(server.is_err() && client.is_err());
     }
 
     #[test]

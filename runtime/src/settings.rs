@@ -1,5 +1,6 @@
 //! What mpirun's component tells guardians through the environment of the job.
 
+use crate::local;
 use crate::prove::Secret;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::outside::Compression;
@@ -20,8 +21,13 @@ pub const RESTORE: &str = "RUSTBTL_RESTORE";
 pub const IMAGES: &str = "RUSTBTL_IMAGES";
 /// Folder of the job in the directory for lines.
 pub const FOLDER: &str = "RUSTBTL_FOLDER";
+/// Base of the folder in which each node keeps images, where there is no folder that all share;
+/// empty: the node's temporary files.
+pub const LOCAL: &str = "RUSTBTL_LOCAL";
 /// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
 pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
+/// Bytes of the rank's standard output and error that were handed on, on another node.
+pub const PRINTED: &str = "RUSTBTL_PRINTED";
 /// Number of the rank's end of the socket to its guardian.
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
@@ -29,8 +35,19 @@ pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 9] =
-    [JOB, SECRET, COORDINATOR, RESTORE, FOLDER, IMAGES, INCARNATION, TMP, GUARDIAN_FD];
+pub const ALL: [&str; 11] = [
+    PRINTED,
+    JOB,
+    SECRET,
+    COORDINATOR,
+    RESTORE,
+    FOLDER,
+    LOCAL,
+    IMAGES,
+    INCARNATION,
+    TMP,
+    GUARDIAN_FD,
+];
 
 /// What a guardian has to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -47,6 +64,10 @@ pub struct Settings {
     pub incarnation: Incarnation,
     /// Where the job keeps what outlives it.
     pub folder: Option<PathBuf>,
+    /// Where this node keeps images of the job, if there is no folder that all share.
+    pub local: Option<PathBuf>,
+    /// What was handed on of its output, if this node does not know it.
+    pub printed: [u64; 2],
     /// Whom to guard.
     pub rank: PeerId,
     /// Ranks of the job.
@@ -84,14 +105,39 @@ impl Settings {
         let tmp = get(TMP).or_else(|| get("PMIX_SERVER_TMPDIR")).or_else(|| get("TMPDIR"));
         let tmp = tmp.filter(|t| !t.is_empty());
         let tmp = tmp.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+        let local = get(LOCAL).filter(|_| folder.is_none()).map(|base| {
+            let base = if base.is_empty() { local::default_base(&tmp) } else { base.into() };
+            local::folder(&base, &job)
+        });
         let rank = PeerId(rank);
         let incarnation = match text(INCARNATION) {
             Some(number) => number.parse().map_err(|_| NoSettings::Bad(INCARNATION))?,
             None => 0,
         };
         let incarnation = Incarnation(incarnation);
-        Ok(Self { job, secret, coordinator, restore, incarnation, folder, rank, size, tmp })
+        let printed = match text(PRINTED) {
+            Some(text) => printed(&text).ok_or(NoSettings::Bad(PRINTED))?,
+            None => [0; 2],
+        };
+        Ok(Self {
+            job,
+            secret,
+            coordinator,
+            restore,
+            incarnation,
+            folder,
+            local,
+            printed,
+            rank,
+            size,
+            tmp,
+        })
     }
+}
+
+fn printed(text: &str) -> Option<[u64; 2]> {
+    let (out, err) = text.split_once(' ')?;
+    Some([out.parse().ok()?, err.parse().ok()?])
 }
 
 /// How images are written.

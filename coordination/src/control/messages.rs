@@ -5,52 +5,6 @@ use super::fields::{LineId, LineKind, Picture, RankCard, RankClock};
 use super::frame::{BODY_BYTES_MAX, ControlError, HEADER_BYTES, Message, VERSION};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
-/// From one table: the enum, its numbers, the fields in their order.
-macro_rules! messages {
-    ($( $(#[$doc:meta])* class $class:literal $name:ident { $(
-        $(#[$note:meta])* $number:literal $kind:ident
-        { $( $(#[$what:meta])* $field:ident: $type:ty ),* $(,)? },
-    )* } )*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Debug)]
-        pub enum $name {
-            $( $(#[$note])* $kind { $( $(#[$what])* $field: $type ),* }, )*
-        }
-
-        impl Message for $name {
-            const CLASS: u8 = $class;
-
-            fn kind(&self) -> u8 {
-                match self { $( Self::$kind { .. } => $number, )* }
-            }
-
-            fn put_fields(&self, _out: &mut Vec<u8>) {
-                match self { $( Self::$kind { $( $field ),* } => { $( $field.put(_out); )* } )* }
-            }
-
-            fn take_fields(kind: u8, _from: &mut &[u8]) -> Result<Self, ControlError> {
-                match kind {
-                    $( $number => Ok(Self::$kind { $( $field: Field::take(_from)? ),* }), )*
-                    other => Err(ControlError::Kind(other)),
-                }
-            }
-        }
-
-        /// Inside another message: its number, then its fields.
-        impl Field for $name {
-            fn put(&self, out: &mut Vec<u8>) {
-                self.kind().put(out);
-                self.put_fields(out);
-            }
-
-            fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
-                let kind = u8::take(from)?;
-                Self::take_fields(kind, from)
-            }
-        }
-    )* };
-}
-
 messages! {
 /// From a rank, to its guardian or (through guardian and agent) to the coordinator.
 class 1 FromRank {
@@ -387,6 +341,15 @@ class 3 FromNode {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// What was handed on of a rank's output so far, where only the rank's node has that otherwise.
+    32 Printed {
+        /// Which.
+        rank: PeerId,
+        /// Bytes of its standard output.
+        out: u64,
+        /// And of its standard error.
+        err: u64,
+    },
     /// Answer to `Keep`, of an agent.
     40 Kept {
         /// Whose determinants.
@@ -409,6 +372,31 @@ class 3 FromNode {
         /// Why.
         reason: String,
     },
+    /// Of an agent: images of ranks of other nodes can be brought here.
+    50 Shelf {
+        /// With blanks between them, each as `IP:PORT`.
+        addresses: String,
+    },
+    /// Answer to `Copy`: it is safe there.
+    51 Copied {
+        /// Whose image.
+        rank: PeerId,
+        /// Of this line.
+        line: LineId,
+        /// Where.
+        node: String,
+    },
+    /// There is no copy there.
+    52 NotCopied {
+        /// Whose image.
+        rank: PeerId,
+        /// Of this line.
+        line: LineId,
+        /// Where.
+        node: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
 }
 
 /// Down the tree: coordinator to agent, agent to guardian.
@@ -426,7 +414,8 @@ class 4 ToNode {
         rank: PeerId,
         /// The line.
         line: LineId,
-        /// Absolute path; the guardian makes it if it is not there.
+        /// Absolute path, or the name of a folder in the node's own; the guardian makes it if it is
+        /// not there.
         directory: String,
     },
     /// Remove what there is of this line.
@@ -470,6 +459,10 @@ class 4 ToNode {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
+        /// What its guardian has said in `Printed`.
+        out: u64,
+        /// The same.
+        err: u64,
     },
     /// The fallen rank is not started again: end as it has ended.
     32 GiveUp {
@@ -492,6 +485,24 @@ class 4 ToNode {
     42 KeepNot {
         /// Of this set.
         set: SetId,
+    },
+    /// For the agent: bring an image that is here, and all that restoring it needs, to another.
+    50 Copy {
+        /// Whose.
+        rank: PeerId,
+        /// Of this line.
+        line: LineId,
+        /// To the agent of this node.
+        node: String,
+        /// As it has said in `Shelf`.
+        addresses: String,
+    },
+    /// For the agent: remove what there is of this line, own images and copies.
+    51 Clear {
+        /// The line.
+        line: LineId,
+        /// Of these ranks.
+        ranks: Vec<PeerId>,
     },
 }
 

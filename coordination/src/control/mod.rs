@@ -12,15 +12,20 @@
 //! ```
 //! Integers are little endian. Texts, blobs and lists: u32 length, then their content.
 
+#[macro_use]
+mod table;
+
 mod codec;
 mod fields;
 mod frame;
 mod messages;
+mod shelf;
 
 pub use codec::Field;
 pub use fields::{LineId, LineKind, Picture, RankCard, RankClock};
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
 pub use messages::{FromNode, FromRank, Reply, Request, ToNode, ToRank, frozen_in_pause};
+pub use shelf::{FromShelf, ToShelf};
 
 #[cfg(test)]
 mod tests;

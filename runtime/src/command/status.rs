@@ -4,6 +4,7 @@ use super::{ask, bytes, time};
 use crate::jobs;
 use rustbtl_coordination::control::{Reply, Request};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Prints the state of a job.
@@ -38,6 +39,34 @@ fn words(entry: &Value) -> String {
     fields.map(|(key, value)| format!("{key} {}", word(value))).collect::<Vec<_>>().join(", ")
 }
 
+/// Where lines are.
+fn place(document: &Value) -> String {
+    match (document["directory"].as_str(), document["copies"].as_u64()) {
+        (Some(directory), _) => directory.to_owned(),
+        (None, Some(copies)) => format!("folders of the nodes, copies on {copies} other(s)"),
+        (None, None) => "-".into(),
+    }
+}
+
+/// Who has which images of a line, ranks with the same nodes together.
+fn held(line: &Value) -> String {
+    let mut at: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for entry in list(line, "held") {
+        let names = |key: &str| -> Vec<&str> {
+            list(entry, key).iter().filter_map(Value::as_str).collect()
+        };
+        let mut place = names("nodes").join(" ");
+        if !names("on_the_way").is_empty() {
+            place += &format!(" (on the way to {})", names("on_the_way").join(" "));
+        }
+        at.entry(place).or_default().push(number(&entry["rank"]));
+    }
+    let line = |(place, ranks): (String, Vec<String>)| {
+        format!("      images of ranks {}: {place}\n", ranks.join(","))
+    };
+    at.into_iter().map(line).collect()
+}
+
 /// For people.
 fn table(document: &Value) -> String {
     let mut out = String::new();
@@ -48,7 +77,7 @@ fn table(document: &Value) -> String {
         text(&document["job"]),
         number(&document["size"]),
         list(document, "nodes").len(),
-        text(&document["directory"]),
+        place(document),
     );
     let _ = writeln!(
         out,
@@ -99,6 +128,7 @@ fn table(document: &Value) -> String {
             ns("pause_ns"),
             ns("store_ns"),
         );
+        out += &held(line);
     }
     out
 }
@@ -120,6 +150,25 @@ mod tests {
         assert!(text.contains("2.0 KiB") && text.contains("2.0 ms"), "{text}");
         assert!(table(&json!({})).contains("no lines yet"));
         assert!(!text.contains("failures"), "{text}");
+    }
+
+    #[test]
+    fn it_is_shown_which_nodes_have_images() {
+        let held = |rank: u32, nodes: &[&str], on_the_way: &[&str]| {
+            let rank = json!(rank);
+            json!({"rank": rank, "nodes": nodes, "on_the_way": on_the_way})
+        };
+        let text = table(&json!({
+            "directory": null, "copies": 1,
+            "lines": [{"line": 1, "held": [
+                held(0, &["n0", "n1"], &[]),
+                held(1, &["n0", "n1"], &[]),
+                held(2, &["n1"], &["n2"]),
+            ]}],
+        }));
+        assert!(text.contains("folders of the nodes, copies on 1 other"), "{text}");
+        assert!(text.contains("images of ranks 0,1: n0 n1\n"), "{text}");
+        assert!(text.contains("images of ranks 2: n1 (on the way to n2)\n"), "{text}");
     }
 
     #[test]

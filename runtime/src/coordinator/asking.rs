@@ -47,7 +47,7 @@ impl Job {
 
     /// A rank's log is on its way to its budget, mostly with messages to `set`.
     pub(super) fn log_nearly_full(&mut self, now: u64, rank: PeerId, set: SetId, bytes: u64) {
-        let possible = self.setup.directory.is_some();
+        let possible = self.setup.has_storage();
         self.log(json!({
             "event": "log_nearly_full", "rank": rank.0, "set": set.0, "bytes": bytes,
             "line": possible,
@@ -59,12 +59,19 @@ impl Job {
     }
 
     pub(super) fn try_wish(&mut self, now: u64, who: Wisher, inputs: Vec<Input>) {
-        let starting = self.setup.directory.is_some() && self.machine.is_none();
+        let starting = self.setup.has_storage() && self.machine.is_none();
         if starting && self.wishes.waits(who) {
             self.early.push((who, inputs));
             return;
         }
-        let problem = if self.setup.directory.is_none() {
+        let exit = inputs.iter().any(|input| matches!(input, Input::Checkpoint { exit: true }));
+        let problem = if exit && self.setup.is_local() {
+            Some(
+                "the lines of this job end with it: for one that outlives it start the job with \
+                 --mca vprotocol_correlated_dir DIR, a directory that all nodes share"
+                    .to_owned(),
+            )
+        } else if !self.setup.has_storage() {
             Some(
                 "this job has no place for lines: start it with --mca vprotocol_correlated_dir \
                   DIR, a directory that all nodes share"

@@ -18,9 +18,12 @@ impl Events {
         let place = |folder: &PathBuf| folder.join(job).join("events.jsonl");
         let lines = setup.directory.as_ref().map(place);
         let session = setup.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
+        // Where it outlives a job that has no directory.
+        let chosen = std::env::var_os("RUSTBTL_EVENTS").map(PathBuf::from);
+        let chosen = chosen.map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         let mut options = File::options();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        Self(lines.or(session).and_then(|path| options.open(path).ok()))
+        Self(lines.or(chosen).or(session).and_then(|path| options.open(path).ok()))
     }
 
     /// One more event.

@@ -7,6 +7,7 @@
 
 use super::recovery::Recovery;
 use super::setup::Setup;
+use super::storage::Storage;
 use super::wishes::{Wisher, Wishes};
 use crate::store::{self, FORMAT, Image, Kind, Manifest};
 use rustbtl_coordination::control::{
@@ -31,6 +32,8 @@ const RETRY_MS: u64 = 1000;
 pub enum Effect {
     /// Send it to the agent of this rank.
     Send(PeerId, ToNode),
+    /// Send it to the agent of this node.
+    SendNode(String, ToNode),
     /// Write this manifest, then call [`Job::committed`].
     Commit(Manifest),
     /// Remove the manifest of this line.
@@ -72,6 +75,8 @@ pub(super) struct Rank {
     pub(super) ready: bool,
     pub(super) finishing: bool,
     pub(super) ended: Option<i32>,
+    /// Bytes of its output that were handed on, as far as that is only known here.
+    pub(super) printed: [u64; 2],
     pub(super) log: Option<[u64; 3]>,
     pub(super) log_for: SetId,
     pub(super) card: Vec<u8>,
@@ -81,7 +86,7 @@ pub(super) struct Rank {
 #[derive(Clone, Debug)]
 pub(super) struct LineState {
     pub(super) kind: Kind,
-    ranks: BTreeSet<PeerId>,
+    pub(super) ranks: BTreeSet<PeerId>,
     pub(super) exit: bool,
     pub(super) started_ms: u64,
     pub(super) images: BTreeMap<PeerId, Image>,
@@ -100,6 +105,7 @@ pub struct Job {
     /// Once all ranks are ready.
     pub(super) machine: Option<Lines>,
     pub(super) recovery: Recovery,
+    pub(super) storage: Storage,
     /// All ranks may leave MPI_Finalize.
     pub(super) may_finish: bool,
     pub(super) lines: BTreeMap<LineId, LineState>,
@@ -125,6 +131,7 @@ impl Job {
             ranks: BTreeMap::new(),
             machine: None,
             recovery: Recovery::default(),
+            storage: Storage::default(),
             may_finish: false,
             lines: BTreeMap::new(),
             wishes: Wishes::default(),
@@ -185,7 +192,7 @@ impl Job {
                     let image = Image { rank: rank.0, set, node, bytes, raw_bytes, checksum };
                     state.images.insert(rank, image);
                 }
-                self.input(now, Input::Stored { rank, line: line.0 });
+                self.stored(now, rank, line);
             }
             FromNode::StoreFailed { rank, line, reason } => {
                 self.problem(line, format!("rank {rank} on {node}: {reason}"));
@@ -196,7 +203,17 @@ impl Job {
             FromNode::Fallen { rank, status, incarnation } => {
                 self.fallen(now, rank, status, incarnation);
             }
+            FromNode::Printed { rank, out, err } => {
+                if let Some(state) = self.ranks.get_mut(&rank) {
+                    state.printed = [state.printed[0].max(out), state.printed[1].max(err)];
+                }
+            }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
+            FromNode::Shelf { addresses } => self.shelf(now, node, addresses),
+            FromNode::Copied { rank, line, node } => self.copied(now, rank, line, &node),
+            FromNode::NotCopied { rank, line, node, reason } => {
+                self.not_copied(now, rank, line, &node, &reason);
+            }
             _ => {}
         }
     }
@@ -315,13 +332,14 @@ impl Job {
         if self.machine.is_some() || !self.all(|rank| rank.ready && rank.set.is_some()) {
             return;
         }
-        let possible = self.setup.directory.is_some();
+        let possible = self.setup.has_storage();
         let if_possible = |interval| if possible { interval } else { Interval::Off };
         let config = Config {
             set_interval: if_possible(ms(self.setup.set_interval_ms)),
             global_interval: if_possible(self.setup.interval()),
             sets_at_once: 1,
-            kept_lines: self.setup.keep,
+            // Where lines end with the job only the youngest is of use.
+            kept_lines: if self.setup.is_local() { 1 } else { self.setup.keep },
             silence_timeout_ms: SILENCE_TIMEOUT_MS,
             store_timeout_ms: STORE_TIMEOUT_MS,
             retry_ms: RETRY_MS,
@@ -381,8 +399,9 @@ impl Job {
     }
 
     /// The connection to the agent of these ranks is lost.
-    pub fn agent_gone(&mut self, now: u64, ranks: &[PeerId]) {
+    pub fn agent_gone(&mut self, now: u64, node: &str, ranks: &[PeerId]) {
         ranks.iter().for_each(|&rank| self.gone(now, rank));
+        self.shelf_gone(now, node);
     }
 
     /// Remembered until the line is given up.
@@ -462,6 +481,9 @@ impl Job {
             Output::Abort { line, sets, why, retried, next_ms } => {
                 self.aborted(LineId(line), &sets, why, retried, next_ms);
             }
+            Output::Commit { line, .. } if self.setup.is_local() => {
+                self.committed(now, LineId(line), Ok(()));
+            }
             Output::Commit { line, .. } => self.commit(LineId(line)),
             Output::Complete { line, pause_ms } => self.complete(LineId(line), pause_ms),
             Output::Trim { set, line } => {
@@ -471,7 +493,11 @@ impl Job {
             }
             Output::Drop { line } => {
                 let line = LineId(line);
-                self.effects.push_back(Effect::Forget(line));
+                if self.setup.is_local() {
+                    self.clear(line);
+                } else {
+                    self.effects.push_back(Effect::Forget(line));
+                }
                 let Some(state) = self.lines.remove(&line) else { return };
                 for rank in state.ranks {
                     let discard = ToNode::Discard { rank, line };
@@ -491,9 +517,7 @@ impl Job {
         }
         let exit = self.lines.get(&line).is_some_and(|state| state.exit);
         let kind = if scope == Scope::Set { LineKind::Set } else { LineKind::Global };
-        let folder = self.setup.directory.as_ref();
-        let folder = folder.map(|base| crate::store::folder(base, &self.name, line));
-        let directory = folder.unwrap_or_default().display().to_string();
+        let directory = self.folder(line).display().to_string();
         for set in sets {
             let members = self.members(&[*set]);
             for &rank in &members {
@@ -539,6 +563,8 @@ impl Job {
             self.send(rank, ToRank::LineComplete { line, set });
         }
         let sets: Vec<SetId> = sets.into_iter().collect();
+        self.prune();
+        self.see_whether_covered();
         for wish in self.wishes.ended(global, &sets, false) {
             self.answer(&wish, line, "");
         }

@@ -19,6 +19,7 @@ mod mpirun;
 mod recovery;
 mod setup;
 mod status;
+mod storage;
 mod wishes;
 
 use crate::agent::BEAT;
@@ -26,7 +27,7 @@ use crate::guardian::positions::FOLDER;
 use crate::jobs;
 use crate::link::Link;
 use crate::os::{self, Poll};
-use crate::prove::{Progress, Secret, Stranger};
+use crate::prove::{Host, Progress, Secret, Stranger};
 use crate::settings::hex;
 use crate::store;
 use determinants::{Determinants, Out};
@@ -163,8 +164,7 @@ fn listen() -> io::Result<TcpListener> {
 impl Coordinator {
     fn start(input: &mut impl BufRead) -> Result<Self, String> {
         let setup = read_setup(input)?;
-        if setup.directory.is_none()
-            && (setup.interval() != Interval::Off || setup.set_interval_ms > 0)
+        if !setup.has_storage() && (setup.interval() != Interval::Off || setup.set_interval_ms > 0)
         {
             return Err(
                 "vprotocol_correlated_interval or _set_interval is given, but no directory \
@@ -316,7 +316,7 @@ impl Coordinator {
     fn accept_strangers(&mut self) {
         while self.strangers.len() < STRANGERS_MAX {
             let Ok((stream, _)) = self.listener.accept() else { return };
-            self.strangers.extend(Stranger::new(stream, STRANGER_PATIENCE));
+            self.strangers.extend(Stranger::new(Host::Coordinator, stream, STRANGER_PATIENCE));
         }
     }
 
@@ -421,25 +421,29 @@ impl Coordinator {
             | FromNode::StoreFailed { rank, .. }
             | FromNode::Ended { rank, .. }
             | FromNode::Fallen { rank, .. }
+            | FromNode::Printed { rank, .. }
             | FromNode::NotRestored { rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
             | FromNode::Beat { .. }
             | FromNode::Direct { .. }
             | FromNode::Kept { .. }
-            | FromNode::NotKept { .. } => true,
+            | FromNode::NotKept { .. }
+            | FromNode::Shelf { .. }
+            | FromNode::Copied { .. }
+            | FromNode::NotCopied { .. } => true,
         }
     }
 
     fn lose_agent(&mut self, id: u64, problem: &str) {
         let Some(agent) = self.agents.remove(&id) else { return };
         let node = agent.node;
-        self.events.write(json!({"event": "agent_gone", "node": node, "reason": problem}));
+        self.events.write(json!({"event": "agent_gone", "node": &node, "reason": problem}));
         let lost: Vec<PeerId> =
             self.home.iter().filter(|(_, home)| **home == id).map(|(&rank, _)| rank).collect();
         self.home.retain(|_, home| *home != id);
         self.determinants.agent_gone(id);
-        self.job.agent_gone(self.now(), &lost);
+        self.job.agent_gone(self.now(), &node, &lost);
         self.carry_out();
     }
 
@@ -479,6 +483,12 @@ impl Coordinator {
                         self.hand_back_journals();
                     }
                     self.send_to(rank, &message);
+                }
+                Effect::SendNode(node, message) => {
+                    let mut agents = self.agents.values_mut().rev();
+                    if let Some(agent) = agents.find(|agent| agent.node == node) {
+                        let _ = agent.link.send(&message);
+                    }
                 }
                 Effect::Commit(mut manifest) => {
                     let line = rustbtl_coordination::control::LineId(manifest.line);

@@ -109,6 +109,7 @@ impl Job {
             self.ranks.iter().filter(|(_, rank)| on_it(rank)).map(|(&id, _)| id).collect();
         let numbers: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
         self.log(json!({"event": "node_lost", "node": node, "ranks": numbers}));
+        self.storage_lost(node);
         let mut sets = BTreeSet::new();
         for id in lost {
             let Some(rank) = self.ranks.get_mut(&id) else { continue };
@@ -126,6 +127,7 @@ impl Job {
                 return self.fail(format!("node {node} was lost, and {reason}"));
             }
         }
+        self.replenish(now);
     }
 
     /// The job cannot go on.
@@ -145,11 +147,8 @@ impl Job {
     fn obstacle(&self) -> Option<&'static str> {
         if !self.setup.recover {
             Some("recovery is switched off (vprotocol_correlated_recover)")
-        } else if self.setup.directory.is_none() {
-            Some(
-                "there is nothing to go back to: start the job with --mca \
-                 vprotocol_correlated_dir DIR, a directory that all nodes share",
-            )
+        } else if !self.setup.has_storage() {
+            Some("no checkpoints are taken, so there is nothing to go back to")
         } else if self.may_finish {
             Some("all ranks were past MPI_Finalize: nobody can repeat what it received")
         } else if self.machine.is_none() {
@@ -194,6 +193,7 @@ impl Job {
         let (phase, done, since_ms) = (Phase::Restoring, BTreeSet::new(), now);
         let going = Going { phase, line, incarnation, done, since_ms };
         self.recovery.going.insert(set, going);
+        self.must_have_images(line, &members)?;
         self.log(json!({
             "event": "back_to", "set": set.0, "line": line.0, "incarnation": incarnation.0,
             "ranks": members.iter().map(|rank| rank.0).collect::<Vec<_>>()
@@ -218,22 +218,24 @@ impl Job {
         if lost.is_empty() {
             return Ok(());
         }
-        let hosts = self.hosts().ok_or("no other node is left to start its ranks on")?;
+        let line = self.recovery.going.get(&set).map(|going| going.line).unwrap_or_default();
+        let hosts = self.hosts(line, &lost).ok_or("no other node is left to start its ranks on")?;
         for (rank, &host) in lost.into_iter().zip(hosts.iter().cycle()) {
             let node = self.ranks[&host].node.clone();
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
-            if let Some(state) = self.ranks.get_mut(&rank) {
-                (state.adopted_in, state.node) = (incarnation, node.clone());
-            }
+            let Some(state) = self.ranks.get_mut(&rank) else { continue };
+            (state.adopted_in, state.node) = (incarnation, node.clone());
+            let [out, err] = state.printed;
             self.log(json!({"event": "placed", "rank": rank.0, "set": set.0, "node": node}));
-            let order = ToNode::Adopt { host, rank, directory, incarnation };
+            let order = ToNode::Adopt { host, rank, directory, incarnation, out, err };
             self.effects.push_back(Effect::Send(host, order));
         }
         Ok(())
     }
 
-    /// The ranks of the node with the fewest of them whose guardians orted has started.
-    fn hosts(&self) -> Option<Vec<PeerId>> {
+    /// The ranks whose guardians orted has started, of the node with the fewest ranks that has the
+    /// images of all these.
+    fn hosts(&self, line: LineId, of: &[PeerId]) -> Option<Vec<PeerId>> {
         let mut nodes: BTreeMap<&str, (usize, Vec<PeerId>)> = BTreeMap::new();
         for (&id, rank) in self.ranks.iter().filter(|(_, rank)| rank.here) {
             let (count, hosts) = nodes.entry(&rank.node).or_default();
@@ -242,8 +244,8 @@ impl Job {
                 hosts.push(id);
             }
         }
-        let possible = nodes.into_values().filter(|(_, hosts)| !hosts.is_empty());
-        possible.min_by_key(|(count, _)| *count).map(|(_, hosts)| hosts)
+        nodes.retain(|node, (_, hosts)| !hosts.is_empty() && self.has_images(node, line, of));
+        nodes.into_values().min_by_key(|(count, _)| *count).map(|(_, hosts)| hosts)
     }
 
     /// Folder and incarnation of a set that goes back.
@@ -372,14 +374,24 @@ impl Job {
         let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
         self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
         self.input(now, Input::Back { set, line: line.0 });
+        self.replenish(now);
         if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
+        }
+        if self.members(&[set]).len() == self.ranks.len() {
+            // There is nobody who has something of its future.
+            self.set_has_caught_up(now, set);
         }
     }
 
     /// A rank has repeated all that others have of its lost future.
     pub(super) fn has_caught_up(&mut self, now: u64, id: PeerId) {
-        let Some(set) = self.done(id, Phase::Behind) else { return };
+        if let Some(set) = self.done(id, Phase::Behind) {
+            self.set_has_caught_up(now, set);
+        }
+    }
+
+    fn set_has_caught_up(&mut self, now: u64, set: SetId) {
         let since = self.recovery.going.remove(&set).map_or(now, |going| going.since_ms);
         let ms = now.saturating_sub(since);
         self.log(json!({"event": "caught_up", "set": set.0, "ms": ms}));

@@ -13,6 +13,8 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 pub struct Setup {
     /// `dir`: where lines go.
     pub directory: Option<PathBuf>,
+    /// `copies`: without a directory each node keeps its images, and so many other nodes a copy.
+    pub copies: Option<usize>,
     /// `log`: where events go if there is no directory.
     pub log: Option<PathBuf>,
     /// `interval`: seconds between global lines, 0: none; or `auto`.
@@ -39,6 +41,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             directory: None,
+            copies: None,
             log: None,
             interval_ms: 0,
             interval_auto: false,
@@ -61,6 +64,16 @@ impl Setup {
         restored.map_or(1, |line| line.0 + 1)
     }
 
+    /// Is there a place for lines?
+    pub fn has_storage(&self) -> bool {
+        self.directory.is_some() || self.copies.is_some()
+    }
+
+    /// Do nodes keep their images themselves?
+    pub fn is_local(&self) -> bool {
+        self.directory.is_none() && self.copies.is_some()
+    }
+
     /// One line; true: it was the last.
     ///
     /// # Errors
@@ -81,6 +94,7 @@ impl Setup {
             "interval" => self.interval_ms = seconds(value)?,
             "mtbf" => self.mtbf_ms = number()?,
             "set_interval" => self.set_interval_ms = number()?,
+            "copies" => self.copies = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
             "keep" => self.keep = usize::try_from(number()?).unwrap_or(usize::MAX).max(1),
             "size" => self.size = u32::try_from(number()?).map_err(|_| "size".to_owned())?,
             // For guardians, who get it from mpirun, too: here it is refused if it makes no sense.

@@ -30,10 +30,12 @@ fn state(rank: &Rank) -> &'static str {
 }
 
 impl Job {
-    /// Folder of a line.
+    /// Folder of a line; where nodes keep images themselves, its name in the node's own.
     pub fn folder(&self, line: LineId) -> PathBuf {
-        let base = self.setup.directory.clone().unwrap_or_default();
-        store::folder(&base, &self.name, line)
+        match &self.setup.directory {
+            Some(base) => store::folder(base, &self.name, line),
+            None => format!("line-{line}").into(),
+        }
     }
 
     /// Ask all ranks how their logs are.
@@ -77,10 +79,12 @@ impl Job {
             "job": self.name,
             "size": self.setup.size,
             "directory": self.setup.directory,
+            "copies": self.setup.copies.filter(|_| self.setup.is_local()),
             "interval_ms": self.setup.interval_ms,
             "interval_auto": self.setup.interval_auto,
             "set_interval_ms": self.setup.set_interval_ms,
             "restarted_from": self.setup.restore,
+            "shelves": self.shelves(),
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             "sets": sets.iter().map(set).collect::<Vec<_>>(),
             "ranks": self.ranks.iter().map(|(id, rank)| self.rank(id.0, rank)).collect::<Vec<_>>(),
@@ -120,6 +124,7 @@ impl Job {
             "coordination_ns": line.coordination_ns,
             "pause_ns": line.pause_ns,
             "store_ns": line.store_ns,
+            "held": self.held(id),
         })
     }
 }

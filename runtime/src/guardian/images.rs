@@ -1,6 +1,7 @@
 //! Images of ranks: who writes and restores them is behind a trait, when and where is decided here.
 
 use super::positions::Mark;
+use crate::local;
 use crate::os::{self, Pid};
 use rustbtl_coordination::control::{LineId, Picture};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
@@ -106,6 +107,8 @@ pub struct Job {
     pub output: Option<Mark>,
     /// Folder of the line.
     pub directory: PathBuf,
+    /// It is on a node that has no room to waste.
+    pub limited: bool,
 }
 
 impl Job {
@@ -125,6 +128,9 @@ impl Job {
         let folder = &self.directory;
         let shown = folder.display();
         os::make_folders(folder).map_err(|error| format!("making {shown}: {error}"))?;
+        if self.limited {
+            local::check_room(folder, os::memory_of(self.program))?;
+        }
         let name = folder.join(file_name(self.rank));
         let temporary = temporary(folder, self.rank);
         let _ = fs::remove_file(&temporary);
@@ -240,6 +246,7 @@ mod tests {
             description: b"abcd".to_vec(),
             output: None,
             directory: folder.join("job/line-1"),
+            limited: true,
         }
     }
 

@@ -14,11 +14,13 @@ mod rank;
 mod recovery;
 
 use crate::link::Link;
+use crate::local::{self, Local};
 use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
 use images::{ImageStore, Writers, Written};
 use output::{Ends, Output};
+use positions::STREAMS;
 use rank::Rank;
 use recovery::Fallen;
 use rustbtl_coordination::control::{FromNode, LineId, ToNode, ToRank};
@@ -27,6 +29,7 @@ use std::io;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -94,6 +97,8 @@ enum Agent {
 struct Guardian {
     settings: Settings,
     store: Arc<dyn ImageStore>,
+    /// Where the node keeps images, if there is no folder that all nodes share; or why not.
+    local: Option<Result<Local, String>>,
     reporter: Reporter,
     agent: Agent,
     agents_left: u32,
@@ -103,6 +108,8 @@ struct Guardian {
     fallen: Option<Fallen>,
     /// Orted has started the program, and this guardian has made it anew.
     made_anew: bool,
+    /// What was handed on of its output, as it was told last.
+    printed: [u64; STREAMS],
     /// Orted has told the program to end.
     ending: bool,
     /// Guardians of ranks whose node is lost: this one stays as long as they do.
@@ -163,6 +170,8 @@ fn guard(
     let orted = os::pidfd(os::parent())?;
     let (ours, theirs) = UnixStream::pair()?;
     let theirs = OwnedFd::from(theirs);
+    // Before the agent, which removes what nobody holds.
+    let local = settings.local.as_deref().map(Local::enter);
     let (output, ends) = open_output(&settings);
     let pid = match &settings.restore {
         None => program::start(words, theirs, ends, signals.mask_before())?.id() as os::Pid,
@@ -183,6 +192,7 @@ fn guard(
     let mut guardian = Guardian {
         settings,
         store,
+        local,
         reporter,
         agent: Agent::Sought,
         agents_left: AGENTS_MAX,
@@ -190,6 +200,7 @@ fn guard(
         writers: Writers::default(),
         fallen: None,
         made_anew: false,
+        printed: [0; STREAMS],
         ending: false,
         adopted: Vec::new(),
         ended: None,
@@ -240,6 +251,7 @@ impl Guardian {
             }
             if let (Some(output), Some(places)) = (&mut self.rank.output, &printed) {
                 output.attend(&poll, places);
+                self.tell_printed();
             }
             if from_rank.is_some_and(|place| poll.is_ready(place)) {
                 self.hear_rank();
@@ -310,6 +322,9 @@ impl Guardian {
         self.rank.give_up(self.settings.rank);
         self.signal(libc::SIGKILL);
         self.writers.wait(LAST_WORDS);
+        if let Some(Ok(local)) = &self.local {
+            local::remove(local.path());
+        }
         if os::leads_group() {
             os::kill(0, libc::SIGKILL);
         }
@@ -442,22 +457,55 @@ impl Guardian {
                 self.rank.order(message);
             }
             ToNode::Prepare { rank, line, directory } if rank == mine => {
-                if let Some(message) = self.rank.prepare(line, directory.into(), mine) {
-                    self.tell(&message);
-                    self.write_images();
-                }
+                self.prepare(line, &directory);
             }
             ToNode::Discard { rank, line } if rank == mine => self.rank.discard(line, mine),
             ToNode::Restore { rank, directory, incarnation } if rank == mine => {
-                self.start_again(directory.into(), incarnation);
+                self.start_again(&directory, incarnation);
             }
-            ToNode::Adopt { host, rank, directory, incarnation } if host == mine => {
-                self.adopt(rank, &directory, incarnation);
+            ToNode::Adopt { host, rank, directory, incarnation, out, err } if host == mine => {
+                self.adopt(rank, &directory, incarnation, [out, err]);
             }
             ToNode::GiveUp { rank } if rank == mine => self.give_up(),
             ToNode::End { reason } => self.end_here(&reason),
             ToNode::Alone { reason } => self.no_agent(&reason),
             _ => {}
+        }
+    }
+
+    /// A folder as the coordinator calls it.
+    fn folder(&self, directory: &str) -> Result<PathBuf, String> {
+        if Path::new(directory).is_absolute() {
+            return Ok(directory.into());
+        }
+        match &self.local {
+            Some(Ok(local)) => local.line(directory),
+            Some(Err(problem)) => return Err(problem.clone()),
+            None => None,
+        }
+        .ok_or_else(|| format!("there is no folder {directory:?}"))
+    }
+
+    fn prepare(&mut self, line: LineId, directory: &str) {
+        let rank = self.settings.rank;
+        match self.folder(directory) {
+            Ok(folder) => {
+                if let Some(message) = self.rank.prepare(line, folder, rank) {
+                    self.tell(&message);
+                    self.write_images();
+                }
+            }
+            Err(reason) => self.tell(&FromNode::StoreFailed { rank, line, reason }),
+        }
+    }
+
+    /// With this node what it knows of the output is lost: somebody else has to know it.
+    fn tell_printed(&mut self) {
+        let printed = self.rank.output.as_ref().map(Output::handed_on);
+        if self.local.is_some() && printed.is_some_and(|printed| printed != self.printed) {
+            self.printed = printed.unwrap_or_default();
+            let (rank, [out, err]) = (self.settings.rank, self.printed);
+            self.tell(&FromNode::Printed { rank, out, err });
         }
     }
 
@@ -492,7 +540,8 @@ impl Guardian {
     }
 
     fn write_images(&mut self) {
-        while let Some(job) = self.rank.next_image() {
+        while let Some(mut job) = self.rank.next_image() {
+            job.limited = self.local.is_some();
             let (store, reporter) = (self.store.clone(), self.reporter.clone());
             let told = move |line, result| reporter.report(News::Written(line, result));
             self.writers.write(job, store, told);

@@ -67,8 +67,15 @@ pub struct Output {
 impl Output {
     /// For a job that has a folder; the ends are for the program, and not to be kept.
     pub fn open(settings: &Settings) -> io::Result<Option<(Self, Ends)>> {
-        let Some(folder) = &settings.folder else { return Ok(None) };
-        let (ledger, known) = Ledger::open(folder, settings.rank)?;
+        let place = settings.folder.as_ref().or(settings.local.as_ref());
+        let Some(folder) = place else { return Ok(None) };
+        let (ledger, mut known) = Ledger::open(folder, settings.rank)?;
+        for (at, known) in known.iter_mut().enumerate() {
+            if settings.printed[at] > *known {
+                *known = settings.printed[at];
+                ledger.set(at, *known);
+            }
+        }
         let mark = match &settings.restore {
             Some(line) => Mark::read(line, settings.rank)?,
             None => None,
@@ -114,6 +121,11 @@ impl Output {
             }
         }
         self.hand_on();
+    }
+
+    /// Where the streams are that orted has got.
+    pub fn handed_on(&self) -> [u64; STREAMS] {
+        [0, 1].map(|at| self.streams[at].written - self.streams[at].waiting.len() as u64)
     }
 
     /// Where the streams are now that the program stands still.

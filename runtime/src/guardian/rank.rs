@@ -234,7 +234,9 @@ impl Rank {
             let reason = "the program has ended".into();
             return Some(FromNode::StoreFailed { rank, line, reason });
         };
-        let job = Job { rank, line, program, picture, child, description, output, directory };
+        let limited = false;
+        let job =
+            Job { rank, line, program, picture, child, description, output, directory, limited };
         self.images.push_back(job);
         Some(FromNode::Frozen { rank, line, coordination_ns, pause_ns })
     }

@@ -8,6 +8,7 @@
 
 use super::images::{ImageStore, file_name};
 use super::output::Ends;
+use super::positions::STREAMS;
 use super::{Guardian, open_output};
 use crate::link::Link;
 use crate::os::{self, Pid};
@@ -17,7 +18,7 @@ use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -95,7 +96,7 @@ impl Guardian {
     }
 
     /// Start the rank again, whether its program has ended or not.
-    pub(super) fn start_again(&mut self, line: PathBuf, incarnation: Incarnation) {
+    pub(super) fn start_again(&mut self, line: &str, incarnation: Incarnation) {
         if self.ended.is_some() || self.ending {
             return;
         }
@@ -107,8 +108,11 @@ impl Guardian {
         self.rank.output = None;
         self.made_anew |= self.settings.restore.is_none();
         self.settings.incarnation = incarnation;
-        self.settings.restore = Some(line.clone());
-        if let Err(reason) = self.make_anew(&line) {
+        let made = self.folder(line).and_then(|line| {
+            self.settings.restore = Some(line.clone());
+            self.make_anew(&line)
+        });
+        if let Err(reason) = made {
             say!("{reason}");
             let rank = self.settings.rank;
             let until = Instant::now() + DECISION;
@@ -148,12 +152,23 @@ impl Guardian {
     }
 
     /// Start a guardian for a rank whose node is lost.
-    pub(super) fn adopt(&mut self, rank: PeerId, line: &str, incarnation: Incarnation) {
+    pub(super) fn adopt(
+        &mut self,
+        rank: PeerId,
+        line: &str,
+        incarnation: Incarnation,
+        [out, err]: [u64; STREAMS],
+    ) {
+        let line = match self.folder(line) {
+            Ok(line) => line,
+            Err(reason) => return self.tell(&FromNode::NotRestored { rank, reason }),
+        };
         let mut guardian = Command::new("/proc/self/exe");
         guardian.arg("guardian").arg(crate::command::PLACEHOLDER).stdin(Stdio::null());
         guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
         guardian.env(settings::RESTORE, line);
         guardian.env(settings::INCARNATION, incarnation.to_string());
+        guardian.env(settings::PRINTED, format!("{out} {err}"));
         match guardian.spawn() {
             Ok(child) => self.adopted.push(child),
             Err(error) => {

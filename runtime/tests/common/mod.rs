@@ -65,6 +65,8 @@ pub struct Job {
     pub size: u32,
     pub guardians: Vec<Child>,
     restore: Option<PathBuf>,
+    /// Nodes keep their images themselves.
+    local: bool,
 }
 
 impl Job {
@@ -74,17 +76,34 @@ impl Job {
     }
 
     pub fn start_in(scratch: Scratch, size: u32, more: &str, restore: Option<PathBuf>) -> Self {
+        let place = format!("dir {}", scratch.0.join("lines").display());
+        Self::start_with(scratch, size, &place, more, restore)
+    }
+
+    /// One whose nodes keep their images themselves, and so many others copies of them.
+    pub fn start_local(size: u32, copies: u32) -> Self {
+        Self::start_with(Scratch::new(), size, &format!("copies {copies}"), "", None)
+    }
+
+    fn start_with(
+        scratch: Scratch,
+        size: u32,
+        place: &str,
+        more: &str,
+        restore: Option<PathBuf>,
+    ) -> Self {
+        let local = place.starts_with("copies");
         let mut command = Command::new(example("plain_images"));
         command.arg("coordinator").env_remove("RUSTBTL_JOBS");
         command.env("XDG_RUNTIME_DIR", scratch.0.join("run"));
+        command.env("RUSTBTL_EVENTS", &scratch.0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(fs::File::create(scratch.0.join("told")).expect("a file"));
         let mut coordinator = command.spawn().expect("a coordinator");
         let mut input = coordinator.stdin.take().expect("a pipe");
-        let lines = scratch.0.join("lines");
         let line = restore.as_ref().map(|line| format!("restore {}\n", line.display()));
         let line = line.unwrap_or_default();
-        write!(input, "dir {}\nsize {size}\narg ./a\nrecover 0\n{more}{line}go\n", lines.display())
+        write!(input, "{place}\nsize {size}\narg ./a\nrecover 0\n{more}{line}go\n")
             .expect("it reads");
         let mut says = BufReader::new(coordinator.stdout.take().expect("a pipe"));
         let mut answer = String::new();
@@ -93,7 +112,19 @@ impl Job {
         assert_eq!((words.len(), words[0]), (4, "ok"), "{answer}");
         let [port, name, secret] = [1, 2, 3].map(|at| words[at].to_owned());
         let (input, guardians) = (Some(input), Vec::new());
-        Self { scratch, coordinator, input, says, port, name, secret, size, guardians, restore }
+        Self {
+            scratch,
+            coordinator,
+            input,
+            says,
+            port,
+            name,
+            secret,
+            size,
+            guardians,
+            restore,
+            local,
+        }
     }
 
     /// Where a rank's output goes.
@@ -133,6 +164,9 @@ impl Job {
         command.env("PMIX_SERVER_TMPDIR", &tmp);
         command.env("OMPI_COMM_WORLD_RANK", rank.to_string());
         command.env("OMPI_COMM_WORLD_SIZE", self.size.to_string());
+        if self.local {
+            command.env("RUSTBTL_LOCAL", self.scratch.0.join("local")).env("RUSTBTL_NODE", node);
+        }
         if let Some(restore) = &self.restore {
             command.env("RUSTBTL_RESTORE", restore);
         }
@@ -235,6 +269,7 @@ impl Job {
         let nodes = fs::read_dir(self.scratch.0.join("tmp")).expect("nodes");
         let nodes: Vec<PathBuf> = nodes.flatten().map(|node| node.path()).collect();
         wait_for("agents are gone", || nodes.iter().all(|node| left(node) == 0));
+        wait_for("images are gone", || left(&self.scratch.0.join("local")) == 0);
         core::mem::replace(&mut self.scratch, Scratch(PathBuf::from("/nonexistent")))
     }
 }

@@ -171,6 +171,8 @@ impl Bench {
             ("mca_base_component_path", path),
             ("pml", "v".into()),
             ("vprotocol", "correlated".into()),
+            // What is measured is the engine, not checkpoints; `--lines` measures those.
+            ("vprotocol_correlated_recover", "0".into()),
             ("vprotocol_correlated_sets", sets.into()),
             ("vprotocol_correlated_log_budget", LOG_BUDGET.into()),
         ]

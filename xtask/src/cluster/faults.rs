@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::nodes::Node;
+use super::nodes::{self, Node};
+use super::stage::Stage;
 use super::story::Story;
 use super::{network, processes};
 use crate::error::{Result, failure};
@@ -31,6 +32,9 @@ pub enum Moment {
     Ready(Duration),
     /// When this line, or a later one, is complete.
     Line(u64),
+    /// When copies of all images are on other nodes, for this time: once when the first line is
+    /// complete, and again after each loss.
+    Covered(u64),
 }
 
 /// `I@SECS`: which one, and seconds after the job is ready.
@@ -59,6 +63,20 @@ impl FromStr for AfterLine {
         let (who, when) = split(text, "NUMBER@LINE")?;
         let line = when.parse().map_err(|_| format!("`{when}` is no number of a line"))?;
         Ok(AfterLine(who, Moment::Line(line)))
+    }
+}
+
+/// `I@K`: which one, and how often copies of all images were on other nodes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AfterCopies(pub u32, pub Moment);
+
+impl FromStr for AfterCopies {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (who, when) = split(text, "NUMBER@COUNT")?;
+        let count = when.parse().map_err(|_| format!("`{when}` is no number"))?;
+        Ok(AfterCopies(who, Moment::Covered(count)))
     }
 }
 
@@ -91,25 +109,35 @@ impl Faults {
     }
 
     fn known(&mut self) -> Vec<(Duration, Fault)> {
-        let (ready, line) = (self.story.ready, self.story.line);
+        let (ready, line, covered) = (self.story.ready, self.story.line, self.story.covered);
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
             Moment::Line(wanted) => line.is_some_and(|line| line >= wanted),
+            Moment::Covered(wanted) => covered >= wanted,
         };
         let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
         let after = |(moment, fault)| match moment {
             Moment::Ready(after) => (after, fault),
-            Moment::Line(_) => (Duration::ZERO, fault),
+            Moment::Line(_) | Moment::Covered(_) => (Duration::ZERO, fault),
         };
         known.map(after).collect()
     }
 
     /// Breaks it; says in words what was done.
-    pub fn strike(&mut self, fault: Fault, nodes: &[Node], ranks: u32) -> Result<String> {
+    pub fn strike(
+        &mut self,
+        fault: Fault,
+        nodes: &[Node],
+        stage: &Stage,
+        ranks: u32,
+    ) -> Result<String> {
         match fault {
             Fault::KillNode(node) => {
                 let node = get(nodes, node)?;
-                Ok(format!("killed node {} ({} processes)", node.name, kill_node(node)))
+                let killed = kill_node(node);
+                // What was in its memory is gone, too.
+                nodes::within(node, || stage.empty_node())??;
+                Ok(format!("killed node {} ({killed} processes)", node.name))
             }
             Fault::CutNode(number) => {
                 let node = get(nodes, number)?;

@@ -139,7 +139,8 @@ impl<'a> Events<'a> {
     }
 
     fn strike(&mut self, fault: Fault) -> Result<()> {
-        let done = self.faults.strike(fault, self.nodes, self.job.options.ranks())?;
+        let done =
+            self.faults.strike(fault, self.nodes, self.job.stage, self.job.options.ranks())?;
         eprintln!("xtask: cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
         Ok(())
     }

@@ -51,6 +51,10 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
         set.push((COMPONENT_PATH, component_path.into()));
         set.push(("pml", "v".into()));
         set.push(("vprotocol", "correlated".into()));
+        if !protects(options) {
+            // What is not about lines is not to be mixed with them.
+            set.push(("vprotocol_correlated_recover", "0".into()));
+        }
         if options.report.is_some() {
             set.push(("vprotocol_correlated_report", text(&reports)));
         }
@@ -60,6 +64,13 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
         set.retain(|(key, _)| *key != COMPONENT_PATH);
     }
     set.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
+}
+
+/// Does the user say anything about protection?
+fn protects(options: &Options) -> bool {
+    let about = ["recover", "local", "copies", "dir"];
+    let names = about.map(|name| format!("vprotocol_correlated_{name}"));
+    options.restart.is_some() || options.mca().any(|(key, _)| names.iter().any(|n| n == key))
 }
 
 /// Is this Open MPI 5.0, whose mpirun is PRRTE's?

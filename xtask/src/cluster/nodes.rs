@@ -37,6 +37,17 @@ pub fn enter(namespaces: &[OwnedFd]) -> std::io::Result<()> {
     namespaces.iter().try_for_each(sys::enter)
 }
 
+/// Does something in the node.
+pub fn within<T>(node: &Node, what: impl FnOnce() -> T) -> Result<T> {
+    let home = current()?;
+    let folder = env::current_dir().context(|| "the current folder".into())?;
+    enter(&node.namespaces).context(|| format!("entering node {}", node.name))?;
+    let done = what();
+    enter(&home).context(|| "coming back from a node".into())?;
+    env::set_current_dir(&folder).context(|| folder.display().to_string())?;
+    Ok(done)
+}
+
 /// Makes all nodes and connects them. The caller ends up in the namespaces where it was.
 pub fn make(options: &Options, stage: &Stage) -> Result<Vec<Node>> {
     let home = current()?;

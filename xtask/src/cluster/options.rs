@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::faults::{AfterLine, Fault, Moment, Timed};
+use super::faults::{AfterCopies, AfterLine, Fault, Moment, Timed};
 use super::timeline::{Event, Timeline};
 use crate::error::{Result, fail, failure};
 
@@ -75,6 +75,10 @@ pub struct Options {
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
     kill_node_after_line: Vec<AfterLine>,
+    /// The same when copies of all images are on other nodes, for the K-th time: for the first time
+    /// with the first line, then after each loss of a node (jobs without a directory for lines)
+    #[arg(long, value_name = "I@K")]
+    kill_node_after_copies: Vec<AfterCopies>,
     /// Kill the program of rank R, SECS after the job is ready
     #[arg(long, value_name = "R@SECS")]
     kill_rank: Vec<Timed>,
@@ -222,6 +226,9 @@ impl Options {
         let kills = self.kill_node.iter().map(|&Timed(node, at)| (at, Fault::KillNode(node)));
         let lines = self.kill_node_after_line.iter();
         let lines = lines.map(|&AfterLine(node, at)| (at, Fault::KillNode(node)));
+        let copies = self.kill_node_after_copies.iter();
+        let copies = copies.map(|&AfterCopies(node, at)| (at, Fault::KillNode(node)));
+        let lines = lines.chain(copies);
         let ranks = self.kill_rank.iter().map(|&Timed(rank, at)| (at, Fault::KillRank(rank)));
         let cuts = self.cut_node.iter().map(|&Timed(node, at)| (at, Fault::CutNode(node)));
         let late = self.kill_rank_after_line.iter();

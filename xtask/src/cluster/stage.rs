@@ -113,6 +113,24 @@ impl Stage {
         mount_tmpfs(Path::new("/dev/shm"), &format!("mode=1777{size}"))?;
         mount_tmpfs(&self.node_tmp(), "mode=1777")
     }
+
+    /// Inside a node that has died: its memory and temporary files are gone.
+    pub fn empty_node(&self) -> Result<()> {
+        empty(Path::new("/dev/shm"))?;
+        empty(&self.node_tmp())
+    }
+}
+
+/// Removes everything in a folder.
+fn empty(folder: &Path) -> Result<()> {
+    let shown = || folder.display().to_string();
+    for entry in fs::read_dir(folder).context(shown)?.flatten() {
+        let path = entry.path();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let done = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        done.context(|| path.display().to_string())?;
+    }
+    Ok(())
 }
 
 /// Covers a folder with memory.

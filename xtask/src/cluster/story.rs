@@ -19,6 +19,8 @@ pub struct Story {
     pub ready: bool,
     /// The last line of all ranks or of a set that is complete.
     pub line: Option<u64>,
+    /// How often it was said that the images of all have copies (again).
+    pub covered: u64,
     /// The process id of each rank's program, the newest.
     pub pids: BTreeMap<u32, libc::pid_t>,
 }
@@ -55,6 +57,7 @@ impl Story {
     fn hear(&mut self, event: &Value) {
         match event["event"].as_str() {
             Some("ready") => self.ready = true,
+            Some("covered") => self.covered += 1,
             Some("complete") => self.line = self.line.max(event["line"].as_u64()),
             Some("rank") => {
                 let number = |key: &str| event[key].as_u64().and_then(|n| u32::try_from(n).ok());

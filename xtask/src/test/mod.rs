@@ -8,6 +8,7 @@ pub mod job;
 mod line_faults;
 mod lines;
 pub mod lives;
+mod local_storage;
 pub mod mpi;
 mod node_loss;
 mod programs;
@@ -83,6 +84,7 @@ pub fn run(options: &Options) -> Result<()> {
             }
             guardians::run(&mut summary);
             node_loss::run(&mut summary);
+            local_storage::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
             // What is wanted of a tree is said with --trees.

@@ -22,7 +22,8 @@ const STOCK: [&str; 2] = [
     "ORTE has lost communication with a remote daemon",
     "ORTE was unable to reliably start one or more daemons",
 ];
-const NOT_RECOVERED: &str = "what ran there cannot be brought back";
+/// What mpirun says of one that cannot be made good.
+pub const NOT_RECOVERED: &str = "what ran there cannot be brought back";
 
 /// What happens to whom, in a job of which shape. The first line is taken when the job is ready.
 const SURVIVED: [(&str, Shape, &[&str]); 8] = [
@@ -67,7 +68,7 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery, and the loss of a node without it");
     summary.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
-    summary.check("node loss: without a folder for lines as stock: 3 × 1", || {
+    summary.check("node loss: guarded, but without recovery as stock: 3 × 1", || {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
     for (title, shape, faults) in &SURVIVED {
@@ -80,7 +81,7 @@ pub fn run(summary: &mut Summary) {
 }
 
 /// A job that does not end by itself, with its folder for lines.
-fn endless(shape: Shape, scratch: &Scratch, with_lines: bool) -> Result<Job> {
+pub fn endless(shape: Shape, scratch: &Scratch, with_lines: bool) -> Result<Job> {
     let mut job = RING.job(shape, ENDLESS, scratch)?;
     job.seconds = 60;
     Ok(if with_lines { lives::with_lines(job, &lives::lines_folder(scratch)?) } else { job })

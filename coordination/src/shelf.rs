@@ -1,0 +1,253 @@
+//! What may follow what when an agent brings an image to another: the receiver's side. No I/O; the
+//! driver does what [`Step`] says, in this order.
+//!
+//! Source: docs/adr/0007.
+//!
+//! ```text
+//! Begin, then for each file: File Piece… Digest; then Commit
+//! ```
+//! 1. What is stored where follows from the numbers of rank, line and part alone; no name comes
+//!    from the network.
+//! 2. A file is as long as it was said to be, each comes once, and none is left out unfinished.
+//! 3. `Commit` only when the image itself is there.
+//! 4. After an error, and after `Commit`, nothing is accepted any more.
+
+use crate::control::{LineId, ToShelf};
+use core::fmt;
+use rustbtl_fragments::ids::PeerId;
+use std::collections::BTreeSet;
+
+/// Most bytes of a piece.
+pub const PIECE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a digest.
+pub const DIGEST_BYTES: usize = 32;
+/// Most older images that one builds on.
+pub const BASES_MAX: u16 = 255;
+
+/// A file of an image.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Part {
+    /// The image itself.
+    Image,
+    /// An older one that it builds on, by its number in there, from 1.
+    Base(u8),
+    /// Where the rank's output was.
+    Output,
+}
+
+impl Part {
+    /// On the wire.
+    pub const fn number(self) -> u16 {
+        match self {
+            Self::Image => 0,
+            Self::Base(number) => number as u16,
+            Self::Output => BASES_MAX + 1,
+        }
+    }
+
+    /// The reverse.
+    pub const fn of(number: u16) -> Option<Self> {
+        match number {
+            0 => Some(Self::Image),
+            1..=BASES_MAX => Some(Self::Base(number as u8)),
+            256 => Some(Self::Output),
+            _ => None,
+        }
+    }
+}
+
+/// What the receiver does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Of this image.
+    Begin {
+        /// Whose.
+        rank: PeerId,
+        /// Of this line.
+        line: LineId,
+    },
+    /// Make room for a file.
+    Open {
+        /// Which one.
+        part: Part,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Append to it.
+    Write(Vec<u8>),
+    /// It is over: this must be its SHA-256.
+    Close([u8; DIGEST_BYTES]),
+    /// Make all durable and give them their names.
+    Commit,
+}
+
+/// The other end does not keep to the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShelfError {
+    /// This message does not belong here.
+    Order,
+    /// There is no such part, or it was there already.
+    Part(u16),
+    /// More or less bytes than announced, or too many at a time.
+    Bytes,
+    /// The image itself is missing.
+    Incomplete,
+}
+
+impl fmt::Display for ShelfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Order => f.write_str("a message that does not belong there"),
+            Self::Part(part) => write!(f, "part {part} does not exist or came twice"),
+            Self::Bytes => f.write_str("another number of bytes than was announced"),
+            Self::Incomplete => f.write_str("the image itself is missing"),
+        }
+    }
+}
+
+impl core::error::Error for ShelfError {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    New,
+    Between,
+    In { left: u64 },
+    Over,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Receipt {
+    state: State,
+    parts: BTreeSet<Part>,
+}
+
+impl Default for Receipt {
+    fn default() -> Self {
+        Self { state: State::New, parts: BTreeSet::new() }
+    }
+}
+
+impl Receipt {
+    /// What a message of the sender means.
+    ///
+    /// # Errors
+    /// See [`ShelfError`]: the connection is of no more use.
+    pub fn handle(&mut self, message: ToShelf) -> Result<Step, ShelfError> {
+        let done = self.step(message);
+        if done.is_err() {
+            self.state = State::Over;
+        }
+        done
+    }
+
+    fn step(&mut self, message: ToShelf) -> Result<Step, ShelfError> {
+        match (self.state, message) {
+            (State::New, ToShelf::Begin { rank, line }) => {
+                self.state = State::Between;
+                Ok(Step::Begin { rank, line })
+            }
+            (State::Between, ToShelf::File { part: number, bytes }) => {
+                let part = Part::of(number).ok_or(ShelfError::Part(number))?;
+                if !self.parts.insert(part) {
+                    return Err(ShelfError::Part(number));
+                }
+                self.state = State::In { left: bytes };
+                Ok(Step::Open { part, bytes })
+            }
+            (State::In { left }, ToShelf::Piece { bytes }) => {
+                let fits = !bytes.is_empty() && bytes.len() <= PIECE_BYTES_MAX;
+                let left = left.checked_sub(bytes.len() as u64).filter(|_| fits);
+                self.state = State::In { left: left.ok_or(ShelfError::Bytes)? };
+                Ok(Step::Write(bytes))
+            }
+            (State::In { left }, ToShelf::Digest { sha256 }) => {
+                let digest = sha256.try_into().ok().filter(|_| left == 0);
+                self.state = State::Between;
+                digest.map(Step::Close).ok_or(ShelfError::Bytes)
+            }
+            (State::Between, ToShelf::Commit {}) => {
+                self.state = State::Over;
+                let whole = self.parts.contains(&Part::Image);
+                if whole { Ok(Step::Commit) } else { Err(ShelfError::Incomplete) }
+            }
+            _ => Err(ShelfError::Order),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin() -> ToShelf {
+        ToShelf::Begin { rank: PeerId(3), line: LineId(2) }
+    }
+
+    fn file(part: Part, bytes: u64) -> ToShelf {
+        ToShelf::File { part: part.number(), bytes }
+    }
+
+    fn piece(bytes: usize) -> ToShelf {
+        ToShelf::Piece { bytes: vec![7; bytes] }
+    }
+
+    fn digest() -> ToShelf {
+        ToShelf::Digest { sha256: vec![0; DIGEST_BYTES] }
+    }
+
+    #[test]
+    fn an_image_with_all_it_needs_comes_through() {
+        let mut receipt = Receipt::default();
+        for message in [
+            begin(),
+            file(Part::Base(2), 3),
+            piece(1),
+            piece(2),
+            digest(),
+            file(Part::Output, 0),
+            digest(),
+            file(Part::Image, 5),
+            piece(5),
+            digest(),
+            ToShelf::Commit {},
+        ] {
+            receipt.handle(message.clone()).unwrap_or_else(|error| panic!("{message:?}: {error}"));
+        }
+        assert_eq!(receipt.handle(begin()), Err(ShelfError::Order), "4");
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_refused_and_nothing_follows_it() {
+        let image = || file(Part::Image, 2);
+        let refused: [(&[ToShelf], ShelfError); 11] = [
+            (&[image()], ShelfError::Order),
+            (&[begin(), begin()], ShelfError::Order),
+            (&[begin(), piece(1)], ShelfError::Order),
+            (&[begin(), ToShelf::Commit {}], ShelfError::Incomplete),
+            (&[begin(), image(), piece(3)], ShelfError::Bytes),
+            (&[begin(), image(), piece(0)], ShelfError::Bytes),
+            (&[begin(), image(), piece(1), digest()], ShelfError::Bytes),
+            (&[begin(), image(), ToShelf::Commit {}], ShelfError::Order),
+            (&[begin(), image(), piece(2), digest(), image()], ShelfError::Part(0)),
+            (&[begin(), ToShelf::File { part: 257, bytes: 1 }], ShelfError::Part(257)),
+            (&[begin(), file(Part::Image, 1 << 40), piece((1 << 20) + 1)], ShelfError::Bytes),
+        ];
+        for (messages, error) in refused {
+            let mut receipt = Receipt::default();
+            let (last, before) = messages.split_last().unwrap();
+            before.iter().for_each(|message| drop(receipt.handle(message.clone()).unwrap()));
+            assert_eq!(receipt.handle(last.clone()), Err(error), "{messages:?}");
+            assert_eq!(receipt.handle(digest()), Err(ShelfError::Order), "4: {messages:?}");
+        }
+    }
+
+    #[test]
+    fn parts_have_one_number_each() {
+        for number in 0..=u16::MAX {
+            let part = Part::of(number);
+            assert_eq!(part.map(Part::number), part.map(|_| number));
+        }
+        assert!(Part::of(257).is_none());
+    }
+}

@@ -1,0 +1,243 @@
+//! Where a node keeps images without a directory that all nodes share: its own and copies of those
+//! of other nodes.
+//!
+//! ```text
+//! BASE/rustbtl-UID-NODE/       mode 0700, owner checked
+//!   JOB/lock                   held by everybody of the job who lives here
+//!   JOB/line-N/rank-R.img …    as in a shared directory
+//!   JOB/output/rank-R          what was printed
+//! ```
+//! 1. Folders of jobs of which nobody holds the lock are leftovers: the next agent removes them.
+//! 2. Everything of a job goes with the last of its guardians, or with its orted.
+
+use crate::os;
+use crate::store;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const LOCK: &str = "lock";
+/// What stays free for others.
+const SPARE_BYTES: u64 = 16 << 20;
+
+/// The folder of a job on this node, held.
+#[derive(Debug)]
+pub struct Local {
+    path: PathBuf,
+    #[allow(dead_code, reason = "closing it frees the lock")]
+    lock: File,
+}
+
+/// Where it is, below `base`.
+pub fn folder(base: &Path, job: &str) -> PathBuf {
+    let node: String =
+        os::hostname().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    base.join(format!("rustbtl-{}-{node}", os::euid())).join(job)
+}
+
+/// Where a node's temporary files are, by the folder that Open MPI has for the job's: that goes
+/// with orted, and nobody could find a leftover in it.
+pub fn default_base(tmp: &Path) -> PathBuf {
+    let of_open_mpi = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        ["ompi.", "openmpi-sessions-", "prte."].iter().any(|start| name.starts_with(start))
+    };
+    let session = tmp.ancestors().find(|path| of_open_mpi(path));
+    session.and_then(Path::parent).unwrap_or(tmp).to_owned()
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(path.join(LOCK))
+}
+
+/// Is it still the lock of this folder?
+fn is_lock_of(lock: &File, path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path.join(LOCK)) {
+        Ok(now) => Ok(now.ino() == lock.metadata()?.ino()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl Local {
+    /// Find or make it. What the error says is for users.
+    pub fn enter(path: &Path) -> Result<Self, String> {
+        let entered = Self::try_enter(path);
+        entered.map_err(|error| {
+            format!(
+                "checkpoints cannot be kept in {}: {error}. Choose a folder of the node with --mca \
+                 vprotocol_correlated_local DIR",
+                path.display()
+            )
+        })
+    }
+
+    fn try_enter(path: &Path) -> io::Result<Self> {
+        let user = path.parent().ok_or_else(|| io::Error::other("it has no parent"))?;
+        for _ in 0..1000 {
+            if let Some(base) = user.parent() {
+                os::make_folders(base)?;
+            }
+            let made = os::private_directory(user).and_then(|()| os::private_directory(path));
+            let lock = match made.and_then(|()| open_lock(path)) {
+                // Somebody removes it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            os::lock_together(&lock)?;
+            if is_lock_of(&lock, path)? {
+                return Ok(Self { path: path.to_owned(), lock });
+            }
+        }
+        Err(io::Error::other("it is removed again and again"))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Remove what other jobs of this user have left here (1).
+    pub fn sweep(&self) {
+        let Some(user) = self.path.parent() else { return };
+        for entry in fs::read_dir(user).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path != self.path && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let _ = remove_if_dead(&path);
+            }
+        }
+    }
+
+    /// The folder of a line, by what the coordinator calls it.
+    pub fn line(&self, name: &str) -> Option<PathBuf> {
+        line_below(&self.path, name)
+    }
+}
+
+fn line_below(path: &Path, name: &str) -> Option<PathBuf> {
+    let number = store::line_number(Path::new(name))?;
+    (name == format!("line-{number}")).then(|| path.join(name))
+}
+
+fn remove_if_dead(path: &Path) -> io::Result<()> {
+    let lock = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path.join(LOCK))?;
+    if os::lock(&lock, false)? && is_lock_of(&lock, path)? {
+        remove(path);
+    }
+    Ok(())
+}
+
+/// Remove everything of a job on this node, and the folder of the user if it was the last (2).
+pub fn remove(path: &Path) {
+    // The lock last: who is on its way here sees it or makes a new one.
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_folder {
+            let _ = fs::remove_dir_all(entry.path());
+        } else if entry.file_name() != LOCK {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = fs::remove_file(path.join(LOCK));
+    let _ = fs::remove_dir_all(path);
+    if let Some(user) = path.parent() {
+        let _ = fs::remove_dir(user);
+    }
+}
+
+/// Is there room for so much? What the error says is for users.
+pub fn check_room(folder: &Path, bytes: u64) -> Result<(), String> {
+    let shown = folder.display();
+    let room = os::room(folder).map_err(|error| format!("{shown}: {error}"))?;
+    if room >= bytes.saturating_add(SPARE_BYTES) {
+        return Ok(());
+    }
+    Err(format!(
+        "{shown} has no room for {} MiB more, {} MiB are free: choose another folder of the node \
+         with --mca vprotocol_correlated_local DIR",
+        bytes >> 20,
+        room >> 20
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("rustbtl-local-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn leftovers_go_and_what_somebody_holds_stays() {
+        let base = base("sweep");
+        let [mine, living, dead] = ["a", "b", "c"].map(|job| folder(&base, job));
+        let own = Local::enter(&mine).unwrap();
+        let other = Local::enter(&living).unwrap();
+        drop(Local::enter(&dead).unwrap());
+        for path in [&mine, &living, &dead] {
+            fs::create_dir(path.join("line-1")).unwrap();
+            fs::write(path.join("line-1/rank-0.img"), "x").unwrap();
+        }
+        own.sweep();
+        let there = [&mine, &living, &dead].map(|path| path.join("line-1/rank-0.img").exists());
+        assert_eq!(there, [true, true, false]);
+        assert!(!dead.exists());
+        drop(other);
+        remove(&living);
+        remove(&mine);
+        assert!(!mine.parent().unwrap().exists(), "the user's folder goes with the last");
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn who_comes_while_it_is_removed_gets_a_new_one() {
+        let base = base("race");
+        let path = folder(&base, "a");
+        let lock = {
+            drop(Local::enter(&path).unwrap());
+            open_lock(&path).unwrap()
+        };
+        assert!(os::lock(&lock, false).unwrap());
+        let (sender, entered) = std::sync::mpsc::channel();
+        let other = {
+            let path = path.clone();
+            std::thread::spawn(move || sender.send(Local::enter(&path).map(|local| (local, 0))))
+        };
+        assert!(entered.recv_timeout(std::time::Duration::from_millis(50)).is_err(), "it waits");
+        remove(&path);
+        drop(lock);
+        let (local, _) = entered.recv().unwrap().unwrap();
+        assert!(is_lock_of(&local.lock, &path).unwrap());
+        other.join().unwrap().unwrap();
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn names_of_lines_lead_nowhere_else() {
+        let below = |name| line_below(Path::new("/l/j"), name);
+        assert_eq!(below("line-7"), Some("/l/j/line-7".into()));
+        for name in
+            ["", "line-", "line-07", "line-+7", "../line-7", "x/line-7", "line-7/", "/line-7"]
+        {
+            assert_eq!(below(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_default_is_not_where_open_mpi_removes_it() {
+        let base = |path: &str| default_base(Path::new(path));
+        assert_eq!(base("/tmp/ompi.n0.0/pid.7/1"), PathBuf::from("/tmp"));
+        assert_eq!(base("/scratch"), PathBuf::from("/scratch"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_before_it_is_written() {
+        assert!(check_room(&std::env::temp_dir(), 1).is_ok());
+        let why = check_room(&std::env::temp_dir(), u64::MAX).unwrap_err();
+        assert!(why.contains("vprotocol_correlated_local"), "{why}");
+    }
+}

@@ -1,0 +1,205 @@
+//! Images that nodes keep themselves, and copies of them on others: real agents, pretended ranks.
+
+mod common;
+
+use common::{Job, agent_pid, wait_for};
+use rustbtl_coordination::control::{FrameBuffer, FromShelf, LineId, Message, ToShelf};
+use rustbtl_fragments::ids::PeerId;
+use rustbtl_runtime::os;
+use rustbtl_runtime::prove::{self, Host};
+use rustbtl_runtime::settings;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a node keeps images.
+fn folder(job: &Job, node: &str) -> PathBuf {
+    let user = format!("rustbtl-{}-{node}", os::euid());
+    job.scratch.0.join("local").join(user).join(&job.name)
+}
+
+/// What there is of a line on a node.
+fn files(job: &Job, node: &str, line: u32) -> Vec<String> {
+    let entries = fs::read_dir(folder(job, node).join(format!("line-{line}")));
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut all: Vec<String> = entries.into_iter().flatten().flatten().map(name).collect();
+    all.sort();
+    all
+}
+
+const ALL: [&str; 8] = [
+    "rank-0.img",
+    "rank-0.out",
+    "rank-1.img",
+    "rank-1.out",
+    "rank-2.img",
+    "rank-2.out",
+    "rank-3.img",
+    "rank-3.out",
+];
+
+fn address(job: &Job, node: &str) -> SocketAddr {
+    let status = job.status();
+    status["shelves"][node].as_str().expect("a node").parse().expect("an address")
+}
+
+/// A connection to the agent of a node from somebody who knows the secret.
+fn connect(job: &Job, node: &str) -> TcpStream {
+    let secret = settings::unhex(&job.secret).expect("a secret");
+    prove::connect(Host::Shelf, &[address(job, node)], &secret, PATIENCE).expect("a connection")
+}
+
+fn say(stream: &mut TcpStream, messages: &[ToShelf]) {
+    for message in messages {
+        stream.write_all(&message.encode().expect("a frame")).expect("it reads");
+    }
+}
+
+fn answer(stream: &mut TcpStream) -> Option<FromShelf> {
+    let (mut buffer, mut bytes) = (FrameBuffer::new(), Vec::new());
+    stream.shutdown(Shutdown::Write).expect("an end");
+    let _ = stream.read_to_end(&mut bytes);
+    buffer.add(&bytes);
+    buffer.next_message().expect("sense")
+}
+
+fn begin() -> ToShelf {
+    ToShelf::Begin { rank: PeerId(7), line: LineId(9) }
+}
+
+#[test]
+fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_the_job() {
+    let mut job = Job::start_local(4, 1).ranks();
+    job.wait_until_ready();
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert_eq!(code, 0, "{text}");
+    for node in ["n0", "n1"] {
+        assert_eq!(files(&job, node, 1), ALL, "{node}");
+    }
+    let image = |node: &str| fs::read(folder(&job, node).join("line-1/rank-2.img")).expect("it");
+    assert_eq!(image("n0"), image("n1"));
+    let status = job.status();
+    assert_eq!(status["lines"][0]["held"][2]["nodes"], serde_json::json!(["n0", "n1"]));
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert_eq!(code, 0, "{text}");
+    for node in ["n0", "n1"] {
+        wait_for("the old line goes", || files(&job, node, 1).is_empty());
+        assert_eq!(files(&job, node, 2), ALL, "{node}");
+    }
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn without_copies_each_node_has_its_own_only() {
+    let mut job = Job::start_local(4, 0).ranks();
+    job.wait_until_ready();
+    assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0);
+    assert_eq!(files(&job, "n0", 1), ALL[..4]);
+    assert_eq!(files(&job, "n1", 1), ALL[4..]);
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
+    let mut job = Job::start_local(4, 1).ranks();
+    job.wait_until_ready();
+    let sha256 = vec![1; 32];
+    let bytes = b"image".to_vec();
+    let wrong = [
+        begin(),
+        ToShelf::File { part: 0, bytes: 5 },
+        ToShelf::Piece { bytes },
+        ToShelf::Digest { sha256 },
+        ToShelf::Commit {},
+    ];
+    let mut stream = connect(&job, "n1");
+    say(&mut stream, &wrong);
+    let Some(FromShelf::Refused { reason }) = answer(&mut stream) else { panic!("refused") };
+    assert!(reason.contains("node n1") && reason.contains("checksum"), "{reason}");
+    // Half of one, and what makes no sense.
+    for some in [&wrong[..3], &wrong[1..2], &[begin(), ToShelf::Commit {}]] {
+        let mut stream = connect(&job, "n1");
+        say(&mut stream, some);
+        assert!(matches!(answer(&mut stream), Some(FromShelf::Refused { .. })));
+    }
+    let mut stream = connect(&job, "n1");
+    stream.write_all(&[0xff; 100]).expect("it reads");
+    assert!(matches!(answer(&mut stream), Some(FromShelf::Refused { .. })));
+    assert!(!folder(&job, "n1").join("line-9").exists());
+    assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0, "others are served");
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn a_stranger_without_the_secret_brings_nothing() {
+    let mut job = Job::start_local(4, 1).ranks();
+    job.wait_until_ready();
+    let address = address(&job, "n1");
+    let refused = prove::connect(Host::Shelf, &[address], &[7; 32], PATIENCE).unwrap_err();
+    assert!(refused.contains("secret"), "{refused}");
+    // One who does not ask.
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    say(&mut stream, &[begin(), ToShelf::File { part: 0, bytes: 0 }]);
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    assert!(said.is_empty(), "strangers get nothing");
+    // Many that say nothing at all.
+    let silent: Vec<_> = (0..40).filter_map(|_| TcpStream::connect(address).ok()).collect();
+    let (code, text) = job.checkpoint(&["--all", "--wait"]);
+    assert_eq!(code, 0, "{text}");
+    drop(silent);
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn a_partner_that_dies_in_the_middle_costs_the_line_and_nothing_else() {
+    let mut job = Job::start_local(4, 1).ranks();
+    job.wait_until_ready();
+    let pid = agent_pid(&job, "n1").expect("an agent");
+    os::kill(pid, libc::SIGSTOP);
+    // That of its own set waits for the other.
+    assert_eq!(job.checkpoint(&[]).0, 0);
+    wait_for("the own image", || files(&job, "n0", 1).contains(&"rank-0.img".to_owned()));
+    os::kill(pid, libc::SIGKILL);
+    wait_for("it is noticed", || agent_pid(&job, "n1").is_some_and(|now| now != pid));
+    job.wait_until_ready();
+    let done = || job.checkpoint(&["--all", "--wait"]).0 == 0;
+    wait_for("a line with copies", done);
+    let lines = job.status()["lines"].as_array().expect("lines").clone();
+    let line = lines.last().expect("a line")["line"].as_u64().expect("a number") as u32;
+    for node in ["n0", "n1"] {
+        wait_for("its files", || files(&job, node, line) == ALL);
+        wait_for("and no others", || (1..line).all(|line| files(&job, node, line).is_empty()));
+    }
+    assert_eq!(job.finish(), [0; 4]);
+    job.end();
+}
+
+#[test]
+fn leftovers_of_dead_jobs_go() {
+    let dead = {
+        let job = Job::start_local(2, 1);
+        let path = folder(&job, "n0").with_file_name("dead-1");
+        fs::create_dir_all(path.join("line-1")).expect("a folder");
+        for place in [path.parent().expect("a folder"), &path] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+            fs::set_permissions(place, mode).expect("permissions");
+        }
+        fs::write(path.join("lock"), "").expect("a file");
+        fs::write(path.join("line-1/rank-0.img"), "").expect("a file");
+        let mut job = job.ranks();
+        job.wait_until_ready();
+        assert_eq!(job.finish(), [0; 2]);
+        job.end();
+        path
+    };
+    assert!(!dead.exists());
+}

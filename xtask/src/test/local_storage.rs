@@ -1,0 +1,132 @@
+//! The plain command: no folder that the nodes share. Programs and nodes are killed, with all that a
+//! node had stored; the answer is that of an undisturbed run.
+
+use super::job::Job;
+use super::lives::{self, GATE_OPEN, RING, Shape};
+use super::node_loss::{NOT_RECOVERED, endless, must_be_clean};
+use super::scratch::Scratch;
+use super::summary::Summary;
+use crate::error::{Context, Result};
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const ITERATIONS: u64 = 400;
+/// As far as the program gets before everything has happened.
+const GATE: u64 = 200;
+
+/// What happens to whom, in a job of which shape, and how often a set catches up.
+const SURVIVED: [(&str, Shape, &[&str], usize); 7] = [
+    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"], 1),
+    ("a program is killed on the only node: 1 × 2", (1, 2), &["--kill-rank-after-line", "1@1"], 1),
+    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"], 1),
+    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-line", "1@1"], 1),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"], 1),
+    (
+        "a node is killed, and another one when there are copies again: 3 × 1",
+        (3, 1),
+        &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],
+        3,
+    ),
+    (
+        "two nodes are killed at a time, with two copies: 3 × 1",
+        (3, 1),
+        &[
+            "--mca",
+            "vprotocol_correlated_copies",
+            "2",
+            "--kill-node-after-line",
+            "1@1",
+            "--kill-node-after-line",
+            "2@1",
+        ],
+        2,
+    ),
+];
+
+/// Runs the tier.
+pub fn run(summary: &mut Summary) {
+    summary.tier("live recovery without a shared folder");
+    for (title, shape, faults, times) in &SURVIVED {
+        summary.check(&format!("plain command: {title}"), || survives(*shape, faults, *times));
+    }
+    summary.check("plain command: two nodes are killed at a time: 3 × 1", too_many);
+    summary.check("plain command: no room for images: 2 × 1", no_room);
+}
+
+/// What a user types; what the coordinator writes down outlives the job.
+fn plain(job: Job, scratch: &Scratch) -> Job {
+    let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
+    // The default; the emulated cluster switches it off where nothing is said.
+    job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
+}
+
+fn events(scratch: &Scratch) -> Result<String> {
+    let mut all = String::new();
+    for file in fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?.flatten() {
+        if file.path().extension().is_some_and(|ending| ending == "jsonl") {
+            all += &fs::read_to_string(file.path()).context(|| "events".into())?;
+        }
+    }
+    Ok(all)
+}
+
+/// The program cannot end before sets have caught up so often.
+fn survives(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
+    let scratch = Scratch::new("local")?;
+    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    lives::open_gate(&scratch, GATE)?;
+    let over = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            let caught_up = || {
+                let said = events(&scratch).unwrap_or_default();
+                said.matches("\"event\":\"caught_up\"").count() >= times
+            };
+            while !over.load(Ordering::Relaxed) && !caught_up() {
+                thread::sleep(Duration::from_millis(50));
+            }
+            lives::open_gate(&scratch, GATE_OPEN)
+        });
+        let outcome = plain(job, &scratch).with(faults).run();
+        over.store(true, Ordering::Relaxed);
+        outcome
+    })?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let broken = faults.iter().filter(|word| word.contains("-after-")).count();
+    let said = |what: &str| outcome.stderr.matches(what).count();
+    let done = said(": killed ") + said(": cut ");
+    outcome.must(done == broken, "something did not break in time")?;
+    let back = events(&scratch)?.matches("\"event\":\"caught_up\"").count();
+    outcome.must(back >= times, "not every set that was hit went back")?;
+    must_be_clean(&outcome)
+}
+
+/// With one copy, two nodes at a time are too many: the end says what is lost.
+fn too_many() -> Result<()> {
+    let scratch = Scratch::new("local")?;
+    let faults = ["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"];
+    let outcome = plain(endless((3, 1), &scratch, false)?, &scratch).with(&faults).run()?;
+    outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
+    let words: Vec<String> = outcome.said().split_whitespace().map(str::to_owned).collect();
+    let said = words.join(" ");
+    outcome.must(said.contains(NOT_RECOVERED), "the end should be explained")?;
+    outcome.must(said.contains("of rank 1 in line 1 are lost"), "it should say what is lost")?;
+    must_be_clean(&outcome)
+}
+
+/// The job goes on unprotected, and says so once.
+fn no_room() -> Result<()> {
+    let scratch = Scratch::new("local")?;
+    let job = RING.job((2, 1), ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    let full = ["--mca", "vprotocol_correlated_local", "/dev/shm", "--shm-size", "24m"];
+    let outcome = plain(job, &scratch).with(&full).run()?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    outcome.must(outcome.stderr.contains("has no room for"), "it should say why")?;
+    let told = outcome.stderr.matches("was given up").count();
+    outcome.must(told == 1, "it should be said once that there is no line")?;
+    must_be_clean(&outcome)
+}
