@@ -12,6 +12,7 @@
 #include "ompi_config.h"
 #include "opal/mca/base/mca_base_var.h"
 typedef struct orte_job_t orte_job_t;
+#define CORRELATED_PROTECTS_BY_DEFAULT 0 /* nobody asks */
 #else
 #include "orte_correlated.h"
 #endif
