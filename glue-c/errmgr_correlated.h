@@ -12,6 +12,7 @@
 #include "ompi_config.h"
 #include "opal/mca/base/mca_base_var.h"
 typedef struct orte_job_t orte_job_t;
+#define CORRELATED_PROTECTS_BY_DEFAULT 0 /* nobody asks */
 #else
 #include "orte_correlated.h"
 #endif
@@ -73,8 +74,9 @@ void mca_errmgr_correlated_refuse_job(orte_job_t *job);
 /* mpirun: go on when a node is lost, if the job can. */
 int mca_errmgr_correlated_loss_open(void);
 void mca_errmgr_correlated_loss_close(void);
-/* Daemons are connected: have their silence noticed. */
+/* Daemons are connected: have their silence noticed, if there is an answer to it; in any case. */
 void mca_errmgr_correlated_loss_watch(void);
+void mca_errmgr_correlated_notice_silence(void);
 /* Does the user want that, and is there a place for lines? */
 bool mca_errmgr_correlated_may_recover(void);
 /* Do the nodes keep images themselves, since there is no directory that all share? */

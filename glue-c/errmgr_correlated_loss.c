@@ -192,9 +192,9 @@ static void limit_silence(int fd)
     }
 }
 
-void mca_errmgr_correlated_loss_watch(void)
+void mca_errmgr_correlated_notice_silence(void)
 {
-    DIR *folder = mca_errmgr_correlated_may_recover() ? opendir("/proc/self/fd") : NULL;
+    DIR *folder = opendir("/proc/self/fd");
     if (NULL == folder) {
         return;
     }
@@ -204,6 +204,13 @@ void mca_errmgr_correlated_loss_watch(void)
         limit_silence(atoi(entry->d_name));
     }
     closedir(folder);
+}
+
+void mca_errmgr_correlated_loss_watch(void)
+{
+    if (mca_errmgr_correlated_may_recover()) {
+        mca_errmgr_correlated_notice_silence();
+    }
 }
 
 void mca_errmgr_correlated_loss_failed(const char *reason)

@@ -4,7 +4,8 @@
  *
  * Whether a job is to be protected is only known when it comes. So the component is always chosen
  * in mpirun; it wraps the component dvm, whose module does all of the framework's work, and does
- * nothing more unless a job wants it. Other nodes' daemons hear of guardians with the job.
+ * nothing more unless a job wants it. Other nodes' daemons hear of guardians with the job; if it can
+ * do without a node, they notice soon that they have lost mpirun, and end.
  */
 #include "errmgr_correlated.h"
 
@@ -35,6 +36,9 @@ prte_errmgr_base_component_t prte_mca_errmgr_correlated_component = {
 /* dvm's, and ours: the same but for init and finalize. */
 static prte_errmgr_base_module_t *stock_module = NULL;
 static prte_errmgr_base_module_t module;
+
+/* PRRTE's own, of a daemon. */
+static prte_state_cbfunc_t stock_local_launch = NULL;
 
 const char *mca_errmgr_correlated_program(void)
 {
@@ -101,13 +105,51 @@ static int module_finalize(void)
     return stock_module->finalize();
 }
 
+/* In a daemon: does the job go on without this node (errmgr_correlated_launch.c)? */
+static bool goes_on(const prte_job_t *job)
+{
+    for (int i = 0; NULL != job && i < job->apps->size; i++) {
+        prte_app_context_t *app = pmix_pointer_array_get_item(job->apps, i);
+        for (int j = 0; NULL != app && NULL != app->env && NULL != app->env[j]; j++) {
+            if (0 == strncmp(app->env[j], "RUSTBTL_RECORD=", sizeof("RUSTBTL_RECORD=") - 1)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void on_local_launch(int fd, short flags, void *data)
+{
+    prte_state_caddy_t *caddy = (prte_state_caddy_t *) data;
+    PMIX_ACQUIRE_OBJECT(caddy);
+    if (goes_on(caddy->jdata)) {
+        mca_errmgr_correlated_notice_silence();
+    }
+    stock_local_launch(fd, flags, data);
+}
+
+static void watch_in_daemon(void)
+{
+    prte_state_t *state;
+    PMIX_LIST_FOREACH(state, &prte_job_states, prte_state_t) {
+        if (PRTE_JOB_STATE_LOCAL_LAUNCH_COMPLETE == state->job_state && NULL != state->cbfunc) {
+            stock_local_launch = state->cbfunc;
+            state->cbfunc = on_local_launch;
+        }
+    }
+}
+
 static int component_query(pmix_mca_base_module_t **chosen, int *priority)
 {
     pmix_mca_base_component_list_item_t *item;
     *chosen = NULL;
     *priority = -1;
+    if (PRTE_PROC_IS_DAEMON) {
+        watch_in_daemon();
+    }
     if (!PRTE_PROC_IS_MASTER) {
-        return PRTE_ERROR;
+        return PRTE_ERROR; /* PRRTE's own does all that is needed */
     }
     PMIX_LIST_FOREACH(item, &prte_errmgr_base_framework.framework_components,
                       pmix_mca_base_component_list_item_t) {

@@ -12,7 +12,7 @@ use crate::test::mpi::{self, Over};
 use crate::test::node_loss::must_be_clean;
 use crate::test::scratch::Scratch;
 use crate::test::summary::Summary;
-use crate::tree::{Installed, Version};
+use crate::tree::Installed;
 
 /// It waits half-way for what is to happen, on a machine of any speed.
 const ITERATIONS: u64 = 200;
@@ -20,27 +20,23 @@ const ITERATIONS: u64 = 200;
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// What happens to whom, in a job of which shape, once its first line is complete.
-const SURVIVED: [(&str, Shape, &[&str]); 2] = [
+const SURVIVED: [(&str, Shape, &[&str]); 3] = [
     ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"]),
     ("a node is killed: 3 × 2", (3, 2), &["--kill-node-after-line", "1@1"]),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"]),
 ];
-/// With 5.0 the job goes on, too, but the node that was cut off keeps its processes for minutes:
-/// its daemon was started before it was known that it should notice sooner.
-const SURVIVED_BY_4: (&str, Shape, &[&str]) =
-    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"]);
 
 /// Runs them all.
-pub fn run(summary: &mut Summary, version: Version, tree: &Installed) {
+pub fn run(summary: &mut Summary, tree: &Installed) {
     summary.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
-    let more = (version == Version::V41).then_some(&SURVIVED_BY_4);
-    for (title, shape, faults) in SURVIVED.iter().chain(more) {
+    for (title, shape, faults) in &SURVIVED {
         summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
 }
 
 /// The quick part of it.
 pub fn run_one(summary: &mut Summary, tree: &Installed) {
-    for (title, shape, faults) in &SURVIVED[1..] {
+    for (title, shape, faults) in &SURVIVED[1..2] {
         summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
 }

@@ -52,7 +52,7 @@ pub fn run(summary: &mut Summary, only: Option<Version>) {
                 summary.check("a job with ULFM is refused", || ulfm_is_refused(installed));
             }
             summary.check("a job goes on from a line", || lines::goes_on(installed));
-            lives::run(summary, version, installed);
+            lives::run(summary, installed);
             mpi::run_over(summary, &Over::Tree(installed));
         });
     }
