@@ -104,7 +104,8 @@ void mca_errmgr_correlated_register_params(void)
              "Empty: where Open MPI keeps temporary files.");
     variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
              "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
-             "too; so many nodes may be lost at a time. 0: only the death of programs is survived.");
+             "too; so many nodes may be lost at a time. 0: only the death of programs is "
+             "survived.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,
