@@ -72,7 +72,7 @@ void mca_errmgr_correlated_register_params(void)
     variable("interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
              "Seconds between lines of the whole job, from which it can be restarted. auto: what "
              "loses least time, from vprotocol_correlated_mtbf and from what lines cost. 0: only "
-             "when asked for.");
+             "when asked for. Empty: 300 if vprotocol_correlated_recover is set, otherwise 0.");
     variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
              "Mean time between failures of one correlated set (a node) in seconds, for "
              "vprotocol_correlated_interval auto.");
