@@ -1,21 +1,17 @@
-//! The epoll set of a process.
+//! What the epoll set watches.
 
 /// What a number in the epoll set means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Watched {
-    /// Of the listening socket with this index.
     Listener(usize),
-    /// Somebody who has proved nothing yet.
     Stranger(usize),
-    /// An attempt to reach the peer with this index.
     Dial(usize),
-    /// An open connection.
     Connection(u32),
 }
 
 impl Watched {
-    /// As the kernel keeps it.
-    pub fn token(self) -> u64 {
+    /// The number.
+    pub(super) fn token(self) -> u64 {
         match self {
             Self::Listener(i) => (1 << 32) | i as u64,
             Self::Stranger(i) => (2 << 32) | i as u64,
@@ -24,8 +20,8 @@ impl Watched {
         }
     }
 
-    /// The reverse.
-    pub fn of(token: u64) -> Option<Self> {
+    /// What has this number.
+    pub(super) fn of(token: u64) -> Option<Self> {
         let index = token as u32;
         match token >> 32 {
             1 => Some(Self::Listener(index as usize)),
