@@ -72,7 +72,7 @@ void mca_errmgr_correlated_register_params(void)
     variable("interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
              "Seconds between lines of the whole job, from which it can be restarted. auto: what "
              "loses least time, from vprotocol_correlated_mtbf and from what lines cost. 0: only "
-             "when asked for.");
+             "when asked for. Empty: 300 if vprotocol_correlated_recover is set, otherwise 0.");
     variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
              "Mean time between failures of one correlated set (a node) in seconds, for "
              "vprotocol_correlated_interval auto.");
@@ -100,11 +100,12 @@ void mca_errmgr_correlated_register_params(void)
     variable("local", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and copies of those of other nodes, as long as the job runs and "
-             "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. Empty: "
-             "where Open MPI keeps temporary files.");
+             "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. "
+             "Empty: where Open MPI keeps temporary files.");
     variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
              "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
-             "too; so many nodes may be lost at a time. 0: only the death of programs is survived.");
+             "too; so many nodes may be lost at a time. 0: only the death of programs is "
+             "survived.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,

@@ -4,8 +4,8 @@
  *
  * Whether a job is to be protected is only known when it comes. So the component is always chosen
  * in mpirun; it wraps the component dvm, whose module does all of the framework's work, and does
- * nothing more unless a job wants it. Other nodes' daemons hear of guardians with the job; if it can
- * do without a node, they notice soon that they have lost mpirun, and end.
+ * nothing more unless a job wants it. Other nodes' daemons hear of guardians with the job; if it
+ * can do without a node, they notice soon that they have lost mpirun, and end.
  */
 #include "errmgr_correlated.h"
 

@@ -195,6 +195,8 @@ int mca_vprotocol_correlated_request_receive(void *buffer, size_t count,
     OMPI_REQUEST_INIT(&request->ompi, false);
     request->ompi.req_state = OMPI_REQUEST_ACTIVE;
     request->ompi.req_mpi_object.comm = comm;
+    /* Open MPI reads it of requests that are pending, too, where another one has failed. */
+    request->ompi.req_status.MPI_ERROR = MPI_SUCCESS;
     request->kind = CORRELATED_RECEIVE;
     request->tag = tag;
     request->datatype = NULL;

@@ -5,24 +5,21 @@
 //! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
 
 mod channels;
+mod shared;
+mod unposted;
 
-use crate::bias::Bias;
-use crate::glue::Glue;
 use crate::host::Surroundings;
 use crate::idle::Idle;
-use crate::lock::Lock;
 use crate::operation::Op;
 use crate::os::now_ns;
-use crate::record::ATTENTION;
 use crate::transports::tcp::Tcp;
 use crate::transports::{Incoming, Transport};
 use channels::Lost;
-use core::cell::UnsafeCell;
-use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, Ordering};
-use rustbtl_fragments::engine::{Engine, FrameError, Glance, Source, TagMatch};
-use rustbtl_fragments::ids::{CommId, PeerId};
+use rustbtl_fragments::engine::{Engine, FrameError};
+use rustbtl_fragments::ids::PeerId;
+pub use shared::{Entered, Shared, Taken, install, is_installed, shared};
+pub use unposted::Unposted;
 
 /// Frames taken from a transport in one call of Open MPI's progress.
 const FRAMES_MAX: usize = 64;
@@ -32,10 +29,6 @@ const SLOW_ROUNDS: u32 = 1024;
 const TCP_WAIT_CROWDED: u32 = 3;
 /// Looks at shared memory for each look at anything else.
 const BURST: u32 = 16;
-/// Frames that a nonblocking receive looks at before it is posted, at most.
-const GLANCES_MAX: u32 = 8;
-/// Receives that found their message at once between two looks at anything but shared memory.
-const UNPOSTED_MAX: u32 = 64;
 const SECOND: u64 = 1_000_000_000;
 
 /// Time spent in the engine, if anybody wants to know.
@@ -126,17 +119,6 @@ enum Landing {
     Done,
 }
 
-/// Outcome of [`Process::receive_unposted`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unposted {
-    /// The message is in the buffer.
-    Done,
-    /// It is not here yet.
-    Nothing,
-    /// Something else comes first: post the receive.
-    Post,
-}
-
 impl Process {
     /// A process with this engine and these surroundings.
     pub fn new(engine: Engine<Surroundings>, host: Surroundings, idle: Idle) -> Self {
@@ -207,131 +189,6 @@ impl Process {
         // Between two turns the processor belongs to others, for milliseconds if they want it.
         self.tcp_wait = self.tcp_wait.min(TCP_WAIT_CROWDED);
         self.look_around(1);
-    }
-
-    /// A nonblocking receive looks whether its message is here already, and takes the messages of
-    /// receives that were posted before it. True: `op` is complete, nothing has to be posted. Not
-    /// while there is something to attend to.
-    #[inline(always)]
-    pub fn glance(&mut self, envelope: (CommId, Source, TagMatch), op: &mut Op) -> bool {
-        let Some(shm) = &mut self.host.shm else { return false };
-        let Some(incoming) = shm.peek_here() else { return false };
-        self.receive_exact(incoming, envelope, op) || self.glance_further(envelope, op)
-    }
-
-    /// Is this frame the message of a receive that is not posted, without any ado?
-    #[inline(always)]
-    fn receive_exact(
-        &mut self,
-        incoming: Incoming,
-        envelope: (CommId, Source, TagMatch),
-        op: &mut Op,
-    ) -> bool {
-        // SAFETY: the transport keeps the frame where it is until it is consumed.
-        let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
-        let begin = self.clock.begin();
-        let found = self.engine.receive_exact(&mut self.host, incoming.from, frame, envelope, op);
-        self.clock.end(begin);
-        let Some(status) = found else { return false };
-        if let Some(shm) = &mut self.host.shm {
-            shm.consume(incoming);
-        }
-        op.fill(&status);
-        self.found_at_once();
-        true
-    }
-
-    #[inline(never)]
-    fn glance_further(&mut self, envelope: (CommId, Source, TagMatch), op: &mut Op) -> bool {
-        for _ in 0..GLANCES_MAX {
-            let Some(shm) = &mut self.host.shm else { return false };
-            let Some(incoming) = shm.peek_here() else { return false };
-            // SAFETY: the transport keeps the frame where it is until it is consumed.
-            let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
-            let from = incoming.from;
-            let begin = self.clock.begin();
-            let seen = self.engine.glance(&mut self.host, from, frame, envelope, op);
-            self.clock.end(begin);
-            if seen == Ok(Glance::Left) {
-                return false;
-            }
-            if let Some(shm) = &mut self.host.shm {
-                shm.consume(incoming);
-            }
-            match seen {
-                Ok(Glance::Received(status)) => {
-                    op.fill(&status);
-                    self.found_at_once();
-                    return true;
-                }
-                Ok(_) => {}
-                Err(error) => self.refuse(from, error),
-            }
-        }
-        false
-    }
-
-    /// A receive was not posted: who never waits must look at the rest now and then, too.
-    #[inline(always)]
-    fn found_at_once(&mut self) {
-        self.unposted += 1;
-        if self.unposted.is_multiple_of(UNPOSTED_MAX) {
-            self.look_around(1);
-        }
-    }
-
-    /// Look for the message of a blocking receive that is not posted, for a short time. If it is
-    /// here or comes now, nothing has to be put into a table and taken out again.
-    #[inline(always)]
-    pub fn receive_unposted(
-        &mut self,
-        envelope: (CommId, Source, TagMatch),
-        op: &mut Op,
-    ) -> Unposted {
-        // Looked at each time: the process may have been restored since its call began.
-        if ATTENTION.load(Ordering::Relaxed) != 0 || !self.engine.is_quiet() {
-            return Unposted::Post;
-        }
-        for _ in 0..BURST {
-            let Some(shm) = &mut self.host.shm else { return Unposted::Post };
-            let Some(incoming) = shm.peek() else { continue };
-            if self.receive_exact(incoming, envelope, op) {
-                return Unposted::Done;
-            }
-            let outcome = self.accept_for(incoming, envelope, op);
-            if outcome != Unposted::Nothing || !self.host.done.is_empty() {
-                return outcome;
-            }
-        }
-        Unposted::Nothing
-    }
-
-    /// A frame that is not exactly what a receive that is not posted waits for.
-    #[inline(never)]
-    fn accept_for(
-        &mut self,
-        incoming: Incoming,
-        (comm, source, tag): (CommId, Source, TagMatch),
-        op: &mut Op,
-    ) -> Unposted {
-        let Some(wanted) = self.engine.wants(comm, source, tag) else { return Unposted::Post };
-        // SAFETY: the transport keeps the frame where it is until it is consumed.
-        let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
-        let from = incoming.from;
-        let result = self.timed(|engine, host| engine.on_frame_for(host, from, frame, wanted, op));
-        if let Some(shm) = &mut self.host.shm {
-            shm.consume(incoming);
-        }
-        match result {
-            Ok(None) => {}
-            Ok(Some(status)) => {
-                op.fill(&status);
-                self.found_at_once();
-                return Unposted::Done;
-            }
-            Err(error) => self.refuse(from, error),
-        }
-        Unposted::Nothing
     }
 
     /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
@@ -478,169 +335,5 @@ impl Process {
             unsafe { tcp.place(into) };
         }
         Landing::Begun
-    }
-}
-
-/// The process and its lock.
-pub struct Shared {
-    /// MPI_THREAD_MULTIPLE: the lock is in use.
-    pub threads: bool,
-    /// What C does for us.
-    pub glue: Glue,
-    lock: Lock,
-    bias: Bias,
-    process: UnsafeCell<Process>,
-}
-
-// SAFETY: `process` is only reached through `Entered` and `Taken`: under the lock with threads;
-// without, MPI forbids calls from two threads at a time, and `bias` keeps the checkpoint thread
-// out.
-unsafe impl Sync for Shared {}
-
-static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Make the process known. It lives as long as the program.
-pub fn install(process: Process) {
-    let threads = process.host.threads;
-    let glue = process.host.glue;
-    let (lock, bias) = (Lock::new(), Bias::new());
-    let process = UnsafeCell::new(process);
-    let shared = Box::new(Shared { threads, glue, lock, bias, process });
-    SHARED.store(Box::into_raw(shared), Ordering::Release);
-}
-
-/// The process. Only after [`install`].
-#[inline]
-pub fn shared() -> &'static Shared {
-    let shared = SHARED.load(Ordering::Acquire);
-    debug_assert!(!shared.is_null());
-    // SAFETY: C calls nothing else before rustbtl_start has succeeded; never freed.
-    unsafe { &*shared }
-}
-
-/// Has [`install`] been called?
-pub fn is_installed() -> bool {
-    !SHARED.load(Ordering::Acquire).is_null()
-}
-
-/// The right to touch the process, while it lives.
-pub struct Entered(&'static Shared);
-
-impl Shared {
-    /// Wait for the right to touch the process.
-    #[inline]
-    pub fn enter(&'static self) -> Entered {
-        if self.threads {
-            self.lock.lock();
-        } else {
-            self.bias.enter();
-        }
-        Entered(self)
-    }
-
-    /// The same, if nobody else has it.
-    #[inline]
-    pub fn try_enter(&'static self) -> Option<Entered> {
-        if !self.threads {
-            self.bias.enter();
-        } else if !self.lock.try_lock() {
-            return None;
-        }
-        Some(Entered(self))
-    }
-
-    /// Tell C of complete operations, without the right to touch the process.
-    #[inline]
-    pub fn deliver(&'static self, entered: Entered) {
-        if entered.host.done.is_empty() {
-            return;
-        }
-        self.deliver_all(entered);
-    }
-
-    #[inline(never)]
-    fn deliver_all(&'static self, entered: Entered) {
-        let mut entered = entered;
-        loop {
-            let next: Option<Op> = entered.host.done.pop_front();
-            drop(entered);
-            let Some(op) = next else { return };
-            // SAFETY: the operation is complete and its fields are filled; C may call back.
-            unsafe { (self.glue.complete)(op.as_ptr()) };
-            entered = self.enter();
-        }
-    }
-}
-
-impl Deref for Entered {
-    type Target = Process;
-    #[inline]
-    fn deref(&self) -> &Process {
-        // SAFETY: see `Shared`: this is the only `Entered`.
-        unsafe { &*self.0.process.get() }
-    }
-}
-
-impl DerefMut for Entered {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Process {
-        // SAFETY: see `Shared`: this is the only `Entered`.
-        unsafe { &mut *self.0.process.get() }
-    }
-}
-
-impl Drop for Entered {
-    #[inline]
-    fn drop(&mut self) {
-        if self.0.threads {
-            self.0.lock.unlock();
-        } else {
-            self.0.bias.leave();
-        }
-    }
-}
-
-/// The right of the checkpoint thread to touch the process, whatever the program's threads do
-/// meanwhile: those that come into MPI wait.
-pub struct Taken(&'static Shared);
-
-impl Shared {
-    /// Wait until no thread of the program touches the process, and keep them out.
-    pub fn take(&'static self) -> std::io::Result<Taken> {
-        if self.threads {
-            self.lock.lock();
-        } else {
-            self.bias.prepare()?;
-            self.bias.take();
-        }
-        let mut taken = Taken(self);
-        taken.host.tells_at_once = false;
-        Ok(taken)
-    }
-}
-
-impl Deref for Taken {
-    type Target = Process;
-    fn deref(&self) -> &Process {
-        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
-        unsafe { &*self.0.process.get() }
-    }
-}
-
-impl DerefMut for Taken {
-    fn deref_mut(&mut self) -> &mut Process {
-        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
-        unsafe { &mut *self.0.process.get() }
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.host.tells_at_once = !self.0.threads;
-        if self.0.threads {
-            self.0.lock.unlock();
-        } else {
-            self.0.bias.give_back();
-        }
     }
 }

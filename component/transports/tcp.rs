@@ -17,6 +17,7 @@ mod landing;
 mod notices;
 mod select;
 mod stranger;
+mod watched;
 
 pub use config::{TcpConfig, TcpError, TcpPeer, VERSION};
 
@@ -35,6 +36,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
 use stranger::Stranger;
+use watched::Watched;
 
 /// Frames taken from one connection before the next one has its turn.
 const BURST: u32 = 32;
@@ -70,37 +72,6 @@ struct Peer {
     generation: u32,
     card: Option<TcpPeer>,
     dial: Option<Box<Dial>>,
-}
-
-/// What a number in the epoll set means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Watched {
-    Listener(usize),
-    Stranger(usize),
-    Dial(usize),
-    Connection(u32),
-}
-
-impl Watched {
-    fn token(self) -> u64 {
-        match self {
-            Self::Listener(i) => (1 << 32) | i as u64,
-            Self::Stranger(i) => (2 << 32) | i as u64,
-            Self::Dial(i) => (3 << 32) | i as u64,
-            Self::Connection(i) => (4 << 32) | u64::from(i),
-        }
-    }
-
-    fn of(token: u64) -> Option<Self> {
-        let index = token as u32;
-        match token >> 32 {
-            1 => Some(Self::Listener(index as usize)),
-            2 => Some(Self::Stranger(index as usize)),
-            3 => Some(Self::Dial(index as usize)),
-            4 => Some(Self::Connection(index)),
-            _ => None,
-        }
-    }
 }
 
 /// The TCP transport of one process.

@@ -1,9 +1,8 @@
 //! The handshake of `rustbtl_coordination::handshake` between agents and the coordinator, and among
 //! agents: nothing is parsed before both ends have proved that they know the job's secret.
 
-use rustbtl_coordination::control::VERSION;
 use rustbtl_coordination::handshake::{
-    self, CHALLENGE, HELLO, Names, PROOF, Refusal, Verdict, WELCOME,
+    self, CHALLENGE, CLIENT, CONTROL, HELLO, Names, PROOF, Refusal, Verdict, WELCOME,
 };
 use rustbtl_fragments::ids::PeerId;
 use std::fmt;
@@ -29,16 +28,11 @@ impl Host {
     /// Its name in handshakes.
     const fn name(self) -> PeerId {
         match self {
-            Self::Coordinator => PeerId(0xFFFF_FFFE),
+            Self::Coordinator => handshake::COORDINATOR,
             Self::Shelf => PeerId(0xFFFF_FFFC),
         }
     }
 }
-
-/// The name of every agent.
-const AGENT: PeerId = PeerId(0xFFFF_FFFD);
-/// Not the number of any version of the component's own connections.
-const HANDSHAKE_VERSION: u32 = 0x0002_0000 | VERSION as u32;
 
 /// Why there is no connection.
 #[derive(Debug)]
@@ -55,7 +49,7 @@ impl fmt::Display for ProofError {
             Self::Io(error) => error.fmt(f),
             Self::Refused(Refusal::Version(theirs)) => write!(
                 f,
-                "it runs another version of rustbtl ({theirs:#x}, here {HANDSHAKE_VERSION:#x}): \
+                "it runs another version of rustbtl ({theirs:#x}, here {CONTROL:#x}): \
                  install the same version on all nodes"
             ),
             Self::Refused(Refusal::Secret) => f.write_str("it does not know this job's secret"),
@@ -79,7 +73,7 @@ impl From<Refusal> for ProofError {
 }
 
 fn names(from: PeerId, to: PeerId) -> io::Result<Names> {
-    let (version, nonce) = (HANDSHAKE_VERSION, os::random()?);
+    let (version, nonce) = (CONTROL, os::random()?);
     Ok(Names { version, from, to, incarnation: 0, generation: 0, nonce })
 }
 
@@ -109,7 +103,7 @@ fn connect_to(
     let mut stream = TcpStream::connect_timeout(address, patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    let hello = names(AGENT, host.name())?;
+    let hello = names(CLIENT, host.name())?;
     let sent = hello.encode();
     stream.write_all(&sent)?;
     let mut challenge = [0; CHALLENGE];
@@ -199,11 +193,11 @@ impl Stranger {
     fn go_on(&mut self, secret: &Secret) -> Result<bool, ProofError> {
         if self.asked.is_none() {
             let Some(hello) = self.read::<HELLO>()? else { return Ok(false) };
-            let theirs = Names::decode(&hello, HANDSHAKE_VERSION)?;
-            if theirs.to != self.host.name() || theirs.from != AGENT {
+            let theirs = Names::decode(&hello, CONTROL)?;
+            if theirs.to != self.host.name() || theirs.from != CLIENT {
                 return Err(Refusal::NotForMe(theirs.to).into());
             }
-            let mine = names(self.host.name(), AGENT)?;
+            let mine = names(self.host.name(), CLIENT)?;
             let challenge = handshake::challenge(secret, &hello, &mine);
             self.write(&challenge)?;
             self.asked = Some((hello, challenge));

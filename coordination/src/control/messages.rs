@@ -359,8 +359,8 @@ class 3 FromNode {
         /// Everything before this place is here.
         upto: u64,
     },
-    /// First on a connection of a rank itself, which says nothing but `Determinants` and hears nothing
-    /// but `Stable`.
+    /// First on a connection of a rank itself, which says nothing but `Determinants` and hears
+    /// nothing but `Stable`.
     42 Direct {
         /// Which.
         rank: PeerId,

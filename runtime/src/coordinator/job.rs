@@ -494,7 +494,7 @@ impl Job {
             Output::Drop { line } => {
                 let line = LineId(line);
                 if self.setup.is_local() {
-                    self.clear(line);
+                    self.clear(line, |_| true);
                 } else {
                     self.effects.push_back(Effect::Forget(line));
                 }

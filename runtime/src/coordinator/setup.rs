@@ -7,6 +7,9 @@ use std::path::PathBuf;
 
 /// Longest line that is read.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
+/// Between lines where nothing is said and sets can go back alone: without them a failure after
+/// days would repeat days.
+const INTERVAL_MS: u64 = 300_000;
 
 /// Everything that was said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,8 +20,8 @@ pub struct Setup {
     pub copies: Option<usize>,
     /// `log`: where events go if there is no directory.
     pub log: Option<PathBuf>,
-    /// `interval`: seconds between global lines, 0: none; or `auto`.
-    pub interval_ms: u64,
+    /// `interval`: seconds between global lines, 0: none; or `auto`. `None`: as is good for most.
+    pub interval_ms: Option<u64>,
     /// It is `auto`: `interval_ms` counts for nothing.
     pub interval_auto: bool,
     /// `mtbf`: milliseconds between failures of one set.
@@ -43,7 +46,7 @@ impl Default for Setup {
             directory: None,
             copies: None,
             log: None,
-            interval_ms: 0,
+            interval_ms: None,
             interval_auto: false,
             mtbf_ms: 0,
             set_interval_ms: 0,
@@ -91,7 +94,7 @@ impl Setup {
             "restore" => self.restore = path()?,
             "recover" => self.recover = number()? != 0,
             "interval" if value == "auto" => self.interval_auto = true,
-            "interval" => self.interval_ms = seconds(value)?,
+            "interval" => self.interval_ms = Some(seconds(value)?),
             "mtbf" => self.mtbf_ms = number()?,
             "set_interval" => self.set_interval_ms = number()?,
             "copies" => self.copies = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
@@ -114,12 +117,22 @@ impl Setup {
         Ok(false)
     }
 
+    /// Milliseconds between global lines if they are fixed, 0 otherwise.
+    pub fn fixed_interval_ms(&self) -> u64 {
+        match self.interval() {
+            Interval::Fixed { interval_ms } => interval_ms,
+            Interval::Off | Interval::Auto { .. } => 0,
+        }
+    }
+
     /// Between global lines.
     pub fn interval(&self) -> Interval {
+        let goes_back_alone = self.recover && self.has_storage();
         match (self.interval_auto, self.interval_ms) {
             (true, _) => Interval::Auto { mtbf_ms: self.mtbf_ms },
-            (false, 0) => Interval::Off,
-            (false, interval_ms) => Interval::Fixed { interval_ms },
+            (false, None) if goes_back_alone => Interval::Fixed { interval_ms: INTERVAL_MS },
+            (false, None | Some(0)) => Interval::Off,
+            (false, Some(interval_ms)) => Interval::Fixed { interval_ms },
         }
     }
 }
@@ -152,6 +165,21 @@ mod tests {
     }
 
     #[test]
+    fn who_can_go_back_alone_has_lines_by_default() {
+        let said = |lines: &[&str]| {
+            let mut setup = Setup::default();
+            lines.iter().for_each(|line| assert_eq!(setup.take(line), Ok(false), "{line}"));
+            setup.interval()
+        };
+        let usual = Interval::Fixed { interval_ms: INTERVAL_MS };
+        assert_eq!(said(&["copies 1"]), usual);
+        assert_eq!(said(&["dir /a"]), usual);
+        assert_eq!(said(&["dir /a", "interval 0"]), Interval::Off);
+        assert_eq!(said(&["dir /a", "recover 0"]), Interval::Off);
+        assert_eq!(said(&[]), Interval::Off);
+    }
+
+    #[test]
     fn what_mpirun_says_is_understood_and_nonsense_is_not() {
         let mut setup = Setup::default();
         for line in [
@@ -168,7 +196,7 @@ mod tests {
         }
         assert_eq!(setup.take("go"), Ok(true));
         assert_eq!(setup.directory, Some("/a b".into()));
-        assert_eq!((setup.interval_ms, setup.keep, setup.size), (1500, 1, 4));
+        assert_eq!((setup.interval_ms, setup.keep, setup.size), (Some(1500), 1, 4));
         assert_eq!(setup.command, ["./x", "", "a b"]);
         for line in [
             "dir relative",

@@ -80,7 +80,7 @@ impl Job {
             "size": self.setup.size,
             "directory": self.setup.directory,
             "copies": self.setup.copies.filter(|_| self.setup.is_local()),
-            "interval_ms": self.setup.interval_ms,
+            "interval_ms": self.setup.fixed_interval_ms(),
             "interval_auto": self.setup.interval_auto,
             "set_interval_ms": self.setup.set_interval_ms,
             "restarted_from": self.setup.restore,

@@ -245,32 +245,30 @@ impl Job {
 
     /// Of the ranks of a set everything that is older than its youngest line is of no use.
     pub(super) fn prune(&mut self) {
-        if !self.setup.is_local() {
-            return;
-        }
+        let mut old: BTreeMap<LineId, Vec<PeerId>> = BTreeMap::new();
         for (set, youngest) in self.youngest() {
-            for rank in self.members(&[set]) {
-                let keys = self.storage.held.keys();
-                let old = keys.filter(|(line, of)| *of == rank && *line < youngest).copied();
-                for key in old.collect::<Vec<_>>() {
-                    let Some(held) = self.storage.held.remove(&key) else { continue };
-                    for node in held.nodes.into_iter().chain(held.asked) {
-                        self.clear_at(&node, key.0, vec![rank]);
-                    }
-                }
+            let members = self.members(&[set]);
+            let keys = self.storage.held.keys();
+            for &(line, rank) in keys.filter(|(line, of)| *line < youngest && members.contains(of))
+            {
+                old.entry(line).or_default().push(rank);
             }
+        }
+        for (line, ranks) in old {
+            self.clear(line, |rank| ranks.contains(&rank));
         }
     }
 
-    /// Nobody goes back to this line any more.
-    pub(super) fn clear(&mut self, line: LineId) {
+    /// Nobody goes back to these images any more.
+    pub(super) fn clear(&mut self, line: LineId, whose: impl Fn(PeerId) -> bool) {
+        let of_line = self.storage.held.range((line, PeerId(0))..=(line, PeerId(u32::MAX)));
+        let keys: Vec<(LineId, PeerId)> =
+            of_line.map(|(key, _)| *key).filter(|(_, rank)| whose(*rank)).collect();
         let mut at: BTreeMap<String, Vec<PeerId>> = BTreeMap::new();
-        let younger = self.storage.held.split_off(&(LineId(line.0 + 1), PeerId(0)));
-        let of_line = self.storage.held.split_off(&(line, PeerId(0)));
-        self.storage.held.extend(younger);
-        for ((_, rank), held) in of_line {
+        for key in keys {
+            let Some(held) = self.storage.held.remove(&key) else { continue };
             for node in held.nodes.into_iter().chain(held.asked) {
-                at.entry(node).or_default().push(rank);
+                at.entry(node).or_default().push(key.1);
             }
         }
         for (node, ranks) in at {

@@ -458,6 +458,43 @@ fn payloads_land_in_pieces_through_small_buffers() {
     lands(cramped());
 }
 
+/// Found in MPI programs: the message of a barrier behind a long one, to a process that then sends
+/// nothing before it has that.
+#[test]
+fn a_frame_of_a_header_alone_behind_a_payload_that_has_landed_needs_no_further_bytes() {
+    let mut driver = Driver::new(&Loopback(cramped()), 2);
+    driver.send(0, 1, 8);
+    driver.settle(1);
+    let mut places = Places::new();
+    for turn in 1..=20 {
+        let mut taken = 0;
+        let start = Instant::now();
+        // The receiver looks only when the kernel is full.
+        for bytes in [399_999, 0] {
+            loop {
+                match driver.offer(0, 1, bytes, taken) {
+                    Sent::Accepted => break,
+                    Sent::Full(n) => taken = n,
+                    Sent::Down => panic!("down: {:?}", driver.events[0]),
+                }
+                driver.step(0);
+                places.step(&mut driver, |_| true);
+                assert!(start.elapsed() < PATIENCE, "{taken} bytes are sent");
+            }
+            taken = 0;
+        }
+        // Payloads that were here as a whole came as frames.
+        while places.landed.len() + driver.inbox[1].len() < 2 * turn + 1 {
+            driver.step(0);
+            places.step(&mut driver, |_| true);
+            let (landed, frames) = (places.landed.len(), driver.inbox[1].len());
+            assert!(start.elapsed() < PATIENCE, "turn {turn}: {landed} landed, {frames} frames");
+        }
+    }
+    assert!(!places.landed.is_empty(), "no payload was read to its place");
+    assert!(driver.end(1).take_heard() && !driver.end(1).take_heard());
+}
+
 #[test]
 fn a_payload_whose_connection_breaks_never_lands_and_nothing_is_written_afterwards() {
     let mut driver = Driver::new(&Loopback(cramped()), 2);

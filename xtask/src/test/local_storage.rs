@@ -1,5 +1,5 @@
-//! The plain command: no folder that the nodes share. Programs and nodes are killed, with all that a
-//! node had stored; the answer is that of an undisturbed run.
+//! The plain command: no folder that the nodes share. Programs and nodes are killed, with all that
+//! a node had stored; the answer is that of an undisturbed run.
 
 use super::job::Job;
 use super::lives::{self, GATE_OPEN, RING, Shape};

@@ -1,0 +1,174 @@
+//! Who may touch the process: its lock, and the rights that stand for it.
+
+use super::Process;
+use crate::bias::Bias;
+use crate::glue::Glue;
+use crate::lock::Lock;
+use crate::operation::Op;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// The process and its lock.
+pub struct Shared {
+    /// MPI_THREAD_MULTIPLE: the lock is in use.
+    pub threads: bool,
+    /// What C does for us.
+    pub glue: Glue,
+    lock: Lock,
+    bias: Bias,
+    process: UnsafeCell<Process>,
+}
+
+// SAFETY: `process` is only reached through `Entered` and `Taken`: under the lock with threads;
+// without, MPI forbids calls from two threads at a time, and `bias` keeps the checkpoint thread
+// out.
+unsafe impl Sync for Shared {}
+
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Make the process known. It lives as long as the program.
+pub fn install(process: Process) {
+    let threads = process.host.threads;
+    let glue = process.host.glue;
+    let (lock, bias) = (Lock::new(), Bias::new());
+    let process = UnsafeCell::new(process);
+    let shared = Box::new(Shared { threads, glue, lock, bias, process });
+    SHARED.store(Box::into_raw(shared), Ordering::Release);
+}
+
+/// The process. Only after [`install`].
+#[inline]
+pub fn shared() -> &'static Shared {
+    let shared = SHARED.load(Ordering::Acquire);
+    debug_assert!(!shared.is_null());
+    // SAFETY: C calls nothing else before rustbtl_start has succeeded; never freed.
+    unsafe { &*shared }
+}
+
+/// Has [`install`] been called?
+pub fn is_installed() -> bool {
+    !SHARED.load(Ordering::Acquire).is_null()
+}
+
+/// The right to touch the process, while it lives.
+pub struct Entered(&'static Shared);
+
+impl Shared {
+    /// Wait for the right to touch the process.
+    #[inline]
+    pub fn enter(&'static self) -> Entered {
+        if self.threads {
+            self.lock.lock();
+        } else {
+            self.bias.enter();
+        }
+        Entered(self)
+    }
+
+    /// The same, if nobody else has it.
+    #[inline]
+    pub fn try_enter(&'static self) -> Option<Entered> {
+        if !self.threads {
+            self.bias.enter();
+        } else if !self.lock.try_lock() {
+            return None;
+        }
+        Some(Entered(self))
+    }
+
+    /// Tell C of complete operations, without the right to touch the process.
+    #[inline]
+    pub fn deliver(&'static self, entered: Entered) {
+        if entered.host.done.is_empty() {
+            return;
+        }
+        self.deliver_all(entered);
+    }
+
+    #[inline(never)]
+    fn deliver_all(&'static self, entered: Entered) {
+        let mut entered = entered;
+        loop {
+            let next: Option<Op> = entered.host.done.pop_front();
+            drop(entered);
+            let Some(op) = next else { return };
+            // SAFETY: the operation is complete and its fields are filled; C may call back.
+            unsafe { (self.glue.complete)(op.as_ptr()) };
+            entered = self.enter();
+        }
+    }
+}
+
+impl Deref for Entered {
+    type Target = Process;
+    #[inline]
+    fn deref(&self) -> &Process {
+        // SAFETY: see `Shared`: this is the only `Entered`.
+        unsafe { &*self.0.process.get() }
+    }
+}
+
+impl DerefMut for Entered {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Process {
+        // SAFETY: see `Shared`: this is the only `Entered`.
+        unsafe { &mut *self.0.process.get() }
+    }
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.threads {
+            self.0.lock.unlock();
+        } else {
+            self.0.bias.leave();
+        }
+    }
+}
+
+/// The right of the checkpoint thread to touch the process, whatever the program's threads do
+/// meanwhile: those that come into MPI wait.
+pub struct Taken(&'static Shared);
+
+impl Shared {
+    /// Wait until no thread of the program touches the process, and keep them out.
+    pub fn take(&'static self) -> std::io::Result<Taken> {
+        if self.threads {
+            self.lock.lock();
+        } else {
+            self.bias.prepare()?;
+            self.bias.take();
+        }
+        let mut taken = Taken(self);
+        taken.host.tells_at_once = false;
+        Ok(taken)
+    }
+}
+
+impl Deref for Taken {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
+        unsafe { &*self.0.process.get() }
+    }
+}
+
+impl DerefMut for Taken {
+    fn deref_mut(&mut self) -> &mut Process {
+        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
+        unsafe { &mut *self.0.process.get() }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.host.tells_at_once = !self.0.threads;
+        if self.0.threads {
+            self.0.lock.unlock();
+        } else {
+            self.0.bias.give_back();
+        }
+    }
+}
