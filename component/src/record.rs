@@ -30,10 +30,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[allow(non_upper_case_globals, reason = "a name of glue.h")]
 pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
 
-/// Is anything recorded or forced?
+/// This process has recorded something.
+static HAS_RECORDED: AtomicBool = AtomicBool::new(false);
+
+/// Has this process recorded anything, so that others have a part in its messages? (That it could
+/// costs a program without nondeterministic calls nothing.)
 #[inline]
-pub fn is_recording() -> bool {
-    rustbtl_recording.load(Ordering::Relaxed) != 0
+pub fn has_recorded() -> bool {
+    HAS_RECORDED.load(Ordering::Relaxed)
 }
 
 /// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
@@ -171,6 +175,7 @@ impl Record {
         rustbtl_recording.store(0, Ordering::Relaxed);
         ATTENTION.store(0, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
+        HAS_RECORDED.store(false, Ordering::Relaxed);
         *outbox() = Parcel::empty();
         direct::end();
     }
@@ -247,6 +252,7 @@ impl Surroundings {
         let Record { decisions, place, base, journal, .. } = &mut self.record;
         let Some(counts) = counts(place, &self.shm) else { return };
         let Some(first) = decisions.take_recorded() else { return };
+        HAS_RECORDED.store(true, Ordering::Relaxed);
         let mut outbox = outbox();
         let ring = outbox.bytes.is_empty();
         if ring {
