@@ -13,6 +13,15 @@ pub struct Traffic {
     pub received_bytes: u64,
 }
 
+impl Traffic {
+    /// A message was accepted from it.
+    #[inline(always)]
+    pub(crate) fn received(&mut self, bytes: u64) {
+        self.received_messages += 1;
+        self.received_bytes += bytes;
+    }
+}
+
 /// Totals of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -44,4 +53,18 @@ pub struct Counters {
     pub suppressed_messages: u64,
     /// Messages that were sent again from the log.
     pub resent_messages: u64,
+}
+
+impl Counters {
+    /// A message was accepted; `ingoing`: from another set.
+    #[inline(always)]
+    pub(crate) fn received(&mut self, ingoing: bool, bytes: u64) {
+        if ingoing {
+            self.received_ingoing_messages += 1;
+            self.received_ingoing_bytes += bytes;
+        } else {
+            self.received_internal_messages += 1;
+            self.received_internal_bytes += bytes;
+        }
+    }
 }

@@ -334,15 +334,9 @@ impl<H: Host> Engine<H> {
             return Err(FrameError::Sequence { expected, got });
         }
         let peer = self.peer(from);
-        peer.traffic.received_messages += 1;
-        peer.traffic.received_bytes += bytes;
-        if peer.outgoing {
-            self.counters.received_ingoing_messages += 1;
-            self.counters.received_ingoing_bytes += bytes;
-        } else {
-            self.counters.received_internal_messages += 1;
-            self.counters.received_internal_bytes += bytes;
-        }
+        peer.traffic.received(bytes);
+        let ingoing = peer.outgoing;
+        self.counters.received(ingoing, bytes);
         Ok(())
     }
 

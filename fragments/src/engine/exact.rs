@@ -85,15 +85,9 @@ impl<H: Host> Engine<H> {
         comm.posts += posts;
         channel.arrived.advance(key.tag);
         let bytes = payload.len() as u64;
-        peer.traffic.received_messages += 1;
-        peer.traffic.received_bytes += bytes;
-        if peer.outgoing {
-            self.counters.received_ingoing_messages += 1;
-            self.counters.received_ingoing_bytes += bytes;
-        } else {
-            self.counters.received_internal_messages += 1;
-            self.counters.received_internal_bytes += bytes;
-        }
+        peer.traffic.received(bytes);
+        let ingoing = peer.outgoing;
+        self.counters.received(ingoing, bytes);
         Some(payload)
     }
 }

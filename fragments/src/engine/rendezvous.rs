@@ -218,10 +218,8 @@ impl<H: Host> Engine<H> {
         if let Some(&at) = self.by_peer.get(&(ContextId(context).number(), me)) {
             self.channels[at as usize].arrived.advance(tag);
         }
-        self.peer(me).traffic.received_messages += 1;
-        self.peer(me).traffic.received_bytes += bytes;
-        self.counters.received_internal_messages += 1;
-        self.counters.received_internal_bytes += bytes;
+        self.peer(me).traffic.received(bytes);
+        self.counters.received(false, bytes);
     }
 
     /// The receive for a long or synchronous message to oneself is there.

@@ -206,11 +206,12 @@ pub fn discard(folder: &Path, rank: PeerId) {
 mod tests {
     use super::*;
 
-    /// Writes the description, or half of it.
-    struct Half(bool);
+    /// Writes the description, or half of it, and begins late.
+    struct Half(bool, Duration);
 
     impl ImageStore for Half {
         fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
+            thread::sleep(self.1);
             let half = &source.description[..source.description.len() / 2];
             fs::write(to, if self.0 { half } else { source.description }).unwrap();
             let bytes = source.description.len() as u64;
@@ -250,30 +251,6 @@ mod tests {
         }
     }
 
-    /// Begins late, and fails.
-    struct Late;
-
-    impl ImageStore for Late {
-        fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
-            thread::sleep(Duration::from_millis(50));
-            Half(true).write(source, to)
-        }
-
-        fn restore(
-            &self,
-            _: &Path,
-            _: Incarnation,
-            _: RawFd,
-            _: [RawFd; 3],
-        ) -> Result<Pid, String> {
-            unreachable!()
-        }
-
-        fn check(&self, _: &Path) -> Result<Written, String> {
-            unreachable!()
-        }
-    }
-
     #[test]
     fn who_waits_for_writers_finds_nothing_half() {
         let folder = scratch("writers");
@@ -282,7 +259,7 @@ mod tests {
         let (sender, told) = std::sync::mpsc::channel();
         let mut writers = Writers::default();
         let say = move |line, result: Result<_, _>| sender.send((line, result.is_err())).unwrap();
-        writers.write(job, Arc::new(Late), say);
+        writers.write(job, Arc::new(Half(true, Duration::from_millis(50))), say);
         writers.wait(Duration::from_secs(60));
         assert_eq!(told.try_recv(), Ok((LineId(1), true)));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
@@ -293,9 +270,9 @@ mod tests {
     fn an_image_has_its_name_only_when_it_is_whole() {
         let folder = scratch("img");
         let job = job(&folder);
-        assert_eq!(job.run(&Half(true)).unwrap_err(), "no room");
+        assert_eq!(job.run(&Half(true, Duration::ZERO)).unwrap_err(), "no room");
         assert_eq!(fs::read_dir(&job.directory).unwrap().count(), 0);
-        assert_eq!(job.run(&Half(false)).unwrap().0.bytes, 4);
+        assert_eq!(job.run(&Half(false, Duration::ZERO)).unwrap().0.bytes, 4);
         let names: Vec<_> =
             fs::read_dir(&job.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["rank-3.img"]);
