@@ -49,8 +49,9 @@ impl Checkpoint {
         true
     }
 
-    /// Nothing of the own set can be under way: all are silent, and wait for pictures.
-    pub(super) fn awaits_pictures(&self) -> bool {
-        matches!(self.silence.awaits(), Some((_, Station::Pictured)))
+    /// Is there nothing to do for this process but to wait? (While all payloads are to come in,
+    /// others may still ask for one.)
+    pub(super) fn awaits_a_count(&self) -> bool {
+        matches!(self.silence.awaits(), Some((_, Station::Left | Station::Pictured)))
     }
 }

@@ -12,8 +12,8 @@ use rustbtl_fragments::ids::PeerId;
 const PATIENCE: u32 = 64;
 /// The same where ranks share processors: the others cannot come while we look.
 const PATIENCE_CROWDED: u32 = 1;
-/// Rounds between two looks at frames where nobody of the set sends any.
-const SELDOM: u32 = 16;
+/// Rounds between two looks at frames while this process has nothing to do but wait for a count.
+const SELDOM: u32 = 4;
 /// Rounds between two looks at the guardian's socket, which costs a system call.
 const LISTEN_ROUNDS: u32 = 64;
 
@@ -63,8 +63,7 @@ impl Checkpoint {
             self.shipping.in_line = taken.is_some();
             happened |= self.count(&mut taken);
             let Some(process) = &mut taken else { return };
-            // Whoever waits for nothing but the others' pictures leaves the processor to them.
-            if !self.awaits_pictures() || rounds % SELDOM == 0 {
+            if !self.awaits_a_count() || rounds % SELDOM == SELDOM - 1 {
                 happened |= process.poll() > 0;
             }
             let patience = if process.idle.oversubscribed { PATIENCE_CROWDED } else { PATIENCE };
