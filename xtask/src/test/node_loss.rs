@@ -11,6 +11,9 @@ use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::Result;
 use crate::paths;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// More than any job here has time for.
 const ENDLESS: u64 = 100_000_000;
@@ -74,6 +77,7 @@ pub fn run(summary: &mut Summary) {
     for (title, shape, faults) in &SURVIVED {
         summary.check(&format!("live recovery: {title}"), || survives(*shape, faults));
     }
+    summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
     summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
@@ -118,6 +122,54 @@ fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
+    must_be_clean(&outcome)
+}
+
+/// Sets take lines each by itself, and one goes back to a line of its own, of which the others have
+/// no picture.
+fn from_lines_of_sets() -> Result<()> {
+    let scratch = Scratch::new("set-lines")?;
+    let lines = lives::lines_folder(&scratch)?;
+    lives::open_gate(&scratch, ITERATIONS)?;
+    let job = RING.job((2, 2), ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    // It cannot end before a set is back. Two sets take turns after the first line, which is of all.
+    lives::open_gate(&scratch, ITERATIONS / 2)?;
+    let options = [
+        ["--mca", "vprotocol_correlated_set_interval", "0.2"],
+        ["--mca", "vprotocol_correlated_interval", "0"],
+    ];
+    let job = options.iter().fold(lives::protected(job, &lines), |job, words| job.with(words));
+    let job = job.with(&["--kill-rank-after-line", "3@5"]);
+    let ended = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            let back = || lives::events(&lines).is_ok_and(|all| all.contains("\"back\""));
+            while !ended.load(Ordering::Relaxed) && !back() {
+                thread::sleep(Duration::from_millis(50));
+            }
+            lives::open_gate(&scratch, ITERATIONS)
+        });
+        let outcome = job.run();
+        ended.store(true, Ordering::Relaxed);
+        outcome
+    })?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let broken = outcome.stderr.matches(": killed ").count();
+    outcome.must(broken == 1, "the program did not die in time")?;
+    let events = lives::events(&lines)?;
+    let number = |text: &str| -> Option<u64> {
+        let rest = &text[text.find("\"line\":")? + 7..];
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    let of = |what: &str| {
+        let what = what.to_string();
+        events.lines().filter(move |line| line.contains(&what)).filter_map(number)
+    };
+    let own: Vec<u64> = of("\"kind\":\"set\"").collect();
+    let mut back = of("\"event\":\"back\"").peekable();
+    outcome.must(back.peek().is_some(), "no set went back")?;
+    outcome.must(back.all(|line| own.contains(&line)), "it went back to a line of all sets")?;
     must_be_clean(&outcome)
 }
 
