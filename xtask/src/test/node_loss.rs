@@ -20,6 +20,8 @@ const ENDLESS: u64 = 100_000_000;
 /// Of a job that goes on for seconds when its first line is complete: it waits for each outcome
 /// that others depend on to be stable.
 const ITERATIONS: u64 = 6000;
+/// Of one that waits for a line by itself.
+const ITERATIONS_SHORT: u64 = 1500;
 /// What mpirun says of a lost node if nobody stops it, in the order in which it notices.
 const STOCK: [&str; 2] = [
     "ORTE has lost communication with a remote daemon",
@@ -130,16 +132,13 @@ fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
 fn from_lines_of_sets() -> Result<()> {
     let scratch = Scratch::new("set-lines")?;
     let lines = lives::lines_folder(&scratch)?;
-    lives::open_gate(&scratch, ITERATIONS)?;
-    let job = RING.job((2, 2), ITERATIONS, &scratch)?;
+    lives::open_gate(&scratch, ITERATIONS_SHORT)?;
+    let job = RING.job((2, 2), ITERATIONS_SHORT, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     // It cannot end before a set is back. Two sets take turns after the first line, which is of all.
-    lives::open_gate(&scratch, ITERATIONS / 2)?;
-    let options = [
-        ["--mca", "vprotocol_correlated_set_interval", "0.2"],
-        ["--mca", "vprotocol_correlated_interval", "0"],
-    ];
-    let job = options.iter().fold(lives::protected(job, &lines), |job, words| job.with(words));
+    lives::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
+    let options = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
+    let job = lives::protected(job, &lines).with(&options);
     let job = job.with(&["--kill-rank-after-line", "3@5"]);
     let ended = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
@@ -148,7 +147,7 @@ fn from_lines_of_sets() -> Result<()> {
             while !ended.load(Ordering::Relaxed) && !back() {
                 thread::sleep(Duration::from_millis(50));
             }
-            lives::open_gate(&scratch, ITERATIONS)
+            lives::open_gate(&scratch, ITERATIONS_SHORT)
         });
         let outcome = job.run();
         ended.store(true, Ordering::Relaxed);
