@@ -3,7 +3,7 @@
 
 use super::{COPIED_AT_ONCE_BYTES, Surroundings, hand};
 use crate::operation::Op;
-use crate::process::ticks;
+use crate::os::ticks;
 use crate::transports::tcp::Tcp;
 use crate::transports::{Payload as Outgoing, Transport};
 use core::ops::Range;
