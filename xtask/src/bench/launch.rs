@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use super::busy::Busy;
-use super::experiments::{Experiment, Kind, Program, Side};
+use super::experiments::{Experiment, Kind, Program, STOCK, Side};
 use super::measured::{self, Run, Value};
 use super::{callgrind, hpcc, log_append, ucx};
 use crate::error::{Context, Result, fail};
@@ -52,7 +52,7 @@ impl Bench {
             fs::create_dir_all(folder).context(|| folder.display().to_string())?;
         }
         let sides = || experiments.iter().flat_map(|e| e.sides);
-        if sides().any(|side| matches!(side.kind, Kind::Ours(_))) {
+        if sides().any(|side| matches!(side.kind, Kind::Ours(_) | Kind::Ready(_))) {
             build::ensure_fresh()?;
             for file in
                 fs::read_dir(paths::mca()).context(|| "reading target/mca".into())?.flatten()
@@ -63,7 +63,7 @@ impl Bench {
                 }
             }
         }
-        for name in ["p2p", "many", "crowd", "count", "floor"] {
+        for name in ["p2p", "many", "crowd", "count", "floor", "wire"] {
             bench.compile(name)?;
         }
         if experiments.iter().any(|e| e.program == Program::LogAppend) {
@@ -111,6 +111,14 @@ impl Bench {
             (Program::Hpcc, _) => hpcc::measure(self, experiment, side),
             (Program::Instructions, _) => callgrind::measure(self, side),
             (Program::Own(_, arguments), Kind::Ucx) => ucx::measure(self, experiment, arguments),
+            (Program::Own(..), Kind::Bare) if experiment.shape.0 > 1 => {
+                let program = self.program("wire").display().to_string();
+                let mut words = vec![program];
+                words.extend(experiment.bare.iter().map(ToString::to_string));
+                words.push(self.repeats.to_string());
+                let text = self.job(experiment.shape, &STOCK, &words, &self.scratch, &[])?;
+                Ok(measured::understand(&text))
+            }
             (Program::Own(..), Kind::Bare) => {
                 let mut floor = Command::new(self.program("floor"));
                 floor.args(experiment.bare).arg(self.repeats.to_string());
@@ -165,7 +173,11 @@ impl Bench {
     /// What makes a plain job ours. (Without `--plain` the cluster would look at every start if
     /// the component has to be built again.)
     fn parameters(&self, side: &Side) -> Vec<(&'static str, String)> {
-        let Kind::Ours(sets) = side.kind else { return Vec::new() };
+        let (sets, ready) = match side.kind {
+            Kind::Ours(sets) => (sets, "0"),
+            Kind::Ready(ready) => ("node", ready),
+            Kind::Stock | Kind::Bare | Kind::Ucx => return Vec::new(),
+        };
         let path = format!("{}:SYSTEM_DEFAULT", self.component.display());
         vec![
             ("mca_base_component_path", path),
@@ -175,6 +187,7 @@ impl Bench {
             ("vprotocol_correlated_recover", "0".into()),
             ("vprotocol_correlated_sets", sets.into()),
             ("vprotocol_correlated_log_budget", LOG_BUDGET.into()),
+            ("vprotocol_correlated_log_ready", ready.into()),
         ]
     }
 }
