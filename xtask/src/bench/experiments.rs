@@ -18,7 +18,9 @@ pub enum Kind {
     Stock,
     /// Our component, sets of this kind.
     Ours(&'static str),
-    /// The same with so many bytes of the log ready from the start.
+    /// Our component as the plain command has it: with all that it takes to go on without a node.
+    Plain,
+    /// The same as `Ours("node")` with so many bytes of the log ready from the start.
     Ready(&'static str),
     /// No MPI in what is measured: the experiment's `bare` command.
     Bare,
@@ -36,6 +38,8 @@ pub const STOCK: Side = side("stock", Kind::Stock);
 pub const OURS: Side = side("ours", Kind::Ours("node"));
 /// Plain message logging: each process is a set of its own.
 pub const CORE: Side = side("core", Kind::Ours("core"));
+/// Everything on: lines, copies on other nodes, outcomes recorded.
+pub const PLAIN: Side = side("plain", Kind::Plain);
 /// The log's memory has its pages, as after a line that has trimmed it.
 pub const READY: Side = side("ready", Kind::Ready("3g"));
 /// What the machine itself allows.
@@ -121,7 +125,7 @@ pub fn all() -> Vec<Experiment> {
     const BOTH_TOO: &[Side] = &[STOCK, OURS, READY, BARE];
     const UCX_TOO: &[Side] = &[OURS, UCX];
     const THREADS: &[Side] = &[STOCK, OURS, STOCK_THREADS, OURS_THREADS];
-    let hpcc = |name, shape| simple(name, TWO, shape, Program::Hpcc);
+    const PLAIN_TOO: &[Side] = &[STOCK, OURS, PLAIN];
     let own = |name, sides, shape, program, arguments| {
         simple(name, sides, shape, Program::Own(program, arguments))
     };
@@ -131,6 +135,7 @@ pub fn all() -> Vec<Experiment> {
         p2p("shm-bandwidth", ONE_NODE, FOUR, &["bandwidth", LARGE], &["readv", LARGE]),
         p2p("shm-stream", ONE_NODE, FOUR, &["stream", LARGE], &["readv", LARGE]),
         p2p("tcp-latency", TWO_NODES, WIRE_TOO, &["latency", SMALL], &["latency", SMALL]),
+        p2p("any-source", TWO_NODES, PLAIN_TOO, &["any", "0,8,4096"], &[]),
         p2p("tcp-rate", TWO_NODES, TWO, &["rate", "8"], &[]),
         p2p("tcp-bandwidth", TWO_NODES, BOTH_TOO, &["bandwidth", LARGE], &["bandwidth", LARGE]),
         p2p("tcp-stream", TWO_NODES, READY_TOO, &["stream", LARGE], &[]),
@@ -138,8 +143,8 @@ pub fn all() -> Vec<Experiment> {
         own("matching", TWO, ONE_NODE, "many", &["10,1000,10000"]),
         own("oversubscribed", TWO, (1, CROWD), "crowd", &[]),
         simple("log-append", &[BARE], ONE_NODE, Program::LogAppend),
-        hpcc("hpcc-1-node", ONE_NODE),
-        hpcc("hpcc-2-nodes", TWO_NODES),
+        simple("hpcc-1-node", TWO, ONE_NODE, Program::Hpcc),
+        simple("hpcc-2-nodes", PLAIN_TOO, TWO_NODES, Program::Hpcc),
         Experiment { once: true, ..simple("instructions", TWO, ONE_NODE, Program::Instructions) },
         p2p("ucx-shm-latency", ONE_NODE, UCX_TOO, &["latency", "8,4096"], &[]),
         p2p("ucx-shm-bandwidth", ONE_NODE, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),

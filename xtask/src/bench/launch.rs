@@ -17,6 +17,8 @@ use crate::{build, paths, run};
 const TIMEOUT_SECONDS: u32 = 120;
 /// No checkpoint trims the log yet: room for all that a run logs, so that nothing is spilled.
 const LOG_BUDGET: &str = "8589934592";
+/// The parameter that makes the difference between the plain command and the engine alone.
+const RECOVER: &str = "vprotocol_correlated_recover";
 
 /// How much is measured, and with what.
 pub struct Bench {
@@ -52,7 +54,7 @@ impl Bench {
             fs::create_dir_all(folder).context(|| folder.display().to_string())?;
         }
         let sides = || experiments.iter().flat_map(|e| e.sides);
-        if sides().any(|side| matches!(side.kind, Kind::Ours(_) | Kind::Ready(_))) {
+        if sides().any(|side| matches!(side.kind, Kind::Ours(_) | Kind::Ready(_) | Kind::Plain)) {
             build::ensure_fresh()?;
             for file in
                 fs::read_dir(paths::mca()).context(|| "reading target/mca".into())?.flatten()
@@ -173,22 +175,21 @@ impl Bench {
     /// What makes a plain job ours. (Without `--plain` the cluster would look at every start if
     /// the component has to be built again.)
     fn parameters(&self, side: &Side) -> Vec<(&'static str, String)> {
-        let (sets, ready) = match side.kind {
-            Kind::Ours(sets) => (sets, "0"),
-            Kind::Ready(ready) => ("node", ready),
+        let own: &[(&'static str, &str)] = match side.kind {
+            // What is measured is the engine, not checkpoints; `--lines` measures those.
+            Kind::Ours(sets) => &[(RECOVER, "0"), ("vprotocol_correlated_sets", sets)],
+            Kind::Ready(bytes) => &[(RECOVER, "0"), ("vprotocol_correlated_log_ready", bytes)],
+            Kind::Plain => &[(RECOVER, "1")],
             Kind::Stock | Kind::Bare | Kind::Ucx => return Vec::new(),
         };
         let path = format!("{}:SYSTEM_DEFAULT", self.component.display());
-        vec![
-            ("mca_base_component_path", path),
-            ("pml", "v".into()),
-            ("vprotocol", "correlated".into()),
-            // What is measured is the engine, not checkpoints; `--lines` measures those.
-            ("vprotocol_correlated_recover", "0".into()),
-            ("vprotocol_correlated_sets", sets.into()),
-            ("vprotocol_correlated_log_budget", LOG_BUDGET.into()),
-            ("vprotocol_correlated_log_ready", ready.into()),
-        ]
+        let all = [
+            ("mca_base_component_path", &*path),
+            ("pml", "v"),
+            ("vprotocol", "correlated"),
+            ("vprotocol_correlated_log_budget", LOG_BUDGET),
+        ];
+        all.iter().chain(own).map(|&(name, value)| (name, value.to_string())).collect()
     }
 }
 

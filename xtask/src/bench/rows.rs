@@ -248,6 +248,26 @@ fn programs() -> Vec<Row> {
             rows.push(hpcc.labelled(metric, 0, Goal::AtMost(most)));
         }
     }
+    rows.extend(everything_on());
+    rows
+}
+
+/// The plain command: lines, copies, records.
+fn everything_on() -> Vec<Row> {
+    const SIDES: (&str, &str, &str) = ("everything on / stock", "plain", "stock");
+    const HPCC: &str = "HPCC, 2 nodes of one rank, everything on, time";
+    const ANY: &str = "ANY_SOURCE between nodes, everything on, half round trip";
+    let hpcc = against(HPCC, "hpcc-2-nodes", Unit::Seconds, SIDES);
+    let mut rows = vec![
+        hpcc.labelled("HPL", 0, Goal::AtMost(1.03)),
+        hpcc.labelled("PTRANS", 0, Goal::AtMost(1.03)),
+        hpcc.labelled("whole job", 0, Goal::Shown),
+    ];
+    rows.extend(against(ANY, "any-source", Unit::Us, SIDES).rows(
+        "any",
+        &[0, 8, 4096],
+        Goal::Shown,
+    ));
     rows
 }
 
