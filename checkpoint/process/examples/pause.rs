@@ -1,6 +1,7 @@
-//! Measures the pause: `pause ROUNDS PERCENT SCATTERED MIB…` takes pictures of a program that changes
-//! PERCENT of its memory in between, in turns with copies of as much memory in this process: to
-//! fresh memory, as a checkpoint to memory would need it, and once more to the same place. Medians.
+//! Measures the pause: `pause ROUNDS PERCENT SCATTERED MIB…` takes pictures of a program that
+//! changes PERCENT of its memory in between, in turns with copies of as much memory in this
+//! process: to fresh memory, as a checkpoint to memory would need it, and once more to the same
+//! place. Medians.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

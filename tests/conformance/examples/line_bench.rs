@@ -218,7 +218,9 @@ impl Process {
             turns += 1;
             match self.silence.awaits() {
                 Some((_, Station::Pictured)) => std::thread::yield_now(),
-                Some((_, Station::Left)) if turns % SELDOM != 0 => std::thread::yield_now(),
+                Some((_, Station::Left)) if !turns.is_multiple_of(SELDOM) => {
+                    std::thread::yield_now()
+                }
                 _ => self.poll(),
             }
         }

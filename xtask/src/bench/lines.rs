@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str =
-        "processes  counted µs  by frames µs  10 KB message µs   (medians of 200, the slowest process)
+        "processes  counted µs  by frames µs  10 KB message µs   (medians of 200, the slowest)
         2      3.8          4.8               7.2
        48    288.7       1388.7             203.5
 ";

@@ -135,7 +135,7 @@ fn from_lines_of_sets() -> Result<()> {
     lives::open_gate(&scratch, ITERATIONS_SHORT)?;
     let job = RING.job((2, 2), ITERATIONS_SHORT, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    // It cannot end before a set is back. Two sets take turns after the first line, which is of all.
+    // It cannot end before a set is back. After the first line, of all, the two sets take turns.
     lives::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
     let options = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
     let job = lives::protected(job, &lines).with(&options);
