@@ -26,8 +26,8 @@
 #include "src/util/pmix_show_help.h"
 #include "src/util/proc_info.h"
 
-/* Jobs that say nothing are not protected: recovery over PRRTE is not proved. */
-#define CORRELATED_PROTECTS_BY_DEFAULT 0
+/* Jobs that say nothing are protected. */
+#define CORRELATED_PROTECTS_BY_DEFAULT 1
 
 /* ---- OPAL's -------------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::job::{Job, Outcome};
-use super::mpi;
+use super::mpi::{self, Over};
 use super::scratch::Scratch;
 use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};
@@ -97,8 +97,20 @@ pub const QR: Program = Program { name: "ScaLAPACK, QR", what: What::Scalapack("
 impl Program {
     /// The job of this program with this number of iterations.
     pub fn job(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Job> {
+        self.job_over(&Over::Component, shape, iterations, scratch)
+    }
+
+    /// The same, over another Open MPI.
+    pub fn job_over(
+        &self,
+        over: &Over,
+        shape: Shape,
+        iterations: u64,
+        scratch: &Scratch,
+    ) -> Result<Job> {
         let (nodes, ppn) = shape;
-        let mut job = Job::new(nodes, ppn, &self.command(shape, iterations, scratch)?);
+        let command = self.command(over, shape, iterations, scratch)?;
+        let mut job = over.job(Job::new(nodes, ppn, &command));
         job.folder = match self.what {
             What::Scalapack(_) => PathBuf::from(SCALAPACK),
             _ => scratch.0.clone(),
@@ -106,7 +118,13 @@ impl Program {
         Ok(job)
     }
 
-    fn command(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Vec<String>> {
+    fn command(
+        &self,
+        over: &Over,
+        shape: Shape,
+        iterations: u64,
+        scratch: &Scratch,
+    ) -> Result<Vec<String>> {
         let (source, arguments) = match self.what {
             What::Scalapack(program) => return Ok(vec![format!("./{program}")]),
             What::Hpcc => {
@@ -122,7 +140,7 @@ impl Program {
         let mut command = if source.extension().is_some_and(|ending| ending == "py") {
             vec!["/usr/bin/python3".to_string(), source.display().to_string()]
         } else {
-            vec![mpi::compile_with(&source, &["-fopenmp"])?.display().to_string()]
+            vec![mpi::compile_as(&source, over, &["-fopenmp"])?.display().to_string()]
         };
         if !gate(scratch).exists() {
             open_gate(scratch, GATE_OPEN)?;

@@ -3,7 +3,8 @@
 
 use super::job::{Job, Outcome};
 use super::lives::{self, GATE_OPEN, RING, Shape};
-use super::node_loss::{NOT_RECOVERED, endless, must_be_clean};
+use super::mpi::Over;
+use super::node_loss::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result};
@@ -50,11 +51,18 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 7] = [
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery without a shared folder");
+    run_over(summary, &Over::Component);
+}
+
+/// The same, in the tier that has begun.
+pub fn run_over(summary: &mut Summary, over: &Over) {
     for (title, shape, faults, times) in &SURVIVED {
-        summary.check(&format!("plain command: {title}"), || survives(*shape, faults, *times));
+        let title = format!("plain command: {title}");
+        summary.check(&title, || survives(over, *shape, faults, *times));
     }
-    summary.check("plain command: two nodes are killed at a time: 3 × 1", too_many);
-    summary.check("plain command: no room for images: 2 × 1", no_room);
+    let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
+    summary.check(too_many_at_once, || too_many(over));
+    summary.check("plain command: no room for images: 2 × 1", || no_room(over));
 }
 
 /// What a user types; what the coordinator writes down outlives the job.
@@ -111,9 +119,9 @@ fn all_are_back(events: &str, times: usize) -> bool {
 }
 
 /// The program cannot end before sets have gone back so often and have caught up.
-fn survives(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
+fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Result<()> {
     let scratch = Scratch::new("local")?;
-    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     let outcome = held(job.with(faults), &scratch, |events| all_are_back(events, times))?;
     RING.must_answer(&outcome, &scratch, &known)?;
@@ -127,10 +135,12 @@ fn survives(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
 }
 
 /// With one copy, two nodes at a time are too many: the end says what is lost.
-fn too_many() -> Result<()> {
+fn too_many(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
     let faults = ["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"];
-    let outcome = plain(endless((3, 1), &scratch, false)?, &scratch).with(&faults).run()?;
+    let mut job = RING.job_over(over, (3, 1), ENDLESS, &scratch)?;
+    job.seconds = 60;
+    let outcome = plain(job, &scratch).with(&faults).run()?;
     outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
     let words: Vec<String> = outcome.said().split_whitespace().map(str::to_owned).collect();
     let said = words.join(" ");
@@ -140,9 +150,9 @@ fn too_many() -> Result<()> {
 }
 
 /// The job goes on unprotected, and says so once.
-fn no_room() -> Result<()> {
+fn no_room(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
-    let job = RING.job((2, 1), ITERATIONS, &scratch)?;
+    let job = RING.job_over(over, (2, 1), ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     let full = ["--mca", "vprotocol_correlated_local", "/dev/shm", "--shm-size", "24m"];
     // The first line fails twice before it is a matter for the user.

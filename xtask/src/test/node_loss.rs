@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::paths;
 
 /// More than any job here has time for.
-const ENDLESS: u64 = 100_000_000;
+pub const ENDLESS: u64 = 100_000_000;
 /// Of a job that goes on for seconds when its first line is complete: it waits for each outcome
 /// that others depend on to be stable.
 const ITERATIONS: u64 = 6000;

@@ -5,10 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
-use crate::paths;
 use crate::test::job::Job;
 use crate::test::lives::{self, RING, Shape};
-use crate::test::mpi::{self, Over};
+use crate::test::mpi::Over;
 use crate::test::node_loss::must_be_clean;
 use crate::test::scratch::Scratch;
 use crate::test::summary::Summary;
@@ -42,19 +41,9 @@ pub fn run_one(summary: &mut Summary, tree: &Installed) {
 }
 
 /// The ring with a hash, which a gate can hold.
-fn ring((nodes, ppn): Shape, tree: &Installed, scratch: &Scratch) -> Result<Job> {
-    let source = paths::root().join("tests/lines/hash_ring.c");
-    let program = mpi::compile_over(&source, &Over::Tree(tree))?.display().to_string();
+fn ring(shape: Shape, tree: &Installed, scratch: &Scratch) -> Result<Job> {
     lives::open_gate(scratch, lives::GATE_OPEN)?;
-    let gate = lives::gate(scratch).display().to_string();
-    let words = [program, ITERATIONS.to_string(), "20000".into(), gate];
-    let mut job = of_tree(Job::new(nodes, ppn, &words), tree);
-    job.folder = scratch.0.clone();
-    Ok(job)
-}
-
-fn of_tree(job: Job, tree: &Installed) -> Job {
-    job.with(&["--openmpi", &tree.prefix.display().to_string()])
+    RING.job_over(&Over::Tree(tree), shape, ITERATIONS, scratch)
 }
 
 /// Some ranks go back, the others go on, and the answer is the same.
@@ -111,7 +100,7 @@ fn started_again(
     scratch: &Scratch,
     known: &str,
 ) -> Result<()> {
-    let outcome = of_tree(lives::restart(shape, lines, scratch), tree).run()?;
+    let outcome = Over::Tree(tree).job(lives::restart(shape, lines, scratch)).run()?;
     RING.must_answer(&outcome, scratch, known)?;
     must_be_clean(&outcome)
 }

@@ -13,11 +13,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use super::local_storage;
 use super::mpi::{self, Over};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, fail};
-use crate::tree::{self, Installed, Version};
+use crate::tree::{self, Installed, Variant, Version};
 use crate::{deb, paths, run};
 
 /// The quick part.
@@ -53,6 +54,7 @@ pub fn run(summary: &mut Summary, only: Option<Version>) {
             }
             summary.check("a job goes on from a line", || lines::goes_on(installed));
             lives::run(summary, installed);
+            local_storage::run_over(summary, &Over::Tree(installed));
             mpi::run_over(summary, &Over::Tree(installed));
         });
     }
@@ -63,12 +65,12 @@ fn over(summary: &mut Summary, version: Version, rest: impl Fn(&mut Summary, &In
     summary.tier(&format!("Open MPI {} built with --with-rustbtl", version.name()));
     let mut built = None;
     let passed = summary.check("build", || {
-        built = Some(tree::build(version, version.default_link())?);
+        built = Some(tree::build(version, Variant::Standard)?);
         Ok(())
     });
     if passed && built.is_none() {
         // Left out by --only, but needed.
-        built = tree::build(version, version.default_link()).ok();
+        built = tree::build(version, Variant::Standard).ok();
     }
     let Some(installed) = built else { return };
     summary.check("ompi_info lists component and parameters", || listed(&installed));
