@@ -259,6 +259,8 @@ void rustbtl_fence(void);
 /* A line that the program asks for; its number, 0 if there is none. */
 int32_t rustbtl_ask(int32_t all, int32_t wait, int32_t then_exit, uint64_t *line);
 uint32_t rustbtl_restarts(void);
+/* The program makes a window whose data goes past us: it cannot be repeated. */
+void rustbtl_goes_past_us(void);
 
 #pragma GCC visibility pop
 

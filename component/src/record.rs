@@ -205,8 +205,8 @@ impl Surroundings {
     pub fn switch_on(&mut self) -> Result<(), &'static str> {
         if counts(&self.record.place, &self.shm).is_none() {
             return Err("the processes of this correlated set share no memory, so they cannot \
-                        count together: the set cannot go back alone. Choose sets that lie within \
-                        a node, with shared memory, or of single processes");
+                        count together what is to be repeated. Choose sets that lie within a node, \
+                        with shared memory, or of single processes");
         }
         self.record.on = true;
         self.record.journal = Journal::of(self.peers.rank());

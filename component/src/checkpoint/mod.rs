@@ -45,6 +45,10 @@ const INIT_POLL_MS: i32 = 2;
 /// How often a process that was started again alone is asked whether it has caught up.
 const BEHIND_POLL_MS: i32 = 20;
 
+/// Why a set cannot go back alone.
+const PAST_US: &str = "its one-sided communication goes past rustbtl, over a component of Open MPI \
+                       other than osc/pt2pt: nobody could repeat it";
+
 /// What the program's threads need of the checkpoint thread.
 struct Public {
     wake: Wake,
@@ -55,6 +59,8 @@ struct Public {
     fence: AtomicBool,
     /// The payload log is on its way to its budget.
     nearly_full: AtomicBool,
+    /// The program has a window whose data goes past us.
+    past_us: AtomicBool,
     /// Lines that the log has asked for, and lines of the own set that are complete.
     lines: [AtomicU32; 2],
 }
@@ -66,6 +72,16 @@ pub fn fence() {
     if let Some(public) = PUBLIC.get() {
         // [fence] the callback's place is filled.
         public.fence.store(true, Ordering::Release);
+        public.wake.ring();
+    }
+}
+
+/// The program makes a window over a component that does not use us: what it writes and reads there
+/// is neither logged nor repeated.
+pub fn goes_past_us() {
+    if let Some(public) = PUBLIC.get()
+        && !public.past_us.swap(true, Ordering::Relaxed)
+    {
         public.wake.ring();
     }
 }
@@ -126,6 +142,8 @@ struct Checkpoint {
     /// What the lines that are being stored cover of other processes' logs.
     covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
+    /// The coordinator knows that the program's data goes past us.
+    told_past_us: bool,
     /// It was started again alone, and has not repeated all that others have of its lost future.
     behind: bool,
     /// For the first `Hello`.
@@ -177,6 +195,7 @@ pub fn start(
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
         nearly_full: AtomicBool::new(false),
+        past_us: AtomicBool::new(false),
         lines: Default::default(),
     };
     if PUBLIC.set(public).is_err() {
@@ -202,6 +221,7 @@ pub fn start(
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
+            told_past_us: false,
             behind: false,
             card,
             ending: Ending::Not,
@@ -252,8 +272,13 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
+            self.told_past_us = false; // maybe another coordinator
             self.record_early();
             self.say(&FromRank::Ready {});
+        }
+        if self.ready && !self.told_past_us && Self::public().past_us.load(Ordering::Relaxed) {
+            self.told_past_us = true;
+            self.say(&FromRank::NotRecording { reason: PAST_US.into() });
         }
         // [fence] the callback's place is filled.
         let fence = Self::public().fence.load(Ordering::Acquire);

@@ -64,8 +64,8 @@ pub(super) struct Recovery {
     pub(super) going: BTreeMap<SetId, Going>,
     /// How often a set fell since a line of it was complete.
     falls: BTreeMap<SetId, (LineId, u32)>,
-    /// Sets whose nondeterministic calls are not recorded.
-    unrecorded: BTreeSet<SetId>,
+    /// Sets of which not all is recorded, and why.
+    unrecorded: BTreeMap<SetId, String>,
     /// The job cannot go on: said once.
     failed: bool,
 }
@@ -165,11 +165,10 @@ impl Job {
         }
         let members = self.members(&[set]);
         // A set that is the whole job has nobody whom it could contradict.
-        if self.recovery.unrecorded.contains(&set) && members.len() < self.ranks.len() {
-            return Err(format!(
-                "set {set} does not record nondeterministic calls, since its ranks share no \
-                 memory: it cannot go back alone"
-            ));
+        if let Some(reason) = self.recovery.unrecorded.get(&set)
+            && members.len() < self.ranks.len()
+        {
+            return Err(format!("set {set} cannot go back alone: {reason}"));
         }
         for &rank in &members {
             self.input(now, Input::Lost { rank });
@@ -268,10 +267,11 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, order));
     }
 
-    /// The set of this rank records nothing.
-    pub fn does_not_record(&mut self, id: PeerId) {
-        let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        self.recovery.unrecorded.extend(set);
+    /// The set of this rank records nothing, or not all.
+    pub fn does_not_record(&mut self, id: PeerId, reason: &str) {
+        if let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) {
+            self.recovery.unrecorded.entry(set).or_insert_with(|| reason.to_owned());
+        }
     }
 
     /// Is this guardian that of the rank's present life?

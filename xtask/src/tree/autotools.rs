@@ -201,9 +201,7 @@ fn parts(version: Version, variant: Variant) -> [Part; 2] {
     let (mpi, runtime) = match version {
         _ if files => (None, None),
         Version::V41 => (Some(("ompi", "libmpi.la")), Some(("orte", "libopen-rte.la"))),
-        Version::V50 => {
-            (Some(("ompi", "libmpi.la")), Some(("3rd-party/prrte/src", "libprrte.la")))
-        }
+        Version::V50 => (Some(("ompi", "libmpi.la")), Some(("3rd-party/prrte/src", "libprrte.la"))),
     };
     [
         Part { component: prepare::COMPONENT, library: mpi },
