@@ -89,6 +89,11 @@ pub const SHARED_WINDOW: Program = Program {
     name: "a shared window",
     what: What::Hash { source: "shared_window.c", iterations: 2000, arguments: &["GATE"] },
 };
+/// Ranks that write to the next one's memory; in iteration 300 one of them dies.
+pub const WINDOW: Program = Program {
+    name: "a window",
+    what: What::Hash { source: "window_ring.c", iterations: 200, arguments: &["GATE", "300"] },
+};
 /// HPCC with a small input.
 pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
 /// A tester of ScaLAPACK.

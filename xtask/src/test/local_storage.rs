@@ -72,7 +72,8 @@ fn plain(job: Job, scratch: &Scratch) -> Job {
     job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
 }
 
-fn events(scratch: &Scratch) -> Result<String> {
+/// What the coordinators of jobs that were [`held`] have written down.
+pub fn events(scratch: &Scratch) -> Result<String> {
     let mut all = String::new();
     for file in fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?.flatten() {
         if file.path().extension().is_some_and(|ending| ending == "jsonl") {
@@ -83,7 +84,7 @@ fn events(scratch: &Scratch) -> Result<String> {
 }
 
 /// Runs a job that cannot end before the coordinator has written down what is waited for.
-fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) -> Result<Outcome> {
+pub fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) -> Result<Outcome> {
     lives::open_gate(scratch, GATE)?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
