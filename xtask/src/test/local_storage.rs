@@ -1,13 +1,15 @@
 //! The plain command: no folder that the nodes share. Programs and nodes are killed, with all that
 //! a node had stored; the answer is that of an undisturbed run.
 
+use super::guardians::ENDS;
 use super::job::{Job, Outcome};
 use super::lives::{self, GATE_OPEN, RING, Shape};
-use super::mpi::Over;
+use super::mpi::{self, Over};
 use super::node_loss::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result};
+use crate::paths;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,7 +64,26 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
     }
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
     summary.check(too_many_at_once, || too_many(over));
+    summary.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
     summary.check("plain command: no room for images: 2 × 1", || no_room(over));
+}
+
+/// Protected jobs end as stock ones: MPI programs in all the ways of `ends.c`, and others.
+fn exit_codes(over: &Over) -> Result<()> {
+    let program = mpi::compile_over(&paths::root().join("xtask/programs/ends.c"), over)?;
+    let program = program.display().to_string();
+    let ends = ENDS.iter().filter(|(how, _)| *how != "exit 0 without finalize");
+    let commands = ends.map(|&(how, code)| (vec![program.as_str(), how], code));
+    let other = (vec!["sh", "-c", "exit 3"], 3);
+    for (command, code) in commands.chain([other]) {
+        let scratch = Scratch::new("local")?;
+        let mut job = plain(over.job(Job::new(2, 1, &command)), &scratch);
+        job.seconds = 60;
+        let outcome = job.run()?;
+        outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
+        must_be_clean(&outcome)?;
+    }
+    Ok(())
 }
 
 /// What a user types; what the coordinator writes down outlives the job.
