@@ -20,7 +20,8 @@ pub fn run(summary: &mut Summary, version: Version, variant: Variant, installed:
 /// Where the components are, whether ULFM is there, and that nobody else sees the Rust core.
 fn is_as_asked(version: Version, variant: Variant, installed: &Installed) -> Result<()> {
     let files = variant == Variant::Dso;
-    for name in ["mca_vprotocol_correlated.so", "mca_errmgr_correlated.so"] {
+    // PRRTE's have a prefix.
+    for name in ["mca_vprotocol_correlated.so", "*mca_errmgr_correlated.so"] {
         let mut find = Command::new("find");
         let found = run::output(find.arg(installed.prefix.join("lib")).args(["-name", name]))?;
         if found.trim().is_empty() == files {
