@@ -6,8 +6,8 @@
  * command line or in the environment), we choose. Shared windows stay with osc/sm: their processes
  * share memory anyway. osc/pt2pt does not support MPI_THREAD_MULTIPLE; there the stock choice
  * stays. So it does in Open MPI 5.0, which has no osc/pt2pt. What goes past us is not logged, and
- * cannot be repeated: the coordinator hears of it (rustbtl_goes_past_us). osc/sm does not count: its
- * processes share memory, whose pictures are of one moment.
+ * cannot be repeated: the coordinator hears of it (rustbtl_goes_past_us). osc/sm does not count:
+ * its processes share memory, whose pictures are of one moment.
  */
 #include "vprotocol_correlated.h"
 
