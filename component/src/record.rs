@@ -42,7 +42,7 @@ pub fn has_recorded() -> bool {
 
 /// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
 pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
-/// A run of questions that found nothing has to be recorded first.
+/// A run of questions that found nothing has to be recorded first, or times be shipped.
 const RUN: u8 = 1;
 /// Outcomes are forced: receives are posted, whatever they are for.
 const REPLAY: u8 = 2;
@@ -312,7 +312,8 @@ impl Process {
             self.engine.end_replay(&mut self.host);
             self.host.push();
         }
-        let run = if self.host.record.decisions.has_run() { RUN } else { 0 };
+        let decisions = &self.host.record.decisions;
+        let run = if decisions.has_run() || decisions.untaken() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
         ATTENTION.store(run | replay, Ordering::Relaxed);
     }
@@ -327,6 +328,24 @@ impl Process {
                     self.host.diverged(&divergence);
                 }
                 self.host.ship_recorded();
+            }
+        }
+        self.attend();
+    }
+
+    /// The program has read the clock; None: the same time as before. It is shipped with what
+    /// follows, or when so many wait for that.
+    pub fn read(&mut self, outcome: Option<Outcome>, unshipped_max: usize) {
+        let decisions = &mut self.host.record.decisions;
+        match outcome {
+            None => decisions.nothing(Question::CLOCK),
+            Some(outcome) => {
+                if let Err(divergence) = decisions.found(Question::CLOCK, outcome) {
+                    self.host.diverged(&divergence);
+                }
+                if decisions.untaken() >= unshipped_max {
+                    self.host.ship_recorded();
+                }
             }
         }
         self.attend();

@@ -177,6 +177,7 @@ impl Checkpoint {
         if !process.host.record.is_on() && std::env::var_os(RECORD).is_some() {
             self.switch_on(process);
         }
+        process.picture_clock();
         let clock = process.host.record.clock();
         self.say(&FromRank::Clock { line, clock });
     }

@@ -145,7 +145,7 @@ struct Checkpoint {
 pub fn start(
     opening: &Opening,
     members: Vec<PeerId>,
-    huge_pages: bool,
+    (huge_pages, record_clock): (bool, bool),
     card: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
@@ -167,6 +167,9 @@ pub fn start(
     members.dedup();
     let mut process = shared.enter();
     process.host.place_counts(&members);
+    if record_clock {
+        crate::wtime::install(&shared.glue);
+    }
     let own = PeerId(process.host.peers.rank());
     crate::record::direct::begin(own, process.host.incarnation);
     drop(process);

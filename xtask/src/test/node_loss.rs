@@ -5,11 +5,11 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, RING, Shape};
+use super::lives::{self, CLOCK, Program, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::Result;
+use crate::error::{Failure, Result, fail};
 use crate::paths;
 
 /// More than any job here has time for.
@@ -64,6 +64,11 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
     ),
 ];
 
+/// The same for a program that decides by the clock, and how long it runs.
+const BY_CLOCK: [(Shape, [&str; 2]); 2] =
+    [((3, 1), ["--kill-node-after-line", "1@1"]), ((2, 2), ["--kill-rank-after-line", "3@1"])];
+const MILLISECONDS: u64 = 8000;
+
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery, and the loss of a node without it");
@@ -72,8 +77,25 @@ pub fn run(summary: &mut Summary) {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
     for (title, shape, faults) in &SURVIVED {
-        summary.check(&format!("live recovery: {title}"), || survives(*shape, faults));
+        summary.check(&format!("live recovery: {title}"), || {
+            survives(&RING, ITERATIONS, *shape, faults)
+        });
     }
+    for (shape, faults) in BY_CLOCK {
+        summary.check(&format!("live recovery: by the clock: {} × {}", shape.0, shape.1), || {
+            survives(&CLOCK, MILLISECONDS, shape, &faults)
+        });
+    }
+    // So that the check above is known to be one.
+    summary.check("live recovery: by a clock that is not recorded: 2 × 2", || {
+        let (shape, faults) = BY_CLOCK[1];
+        let off = ["--mca", "vprotocol_correlated_record_clock", "0"];
+        match survives(&CLOCK, MILLISECONDS, shape, &[&off[..], &faults].concat()) {
+            Ok(()) => fail!("a rank did the same again by chance"),
+            Err(Failure(reason)) if reason.contains("contradicts itself") => Ok(()),
+            Err(other) => Err(other),
+        }
+    });
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
     summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
@@ -105,13 +127,13 @@ fn as_stock(shape: Shape, with_lines: bool, options: &[&str]) -> Result<()> {
 }
 
 /// The ranks that are hit go back, the others go on, and the answer is the same.
-fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
+fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
     let lines = lives::lines_folder(&scratch)?;
-    let job = RING.job(shape, ITERATIONS, &scratch)?;
-    let known = RING.answer(&job.run()?, &scratch)?;
+    let job = program.job(shape, length, &scratch)?;
+    let known = program.answer(&job.run()?, &scratch)?;
     let outcome = lives::protected(job, &lines).with(faults).run()?;
-    RING.must_answer(&outcome, &scratch, &known)?;
+    program.must_answer(&outcome, &scratch, &known)?;
     let broken = faults.iter().filter(|word| word.contains("-after-line")).count();
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
