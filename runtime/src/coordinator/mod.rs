@@ -14,6 +14,7 @@ mod clients;
 mod determinants;
 mod direct;
 mod events;
+mod guardians;
 mod job;
 mod mpirun;
 mod recovery;
@@ -423,6 +424,7 @@ impl Coordinator {
             | FromNode::Fallen { rank, .. }
             | FromNode::Printed { rank, .. }
             | FromNode::NotRestored { rank, .. }
+            | FromNode::Died { rank }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
             | FromNode::Beat { .. }

@@ -69,6 +69,15 @@ const BY_CLOCK: [(Shape, [&str; 2]); 2] =
     [((3, 1), ["--kill-node-after-line", "1@1"]), ((2, 2), ["--kill-rank-after-line", "3@1"])];
 const MILLISECONDS: u64 = 8000;
 
+/// Guardians that are killed alone, of a remote node, of mpirun's own, all of a node, and the only
+/// one of a node.
+const GUARDIANS: [(&str, Shape, &[&str]); 4] = [
+    ("a guardian is killed: 2 × 2", (2, 2), &["guardian:3"]),
+    ("a guardian of mpirun's node is killed: 2 × 2", (2, 2), &["guardian:1"]),
+    ("both guardians of a node are killed: 2 × 2", (2, 2), &["guardian:2", "guardian:3"]),
+    ("the only guardian of a node is killed: 3 × 1", (3, 1), &["guardian:2"]),
+];
+
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery, and the loss of a node without it");
@@ -86,6 +95,18 @@ pub fn run(summary: &mut Summary) {
             survives(&CLOCK, MILLISECONDS, shape, &faults)
         });
     }
+    for (title, shape, guardians) in GUARDIANS {
+        summary.check(&format!("live recovery: {title}"), || without_guardians(shape, guardians));
+    }
+    summary.check("live recovery: without a line a guardian's death ends the job: 2 × 2", || {
+        let scratch = Scratch::new("recovery")?;
+        let job = endless((2, 2), &scratch, true)?;
+        let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:3", "0"];
+        let outcome = job.with(&killed).run()?;
+        outcome.must(outcome.code == 137, "the exit code should be 137")?;
+        outcome.must(outcome.said().contains("rank 3 with PID"), "it should say which rank")?;
+        must_be_clean(&outcome)
+    });
     // So that the check above is known to be one.
     summary.check("live recovery: by a clock that is not recorded: 2 × 2", || {
         let (shape, faults) = BY_CLOCK[1];
@@ -140,6 +161,23 @@ fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Re
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
+    must_be_clean(&outcome)
+}
+
+/// The ranks of guardians that are killed go back, and mpirun takes no notice.
+fn without_guardians(shape: Shape, guardians: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("recovery")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    let mut job = lives::protected(job, &lines).with(&["--checkpoint-at", "0"]);
+    for guardian in guardians {
+        job = job.with(&["--kill-after", guardian, "0"]);
+    }
+    let outcome = job.with(&["--mca", "vprotocol_correlated_recover", "1"]).run()?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let lost = lives::events(&lines)?.matches("\"event\":\"guardian_lost\"").count();
+    outcome.must(lost == guardians.len(), "another number of guardians was lost")?;
     must_be_clean(&outcome)
 }
 
