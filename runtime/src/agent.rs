@@ -43,7 +43,6 @@ struct Guarded {
     link: Link,
     /// Known from its first message.
     rank: Option<PeerId>,
-    pid: Option<os::Pid>,
 }
 
 struct Agent {
@@ -150,7 +149,7 @@ impl Agent {
             // The directory lets nobody else in; this is for the case that it does.
             let ours = os::peer_uid(&stream).is_ok_and(|uid| uid == os::euid());
             if let (true, Ok(link)) = (ours, Link::new(stream)) {
-                self.guardians.insert(self.next, Guarded { link, rank: None, pid: None });
+                self.guardians.insert(self.next, Guarded { link, rank: None });
                 self.next += 1;
             }
         }
@@ -247,9 +246,6 @@ impl Agent {
                         open = false;
                         break;
                     }
-                    if let FromNode::Guardian { pid, .. } = &message {
-                        guarded.pid = os::Pid::try_from(*pid).ok();
-                    }
                     if coordinator.send(&message).is_err() {
                         return false;
                     }
@@ -264,11 +260,8 @@ impl Agent {
         if open {
             return true;
         }
-        let Some(guarded) = self.guardians.remove(&id) else { return true };
-        let Some(rank) = guarded.rank else { return true };
-        let died = guarded.pid.is_some_and(os::has_ended);
-        coordinator.send(&FromNode::Gone { rank }).is_ok()
-            && (!died || coordinator.send(&FromNode::Died { rank }).is_ok())
+        let rank = self.guardians.remove(&id).and_then(|guarded| guarded.rank);
+        rank.is_none_or(|rank| coordinator.send(&FromNode::Gone { rank }).is_ok())
     }
 
     /// False: the coordinator has gone.

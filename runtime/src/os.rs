@@ -175,13 +175,6 @@ pub fn parent_of(pid: Pid) -> Pid {
     fields.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).unwrap_or(0)
 }
 
-/// Has this process ended, whether anybody has waited for it or not?
-pub fn has_ended(pid: Pid) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = status.rsplit_once(')').map_or("", |(_, fields)| fields);
-    fields.split_whitespace().next().is_none_or(|state| matches!(state, "Z" | "X"))
-}
-
 /// The process that started this one.
 pub fn parent() -> Pid {
     // SAFETY: no arguments, no failure.

@@ -316,8 +316,11 @@ impl Checkpoint {
     }
 
     fn say(&self, message: &FromRank) {
-        // That it has gone shows when it is listened to.
-        let _ = self.guardian.send(message);
+        // That it has gone shows when it is listened to. A message that cannot be one must not be
+        // lost in silence.
+        if let Err(error @ GuardianError::Control(_)) = self.guardian.send(message) {
+            self.fatal(&error.to_string());
+        }
     }
 
     fn may_finish(&mut self) {

@@ -341,11 +341,6 @@ class 3 FromNode {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The process of a guardian has gone without a word about its program (of an agent).
-    33 Died {
-        /// Its rank.
-        rank: PeerId,
-    },
     /// What was handed on of a rank's output so far, where only the rank's node has that otherwise.
     32 Printed {
         /// Which.

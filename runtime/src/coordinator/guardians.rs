@@ -2,9 +2,9 @@
 //! started for ranks of lost nodes. Their sets go back, and another guardian of the same node, if
 //! there is one, takes them up. Part of [`Job`]: no I/O.
 //!
-//! Two have the news: the agent, for every guardian, and mpirun, from each daemon for the first one
-//! only. mpirun waits for an answer: go on without it (`let`), or do what it does without us
-//! (`stock`): guardians also end by signals because their programs have, for good.
+//! mpirun has the news from the node's daemon, and waits for an answer: go on without it (`let`), or
+//! do what it does without us (`stock`): guardians also end by signals because their programs have,
+//! for good. A node without any guardian that its daemon has started is not gone on with.
 
 use super::job::{Effect, Job, Rank};
 use rustbtl_fragments::ids::{PeerId, SetId};
@@ -19,11 +19,6 @@ impl Job {
         self.effects.push_back(Effect::TellMpirun(format!("{word} {id}")));
     }
 
-    /// Its agent has seen that its process is gone.
-    pub(super) fn guardian_died(&mut self, now: u64, id: PeerId) {
-        self.guardian_lost(now, id);
-    }
-
     /// True: what it looked after goes on elsewhere.
     fn guardian_lost(&mut self, now: u64, id: PeerId) -> bool {
         let Some(rank) = self.ranks.get(&id).filter(|rank| rank.ended.is_none()) else {
@@ -32,6 +27,12 @@ impl Job {
         // One that another guardian had started takes that one along, of which we hear.
         if rank.lost || rank.host.is_some() {
             return true;
+        }
+        let beside = |(of, other): (&PeerId, &Rank)| {
+            *of != id && other.here && other.host.is_none() && other.node == rank.node
+        };
+        if !self.ranks.iter().any(beside) {
+            return false;
         }
         let failed = |rank: &Rank| rank.ended.is_some_and(|status| status != 0);
         if self.ranks.values().any(|rank| rank.host == Some(id) && failed(rank)) {

@@ -202,7 +202,6 @@ impl Job {
             }
             FromNode::Ended { rank, status } => self.ended(now, rank, status),
             FromNode::Gone { rank } => self.gone(now, rank),
-            FromNode::Died { rank } => self.guardian_died(now, rank),
             FromNode::Fallen { rank, status, incarnation } => {
                 self.fallen(now, rank, status, incarnation);
             }

@@ -424,7 +424,6 @@ impl Coordinator {
             | FromNode::Fallen { rank, .. }
             | FromNode::Printed { rank, .. }
             | FromNode::NotRestored { rank, .. }
-            | FromNode::Died { rank }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
             | FromNode::Beat { .. }
