@@ -102,6 +102,7 @@ typedef struct rustbtl_config {
     const char *report;
     uint64_t log_budget;
     uint64_t log_segment_max;
+    uint64_t log_ready;
     uint64_t shm_ring;
     uint64_t tcp_socket_buffer;
     uint64_t tcp_receive_buffer;
@@ -122,10 +123,10 @@ typedef struct rustbtl_config {
     uint8_t reserved[2];
 } rustbtl_config_t;
 
-_Static_assert(sizeof(rustbtl_config_t) == 136, "mirrored in component/src/glue.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 96,
+_Static_assert(sizeof(rustbtl_config_t) == 144, "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 104,
                "mirrored in component/src/glue.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm) == 128, "mirrored in component/src/glue.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 136, "mirrored in component/src/glue.rs");
 
 /* Where this process is. */
 typedef struct rustbtl_job {

@@ -266,6 +266,12 @@ impl<M: SegmentMemory> PayloadLog<M> {
         &mut self.pool.memory
     }
 
+    /// Have memory for so many bytes whose pages are there, before it is needed: pages are made at
+    /// a fraction of the speed of a copy. As far as the budget goes; how much there is.
+    pub fn make_ready(&mut self, bytes: u64) -> u64 {
+        self.pool.make_ready(bytes)
+    }
+
     /// Other limits from now on. A lower budget holds for new segments; free ones past the new
     /// limit are given back.
     pub fn set_limits(&mut self, limits: LogLimits) {

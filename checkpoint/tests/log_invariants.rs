@@ -271,3 +271,33 @@ fn invariant_10_what_was_trimmed_in_time_is_not_told_and_a_lower_budget_is() {
     assert!(!log.take_nearly_full());
     assert!(log.counters().spilled_bytes_peak > 0);
 }
+
+#[test]
+fn what_was_made_ready_is_used_first_and_keeps_to_the_limits() {
+    let limits = LogLimits { free_bytes_max: 1 << 20, ..LogLimits::default() };
+    let mut log = PayloadLog::new(
+        Vectors::with_spill(0),
+        LogLimits { segment_bytes_min: 256 << 10, segment_bytes_max: 256 << 10, ..limits },
+    );
+    assert_eq!(log.make_ready(100 << 10), 0, "less than a segment");
+    assert_eq!(log.make_ready(600 << 10), 512 << 10);
+    assert_eq!(log.make_ready(u64::MAX), 1 << 20, "no more than is kept free");
+    let reserved = log.counters().reserved_bytes;
+    assert_eq!(reserved, 1 << 20);
+    for number in 0..64 {
+        append(&mut log, &entry(0, number, 8 << 10)).unwrap();
+    }
+    assert!(log.counters().free_bytes < 512 << 10);
+    log.check();
+    let mut log = PayloadLog::new(
+        Vectors::with_spill(0),
+        LogLimits {
+            budget_bytes: 300 << 10,
+            segment_bytes_min: 256 << 10,
+            segment_bytes_max: 256 << 10,
+            ..limits
+        },
+    );
+    assert_eq!(log.make_ready(1 << 20), 256 << 10, "within the budget");
+    log.check();
+}

@@ -105,6 +105,7 @@ pub struct Config {
     pub report: *const c_char,
     pub log_budget: u64,
     pub log_segment_max: u64,
+    pub log_ready: u64,
     pub shm_ring: u64,
     pub tcp_socket_buffer: u64,
     pub tcp_receive_buffer: u64,
@@ -125,9 +126,9 @@ pub struct Config {
     pub reserved: [u8; 2],
 }
 
-const_assert_eq!(size_of::<Config>(), 136);
-const_assert_eq!(offset_of!(Config, shm_eager_limit), 96);
-const_assert_eq!(offset_of!(Config, shm), 128);
+const_assert_eq!(size_of::<Config>(), 144);
+const_assert_eq!(offset_of!(Config, shm_eager_limit), 104);
+const_assert_eq!(offset_of!(Config, shm), 136);
 
 /// Where this process is.
 #[repr(C)]

@@ -11,7 +11,7 @@ mod unposted;
 use crate::host::Surroundings;
 use crate::idle::Idle;
 use crate::operation::Op;
-use crate::os::now_ns;
+use crate::os::{now_ns, ticks};
 use crate::transports::tcp::Tcp;
 use crate::transports::{Incoming, Transport};
 use channels::Lost;
@@ -40,18 +40,6 @@ pub struct Clock {
     pub ticks: u64,
     start_ticks: u64,
     start_ns: u64,
-}
-
-/// The processor's clock.
-#[inline]
-pub fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 has the time-stamp counter.
-    unsafe {
-        core::arch::x86_64::_rdtsc()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    now_ns()
 }
 
 impl Clock {

@@ -181,9 +181,14 @@ fn make_log(
         // A small budget is spent in small steps, so that it is seen in time that it comes to its
         // end.
         segment_bytes_max: config.log_segment_max.min(config.log_budget / SEGMENTS_MIN) as usize,
+        free_bytes_max: LogLimits::default().free_bytes_max.max(config.log_ready),
         ..LogLimits::default()
     };
-    PayloadLog::new(memory, limits)
+    let mut log = PayloadLog::new(memory, limits);
+    if config.log_ready > 0 {
+        log.make_ready(config.log_ready);
+    }
+    log
 }
 
 /// A panic must not unwind into C: say what happened and where, then abort.

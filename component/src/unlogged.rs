@@ -1,9 +1,9 @@
 //! Messages whose copy in the payload log is still being made.
 //!
 //! A long message that leaves the set has its record, and the room in it, before anything of it is
-//! sent; its bytes are copied into the record while they travel, or while the process waits. What
-//! is sent comes from the program's buffer: it is warm, and the network does not wait for the
-//! copy. Only when all of it is in the log is the send complete, so the buffer stays as it is
+//! sent; its bytes are copied into the record while the process waits, for room in the network or
+//! for anything else. What is sent comes from the program's buffer: the network does not wait for
+//! the copy. Only when all of it is in the log is the send complete, so the buffer stays as it is
 //! until then.
 //!
 //! Invariants:
@@ -60,18 +60,6 @@ impl Unlogged {
         self.find(record).map(|at| self.messages[at].op)
     }
 
-    /// The bytes of a record before `end` were sent: copy them. Gives the operation if that was
-    /// all of it.
-    pub fn copy_until(
-        &mut self,
-        log: &mut PayloadLog<LogMemory>,
-        record: LogRecord,
-        end: u64,
-    ) -> Option<Op> {
-        let at = self.find(record)?;
-        self.copy(log, at, end)
-    }
-
     fn copy(&mut self, log: &mut PayloadLog<LogMemory>, at: usize, end: u64) -> Option<Op> {
         let message = &mut self.messages[at];
         let Range { start, end } = message.copied..end.min(message.op.bytes());
@@ -96,7 +84,8 @@ impl Unlogged {
 
     /// All of a record, now.
     pub fn copy_all(&mut self, log: &mut PayloadLog<LogMemory>, record: LogRecord) -> Option<Op> {
-        self.copy_until(log, record, u64::MAX)
+        let at = self.find(record)?;
+        self.copy(log, at, u64::MAX)
     }
 
     /// The call that sends `op` is about to return. True: all is in the log.
@@ -155,7 +144,7 @@ mod tests {
         let record = log.append(&entry, |_| ()).unwrap();
         let mut unlogged = Unlogged::default();
         unlogged.add(record, op);
-        assert_eq!(unlogged.copy_until(&mut log, record, 1000), None);
+        assert_eq!(unlogged.step(&mut log), None);
         assert_eq!(unlogged.source(record), Some(op), "U1: read from the program's buffer");
         assert!(!unlogged.settle(&mut log, op, 1000), "it is too long to be copied at once");
         let mut over = None;

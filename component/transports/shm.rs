@@ -14,6 +14,7 @@ pub use layout::{Counts, Layout};
 pub use segment::{EAGER_BYTES_DEFAULT, Segment, SegmentOptions};
 
 use super::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
+use crate::os::ticks;
 use core::sync::atomic::Ordering;
 use exports::Access;
 use layout::{STATE_ATTACHED, STATE_LEFT};
@@ -25,6 +26,12 @@ use std::os::fd::RawFd;
 
 /// Frames taken from one ring before the next one has its turn.
 const BURST: u32 = 16;
+/// From so many frames in a row on, it is a stream.
+const STREAM: u32 = 4;
+/// Ticks of the processor's clock, some 400 ns, for which a stream that was caught up with is left
+/// alone: looking at the line that the sender is about to write makes each of its frames wait for
+/// us, and us for each of its frames.
+const LEFT_ALONE_TICKS: u64 = 900;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
@@ -79,6 +86,8 @@ pub struct Shm {
     burst: u32,
     /// A frame came since the last one was sent: the next one may be an answer.
     heard: bool,
+    /// Frames taken since one was sent or the rings were found empty.
+    row: u32,
     bell: u64,
     /// By local index, myself included.
     peers: Box<[Peer]>,
@@ -151,6 +160,7 @@ impl Shm {
             cursor: 0,
             burst: 0,
             heard: false,
+            row: 0,
             bell: 0,
             peers,
             events: VecDeque::new(),
@@ -209,6 +219,7 @@ impl Shm {
             && let Some(outgoing) = self.outgoing.get_mut(slot)
             && outgoing.link == Link::Announced
         {
+            self.row = 0;
             if core::mem::take(&mut self.heard) {
                 outgoing.ring.is_awaited();
             }
@@ -238,12 +249,15 @@ impl Shm {
         true
     }
 
-    /// As `peek`, only in the ring that had the last frame.
-    #[inline(always)]
-    pub fn peek_here(&mut self) -> Option<Incoming> {
-        let active = self.active.get_mut(self.cursor)?;
-        let (start, len) = active.ring.peek().ok()??;
-        Some(Incoming { from: active.from, start, len })
+    /// A stream of frames has been caught up with.
+    #[cold]
+    #[inline(never)]
+    fn fall_behind(&mut self) {
+        self.row = 0;
+        let since = ticks();
+        while ticks().wrapping_sub(since) < LEFT_ALONE_TICKS {
+            core::hint::spin_loop();
+        }
     }
 
     /// Has anybody announced himself or left since we looked last?
@@ -317,7 +331,13 @@ impl Shm {
             self.lose(index, false, format!("its shared memory is damaged: {damage}"));
             return self.peek();
         }
-        if self.look_at_the_bell() { self.peek() } else { None }
+        if self.look_at_the_bell() {
+            return self.peek();
+        }
+        if self.row >= STREAM {
+            self.fall_behind();
+        }
+        None
     }
 
     /// The next ring's turn.
@@ -449,6 +469,7 @@ impl Transport for Shm {
     #[inline(always)]
     fn consume(&mut self, incoming: Incoming) {
         self.heard = true;
+        self.row += 1;
         match self.active.get_mut(self.cursor) {
             Some(active) if active.from == incoming.from => active.ring.consume(),
             _ => return self.consume_elsewhere(incoming),

@@ -48,6 +48,8 @@ const IDLE_POLLS: u32 = 32;
 const STRANGERS: usize = 64;
 /// Accepted at a time.
 const ACCEPTS: usize = 16;
+/// Frames of several packets (of an Ethernet as it comes), which are still waited for one by one.
+const SOME_PACKETS: core::ops::Range<usize> = 1449..12 << 10;
 const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +101,8 @@ pub struct Tcp {
     landed: Vec<u32>,
     /// Bytes have come since somebody asked.
     heard: bool,
+    /// The last frame took some packets.
+    long: bool,
     /// The connection whose frame `peek` has handed out.
     current: Option<u32>,
     burst: u32,
@@ -158,6 +162,7 @@ impl Tcp {
             unplaced: Vec::new(),
             landed: Vec::new(),
             heard: false,
+            long: false,
             current: None,
             burst: 0,
             epoch: 1,
@@ -345,6 +350,12 @@ impl Tcp {
         self.epoch += 1;
         if !self.dirty.is_empty() {
             self.push_all();
+        }
+        if self.long && !self.live.is_empty() {
+            // Looking at a socket locks it: packets that come meanwhile have to be taken in by us,
+            // not by the processor that has brought them.
+            self.look_around();
+            return;
         }
         let direct = match self.live.len() {
             n @ 0..=DIRECT => n,
@@ -543,6 +554,7 @@ impl Transport for Tcp {
             debug_assert_eq!(connection.peer, incoming.from, "consume without peek");
             connection.consume(incoming.len);
         }
+        self.long = SOME_PACKETS.contains(&incoming.len);
         self.burst += 1;
         if self.burst >= BURST {
             self.next_turn();

@@ -4,6 +4,7 @@
  *   MODE    latency   ping-pong with MPI_Send/MPI_Recv: microseconds for half a round trip
  *           bandwidth one way, window of 16 MPI_Isend/MPI_Irecv: megabytes (10^6) a second
  *           stream    blocking ping-pong of large messages, as NetPIPE does it: megabytes a second
+ *           any       as latency, but that MPI_ANY_SOURCE receives
  *           rate      one way, window of 64 MPI_Isend/MPI_Irecv: messages a second
  *   SIZES   comma separated bytes
  *   REPEATS measurements a size; the median is printed
@@ -21,7 +22,7 @@
 enum { WINDOW_RATE = 64, WINDOW_BANDWIDTH = 16, REPEATS_MAX = 1001 };
 
 static char *out_buffer, *in_buffer;
-static int me, other, sender;
+static int me, other, sender, source;
 
 /* Seconds per message in the fastest stretch of this size, and the stretch that is running. */
 static double fastest;
@@ -53,7 +54,7 @@ static int by_value(const void *a, const void *b)
 
 static void receive(void *into, size_t bytes, int tag)
 {
-    MPI_Recv(into, (int) bytes, MPI_CHAR, other, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Recv(into, (int) bytes, MPI_CHAR, source, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 static double ping_pong(size_t bytes, int rounds)
@@ -93,7 +94,7 @@ static double one_way(size_t bytes, int rounds, int window)
     return (MPI_Wtime() - start) / rounds / window;
 }
 
-enum kind { LATENCY, STREAM, BANDWIDTH, RATE, KINDS };
+enum kind { LATENCY, ANY, STREAM, BANDWIDTH, RATE, KINDS };
 
 /* For each kind: its name, its window (0: ping-pong), and the most rounds a measurement takes. */
 static const struct {
@@ -101,6 +102,7 @@ static const struct {
     int window, rounds;
 } kinds[KINDS] = {
     { "latency", 0, 20000 },
+    { "any", 0, 20000 },
     { "stream", 0, 20000 },
     { "bandwidth", WINDOW_BANDWIDTH, 1000 },
     { "rate", WINDOW_RATE, 2000 },
@@ -128,7 +130,7 @@ static int choose_rounds(enum kind kind, size_t bytes)
 
 static double in_unit(enum kind kind, size_t bytes, double seconds)
 {
-    if (LATENCY == kind) return 1e6 * seconds;
+    if (LATENCY == kind || ANY == kind) return 1e6 * seconds;
     return RATE == kind ? 1 / seconds : bytes / seconds / 1e6;
 }
 
@@ -150,7 +152,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (argc < 4 || size < 2) {
         if (0 == me)
-            fprintf(stderr, "usage: p2p latency|stream|bandwidth|rate SIZES REPEATS [multiple]\n");
+            fprintf(stderr, "usage: p2p latency|any|stream|bandwidth|rate SIZES REPEATS [multiple]\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     enum kind kind = find_kind(argv[1]);
@@ -158,6 +160,7 @@ int main(int argc, char **argv)
     if (repeats < 1 || repeats > REPEATS_MAX) repeats = 5;
     sender = 0 == me;
     other = sender ? far : 0;
+    source = ANY == kind ? MPI_ANY_SOURCE : other;
     for (char *at = argv[2]; *at;) {
         size_t bytes = strtoul(at, &at, 10);
         if (*at) at++;

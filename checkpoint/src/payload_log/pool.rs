@@ -6,6 +6,9 @@
 use super::config::{LogLimits, Place, SegmentMemory};
 use std::collections::BTreeMap;
 
+/// No system has smaller pages.
+const PAGE_BYTES: usize = 4 << 10;
+
 /// A segment with what was accounted for it.
 #[derive(Clone)]
 pub struct Owned<S> {
@@ -189,6 +192,22 @@ impl<M: SegmentMemory> Pool<M> {
             Place::Memory => self.free.push(owned),
             Place::Spill => self.free_spill.push(owned),
         }
+    }
+
+    /// Have segments with pages of their own for so many bytes, as far as the budget and the limit
+    /// of free segments go. What there is then.
+    pub fn make_ready(&mut self, bytes: u64) -> u64 {
+        let want = self.limits.segment_bytes_max;
+        let most = bytes.min(self.limits.free_bytes_max);
+        while self.free.bytes + want as u64 <= most {
+            let Some(mut owned) = self.allocate(want, Place::Memory) else { break };
+            for page in owned.memory.as_mut().chunks_mut(PAGE_BYTES) {
+                // Not left out although it changes nothing.
+                *core::hint::black_box(&mut page[0]) = 0;
+            }
+            self.free.push(owned);
+        }
+        self.free.bytes
     }
 
     /// Other limits; free segments beyond them are given back.

@@ -3,7 +3,7 @@
 
 use super::{COPIED_AT_ONCE_BYTES, Surroundings, hand};
 use crate::operation::Op;
-use crate::process::ticks;
+use crate::os::ticks;
 use crate::transports::tcp::Tcp;
 use crate::transports::{Payload as Outgoing, Transport};
 use core::ops::Range;
@@ -73,12 +73,8 @@ impl Surroundings {
             None => &self.log.payload(record)[range.start as usize..range.end as usize],
         };
         let ways = (&mut self.shm, &mut self.tcp);
-        let outcome = hand(ways, route, to, header, Outgoing::Bytes(bytes), taken);
-        if source.is_some() && outcome == Transmit::Accepted {
-            let over = self.unlogged.copy_until(&mut self.log, record, range.end);
-            self.copied(over);
-        }
-        outcome
+        // What of it is not in the log yet is copied when there is nothing to send, or no room.
+        hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
     }
 
     /// Push out what TCP still holds.

@@ -6,11 +6,9 @@ use crate::operation::Op;
 use crate::record::ATTENTION;
 use crate::transports::{Incoming, Transport};
 use core::sync::atomic::Ordering;
-use rustbtl_fragments::engine::{Glance, Source, TagMatch};
+use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
-/// Frames that a nonblocking receive looks at before it is posted, at most.
-const GLANCES_MAX: u32 = 8;
 /// Receives that found their message at once between two looks at anything but shared memory.
 const UNPOSTED_MAX: u32 = 64;
 
@@ -26,16 +24,6 @@ pub enum Unposted {
 }
 
 impl Process {
-    /// A nonblocking receive looks whether its message is here already, and takes the messages of
-    /// receives that were posted before it. True: `op` is complete, nothing has to be posted. Not
-    /// while there is something to attend to.
-    #[inline(always)]
-    pub fn glance(&mut self, envelope: (CommId, Source, TagMatch), op: &mut Op) -> bool {
-        let Some(shm) = &mut self.host.shm else { return false };
-        let Some(incoming) = shm.peek_here() else { return false };
-        self.receive_exact(incoming, envelope, op) || self.glance_further(envelope, op)
-    }
-
     /// Is this frame the message of a receive that is not posted, without any ado?
     #[inline(always)]
     fn receive_exact(
@@ -56,36 +44,6 @@ impl Process {
         op.fill(&status);
         self.found_at_once();
         true
-    }
-
-    #[inline(never)]
-    fn glance_further(&mut self, envelope: (CommId, Source, TagMatch), op: &mut Op) -> bool {
-        for _ in 0..GLANCES_MAX {
-            let Some(shm) = &mut self.host.shm else { return false };
-            let Some(incoming) = shm.peek_here() else { return false };
-            // SAFETY: the transport keeps the frame where it is until it is consumed.
-            let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
-            let from = incoming.from;
-            let begin = self.clock.begin();
-            let seen = self.engine.glance(&mut self.host, from, frame, envelope, op);
-            self.clock.end(begin);
-            if seen == Ok(Glance::Left) {
-                return false;
-            }
-            if let Some(shm) = &mut self.host.shm {
-                shm.consume(incoming);
-            }
-            match seen {
-                Ok(Glance::Received(status)) => {
-                    op.fill(&status);
-                    self.found_at_once();
-                    return true;
-                }
-                Ok(_) => {}
-                Err(error) => self.refuse(from, error),
-            }
-        }
-        false
     }
 
     /// A receive was not posted: who never waits must look at the rest now and then, too.

@@ -25,6 +25,7 @@ impl core::fmt::Display for Damage {
 pub struct Consumer<M> {
     memory: M,
     mask: u64,
+    frame_bytes_max: usize,
     /// Where the next record starts.
     position: u64,
     /// What the producer knows of `position`.
@@ -37,7 +38,8 @@ impl<M: Memory> Consumer<M> {
     /// The receiving end of a fresh ring.
     pub fn new(memory: M) -> Self {
         let mask = memory.bytes() as u64 - 1;
-        Self { memory, mask, position: 0, given_back: 0, peeked: 0 }
+        let frame_bytes_max = frame_bytes_max(memory.bytes());
+        Self { memory, mask, frame_bytes_max, position: 0, given_back: 0, peeked: 0 }
     }
 
     /// Is there anything? One load; `peek` tells what.
@@ -64,8 +66,9 @@ impl<M: Memory> Consumer<M> {
         }
         let len = word as u32 as usize;
         let need = record_bytes(len);
-        let fits = len <= frame_bytes_max(self.memory.bytes()) && len >= FRAME_BYTES_MIN;
-        if !fits || at + need > self.memory.bytes() {
+        // Below the minimum it wraps around to something very large.
+        let fits = len.wrapping_sub(FRAME_BYTES_MIN) <= self.frame_bytes_max - FRAME_BYTES_MIN;
+        if !fits || (at + need) as u64 > self.mask + 1 {
             return self.peek_oddly(at, word);
         }
         self.peeked = need as u64;

@@ -2,7 +2,7 @@
 
 use super::replay::{message_name, receive_name};
 use super::state::{Announced, Comm, Link, Message, Progress};
-use super::{CommId, Engine, FrameError, Glance, Host, Source, TagMatch, Wanted};
+use super::{Engine, FrameError, Host, Wanted};
 use crate::host::Status;
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -88,41 +88,6 @@ impl<H: Host> Engine<H> {
             host.matched(receive, message_name(&key, from, header.sequence));
         }
         Ok(Some(self.deliver(host, buffer, key, payload)))
-    }
-
-    /// A nonblocking receive that is about to be posted looks at the next frame. If that is a whole
-    /// message for the oldest posted receive it is taken; if nothing is posted and it is the
-    /// message of the receive itself, that one need not be posted. Everything else is left to who
-    /// waits.
-    ///
-    /// # Errors
-    /// The peer broke the protocol; the channel is no longer usable.
-    #[inline(always)]
-    pub fn glance(
-        &mut self,
-        host: &mut H,
-        from: PeerId,
-        frame: &[u8],
-        (comm, source, tag): (CommId, Source, TagMatch),
-        buffer: &mut H::ReceiveBuffer,
-    ) -> Result<Glance, FrameError> {
-        debug_assert!(self.replay.is_none(), "P3: a receive is posted");
-        let Some(header) = self.admit(host, from, frame)? else { return Ok(Glance::Passed) };
-        if header.kind != Kind::Eager {
-            return Ok(Glance::Left);
-        }
-        let payload = &frame[HEADER_BYTES..];
-        let key = Key { context: header.context, source: header.source, tag: header.tag };
-        if self.posted.is_next(&key) {
-            self.accept(host, from, &header, payload.len() as u64, 0)?;
-            self.take_next(host, key, payload);
-            return Ok(Glance::Passed);
-        }
-        if !self.is_quiet() || self.pattern(comm, source, tag) != key {
-            return Ok(Glance::Left);
-        }
-        self.accept(host, from, &header, payload.len() as u64, counts(&key))?;
-        Ok(Glance::Received(self.deliver(host, buffer, key, payload)))
     }
 
     /// The oldest of receives that are alike takes a message.

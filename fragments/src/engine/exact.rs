@@ -14,8 +14,8 @@ use crate::wire::{HEADER_BYTES, Header, Kind};
 impl<H: Host> Engine<H> {
     /// A call waits for a message and has not posted its receive. If this frame is the next whole
     /// message of the program from the rank that it names, and nothing else comes first, then it is
-    /// received. `None`: nothing has happened; [`Self::on_frame_for`] and [`Self::glance`] do with
-    /// the frame what is right.
+    /// received. `None`: nothing has happened; [`Self::on_frame_for`] does with the frame
+    /// what is right.
     #[inline(always)]
     pub fn receive_exact(
         &mut self,

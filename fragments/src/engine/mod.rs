@@ -80,17 +80,6 @@ pub enum TagMatch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted(Key);
 
-/// What a nonblocking receive that is about to be posted did with the next frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Glance {
-    /// It is the message of the receive, which is complete; its payload is in the buffer.
-    Received(Status),
-    /// The frame is done with; the receive is not.
-    Passed,
-    /// Nothing has happened; the frame stays where it is.
-    Left,
-}
-
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {

@@ -102,12 +102,6 @@ impl Posted {
         !self.rare
     }
 
-    /// Is there a queue of receives that are alike, of which the oldest takes this message?
-    #[inline]
-    pub fn is_next(&self, message: &Key) -> bool {
-        self.pattern.as_ref() == Some(message) && !self.alike.is_empty()
-    }
-
     /// What the oldest receive of such a queue takes.
     #[inline]
     pub fn next(&self) -> Option<Key> {

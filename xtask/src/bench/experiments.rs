@@ -18,7 +18,11 @@ pub enum Kind {
     Stock,
     /// Our component, sets of this kind.
     Ours(&'static str),
-    /// No MPI: the experiment's `bare` command.
+    /// Our component as the plain command has it: with all that it takes to go on without a node.
+    Plain,
+    /// The same as `Ours("node")` with so many bytes of the log ready from the start.
+    Ready(&'static str),
+    /// No MPI in what is measured: the experiment's `bare` command.
     Bare,
     /// UCX's own benchmark.
     Ucx,
@@ -34,6 +38,10 @@ pub const STOCK: Side = side("stock", Kind::Stock);
 pub const OURS: Side = side("ours", Kind::Ours("node"));
 /// Plain message logging: each process is a set of its own.
 pub const CORE: Side = side("core", Kind::Ours("core"));
+/// Everything on: lines, copies on other nodes, outcomes recorded.
+pub const PLAIN: Side = side("plain", Kind::Plain);
+/// The log's memory has its pages, as after a line that has trimmed it.
+pub const READY: Side = side("ready", Kind::Ready("3g"));
 /// What the machine itself allows.
 pub const BARE: Side = side("bare", Kind::Bare);
 /// UCX without MPI.
@@ -52,7 +60,8 @@ pub struct Experiment {
     pub shape: (u32, u32),
     /// The program.
     pub program: Program,
-    /// What side [`BARE`] runs: `floor`'s arguments, without the repeats.
+    /// What side [`BARE`] runs: arguments of `floor`, or of `wire` where there are two nodes,
+    /// without the repeats.
     pub bare: &'static [&'static str],
     /// Its numbers hardly differ between runs: one pair is enough.
     pub once: bool,
@@ -111,9 +120,12 @@ pub fn all() -> Vec<Experiment> {
     const THREE: &[Side] = &[STOCK, OURS, CORE];
     const FOUR: &[Side] = &[STOCK, OURS, CORE, BARE];
     const TWO: &[Side] = &[STOCK, OURS];
+    const WIRE_TOO: &[Side] = &[STOCK, OURS, BARE];
+    const READY_TOO: &[Side] = &[STOCK, OURS, READY];
+    const BOTH_TOO: &[Side] = &[STOCK, OURS, READY, BARE];
     const UCX_TOO: &[Side] = &[OURS, UCX];
     const THREADS: &[Side] = &[STOCK, OURS, STOCK_THREADS, OURS_THREADS];
-    let hpcc = |name, shape| simple(name, TWO, shape, Program::Hpcc);
+    const PLAIN_TOO: &[Side] = &[STOCK, OURS, PLAIN];
     let own = |name, sides, shape, program, arguments| {
         simple(name, sides, shape, Program::Own(program, arguments))
     };
@@ -122,16 +134,17 @@ pub fn all() -> Vec<Experiment> {
         p2p("shm-rate", ONE_NODE, THREE, &["rate", "8"], &[]),
         p2p("shm-bandwidth", ONE_NODE, FOUR, &["bandwidth", LARGE], &["readv", LARGE]),
         p2p("shm-stream", ONE_NODE, FOUR, &["stream", LARGE], &["readv", LARGE]),
-        p2p("tcp-latency", TWO_NODES, TWO, &["latency", SMALL], &[]),
+        p2p("tcp-latency", TWO_NODES, WIRE_TOO, &["latency", SMALL], &["latency", SMALL]),
+        p2p("any-source", TWO_NODES, PLAIN_TOO, &["any", "0,8,4096"], &[]),
         p2p("tcp-rate", TWO_NODES, TWO, &["rate", "8"], &[]),
-        p2p("tcp-bandwidth", TWO_NODES, TWO, &["bandwidth", LARGE], &[]),
-        p2p("tcp-stream", TWO_NODES, TWO, &["stream", LARGE], &[]),
+        p2p("tcp-bandwidth", TWO_NODES, BOTH_TOO, &["bandwidth", LARGE], &["bandwidth", LARGE]),
+        p2p("tcp-stream", TWO_NODES, READY_TOO, &["stream", LARGE], &[]),
         p2p("threads", ONE_NODE, THREADS, &["latency", "8,4096"], &[]),
         own("matching", TWO, ONE_NODE, "many", &["10,1000,10000"]),
         own("oversubscribed", TWO, (1, CROWD), "crowd", &[]),
         simple("log-append", &[BARE], ONE_NODE, Program::LogAppend),
-        hpcc("hpcc-1-node", ONE_NODE),
-        hpcc("hpcc-2-nodes", TWO_NODES),
+        simple("hpcc-1-node", TWO, ONE_NODE, Program::Hpcc),
+        simple("hpcc-2-nodes", PLAIN_TOO, TWO_NODES, Program::Hpcc),
         Experiment { once: true, ..simple("instructions", TWO, ONE_NODE, Program::Instructions) },
         p2p("ucx-shm-latency", ONE_NODE, UCX_TOO, &["latency", "8,4096"], &[]),
         p2p("ucx-shm-bandwidth", ONE_NODE, UCX_TOO, &["bandwidth", "65536,1048576"], &[]),

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use super::busy::Busy;
-use super::experiments::{Experiment, Kind, Program, Side};
+use super::experiments::{Experiment, Kind, Program, STOCK, Side};
 use super::measured::{self, Run, Value};
 use super::{callgrind, hpcc, log_append, ucx};
 use crate::error::{Context, Result, fail};
@@ -17,6 +17,8 @@ use crate::{build, paths, run};
 const TIMEOUT_SECONDS: u32 = 120;
 /// No checkpoint trims the log yet: room for all that a run logs, so that nothing is spilled.
 const LOG_BUDGET: &str = "8589934592";
+/// The parameter that makes the difference between the plain command and the engine alone.
+const RECOVER: &str = "vprotocol_correlated_recover";
 
 /// How much is measured, and with what.
 pub struct Bench {
@@ -52,7 +54,7 @@ impl Bench {
             fs::create_dir_all(folder).context(|| folder.display().to_string())?;
         }
         let sides = || experiments.iter().flat_map(|e| e.sides);
-        if sides().any(|side| matches!(side.kind, Kind::Ours(_))) {
+        if sides().any(|side| matches!(side.kind, Kind::Ours(_) | Kind::Ready(_) | Kind::Plain)) {
             build::ensure_fresh()?;
             for file in
                 fs::read_dir(paths::mca()).context(|| "reading target/mca".into())?.flatten()
@@ -63,7 +65,7 @@ impl Bench {
                 }
             }
         }
-        for name in ["p2p", "many", "crowd", "count", "floor"] {
+        for name in ["p2p", "many", "crowd", "count", "floor", "wire"] {
             bench.compile(name)?;
         }
         if experiments.iter().any(|e| e.program == Program::LogAppend) {
@@ -111,6 +113,14 @@ impl Bench {
             (Program::Hpcc, _) => hpcc::measure(self, experiment, side),
             (Program::Instructions, _) => callgrind::measure(self, side),
             (Program::Own(_, arguments), Kind::Ucx) => ucx::measure(self, experiment, arguments),
+            (Program::Own(..), Kind::Bare) if experiment.shape.0 > 1 => {
+                let program = self.program("wire").display().to_string();
+                let mut words = vec![program];
+                words.extend(experiment.bare.iter().map(ToString::to_string));
+                words.push(self.repeats.to_string());
+                let text = self.job(experiment.shape, &STOCK, &words, &self.scratch, &[])?;
+                Ok(measured::understand(&text))
+            }
             (Program::Own(..), Kind::Bare) => {
                 let mut floor = Command::new(self.program("floor"));
                 floor.args(experiment.bare).arg(self.repeats.to_string());
@@ -165,17 +175,21 @@ impl Bench {
     /// What makes a plain job ours. (Without `--plain` the cluster would look at every start if
     /// the component has to be built again.)
     fn parameters(&self, side: &Side) -> Vec<(&'static str, String)> {
-        let Kind::Ours(sets) = side.kind else { return Vec::new() };
-        let path = format!("{}:SYSTEM_DEFAULT", self.component.display());
-        vec![
-            ("mca_base_component_path", path),
-            ("pml", "v".into()),
-            ("vprotocol", "correlated".into()),
+        let own: &[(&'static str, &str)] = match side.kind {
             // What is measured is the engine, not checkpoints; `--lines` measures those.
-            ("vprotocol_correlated_recover", "0".into()),
-            ("vprotocol_correlated_sets", sets.into()),
-            ("vprotocol_correlated_log_budget", LOG_BUDGET.into()),
-        ]
+            Kind::Ours(sets) => &[(RECOVER, "0"), ("vprotocol_correlated_sets", sets)],
+            Kind::Ready(bytes) => &[(RECOVER, "0"), ("vprotocol_correlated_log_ready", bytes)],
+            Kind::Plain => &[(RECOVER, "1")],
+            Kind::Stock | Kind::Bare | Kind::Ucx => return Vec::new(),
+        };
+        let path = format!("{}:SYSTEM_DEFAULT", self.component.display());
+        let all = [
+            ("mca_base_component_path", &*path),
+            ("pml", "v"),
+            ("vprotocol", "correlated"),
+            ("vprotocol_correlated_log_budget", LOG_BUDGET),
+        ];
+        all.iter().chain(own).map(|&(name, value)| (name, value.to_string())).collect()
     }
 }
 
