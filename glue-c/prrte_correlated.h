@@ -142,6 +142,14 @@ static inline bool correlated_is_other_daemon(const pmix_proc_t *name)
            && PRTE_PROC_MY_NAME->rank != name->rank;
 }
 
+/* Is this a process of the job? Not asked yet: the loss of a guardian is not made good here. */
+static inline bool correlated_is_of(const pmix_proc_t *name, const prte_job_t *job)
+{
+    (void) name;
+    (void) job;
+    return false;
+}
+
 static inline void correlated_route_lost(const pmix_proc_t *daemon)
 {
     (void) prte_rml_route_lost(daemon->rank);

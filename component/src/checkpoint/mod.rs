@@ -163,7 +163,7 @@ struct Checkpoint {
 pub fn start(
     opening: &Opening,
     members: Vec<PeerId>,
-    huge_pages: bool,
+    (huge_pages, record_clock): (bool, bool),
     card: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
@@ -185,6 +185,9 @@ pub fn start(
     members.dedup();
     let mut process = shared.enter();
     process.host.place_counts(&members);
+    if record_clock {
+        crate::wtime::install(&shared.glue);
+    }
     let own = PeerId(process.host.peers.rank());
     crate::record::direct::begin(own, process.host.incarnation);
     drop(process);
@@ -338,8 +341,11 @@ impl Checkpoint {
     }
 
     fn say(&self, message: &FromRank) {
-        // That it has gone shows when it is listened to.
-        let _ = self.guardian.send(message);
+        // That it has gone shows when it is listened to. A message that cannot be one must not be
+        // lost in silence.
+        if let Err(error @ GuardianError::Control(_)) = self.guardian.send(message) {
+            self.fatal(&error.to_string());
+        }
     }
 
     fn may_finish(&mut self) {

@@ -14,6 +14,7 @@ mod clients;
 mod determinants;
 mod direct;
 mod events;
+mod guardians;
 mod job;
 mod mpirun;
 mod recovery;

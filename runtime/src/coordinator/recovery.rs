@@ -159,7 +159,7 @@ impl Job {
     }
 
     /// Order everything that takes a set back to its youngest line.
-    fn go_back(&mut self, now: u64, set: SetId) -> Result<(), String> {
+    pub(super) fn go_back(&mut self, now: u64, set: SetId) -> Result<(), String> {
         if let Some(obstacle) = self.obstacle() {
             return Err(obstacle.into());
         }
@@ -224,6 +224,7 @@ impl Job {
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
             let Some(state) = self.ranks.get_mut(&rank) else { continue };
             (state.adopted_in, state.node) = (incarnation, node.clone());
+            state.host = Some(host);
             let [out, err] = state.printed;
             self.log(json!({"event": "placed", "rank": rank.0, "set": set.0, "node": node}));
             let order = ToNode::Adopt { host, rank, directory, incarnation, out, err };
@@ -232,8 +233,8 @@ impl Job {
         Ok(())
     }
 
-    /// The ranks whose guardians orted has started, of the node with the fewest ranks that has the
-    /// images of all these.
+    /// The ranks whose guardians orted has started, of the node where these ran if only their
+    /// guardians are lost, else of the one with the fewest ranks that has the images of all these.
     fn hosts(&self, line: LineId, of: &[PeerId]) -> Option<Vec<PeerId>> {
         let mut nodes: BTreeMap<&str, (usize, Vec<PeerId>)> = BTreeMap::new();
         for (&id, rank) in self.ranks.iter().filter(|(_, rank)| rank.here) {
@@ -244,7 +245,10 @@ impl Job {
             }
         }
         nodes.retain(|node, (_, hosts)| !hosts.is_empty() && self.has_images(node, line, of));
-        nodes.into_values().min_by_key(|(count, _)| *count).map(|(_, hosts)| hosts)
+        let homes: BTreeSet<&str> = of.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
+        let away = |node: &str| homes != BTreeSet::from([node]);
+        let best = nodes.into_iter().min_by_key(|(node, (count, _))| (away(node), *count));
+        best.map(|(_, (_, hosts))| hosts)
     }
 
     /// Folder and incarnation of a set that goes back.

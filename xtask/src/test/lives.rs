@@ -84,6 +84,11 @@ pub const FILES: Program = Program {
     name: "files and MPI-IO",
     what: What::Hash { source: "file_hash.c", iterations: 2000, arguments: &["FOLDER", "GATE"] },
 };
+/// What it sends depends on the time.
+pub const CLOCK: Program = Program {
+    name: "decisions by the clock",
+    what: What::Hash { source: "by_clock.c", iterations: 4000, arguments: &[] },
+};
 /// Ranks that write to each other's memory.
 pub const SHARED_WINDOW: Program = Program {
     name: "a shared window",
