@@ -154,6 +154,13 @@ impl Process {
         true
     }
 
+    /// Take everything that these peers (ascending) have put into shared memory so far.
+    pub fn empty_rings(&mut self, peers: &[PeerId]) {
+        while self.host.shm.as_mut().is_some_and(|shm| !shm.is_empty_from(peers)) {
+            self.take_shm();
+        }
+    }
+
     /// Look for the frame that completes `op`, for a short time. Returns as soon as something
     /// is complete, that or another operation.
     #[inline]

@@ -190,17 +190,19 @@ impl Record {
 }
 
 impl Surroundings {
+    /// Local index of the first of these ranks, if all of them share the memory of this node.
+    pub fn index_of_set(&self, members: &[PeerId]) -> Option<usize> {
+        let shm = self.shm.as_ref()?;
+        let all_here = members.iter().all(|&member| shm.index_of(member).is_some());
+        let first = members.iter().min().filter(|_| all_here)?;
+        shm.index_of(*first)
+    }
+
     /// The set counts where all its processes see it. `members`: all of them.
     pub fn place_counts(&mut self, members: &[PeerId]) {
-        let index = |shm: &Shm| {
-            let all_here = members.iter().all(|&member| shm.index_of(member).is_some());
-            let first = members.iter().min().filter(|_| all_here)?;
-            shm.index_of(*first)
-        };
-        self.record.place = match (members, &self.shm) {
-            ([_], _) => Place::Alone(Box::default()),
-            (_, Some(shm)) => index(shm).map_or(Place::Nowhere, Place::Shared),
-            _ => Place::Nowhere,
+        self.record.place = match members {
+            [_] => Place::Alone(Box::default()),
+            _ => self.index_of_set(members).map_or(Place::Nowhere, Place::Shared),
         };
         let stable = counts(&self.record.place, &self.shm).map(|counts| &raw const counts.stable);
         STABLE.store(stable.unwrap_or(core::ptr::null()).cast_mut(), Ordering::Release);

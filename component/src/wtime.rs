@@ -1,5 +1,5 @@
 //! MPI_Wtime of a protected program: what it gives is an outcome like any other. Recorded, and
-//! given again to a process that was restored (docs/adr/0009).
+//! given again to a process that was restored (docs/adr/0010).
 //!
 //! MPI_Wtime is no function of a PML. So the entries in the global offset tables of the program and
 //! its libraries are changed: they call [`wtime`], which calls Open MPI's. Only the thread that has

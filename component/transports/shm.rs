@@ -7,10 +7,12 @@
 mod error;
 mod exports;
 mod layout;
+mod meeting;
 mod segment;
 
 pub use error::ShmError;
 pub use layout::{Counts, Layout};
+pub use meeting::Meeting;
 pub use segment::{EAGER_BYTES_DEFAULT, Segment, SegmentOptions};
 
 use super::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
@@ -185,6 +187,19 @@ impl Shm {
     #[inline]
     pub fn counts(&self, index: usize) -> &Counts {
         &self.segment.rank(index).counts
+    }
+
+    /// Where the set meets whose first rank has this local index.
+    pub fn meeting(&self, index: usize) -> &Meeting {
+        self.segment.meeting(index)
+    }
+
+    /// Were the rings from these peers (ascending) empty, in whatever order one looks? A ring that
+    /// somebody else fills does not matter.
+    pub fn is_empty_from(&mut self, peers: &[PeerId]) -> bool {
+        self.look_at_the_bell();
+        let waits = |ring: &Active| peers.binary_search(&ring.from).is_ok() && ring.ring.is_ready();
+        !self.active.iter().any(waits)
     }
 
     /// Does this transport reach the peer?

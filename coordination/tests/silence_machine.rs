@@ -23,14 +23,21 @@ struct World {
     stopped: BTreeSet<usize>,
     /// Lines that somebody aborted: they promise nothing.
     void: BTreeSet<u64>,
-    global: bool,
+    /// What a set counts in, and how often it did in a line.
+    words: [Count; 3],
+    counts: BTreeMap<(usize, u64), usize>,
 }
 
 impl World {
-    fn new(n: usize) -> Self {
+    fn new(n: usize, way: Way) -> Self {
         let ids: Vec<PeerId> = (0..n as u32).map(|rank| PeerId(rank * 3)).collect();
+        let machine = |&me| {
+            let mut machine = Silence::new(me, &ids);
+            machine.go(way);
+            machine
+        };
         Self {
-            machines: ids.iter().map(|&me| Silence::new(me, &ids)).collect(),
+            machines: ids.iter().map(machine).collect(),
             wires: BTreeMap::new(),
             freezing: BTreeMap::new(),
             frozen: BTreeSet::new(),
@@ -40,7 +47,8 @@ impl World {
             sent: BTreeMap::new(),
             stopped: BTreeSet::new(),
             void: BTreeSet::new(),
-            global: false,
+            words: Default::default(),
+            counts: BTreeMap::new(),
         }
     }
 
@@ -61,10 +69,16 @@ impl World {
                 self.sent.entry(at).or_default().push(frame);
                 self.wires.entry((at, to.0 as usize / 3)).or_default().push_back(frame);
             }
+            Output::Come { line, station, open } => {
+                *self.counts.entry((at, line)).or_default() += 1;
+                let word = &mut self.words[station as usize];
+                *word = word.come(line, open).unwrap_or(*word);
+            }
             Output::Freeze { line } => {
                 for (other, machine) in self.machines.iter().enumerate() {
                     let phase = machine.phase().filter(|(of, _)| *of == line);
-                    let there = phase.is_some_and(|(_, phase)| phase >= Phase::FirstBarrier);
+                    let there = phase.is_some_and(|(_, phase)| phase >= Phase::FirstBarrier)
+                        || phase.is_some() && machine.way() == Way::Counts && !machine.wants_left();
                     let over = self.resumed.contains_key(&(other, line));
                     let fine = there && !over || self.void.contains(&line);
                     assert!(fine, "{at} freezes line {line}, {other} is in {phase:?}");
@@ -94,6 +108,13 @@ impl World {
         let wants = |(_, machine): &(usize, &Silence)| machine.wants_rendezvous_silence();
         steps.extend(self.machines.iter().enumerate().filter(wants).map(|(at, _)| (1, at, 0)));
         steps.extend(self.freezing.keys().map(|&at| (2, at, 0)));
+        for (at, machine) in self.machines.iter().enumerate() {
+            let met = machine.awaits().and_then(|(line, station)| {
+                self.words[station as usize].met(line, self.machines.len())
+            });
+            steps.extend(machine.wants_left().then_some((3, at, 0)));
+            steps.extend(met.map(|open| (4, at, usize::from(open))));
+        }
         let Some(&(what, a, b)) = steps.get(draw % steps.len().max(1)) else { return false };
         match what {
             0 => {
@@ -109,6 +130,11 @@ impl World {
                 let told = told.map(|to| PeerId(to as u32 * 3)).collect();
                 self.hand_in(a, Input::RendezvousSilent { told });
             }
+            3 => self.hand_in(a, Input::Left { open: draw % 5 == 4 }),
+            4 => {
+                let (line, station) = self.machines[a].awaits().unwrap();
+                self.hand_in(a, Input::Met { line, station, open: b == 1 });
+            }
             _ => {
                 let Some(line) = self.freezing.remove(&a) else { return true };
                 self.frozen.insert((a, line));
@@ -117,6 +143,10 @@ impl World {
         }
         true
     }
+}
+
+fn ways() -> impl Strategy<Value = Way> {
+    prop_oneof![Just(Way::Frames), Just(Way::Counts)]
 }
 
 proptest! {
@@ -129,11 +159,11 @@ proptest! {
     fn lines_end_with_a_picture_of_everybody(
         n in 1usize..14,
         global in any::<bool>(),
+        way in ways(),
         draws in prop::collection::vec(any::<usize>(), 60..300),
     ) {
-        let mut world = World::new(n);
+        let mut world = World::new(n, way);
         let mut draws = draws.into_iter().cycle();
-        world.global = global;
         for line in [3, 4, 9] {
             let scope = if global { Scope::Global } else { Scope::Set };
             if global {
@@ -167,9 +197,10 @@ proptest! {
     fn aborted_lines_leave_nobody_behind(
         n in 1usize..10,
         before in 0usize..200,
+        way in ways(),
         draws in prop::collection::vec(any::<usize>(), 60..300),
     ) {
-        let mut world = World::new(n);
+        let mut world = World::new(n, way);
         let mut draws = draws.into_iter().cycle();
         world.void.insert(1);
         world.hand_in(0, Input::Begin { line: 1, scope: Scope::Set });
@@ -198,7 +229,7 @@ proptest! {
         before in 0usize..60,
         draws in prop::collection::vec(any::<usize>(), 60..300),
     ) {
-        let mut world = World::new(n);
+        let mut world = World::new(n, Way::Frames);
         let mut draws = draws.into_iter().cycle();
         world.void.insert(1);
         world.hand_in(n - 1, Input::Begin { line: 1, scope: Scope::Set });
@@ -214,7 +245,7 @@ proptest! {
 #[test]
 fn cost_of_a_line() {
     for n in 1..=48usize {
-        let mut world = World::new(n);
+        let mut world = World::new(n, Way::Frames);
         world.hand_in(0, Input::Begin { line: 1, scope: Scope::Set });
         let mut rounds = 0;
         loop {
@@ -244,6 +275,24 @@ fn cost_of_a_line() {
     }
 }
 
+/// C4, and that nothing is sent.
+#[test]
+fn cost_of_a_line_that_is_counted() {
+    for n in 2..=48usize {
+        for (open, want) in [(false, 2), (true, 3)] {
+            let mut world = World::new(n, Way::Counts);
+            (0..n).for_each(|at| world.hand_in(at, Input::Begin { line: 1, scope: Scope::Set }));
+            for at in 0..n {
+                world.hand_in(at, Input::Left { open: open && at == n / 2 });
+            }
+            while world.step(0, false) {}
+            assert!((0..n).all(|at| world.resumed.get(&(at, 1)) == Some(&true)));
+            assert!((0..n).all(|at| world.counts[&(at, 1)] == want), "C4: {n}");
+            assert!(world.sent.is_empty());
+        }
+    }
+}
+
 fn text(machine: &mut Silence) -> String {
     let mut out = String::new();
     while let Some(output) = machine.poll_output() {
@@ -261,6 +310,7 @@ fn text(machine: &mut Silence) -> String {
             Output::Answer(Answer::Failed { line, why }) => format!("failed {line} {why:?}"),
             Output::Resume { line, frozen } => format!("resume {line} {frozen}"),
             Output::Enter { line } => format!("enter {line}"),
+            Output::Come { station, open, .. } => format!("come {station:?} {open}"),
             Output::Freeze { line } => format!("freeze {line}"),
             Output::HoldOutgoing => "hold".to_owned(),
             Output::ReleaseOutgoing => "release".to_owned(),
@@ -288,7 +338,12 @@ type Step = (Input, &'static str);
 
 /// Inputs and what comes of them, for process 1 of {0, 1, 2}.
 fn transcript(steps: &[Step]) -> Silence {
+    transcript_of(Way::Frames, steps)
+}
+
+fn transcript_of(way: Way, steps: &[Step]) -> Silence {
     let mut machine = Silence::new(PeerId(1), &[PeerId(2), PeerId(0), PeerId(1)]);
+    machine.go(way);
     for (at, (input, want)) in steps.iter().enumerate() {
         machine.handle(input.clone()).unwrap_or_else(|error| panic!("step {at}: {error}"));
         machine.check();
@@ -343,6 +398,57 @@ fn a_global_line_step_by_step() {
     ]);
     // Somebody who was not stopped must not take part: it may have sent to other sets since.
     transcript(&[(frame(0, 7, global), "failed 7 NotStopped"), (frame(2, 7, global), "")]);
+}
+
+fn met(line: u64, station: Station, open: bool) -> Input {
+    Input::Met { line, station, open }
+}
+
+#[test]
+fn counted_lines_step_by_step() {
+    use Station::{Left, Pictured, Silent};
+    transcript_of(
+        Way::Counts,
+        &[
+            (Input::Begin { line: 7, scope: Scope::Set }, "enter 7"),
+            (Input::Left { open: true }, "come Left true"),
+            (Input::Begin { line: 7, scope: Scope::Set }, ""),
+            (met(7, Left, true), ""),
+            (silent(&[0]), "come Silent false"),
+            (met(7, Silent, false), "freeze 7"),
+            (Input::NotFrozen { line: 7 }, "failed 7 Picture, come Pictured false"),
+            (met(7, Pictured, false), "resume 7 false"),
+            (met(7, Pictured, false), ""),
+            (Input::StopOutgoing { line: 8 }, "hold, stopped 8"),
+            (Input::Begin { line: 8, scope: Scope::Global }, "enter 8"),
+            (Input::Left { open: false }, "come Left false"),
+            (met(8, Left, false), "freeze 8"),
+            (Input::Frozen { line: 8 }, "frozen 8"),
+            (Input::Resume { line: 8 }, "resume 8 true, release"),
+            (Input::Begin { line: 9, scope: Scope::Set }, "enter 9"),
+            (Input::Left { open: false }, "come Left false"),
+            (Input::Abort { line: 9 }, "resume 9 false"),
+            (token(0, 9), ""),
+        ],
+    );
+    let left = (Input::Left { open: false }, "come Left false");
+    let entered = (Input::Begin { line: 7, scope: Scope::Set }, "enter 7");
+    let cases: [(&[Step], Input, SilenceError); 4] = [
+        (&[], token(0, 1), SilenceError::OtherWay(PeerId(0))),
+        (&[entered], met(7, Left, true), SilenceError::NotAsked("a count that is complete")),
+        (
+            &[(Input::Begin { line: 7, scope: Scope::Set }, "enter 7"), left],
+            met(7, Silent, true),
+            SilenceError::NotAsked("a count that is complete"),
+        ),
+        (&[], Input::Left { open: false }, SilenceError::NotAsked("that all has left")),
+    ];
+    for (steps, input, want) in cases {
+        let mut machine = transcript_of(Way::Counts, steps);
+        let before = format!("{machine:?}");
+        assert_eq!(machine.handle(input), Err(want));
+        assert_eq!(format!("{machine:?}"), before, "{want}");
+    }
 }
 
 #[test]

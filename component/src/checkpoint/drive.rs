@@ -10,6 +10,10 @@ use rustbtl_fragments::ids::PeerId;
 
 /// Fruitless rounds before the processor is given away between rounds.
 const PATIENCE: u32 = 64;
+/// The same where ranks share processors: the others cannot come while we look.
+const PATIENCE_CROWDED: u32 = 1;
+/// Rounds between two looks at frames while this process has nothing to do but wait for a count.
+const SELDOM: u32 = 4;
 /// Rounds between two looks at the guardian's socket, which costs a system call.
 const LISTEN_ROUNDS: u32 = 64;
 
@@ -57,10 +61,12 @@ impl Checkpoint {
                 self.perform(output, &mut taken);
             }
             self.shipping.in_line = taken.is_some();
+            happened |= self.count(&mut taken);
             let Some(process) = &mut taken else { return };
-            if process.poll() > 0 {
-                happened = true;
+            if !self.awaits_a_count() || rounds % SELDOM == SELDOM - 1 {
+                happened |= process.poll() > 0;
             }
+            let patience = if process.idle.oversubscribed { PATIENCE_CROWDED } else { PATIENCE };
             if self.silence.wants_rendezvous_silence() && process.engine.is_rendezvous_silent() {
                 let told = process.engine.take_told();
                 happened = true;
@@ -79,7 +85,7 @@ impl Checkpoint {
             }
             if waits && rounds > PATIENCE {
                 super::Checkpoint::public().wake.wait([self.guardian.fd(), -1], 1);
-            } else if rounds > PATIENCE {
+            } else if rounds > patience {
                 yield_now();
             }
         }
@@ -144,6 +150,7 @@ impl Checkpoint {
                 p.engine.send_line(&mut p.host, to, frame);
                 p.host.push();
             }),
+            Output::Come { line, station, open } => self.come(taken, (line, station), open),
             Output::Freeze { line } => self.freeze(LineId(line), taken),
             Output::Answer(answer) => self.answer(answer),
             Output::Resume { .. } => {

@@ -11,12 +11,14 @@
 //! | `drive.rs` | one line: the machine of the phases over real transports |
 //! | `picture.rs` | what is and is not part of the image |
 //! | `asking.rs` | lines that the program asks for |
+//! | `counting.rs` | the same where the set shares memory: counts in place of frames |
 //! | `determinants.rs` | outcomes of nondeterministic calls on their way |
 //! | `log.rs` | lines that the payload log asks for |
 //! | `restored.rs` | a new process: new transports, new cards |
 //! | `together.rs` | pictures of one moment, where ranks share memory directly |
 
 mod asking;
+mod counting;
 mod determinants;
 mod drive;
 mod log;
@@ -190,8 +192,9 @@ pub fn start(
     }
     let own = PeerId(process.host.peers.rank());
     crate::record::direct::begin(own, process.host.incarnation);
+    let mut silence = Silence::new(me, &members);
+    counting::choose(&mut silence, &process, &members);
     drop(process);
-    let silence = Silence::new(me, &members);
     let public = Public {
         wake,
         wishes: Wishes::default(),

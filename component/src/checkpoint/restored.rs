@@ -58,6 +58,8 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
     checkpoint.ready = false;
     checkpoint.ending = Ending::Not;
     checkpoint.input(Input::Restored);
+    // The ranks of the set may lie in another way now.
+    super::counting::choose(&mut checkpoint.silence, process, &checkpoint.members);
 }
 
 /// Transports of the process that was pictured: their descriptors and mappings are not here.

@@ -3,18 +3,19 @@
 //!
 //! ```text
 //! 0                 header (one page)
-//! RANKS_AT          per rank: its line, its announcement line, its bitmap, its export table
+//! RANKS_AT          per rank: its line, its bell, its set's meeting, its bitmap, its export table
 //! controls_at       per ordered pair: the consumer's line of the ring
 //! rings_at          per ordered pair: the ring
 //! ```
 
+use super::meeting::Meeting;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use rustbtl_ring::{Control, LINE};
 
 /// First word of every node segment: "rustbtl" and the format's generation.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rustbtl\x01");
 /// Version of everything in this file and of the ring's protocol.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Processes on one node, at most.
 pub const RANKS_MAX: usize = 4096;
 /// Exported sends per rank at a time.
@@ -133,7 +134,7 @@ impl Layout {
     }
 
     const fn rank_bytes(&self) -> usize {
-        2 * LINE + self.bitmap_bytes() + EXPORTS * size_of::<Export>()
+        3 * LINE + self.bitmap_bytes() + EXPORTS * size_of::<Export>()
     }
 
     const fn pairs(&self) -> usize {
@@ -150,9 +151,14 @@ impl Layout {
         self.rank_at(rank) + LINE
     }
 
+    /// Offset of the `Meeting` of the set whose first rank this is.
+    pub const fn meeting_at(&self, rank: usize) -> usize {
+        self.rank_at(rank) + 2 * LINE
+    }
+
     /// Offset of a rank's bitmap of senders.
     pub const fn bitmap_at(&self, rank: usize) -> usize {
-        self.rank_at(rank) + 2 * LINE
+        self.rank_at(rank) + 3 * LINE
     }
 
     /// Offset of a rank's export table.
@@ -193,6 +199,7 @@ const _: () = {
     assert!(size_of::<Header>() <= PAGE);
     assert!(size_of::<RankLine>() == LINE);
     assert!(size_of::<Bell>() == LINE);
+    assert!(size_of::<Meeting>() == LINE);
     assert!(size_of::<Export>() == 32);
     assert!(size_of::<Control>() == LINE);
 };
@@ -209,6 +216,7 @@ mod tests {
             for i in 0..ranks {
                 parts.push((layout.rank_at(i), LINE));
                 parts.push((layout.bell_at(i), LINE));
+                parts.push((layout.meeting_at(i), LINE));
                 parts.push((layout.bitmap_at(i), 8 * layout.bitmap_words()));
                 parts.push((layout.exports_at(i), EXPORTS * size_of::<Export>()));
                 for j in (0..ranks).filter(|&j| j != i) {

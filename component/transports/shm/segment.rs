@@ -2,6 +2,7 @@
 
 use super::error::ShmError;
 use super::layout::*;
+use super::meeting::Meeting;
 use crate::os::mapping::{Mapping, OpenError, free_bytes, unlink};
 use crate::os::{locks, process, random};
 use core::ptr::NonNull;
@@ -224,6 +225,11 @@ impl Segment {
     pub(super) fn bell(&self, rank: usize) -> &Bell {
         // SAFETY: inside the mapping, aligned by the layout; the field is an atomic.
         unsafe { self.at::<Bell>(self.layout.bell_at(rank)).as_ref() }
+    }
+
+    pub(super) fn meeting(&self, rank: usize) -> &Meeting {
+        // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
+        unsafe { self.at::<Meeting>(self.layout.meeting_at(rank)).as_ref() }
     }
 
     pub(super) fn bitmap(&self, rank: usize) -> &[AtomicU64] {

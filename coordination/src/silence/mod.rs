@@ -29,11 +29,16 @@
 //!   frames are sent in a line, at most.
 //!
 //! A newer line abandons an older one: the coordinator orders it only when the older is over.
+//!
+//! That is the way by frames. Where all of a set share memory they count instead (`counts.rs`):
+//! S1, S4 and S5 hold in both, C1 to C4 stand for the others.
 
 mod barrier;
+mod counts;
 mod words;
 
 use barrier::{Barrier, Shape};
+pub use counts::{Count, Station, Way};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use std::collections::{BTreeSet, VecDeque};
@@ -70,6 +75,8 @@ struct Current {
     flushing: BTreeSet<PeerId>,
     /// The first and the second one.
     barriers: [Barrier; 2],
+    /// The last station that this process has come to.
+    came: Option<Station>,
     frozen: bool,
 }
 
@@ -79,6 +86,7 @@ pub struct Silence {
     me: PeerId,
     /// All processes of the set, ascending.
     members: Vec<PeerId>,
+    way: Way,
     current: Option<Current>,
     /// The global line for which outgoing channels are held.
     stopped: Option<u64>,
@@ -98,6 +106,7 @@ impl Silence {
         Self {
             me,
             members,
+            way: Way::Frames,
             current: None,
             stopped: None,
             last: None,
@@ -116,6 +125,8 @@ impl Silence {
             Input::Begin { line, scope } => self.begin(line, scope),
             Input::Frame { from, frame } => return self.on_frame(from, frame),
             Input::RendezvousSilent { told } => return self.on_rendezvous_silent(&told),
+            Input::Left { open } => return self.on_left(open),
+            Input::Met { line, station, open } => return self.on_met(line, station, open),
             Input::Frozen { line } => return self.on_picture(line, true),
             Input::NotFrozen { line } => return self.on_picture(line, false),
             Input::Resume { line } => self.on_resume(line),
@@ -210,9 +221,13 @@ impl Silence {
             tokens: BTreeSet::new(),
             flushing: BTreeSet::new(),
             barriers: Default::default(),
+            came: None,
             frozen: false,
         });
         self.outputs.push_back(Output::Enter { line });
+        if self.way == Way::Counts {
+            return;
+        }
         let what = LineWhat::Token { global: scope == Scope::Global };
         for at in 0..self.members.len() {
             let to = self.members[at];
@@ -270,6 +285,9 @@ impl Silence {
         if !self.is_news(line) {
             return Ok(());
         }
+        if self.way == Way::Counts {
+            return Err(SilenceError::OtherWay(from));
+        }
         if let LineWhat::Token { global } = what {
             self.begin(line, if global { Scope::Global } else { Scope::Set });
         }
@@ -306,11 +324,17 @@ impl Silence {
             return Err(SilenceError::Stranger(stranger));
         }
         let me = self.me;
+        let counts = self.way == Way::Counts;
         let Some(current) =
             self.current.as_mut().filter(|current| current.phase == Phase::Rendezvous)
         else {
             return Err(SilenceError::NotAsked("rendezvous silence"));
         };
+        if counts {
+            current.phase = Phase::Flush;
+            self.go_on_counting();
+            return Ok(());
+        }
         current.flushing = told.iter().copied().filter(|&peer| peer != me).collect();
         current.phase = Phase::Flush;
         let frame = LineFrame { line: current.line, what: LineWhat::Flush };
@@ -339,6 +363,8 @@ impl Silence {
         self.answer(if frozen { Answer::Frozen { line } } else { Answer::Failed { line, why } });
         if scope == Scope::Set && alone {
             self.leave();
+        } else if self.way == Way::Counts {
+            self.go_on_counting();
         } else {
             self.advance();
         }
@@ -444,8 +470,13 @@ impl Silence {
 
     /// Assert what can be seen of the invariants from inside.
     pub fn check(&self) {
+        self.check_counts();
         if let Some(current) = &self.current {
             assert!(!self.is_over(current.line), "S4: the line is not over");
+            let global = current.scope == Scope::Global;
+            assert!(!global || self.stopped == Some(current.line), "S5: outgoing is not held");
+        }
+        if let Some(current) = self.current.as_ref().filter(|_| self.way == Way::Frames) {
             let past = !matches!(current.phase, Phase::Eager);
             let all = current.tokens.len() + 1 == self.members.len();
             assert!(!past || all, "S3: past eager silence without a token");
@@ -454,8 +485,6 @@ impl Silence {
             let picture = barrier && current.phase != Phase::FirstBarrier;
             let met = current.barriers[0].is_complete(self.shape());
             assert!(!picture || met, "S3: a round is missing");
-            let global = current.scope == Scope::Global;
-            assert!(!global || self.stopped == Some(current.line), "S5: outgoing is not held");
         }
         assert!(self.stopped.is_none_or(|line| !self.is_over(line)), "S5: held for an old line");
         let bound = 6 * self.members.len() + 200;

@@ -2,6 +2,7 @@
 //!
 //! Source: DESIGN §6. See the machine for the numbered invariants.
 
+use super::Station;
 use core::fmt;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::line_frame::LineFrame;
@@ -41,6 +42,21 @@ pub enum Input {
     RendezvousSilent {
         /// What `Engine::take_told` gave.
         told: Vec<PeerId>,
+    },
+    /// Counts: every frame to the set that is not held has left, while `wants_left`.
+    Left {
+        /// A send to the set is not finished, or a payload from it is under way.
+        open: bool,
+    },
+    /// Counts: all of the set have come to where this process waits, while `awaits`, and since
+    /// then its rings were seen to be empty.
+    Met {
+        /// The line.
+        line: u64,
+        /// Where.
+        station: Station,
+        /// What the word says: one of them has something open.
+        open: bool,
     },
     /// The picture of this process is taken (it may still have to be stored).
     Frozen {
@@ -86,6 +102,15 @@ pub enum Output {
         to: PeerId,
         /// What.
         frame: LineFrame,
+    },
+    /// Counts: one more has come, behind everything that has left (release).
+    Come {
+        /// The line.
+        line: u64,
+        /// Where to.
+        station: Station,
+        /// It has something open.
+        open: bool,
     },
     /// Take the picture, then hand in `Frozen` or `NotFrozen`.
     Freeze {
@@ -155,6 +180,8 @@ pub enum SilenceError {
     TooEarly(LineFrame),
     /// A round that a barrier of this set does not have.
     Round(u8),
+    /// A frame of a line from a process that is to count.
+    OtherWay(PeerId),
     /// The driver reports what was not asked for.
     NotAsked(&'static str),
 }
@@ -169,6 +196,9 @@ impl fmt::Display for SilenceError {
                 write!(f, "{:?} of line {} before its token", frame.what, frame.line)
             }
             Self::Round(round) => write!(f, "round {round} of a barrier that is shorter"),
+            Self::OtherWay(peer) => {
+                write!(f, "process {peer} sends frames of a line; this set counts in memory")
+            }
             Self::NotAsked(what) => write!(f, "{what}, which nobody asked for"),
         }
     }

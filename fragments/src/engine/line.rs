@@ -156,11 +156,26 @@ impl<H: Host> Engine<H> {
     /// frame but the held ones left for the set? Cheap. While the program is kept out of the
     /// engine and every token is in, it stays so.
     pub fn is_rendezvous_silent(&self) -> bool {
-        self.under_way == 0
-            && self.backlog.iter().all(|id| match &self.peers[id.0 as usize] {
-                Some(peer) => peer.outgoing || peer.queue.is_empty() && peer.streams.is_empty(),
-                None => true,
-            })
+        self.under_way == 0 && self.has_left()
+    }
+
+    /// Has every frame but the held ones left for the set? Cheap.
+    pub fn has_left(&self) -> bool {
+        self.backlog.iter().all(|id| match &self.peers[id.0 as usize] {
+            Some(peer) => peer.outgoing || peer.queue.is_empty() && peer.streams.is_empty(),
+            None => true,
+        })
+    }
+
+    /// Is a send to another process of the set unfinished, or a payload from one under way? If
+    /// that is so nowhere in the set, and every frame has left, no frames of a rendezvous can come
+    /// any more.
+    pub fn has_open_inside(&self) -> bool {
+        let near = |id: PeerId| match &self.peers[id.0 as usize] {
+            Some(peer) => peer.near,
+            None => false,
+        };
+        self.under_way > 0 || self.sends.iter().any(|(_, _, send)| near(send.peer))
     }
 
     /// Processes of the set that were sent a `Done` since [`Engine::hold`], hence behind the token:

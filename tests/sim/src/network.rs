@@ -44,6 +44,8 @@ pub struct Wire {
     pub frames: VecDeque<Vec<u8>>,
     bytes: usize,
     partial: Option<Partial>,
+    /// Frames that were put in and taken out (or lost), but for those of lines.
+    pub passed: [u64; 2],
 }
 
 /// A connection between two processes of different sets.
@@ -212,6 +214,7 @@ impl Network {
         }
         let frame = wire.frames.remove(at)?;
         wire.bytes -= frame.len();
+        wire.passed[1] += u64::from(!is(&frame, Kind::Line));
         Some(frame)
     }
 
@@ -233,7 +236,8 @@ impl Network {
     /// Everything on its way between two processes is lost. Gives what was under way.
     pub fn clear(&mut self, from: usize, to: usize) -> Vec<Vec<u8>> {
         let wire = self.wire(from, to);
-        let frames = core::mem::take(wire).frames;
+        let passed = [wire.passed[0]; 2];
+        let frames = core::mem::replace(wire, Wire { passed, ..Wire::default() }).frames;
         frames.into()
     }
 }
@@ -250,6 +254,7 @@ impl Wire {
     }
 
     fn push(&mut self, frame: Vec<u8>, draw: usize, bug: Option<Planted>) {
+        self.passed[0] += u64::from(!is(&frame, Kind::Line));
         let eager = is(&frame, Kind::Eager) || is(&frame, Kind::Announce);
         match bug {
             Some(Planted::FrameLost) if eager && draw.is_multiple_of(50) => {

@@ -1,6 +1,7 @@
 //! What one seed stands for: the shape of the job, of the transports and of the faults.
 
 use crate::prng::Prng;
+use rustbtl_coordination::silence::Way;
 
 /// A bug that the simulator plants into its own half of the contract, to prove that the checkers
 /// would see the same bug in the engine.
@@ -62,8 +63,32 @@ pub enum Planted {
     DivergenceIgnored,
     /// The program does not repeat itself (no bug of ours: it is to be reported).
     Diverges,
+    /// Counts: a process goes on when all have come, whatever lies in its rings.
+    RingsNotEmptied,
+    /// Counts: a process has come though some of its frames still wait for room.
+    CameEarly,
+    /// Counts: nobody says that a rendezvous is open.
+    OpenNotTold,
+    /// Counts: those who came to an earlier line count for this one.
+    OldCountsCount,
     /// Batches and acknowledgements of an earlier incarnation are taken for those of this one.
     StaleIncarnationAccepted,
+}
+
+impl Planted {
+    /// The way of taking lines that a bug is in, if it is in one of them.
+    pub fn way(self) -> Option<Way> {
+        match self {
+            Self::RingsNotEmptied | Self::CameEarly | Self::OpenNotTold | Self::OldCountsCount => {
+                Some(Way::Counts)
+            }
+            Self::TokenOvertakes
+            | Self::TokenPastHalfTaken
+            | Self::FlushSkipped
+            | Self::StaleLineAccepted => Some(Way::Frames),
+            _ => None,
+        }
+    }
 }
 
 /// Everything that a run depends on.
@@ -115,6 +140,8 @@ pub struct Options {
     pub fault_rate: u32,
     /// Lines are taken by the real machines and a coordinator.
     pub coordinated: bool,
+    /// How: by frames, or by counts in memory that a set shares.
+    pub way: Way,
     /// Lines that are ordered.
     pub orders: u32,
     /// Whole jobs that are started again from a global line.
@@ -203,6 +230,7 @@ impl Options {
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
             coordinated,
+            way: if Prng::new(seed).fork(10).chance(50) { Way::Counts } else { Way::Frames },
             orders: if coordinated { prng.from_to(1, 12) as u32 } else { 0 },
             restarts: if coordinated { prng.from_to(0, 4) as u32 } else { 0 },
             timeout: prng.pick(&[300, 1000, 3000, u64::MAX, u64::MAX]),

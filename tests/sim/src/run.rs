@@ -53,9 +53,11 @@ pub fn caught(planted: Planted, tier: Tier, seeds: u64) -> Option<u64> {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let first = (0..seeds).find(|&seed| {
-        let options = Options { planted: Some(planted), ..Options::of(tier, seed) };
+        let sound = Options::of(tier, seed);
+        let sound = Options { way: planted.way().unwrap_or(sound.way), ..sound };
+        let options = Options { planted: Some(planted), ..sound.clone() };
         let fails = |options: &Options| catch_unwind(AssertUnwindSafe(|| run(options))).is_err();
-        fails(&options) && !fails(&Options::of(tier, seed))
+        fails(&options) && !fails(&sound)
     });
     panic::set_hook(usual);
     first

@@ -37,13 +37,20 @@ fn seeds_meet_what_they_are_for() {
 fn seeds_of_lines_meet_what_they_are_for() {
     let mut complete = [0; 2];
     let mut aborted_in = [0; 8];
-    let mut other = [0; 6];
+    let mut other = [0; 8];
     for seed in 1_000_000..1_001_000 {
         let lines = run(&Options::of(Tier::Lines, seed)).lines;
         (0..2).for_each(|at| complete[at] += lines.complete[at]);
         (0..8).for_each(|at| aborted_in[at] += lines.aborted_in[at]);
         let LineReport {
-            restarts, held_frames, flushes, entered_late, trimmed, open_sends, ..
+            restarts,
+            held_frames,
+            flushes,
+            entered_late,
+            trimmed,
+            open_sends,
+            counted,
+            ..
         } = lines;
         for (total, count) in other.iter_mut().zip([
             restarts,
@@ -52,14 +59,16 @@ fn seeds_of_lines_meet_what_they_are_for() {
             entered_late,
             trimmed,
             open_sends,
+            counted[0],
+            counted[1],
         ]) {
             *total += count;
         }
     }
     eprintln!(
         "complete set and global lines: {complete:?}; aborts in {PHASES:?} and outside: \
-         {aborted_in:?}; restarts, held frames, flushes, late entries, trimmed, open sends: \
-         {other:?}"
+         {aborted_in:?}; restarts, held frames, flushes, late entries, trimmed, open sends, \
+         pictures after counts without and with a rendezvous: {other:?}"
     );
     assert!(complete.iter().all(|&count| count > 300), "{complete:?}");
     assert!(aborted_in.iter().all(|&count| count > 2), "{aborted_in:?} {PHASES:?}");

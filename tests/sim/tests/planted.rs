@@ -29,6 +29,10 @@ fn planted_bugs_are_caught() {
         (Planted::HeldFramesLost, Tier::Lines, 2000),
         (Planted::StaleLineAccepted, Tier::Lines, 2000),
         (Planted::TrimBeforeCommit, Tier::Lines, 2000),
+        (Planted::RingsNotEmptied, Tier::Lines, 2000),
+        (Planted::CameEarly, Tier::Lines, 2000),
+        (Planted::OpenNotTold, Tier::Lines, 2000),
+        (Planted::OldCountsCount, Tier::Lines, 2000),
     ];
     let mut missed = Vec::new();
     for (planted, tier, seeds) in plan {

@@ -3,7 +3,8 @@
 //!
 //! With more threads than processors, and with other work on the machine, single runs say how the
 //! scheduler felt. So each size has the run with the shortest line, and the message of that run
-//! beside it; the band goes up to the median of all runs.
+//! beside it (and the line of a set without shared memory, which sends frames); the band goes up to
+//! the median of all runs, and the ratio is that of the pairs: the median of all runs.
 
 use std::fs;
 use std::path::Path;
@@ -26,22 +27,28 @@ const ROUNDS: &str = "200";
 struct Row {
     processes: u32,
     line: f64,
+    frames: f64,
     message: f64,
 }
+
+/// What is known of a size: its best run, medians of lines, of lines by frames, of messages, and of
+/// the ratios of line and message in each run.
+type Size = (Row, [f64; 4]);
 
 /// The lines of the example's table.
 fn rows(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [processes, line, message] = words[..] else { return None };
-        let (line, message) = (line.parse().ok()?, message.parse().ok()?);
-        Some(Row { processes: processes.parse().ok()?, line, message })
+        let [processes, line, frames, message] = words[..] else { return None };
+        let [line, frames, message] = [line, frames, message].map(|word| word.parse().ok());
+        let (line, frames, message) = (line?, frames?, message?);
+        Some(Row { processes: processes.parse().ok()?, line, frames, message })
     };
     text.lines().filter_map(row).collect()
 }
 
 /// Of each size the row with the shortest line, and the medians of all lines and all messages.
-fn best(all: &[Row]) -> Vec<(Row, f64, f64)> {
+fn best(all: &[Row]) -> Vec<Size> {
     let mut sizes: Vec<u32> = all.iter().map(|row| row.processes).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -52,21 +59,28 @@ fn best(all: &[Row]) -> Vec<(Row, f64, f64)> {
             let values: Vec<f64> = rows.iter().map(of).collect();
             Spread::of(&values).map(|spread| spread.median)
         };
-        Some((shortest, median(|row| row.line)?, median(|row| row.message)?))
+        let medians = [
+            median(|row| row.line)?,
+            median(|row| row.frames)?,
+            median(|row| row.message)?,
+            median(|row| row.line / row.message)?,
+        ];
+        Some((shortest, medians))
     };
     sizes.into_iter().filter_map(one).collect()
 }
 
-fn table(best: &[(Row, f64, f64)]) -> String {
-    let mut text =
-        "| processes | line, µs | 10 KB message, µs | line / message | medians of all runs |\n\
-                    |---|---|---|---|---|\n"
-            .to_string();
-    for (row, line, message) in best {
+fn table(best: &[Size]) -> String {
+    let mut text = "| processes | line, µs | by frames, µs | 10 KB message, µs | line / message | \
+                    medians of all runs | line / message |\n|---|---|---|---|---|---|---|\n"
+        .to_string();
+    for (row, [line, frames, message, ratio]) in best {
         text += &format!(
-            "| {} | {:.1} | {:.1} | {:.1} | {line:.0} / {message:.0} |\n",
+            "| {} | {:.1} | {:.1} | {:.1} | {:.2} | {line:.0} / {frames:.0} / {message:.0} | \
+             {ratio:.2} |\n",
             row.processes,
             row.line,
+            row.frames,
             row.message,
             row.line / row.message
         );
@@ -74,9 +88,9 @@ fn table(best: &[(Row, f64, f64)]) -> String {
     text
 }
 
-fn chart(best: &[(Row, f64, f64)], subtitle: String) -> Chart {
-    let curve = |name: &str, colour, dash, of: fn(&(Row, f64, f64)) -> (f64, f64)| {
-        let point = |point: &(Row, f64, f64)| {
+fn chart(best: &[Size], subtitle: String) -> Chart {
+    let curve = |name: &str, colour, dash, of: fn(&Size) -> (f64, f64)| {
+        let point = |point: &Size| {
             let (shortest, median) = of(point);
             let high = median.max(shortest);
             (f64::from(point.0.processes), Spread { low: shortest, median: shortest, high })
@@ -91,10 +105,9 @@ fn chart(best: &[(Row, f64, f64)], subtitle: String) -> Chart {
         upwards: "time of the slowest process",
         write: write_time,
         curves: vec![
-            curve("one line", "#0c5c8c", "", |(row, line, _)| (row.line, *line)),
-            curve("one message of 10 KB each", "#6c757d", "7 4", |(row, _, message)| {
-                (row.message, *message)
-            }),
+            curve("one line, shared memory", "#0c5c8c", "", |(row, of)| (row.line, of[0])),
+            curve("one line by frames", "#b0413e", "2 3", |(row, of)| (row.frames, of[1])),
+            curve("one message of 10 KB each", "#6c757d", "7 4", |(row, of)| (row.message, of[2])),
         ],
     }
 }
@@ -135,19 +148,19 @@ mod tests {
     use super::*;
 
     const TEXT: &str =
-        "processes  line µs  10 KB message µs   (medians of 200, the slowest process)
-        2      4.8               7.2
-       48   1388.7             203.5
+        "processes  counted µs  by frames µs  10 KB message µs   (medians of 200, the slowest)
+        2      3.8          4.8               7.2
+       48    288.7       1388.7             203.5
 ";
 
     #[test]
-    fn the_shortest_line_counts_and_the_message_beside_it() {
+    fn the_shortest_line_counts_and_what_was_measured_beside_it() {
         let (first, mut second) = (rows(TEXT), rows(TEXT));
-        assert_eq!(first[0], Row { processes: 2, line: 4.8, message: 7.2 });
-        second[1] = Row { processes: 48, line: 900.0, message: 300.0 };
+        assert_eq!(first[0], Row { processes: 2, line: 3.8, frames: 4.8, message: 7.2 });
+        second[1] = Row { processes: 48, line: 150.0, frames: 900.0, message: 300.0 };
         let best = best(&[first, second].concat());
-        assert_eq!((best[0].0.line, best[1].0.line, best[1].0.message), (4.8, 900.0, 300.0));
-        assert!(table(&best).contains("| 48 | 900.0 | 300.0 | 3.0 |"));
+        assert_eq!((best[0].0.line, best[1].0.line, best[1].0.message), (3.8, 150.0, 300.0));
+        assert!(table(&best).contains("| 48 | 150.0 | 900.0 | 300.0 | 0.50 |"));
         assert!(chart(&best, String::new()).draw().is_some_and(|svg| !svg.contains("NaN")));
     }
 }

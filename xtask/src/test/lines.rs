@@ -31,7 +31,10 @@ pub fn run(summary: &mut Summary) {
     }
     summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
     summary.check("ring with a hash: images that build on older ones", increments);
-    summary.check("a program that asks for its line: 2 × 2", asks);
+    for source in ["asks.c", "asks_fortran.f90", "asks_python.py"] {
+        let title = format!("a program that asks for its line: {source}, 2 × 2");
+        summary.check(&title, || asks(source));
+    }
 }
 
 fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
@@ -118,16 +121,21 @@ fn increments() -> Result<()> {
 }
 
 /// The program says when; the restarted process is the one that has asked.
-fn asks() -> Result<()> {
+fn asks(source: &str) -> Result<()> {
     let scratch = Scratch::new("asks")?;
     let lines = lives::lines_folder(&scratch)?;
     let here = paths::mca().display().to_string();
-    let words = [format!("-I{here}"), format!("-L{here}"), format!("-Wl,-rpath,{here}")];
-    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-    words.push("-Wl,--no-as-needed");
-    words.push("-lmpix_correlated");
-    let program = mpi::compile_with(&paths::root().join("tests/lines/asks.c"), &words)?;
-    let mut job = Job::new(2, 2, &[program]);
+    let file = paths::root().join("tests/lines").join(source);
+    let command = if source.ends_with(".py") {
+        vec!["/usr/bin/python3".into(), file.display().to_string(), here]
+    } else {
+        let words = [format!("-I{here}"), format!("-L{here}"), format!("-Wl,-rpath,{here}")];
+        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+        words.push("-Wl,--no-as-needed");
+        words.push("-lmpix_correlated");
+        vec![mpi::compile_with(&file, &words)?.display().to_string()]
+    };
+    let mut job = Job::new(2, 2, &command);
     job.folder = scratch.0.clone();
     let first = lives::with_lines(job, &lines).run()?;
     first.must(first.code == 9, "the first life should end with MPI_Abort")?;

@@ -11,12 +11,17 @@ use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Failure, Result, fail};
 use crate::paths;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// More than any job here has time for.
 pub const ENDLESS: u64 = 100_000_000;
 /// Of a job that goes on for seconds when its first line is complete: it waits for each outcome
 /// that others depend on to be stable.
 const ITERATIONS: u64 = 6000;
+/// Of one that waits for a line by itself.
+const ITERATIONS_SHORT: u64 = 1500;
 /// What mpirun says of a lost node if nobody stops it, in the order in which it notices.
 const STOCK: [&str; 2] = [
     "ORTE has lost communication with a remote daemon",
@@ -118,6 +123,7 @@ pub fn run(summary: &mut Summary) {
             Err(other) => Err(other),
         }
     });
+    summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
     summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
@@ -179,6 +185,51 @@ fn without_guardians(shape: Shape, guardians: &[&str]) -> Result<()> {
     RING.must_answer(&outcome, &scratch, &known)?;
     let lost = lives::events(&lines)?.matches("\"event\":\"guardian_lost\"").count();
     outcome.must(lost == guardians.len(), "another number of guardians was lost")?;
+    must_be_clean(&outcome)
+}
+
+/// Sets take lines each by itself, and one goes back to a line of its own, of which the others have
+/// no picture.
+fn from_lines_of_sets() -> Result<()> {
+    let scratch = Scratch::new("set-lines")?;
+    let lines = lives::lines_folder(&scratch)?;
+    lives::open_gate(&scratch, ITERATIONS_SHORT)?;
+    let job = RING.job((2, 2), ITERATIONS_SHORT, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    // It cannot end before a set is back. After the first line, of all, the two sets take turns.
+    lives::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
+    let options = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
+    let job = lives::protected(job, &lines).with(&options);
+    let job = job.with(&["--kill-rank-after-line", "3@5"]);
+    let ended = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            let back = || lives::events(&lines).is_ok_and(|all| all.contains("\"back\""));
+            while !ended.load(Ordering::Relaxed) && !back() {
+                thread::sleep(Duration::from_millis(50));
+            }
+            lives::open_gate(&scratch, ITERATIONS_SHORT)
+        });
+        let outcome = job.run();
+        ended.store(true, Ordering::Relaxed);
+        outcome
+    })?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let broken = outcome.stderr.matches(": killed ").count();
+    outcome.must(broken == 1, "the program did not die in time")?;
+    let events = lives::events(&lines)?;
+    let number = |text: &str| -> Option<u64> {
+        let rest = &text[text.find("\"line\":")? + 7..];
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    let of = |what: &str| {
+        let what = what.to_string();
+        events.lines().filter(move |line| line.contains(&what)).filter_map(number)
+    };
+    let own: Vec<u64> = of("\"kind\":\"set\"").collect();
+    let mut back = of("\"event\":\"back\"").peekable();
+    outcome.must(back.peek().is_some(), "no set went back")?;
+    outcome.must(back.all(|line| own.contains(&line)), "it went back to a line of all sets")?;
     must_be_clean(&outcome)
 }
 

@@ -5,6 +5,7 @@
 //! at all. A process that computes takes no part in anything until an order enters it.
 
 mod back;
+mod counting;
 mod orders;
 
 use crate::image::Image;
@@ -14,7 +15,7 @@ use crate::prng::Prng;
 use crate::world::World;
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::lines::{self, Config, Lines};
-use rustbtl_coordination::silence::{Answer, Input, Output, Phase, Scope, Silence};
+use rustbtl_coordination::silence::{Answer, Count, Input, Output, Phase, Scope, Silence};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
@@ -51,6 +52,8 @@ pub struct LineReport {
     pub held_frames: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Pictures after counts alone: no rendezvous was open, one was.
+    pub counted: [u64; 2],
     /// Processes that were entered while they computed.
     pub entered_late: u64,
     /// Log records that were trimmed.
@@ -63,6 +66,8 @@ pub struct LineReport {
 pub struct LineWorld {
     coordinator: Lines,
     threads: Vec<Thread>,
+    /// What each set counts in.
+    words: BTreeMap<u32, [Count; 3]>,
     images: BTreeMap<u64, BTreeMap<usize, Image>>,
     scopes: BTreeMap<u64, Scope>,
     storing: Vec<(usize, u64)>,
@@ -104,7 +109,9 @@ fn silence(options: &Options, rank: usize) -> Silence {
         .filter(|&other| options.same_set(rank, other))
         .map(|other| PeerId(other as u32))
         .collect();
-    Silence::new(PeerId(rank as u32), &members)
+    let mut silence = Silence::new(PeerId(rank as u32), &members);
+    silence.go(options.way);
+    silence
 }
 
 fn coordinator(options: &Options, line: u64, first_line: u64, now: u64) -> Lines {
@@ -129,6 +136,7 @@ impl LineWorld {
         Self {
             coordinator: coordinator(options, 0, 1, 0),
             threads,
+            words: BTreeMap::new(),
             images: BTreeMap::new(),
             scopes: BTreeMap::from([(0, Scope::Global)]),
             storing: Vec::new(),
@@ -298,6 +306,7 @@ impl World {
                 }
                 Output::Enter { .. } => process.engine.hold(Side::Internal),
                 Output::Send { to, frame } => self.send_frame(rank, to, frame),
+                Output::Come { line, station, open } => self.come(rank, (line, station), open),
                 Output::Freeze { line } => {
                     self.lines.threads[rank].freezing = Some(line);
                     if planted == Some(Planted::DeterminantsTrimmedEarly) {
@@ -376,6 +385,7 @@ impl World {
             }
             self.machine(rank, Input::RendezvousSilent { told });
         }
+        self.count(rank);
     }
 
     /// The picture is taken.

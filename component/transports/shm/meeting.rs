@@ -1,0 +1,72 @@
+//! Where the ranks of a set that all live on this node count how far they are in a line
+//! (`coordination::silence`, the way by counts): one word for each station.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use rustbtl_coordination::silence::{Count, Station};
+
+/// A cache line of its own, behind that of the first rank of the set.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Meeting {
+    words: [AtomicU64; Station::ALL.len()],
+}
+
+impl Meeting {
+    /// One more has come, after all that it has put into rings. False: others are in a newer line.
+    pub fn come(&self, line: u64, station: Station, open: bool) -> bool {
+        let word = &self.words[station as usize];
+        // [meeting] frames that were published before are seen by whoever sees the count.
+        let next = |now| Count(now).come(line, open).map(|next| next.0);
+        word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// Who has come.
+    pub fn look(&self, station: Station) -> Count {
+        // [meeting]
+        Count(self.words[station as usize].load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    /// What is written before a process comes is read by all after they have met, line by line.
+    #[test]
+    fn what_was_done_before_is_seen_by_all() {
+        const RANKS: usize = 5;
+        let meeting = Arc::new(Meeting::default());
+        let cells: Arc<Vec<AtomicU64>> = Arc::new((0..RANKS).map(|_| AtomicU64::new(0)).collect());
+        let ranks: Vec<_> = (0..RANKS)
+            .map(|me| {
+                let (meeting, cells) = (Arc::clone(&meeting), Arc::clone(&cells));
+                thread::spawn(move || {
+                    for line in 1..=200 {
+                        for station in Station::ALL {
+                            if station == Station::Left {
+                                cells[me].store(line, Ordering::Relaxed);
+                            }
+                            let open = line % RANKS as u64 == me as u64;
+                            assert!(meeting.come(line, station, open));
+                            let said = loop {
+                                let word = meeting.look(station);
+                                if let Some(open) = word.met(line, RANKS) {
+                                    break open;
+                                }
+                                assert!(word.line() <= line, "nobody is further without us");
+                                thread::yield_now();
+                            };
+                            assert!(said, "one has said it, and all know");
+                            let seen = |cell: &AtomicU64| cell.load(Ordering::Relaxed) == line;
+                            assert!(station != Station::Left || cells.iter().all(seen));
+                        }
+                    }
+                })
+            })
+            .collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+        assert!(!meeting.come(7, Station::Left, true), "an older line");
+    }
+}
