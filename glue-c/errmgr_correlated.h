@@ -84,6 +84,9 @@ bool mca_errmgr_correlated_keeps_local(void);
 /* What the coordinator says of the nodes that were lost. */
 void mca_errmgr_correlated_loss_failed(const char *reason);
 void mca_errmgr_correlated_loss_recovered(void);
+/* What it says of a process that has ended by a signal: the job goes on without it, or it is as
+ * always. */
+void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on);
 /* It has not said anything yet. */
 bool mca_errmgr_correlated_loss_is_open(void);
 
@@ -95,7 +98,7 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
                                               char **secret);
 /* Its requests, to be watched; -1 if there is no coordinator. */
 int mca_errmgr_correlated_coordinator_fd(void);
-/* The next thing it says ("end", "fail TEXT", "recovered"), NULL when it has gone. */
+/* The next thing it says ("end", "fail TEXT", "recovered", "let RANK", "stock RANK"), NULL when it has gone. */
 char *mca_errmgr_correlated_coordinator_read(void);
 /* Has it said one more thing that was read already? Then nothing is to be seen on the pipe. */
 bool mca_errmgr_correlated_coordinator_pending(void);

@@ -33,6 +33,10 @@ static void obey(const char *what)
         mca_errmgr_correlated_loss_failed(what + 5);
     } else if (0 == strcmp("recovered", what)) {
         mca_errmgr_correlated_loss_recovered();
+    } else if (0 == strncmp("let ", what, 4)) {
+        mca_errmgr_correlated_loss_decided(what + 4, true);
+    } else if (0 == strncmp("stock ", what, 6)) {
+        mca_errmgr_correlated_loss_decided(what + 6, false);
     }
 }
 
@@ -41,6 +45,8 @@ static void coordinator_gone(void)
 {
     opal_event_del(&requests);
     watching = false;
+    /* What waited for its decision is as always. */
+    mca_errmgr_correlated_loss_decided(NULL, false);
     if (mca_errmgr_correlated_loss_is_open()) {
         mca_errmgr_correlated_loss_failed("the job's coordinator has ended during the recovery");
         return;

@@ -8,16 +8,15 @@
  * 2. Whatever is not the loss of a running node of a job that can go on is Open MPI's business.
  * 3. An exit code that only comes from a lost daemon is not the job's.
  *
- * Not here yet: the death of a guardian alone (SIGKILL). It comes to on_error, as
- * ORTE_PROC_STATE_ABORTED_BY_SIG of a process of the protected job; the place for an answer is
- * `handled`, and the answer would be as in node_lost: tell the coordinator which rank, exit code 0,
- * WAITPID_FIRED and IOF_COMPLETE. For now it ends the job, as the death of a program does.
+ * 4. A process of the job that ends by a signal is its guardian: killed alone, or with a program that
+ *    does not come back. The coordinator knows which; until it says so nothing is done about it.
  */
 #include "errmgr_correlated.h"
 
 #include <dirent.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -28,6 +27,12 @@ static opal_bitmap_t lost;
 static bool have_lost = false;
 /* The coordinator has been told of a loss and has not said yet how it ends. */
 static bool open_loss = false;
+
+/* Ends by signals about which the coordinator was asked; and processes, by rank, that it has taken
+ * up: daemons may speak of them once more when all of theirs have ended. */
+static opal_pointer_array_t asked;
+static opal_bitmap_t taken_up;
+static bool have_asked = false;
 
 static bool is_lost(const orte_process_name_t *daemon)
 {
@@ -118,6 +123,68 @@ static bool means_loss(const orte_state_caddy_t *caddy)
     }
 }
 
+/* True: it is known, or the coordinator was asked about it. */
+static bool guardian_ended(orte_state_caddy_t *caddy)
+{
+    orte_job_t *job = mca_errmgr_correlated_protected_job();
+    int rank = correlated_rank(&caddy->name);
+    char text[16];
+    if (ORTE_PROC_STATE_ABORTED_BY_SIG != caddy->proc_state || NULL == job || correlated_is_ending()
+        || !correlated_is_of(&caddy->name, job) || !mca_errmgr_correlated_may_recover()) {
+        return false;
+    }
+    orte_proc_t *proc = opal_pointer_array_get_item(job->procs, rank);
+    if (NULL == proc) {
+        return false;
+    }
+    if (have_asked && opal_bitmap_is_set_bit(&taken_up, rank)) {
+        proc->exit_code = 0;
+        return true;
+    }
+    snprintf(text, sizeof(text), "%d", rank);
+    if (!mca_errmgr_correlated_coordinator_tell("guardian", text)) {
+        return false;
+    }
+    if (!have_asked) {
+        OBJ_CONSTRUCT(&asked, opal_pointer_array_t);
+        OBJ_CONSTRUCT(&taken_up, opal_bitmap_t);
+        opal_bitmap_init(&taken_up, (int) job->num_procs);
+        have_asked = true;
+    }
+    OBJ_RETAIN(caddy);
+    (void) opal_pointer_array_add(&asked, caddy);
+    return true;
+}
+
+void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on)
+{
+    orte_job_t *job = mca_errmgr_correlated_protected_job();
+    for (int i = 0; have_asked && i < asked.size; i++) {
+        orte_state_caddy_t *caddy = opal_pointer_array_get_item(&asked, i);
+        if (NULL == caddy || (NULL != rank && atoi(rank) != correlated_rank(&caddy->name))) {
+            continue;
+        }
+        (void) opal_pointer_array_set_item(&asked, i, NULL);
+        orte_proc_t *proc = NULL;
+        if (goes_on && NULL != job) {
+            proc = opal_pointer_array_get_item(job->procs, correlated_rank(&caddy->name));
+        }
+        if (NULL == proc) {
+            /* It releases it. */
+            stock_error(-1, 0, caddy);
+            continue;
+        }
+        (void) opal_bitmap_set_bit(&taken_up, correlated_rank(&caddy->name));
+        proc->exit_code = 0;
+        /* Whoever counts twice ends too early: of others their daemons say in the end that they
+         * have ended, and the end of its output is on its way. */
+        if (ORTE_FLAG_TEST(proc, ORTE_PROC_FLAG_LOCAL)) {
+            ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
+        }
+        OBJ_RELEASE(caddy);
+    }
+}
+
 /* True: nothing is left to do about it. */
 static bool handled(const orte_state_caddy_t *caddy)
 {
@@ -163,7 +230,7 @@ static void on_error(int fd, short flags, void *data)
 {
     orte_state_caddy_t *caddy = (orte_state_caddy_t *) data;
     ORTE_ACQUIRE_OBJECT(caddy);
-    if (handled(caddy)) {
+    if (handled(caddy) || guardian_ended(caddy)) {
         OBJ_RELEASE(caddy);
         return;
     }
@@ -256,5 +323,10 @@ void mca_errmgr_correlated_loss_close(void)
     if (have_lost) {
         OBJ_DESTRUCT(&lost);
         have_lost = false;
+    }
+    if (have_asked) {
+        OBJ_DESTRUCT(&asked);
+        OBJ_DESTRUCT(&taken_up);
+        have_asked = false;
     }
 }

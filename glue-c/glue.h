@@ -119,7 +119,8 @@ typedef struct rustbtl_config {
     uint8_t tcp_ipv6;
     uint8_t summary;
     uint8_t huge_pages;
-    uint8_t reserved[3];
+    uint8_t record_clock;
+    uint8_t reserved[2];
 } rustbtl_config_t;
 
 _Static_assert(sizeof(rustbtl_config_t) == 144, "mirrored in component/src/glue.rs");
@@ -200,9 +201,11 @@ typedef struct rustbtl_glue {
     void (*restored)(void);
     /* What rustbtl_fence() asked for is over. */
     void (*fenced)(void);
+    /* Open MPI's own MPI_Wtime. */
+    double (*wtime)(void);
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 128, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 136, "mirrored in component/src/glue.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 
@@ -260,6 +263,8 @@ void rustbtl_fence(void);
 /* A line that the program asks for; its number, 0 if there is none. */
 int32_t rustbtl_ask(int32_t all, int32_t wait, int32_t then_exit, uint64_t *line);
 uint32_t rustbtl_restarts(void);
+/* The program makes a window whose data goes past us: it cannot be repeated. */
+void rustbtl_goes_past_us(void);
 
 #pragma GCC visibility pop
 

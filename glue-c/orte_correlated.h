@@ -53,6 +53,12 @@ static inline bool correlated_is_other_daemon(const orte_process_name_t *name)
     return ORTE_PROC_MY_NAME->jobid == name->jobid && ORTE_PROC_MY_NAME->vpid != name->vpid;
 }
 
+/* Is this a process of the job? */
+static inline bool correlated_is_of(const orte_process_name_t *name, const orte_job_t *job)
+{
+    return job->jobid == name->jobid;
+}
+
 /* Messages to all do not go by way of this daemon any more. */
 static inline void correlated_route_lost(const orte_process_name_t *daemon)
 {

@@ -3,8 +3,8 @@
  * place of each rank's program, and in mpirun a coordinator for the job.
  *
  * It declines unless protection is wanted: then everything is stock Open MPI. In mpirun it wraps
- * the component default_hnp, whose module does all of the framework's work; in an orted it only
- * sets the fork agent and lets default_orted be chosen.
+ * the component default_hnp, whose module does all of the framework's work. In an orted it sets the
+ * fork agent and lets default_orted be chosen; if the job can go on without a process, it wraps it.
  */
 #include "errmgr_correlated.h"
 
@@ -20,6 +20,7 @@
 #include "opal/util/show_help.h"
 #include "orte/mca/errmgr/base/base.h"
 #include "orte/mca/errmgr/base/errmgr_private.h"
+#include "orte/util/attr.h"
 
 static int component_register(void);
 static int component_open(void);
@@ -40,7 +41,7 @@ orte_errmgr_base_component_t mca_errmgr_correlated_component = {
     .base_data = { MCA_BASE_METADATA_PARAM_NONE },
 };
 
-/* default_hnp's, and ours: the same but for init and finalize. */
+/* default_hnp's or default_orted's, and ours: the same but for init and finalize. */
 static orte_errmgr_base_module_t *stock_module = NULL;
 static orte_errmgr_base_module_t module;
 
@@ -186,12 +187,53 @@ static int module_finalize(void)
     return stock_module->finalize();
 }
 
+static orte_state_cbfunc_t stock_error = NULL;
+
+/* A guardian was ended by a signal. Stock tells mpirun, of the first one only since that ends the
+ * job, and does not count it among those that have ended; but the job may go on without it. */
+static void on_error(int fd, short flags, void *data)
+{
+    orte_state_caddy_t *caddy = (orte_state_caddy_t *) data;
+    ORTE_ACQUIRE_OBJECT(caddy);
+    orte_process_name_t name = caddy->name;
+    orte_job_t *job = orte_get_job_data_object(name.jobid);
+    bool ours = ORTE_PROC_STATE_ABORTED_BY_SIG == caddy->proc_state && NULL != job
+                && !correlated_are_daemons(job) && !correlated_is_ending();
+    if (ours) {
+        orte_remove_attribute(&job->attributes, ORTE_JOB_FAIL_NOTIFIED);
+    }
+    /* Releases it. */
+    stock_error(fd, flags, data);
+    if (ours) {
+        orte_proc_t *proc = opal_pointer_array_get_item(job->procs, (int) name.vpid);
+        if (NULL != proc && ORTE_FLAG_TEST(proc, ORTE_PROC_FLAG_LOCAL)) {
+            /* mpirun has heard how it ended; that all of this node have ended is no failure. */
+            proc->exit_code = 0;
+            ORTE_ACTIVATE_PROC_STATE(&name, ORTE_PROC_STATE_WAITPID_FIRED);
+        }
+    }
+}
+
+static int daemon_init(void)
+{
+    orte_state_t *state;
+    int rc = stock_module->init();
+    OPAL_LIST_FOREACH(state, &orte_proc_states, orte_state_t) {
+        if (ORTE_SUCCESS == rc && ORTE_PROC_STATE_ERROR == state->proc_state) {
+            stock_error = state->cbfunc;
+            state->cbfunc = on_error;
+        }
+    }
+    return rc;
+}
+
 static int component_query(mca_base_module_t **chosen, int *priority)
 {
     mca_base_component_list_item_t *item;
     *chosen = NULL;
     *priority = -1;
-    if (!ORTE_PROC_IS_HNP) {
+    const char *stock = ORTE_PROC_IS_HNP ? "default_hnp" : "default_orted";
+    if (!ORTE_PROC_IS_HNP && !mca_errmgr_correlated_may_recover()) {
         return ORTE_ERROR; /* default_orted does all that is needed */
     }
     OPAL_LIST_FOREACH(item, &orte_errmgr_base_framework.framework_components,
@@ -199,17 +241,21 @@ static int component_query(mca_base_module_t **chosen, int *priority)
         const mca_base_component_t *component = item->cli_component;
         mca_base_module_t *found = NULL;
         int rank = 0;
-        if (0 != strcmp("default_hnp", component->mca_component_name)
+        if (0 != strcmp(stock, component->mca_component_name)
             || NULL == component->mca_query_component
             || ORTE_SUCCESS != component->mca_query_component(&found, &rank) || NULL == found) {
             continue;
         }
         /* Otherwise it is unloaded when we are chosen. */
-        mca_base_component_repository_retain_component("errmgr", "default_hnp");
+        mca_base_component_repository_retain_component("errmgr", stock);
         stock_module = (orte_errmgr_base_module_t *) found;
         module = *stock_module;
-        module.init = module_init;
-        module.finalize = module_finalize;
+        if (ORTE_PROC_IS_HNP) {
+            module.init = module_init;
+            module.finalize = module_finalize;
+        } else {
+            module.init = daemon_init;
+        }
         *chosen = (mca_base_module_t *) &module;
         *priority = rank + 10;
         return ORTE_SUCCESS;

@@ -26,8 +26,8 @@
 #include "src/util/pmix_show_help.h"
 #include "src/util/proc_info.h"
 
-/* Jobs that say nothing are not protected: recovery over PRRTE is not proved. */
-#define CORRELATED_PROTECTS_BY_DEFAULT 0
+/* Jobs that say nothing are protected. */
+#define CORRELATED_PROTECTS_BY_DEFAULT 1
 
 /* ---- OPAL's -------------------------------------------------------------------------------- */
 
@@ -140,6 +140,14 @@ static inline bool correlated_is_other_daemon(const pmix_proc_t *name)
 {
     return PMIX_CHECK_NSPACE(name->nspace, PRTE_PROC_MY_NAME->nspace)
            && PRTE_PROC_MY_NAME->rank != name->rank;
+}
+
+/* Is this a process of the job? Not asked yet: the loss of a guardian is not made good here. */
+static inline bool correlated_is_of(const pmix_proc_t *name, const prte_job_t *job)
+{
+    (void) name;
+    (void) job;
+    return false;
 }
 
 static inline void correlated_route_lost(const pmix_proc_t *daemon)

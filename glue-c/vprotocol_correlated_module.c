@@ -139,6 +139,7 @@ static const rustbtl_glue_t glue = {
     .protect = rustbtl_glue_protect,
     .restored = rustbtl_glue_restored,
     .fenced = rustbtl_glue_fenced,
+    .wtime = PMPI_Wtime,
 };
 
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,

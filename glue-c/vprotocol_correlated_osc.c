@@ -5,8 +5,9 @@
  * openmpi-mca-params.conf even excludes osc/pt2pt. Unless the user chose components himself (on the
  * command line or in the environment), we choose. Shared windows stay with osc/sm: their processes
  * share memory anyway. osc/pt2pt does not support MPI_THREAD_MULTIPLE; there the stock choice
- * stays. So it does in Open MPI 5.0, which has no osc/pt2pt: there one-sided communication goes
- * past us.
+ * stays. So it does in Open MPI 5.0, which has no osc/pt2pt. What goes past us is not logged, and
+ * cannot be repeated: the coordinator hears of it (rustbtl_goes_past_us). osc/sm does not count:
+ * its processes share memory, whose pictures are of one moment.
  */
 #include "vprotocol_correlated.h"
 
@@ -66,6 +67,39 @@ static int mark(struct ompi_win_t *window, void **base, size_t size, int unit,
     return rc;
 }
 
+/* Components that do not use the PML, and their functions: one of ours for each, since they are not
+ * told whose they are. */
+static ompi_osc_base_component_select_fn_t select_past_us[3];
+
+#define PAST_US(number)                                                                          \
+    static int past_us_##number(struct ompi_win_t *window, void **base, size_t size, int unit,   \
+                                struct ompi_communicator_t *comm, struct opal_info_t *info,      \
+                                int flavor, int *model)                                          \
+    {                                                                                            \
+        rustbtl_goes_past_us();                                                                  \
+        return select_past_us[number](window, base, size, unit, comm, info, flavor, model);      \
+    }
+PAST_US(0)
+PAST_US(1)
+PAST_US(2)
+
+static const struct {
+    const char *name;
+    ompi_osc_base_component_select_fn_t select;
+} past_us[] = { { "rdma", past_us_0 }, { "ucx", past_us_1 }, { "portals4", past_us_2 } };
+
+/* Its windows are known from now on, if they go past us. */
+static void watch(ompi_osc_base_component_t *component)
+{
+    const char *name = component->osc_version.mca_component_name;
+    for (size_t i = 0; i < sizeof(past_us) / sizeof(past_us[0]); i++) {
+        if (0 == strcmp(name, past_us[i].name) && past_us[i].select != component->osc_select) {
+            select_past_us[i] = component->osc_select;
+            component->osc_select = past_us[i].select;
+        }
+    }
+}
+
 void mca_vprotocol_correlated_osc_enable(void)
 {
     mca_base_component_list_item_t *item;
@@ -81,6 +115,7 @@ void mca_vprotocol_correlated_osc_enable(void)
             select_pt2pt = component->osc_select;
             component->osc_select = mark;
         }
+        watch(component);
     }
 }
 

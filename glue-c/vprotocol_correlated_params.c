@@ -37,10 +37,11 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .tcp_ipv6 = 1,
     .summary = 0,
     .huge_pages = 0,
+    .record_clock = 1,
 };
 
 static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false,
-            want_huge_pages = false;
+            want_huge_pages = false, record_clock = true;
 
 static void text(const char *name, const char **where, int level, mca_base_var_scope_t scope,
                  const char *help)
@@ -143,6 +144,11 @@ static void register_rest(rustbtl_config_t *c)
          "Before a checkpoint, have the kernel put the memory of the program into huge pages: the "
          "pause gets much shorter, and memory that was only partly used takes up to 2 MiB for each "
          "such part.");
+    flag("record_clock", &record_clock, &c->record_clock, 4,
+         "Where processes can go back alone: what MPI_Wtime gives is recorded, and given again to a "
+         "process that is started again, so that programs that decide by the time can be protected. "
+         "Messages to other sets that follow a call of MPI_Wtime wait until it is stored. Off: a "
+         "program that only measures with MPI_Wtime waits for nothing.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     number("spin", &c->spin, 5,

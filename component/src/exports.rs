@@ -413,6 +413,12 @@ pub extern "C" fn rustbtl_restarts() -> u32 {
     checkpoint::restarts()
 }
 
+/// The program makes a window whose data goes past us.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_goes_past_us() {
+    checkpoint::goes_past_us();
+}
+
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {

@@ -122,7 +122,8 @@ pub struct Config {
     pub tcp_ipv6: u8,
     pub summary: u8,
     pub huge_pages: u8,
-    pub reserved: [u8; 3],
+    pub record_clock: u8,
+    pub reserved: [u8; 2],
 }
 
 const_assert_eq!(size_of::<Config>(), 144);
@@ -202,9 +203,11 @@ pub struct Glue {
     pub restored: unsafe extern "C" fn(),
     /// What `rustbtl_fence` asked for is over.
     pub fenced: unsafe extern "C" fn(),
+    /// Open MPI's own MPI_Wtime.
+    pub wtime: unsafe extern "C" fn() -> f64,
 }
 
-const_assert_eq!(size_of::<Glue>(), 128);
+const_assert_eq!(size_of::<Glue>(), 136);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

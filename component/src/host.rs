@@ -13,6 +13,7 @@ use crate::transports::shm::Shm;
 use crate::transports::tcp::{Tcp, TcpPeer};
 use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
 use crate::unlogged::Unlogged;
+use crate::wtime::ProgramClock;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
@@ -84,6 +85,8 @@ pub struct Surroundings {
     instances: Instances,
     /// Outcomes of nondeterministic calls.
     pub record: Record,
+    /// What the program has read of the time.
+    pub wtime: ProgramClock,
     told_log_full: bool,
     scratch: Vec<u8>,
 }
@@ -117,6 +120,7 @@ impl Surroundings {
             tcp_holds: false,
             instances: Instances::default(),
             record: Record::default(),
+            wtime: ProgramClock::default(),
             told_log_full: false,
             scratch: Vec::new(),
         }

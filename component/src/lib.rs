@@ -33,3 +33,4 @@ pub mod start;
 pub mod summary;
 pub mod tell;
 pub mod unlogged;
+pub mod wtime;

@@ -23,6 +23,7 @@ use rustbtl_coordination::determinants::{
 };
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// For C: not 0 while anything is recorded or forced.
@@ -42,7 +43,7 @@ pub fn has_recorded() -> bool {
 
 /// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
 pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
-/// A run of questions that found nothing has to be recorded first.
+/// A run of questions that found nothing has to be recorded first, or times be shipped.
 const RUN: u8 = 1;
 /// Outcomes are forced: receives are posted, whatever they are for.
 const REPLAY: u8 = 2;
@@ -81,7 +82,10 @@ pub fn set_stable(upto: u64) {
 }
 
 /// Determinants that were not shipped yet.
-static OUTBOX: Mutex<Parcel> = Mutex::new(Parcel::empty());
+static OUTBOX: Mutex<VecDeque<Parcel>> = Mutex::new(VecDeque::new());
+
+/// A parcel is not added to any more when it is so long: a message has a limit.
+const PARCEL_BYTES: usize = 4 << 20;
 
 /// Determinants of consecutive numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,20 +98,24 @@ pub struct Parcel {
     pub bytes: Vec<u8>,
 }
 
-impl Parcel {
-    const fn empty() -> Self {
-        Self { from: 0, last_at: 0, bytes: Vec::new() }
+/// Add one, and begin a new parcel if the last is long.
+fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
+    if outbox.back().is_none_or(|last| last.bytes.len() >= PARCEL_BYTES) {
+        outbox.push_back(Parcel { from: numbered.number, last_at: at, bytes: Vec::new() });
+    }
+    if let Some(last) = outbox.back_mut() {
+        parcel::append(&mut last.bytes, at, &numbered.determinant);
+        last.last_at = at;
     }
 }
 
-fn outbox() -> MutexGuard<'static, Parcel> {
+fn outbox() -> MutexGuard<'static, VecDeque<Parcel>> {
     OUTBOX.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What has been recorded since, if anything.
+/// The oldest of what has been recorded since, if anything.
 pub fn take_parcel() -> Option<Parcel> {
-    let mut outbox = outbox();
-    (!outbox.bytes.is_empty()).then(|| core::mem::replace(&mut *outbox, Parcel::empty()))
+    outbox().pop_front()
 }
 
 /// Does a frame wait?
@@ -176,7 +184,7 @@ impl Record {
         ATTENTION.store(0, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
         HAS_RECORDED.store(false, Ordering::Relaxed);
-        *outbox() = Parcel::empty();
+        outbox().clear();
         direct::end();
     }
 }
@@ -207,8 +215,8 @@ impl Surroundings {
     pub fn switch_on(&mut self) -> Result<(), &'static str> {
         if counts(&self.record.place, &self.shm).is_none() {
             return Err("the processes of this correlated set share no memory, so they cannot \
-                        count together: the set cannot go back alone. Choose sets that lie within \
-                        a node, with shared memory, or of single processes");
+                        count together what is to be repeated. Choose sets that lie within a node, \
+                        with shared memory, or of single processes");
         }
         self.record.on = true;
         self.record.journal = Journal::of(self.peers.rank());
@@ -256,18 +264,14 @@ impl Surroundings {
         let Some(first) = decisions.take_recorded() else { return };
         HAS_RECORDED.store(true, Ordering::Relaxed);
         let mut outbox = outbox();
-        let ring = outbox.bytes.is_empty();
-        if ring {
-            outbox.from = first.number;
-        }
+        let ring = outbox.is_empty();
         let mut next = Some(first);
         while let Some(numbered) = next {
             let at = *base + counts.recorded.fetch_add(1, Ordering::AcqRel);
-            parcel::append(&mut outbox.bytes, at, &numbered.determinant);
+            put(&mut outbox, at, &numbered);
             if let Some(journal) = journal {
                 journal.add(&numbered);
             }
-            outbox.last_at = at;
             next = decisions.take_recorded();
         }
         drop(outbox);
@@ -314,7 +318,8 @@ impl Process {
             self.engine.end_replay(&mut self.host);
             self.host.push();
         }
-        let run = if self.host.record.decisions.has_run() { RUN } else { 0 };
+        let decisions = &self.host.record.decisions;
+        let run = if decisions.has_run() || decisions.untaken() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
         ATTENTION.store(run | replay, Ordering::Relaxed);
     }
@@ -329,6 +334,24 @@ impl Process {
                     self.host.diverged(&divergence);
                 }
                 self.host.ship_recorded();
+            }
+        }
+        self.attend();
+    }
+
+    /// The program has read the clock; None: the same time as before. It is shipped with what
+    /// follows, or when so many wait for that.
+    pub fn read(&mut self, outcome: Option<Outcome>, unshipped_max: usize) {
+        let decisions = &mut self.host.record.decisions;
+        match outcome {
+            None => decisions.nothing(Question::CLOCK),
+            Some(outcome) => {
+                if let Err(divergence) = decisions.found(Question::CLOCK, outcome) {
+                    self.host.diverged(&divergence);
+                }
+                if decisions.untaken() >= unshipped_max {
+                    self.host.ship_recorded();
+                }
             }
         }
         self.attend();
@@ -367,7 +390,7 @@ impl Process {
         at: u64,
         kept: &[Numbered],
     ) -> Result<(), u64> {
-        *outbox() = Parcel::empty();
+        outbox().clear();
         HELD.store(false, Ordering::Relaxed);
         self.host.place_counts(members);
         self.host.record.base = at;
@@ -385,5 +408,35 @@ impl Process {
     /// Has everything been done again that was done before (`CaughtUp`)?
     pub fn has_caught_up(&self) -> bool {
         !self.host.record.decisions.has_past() && self.engine.has_caught_up()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_goes_out_in_parcels_that_fit_into_messages() {
+        let found = |number| Numbered {
+            number,
+            determinant: rustbtl_coordination::determinants::Determinant::Found {
+                question: Question::CLOCK,
+                outcome: Outcome::Time(u64::MAX),
+            },
+        };
+        let (mut outbox, mut next, total) = (VecDeque::new(), 0, 1_000_000);
+        for number in 0..total {
+            put(&mut outbox, number + 5, &found(number));
+        }
+        assert!(outbox.len() > 1);
+        for Parcel { from, last_at, bytes } in outbox {
+            assert_eq!(from, next);
+            assert!(bytes.len() < PARCEL_BYTES + 100);
+            let all = parcel::read(&bytes).unwrap();
+            assert_eq!(all.first().map(|(at, _)| *at), Some(next + 5));
+            next += all.len() as u64;
+            assert_eq!(last_at, next + 4);
+        }
+        assert_eq!(next, total);
     }
 }

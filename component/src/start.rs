@@ -29,6 +29,8 @@ pub struct Started {
     segment: Option<Segment>,
     /// Have the kernel use huge pages before a picture is taken.
     huge_pages: bool,
+    /// What MPI_Wtime gives is an outcome that is recorded.
+    record_clock: bool,
     /// How transports are opened.
     pub opening: Opening,
     /// Processes of this node.
@@ -257,8 +259,9 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     process::install(process);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
     let members = chosen.members;
-    let huge_pages = config.huge_pages != 0;
-    Started { card: card.encode(), segment, huge_pages, opening, local, members, report }
+    let (huge_pages, record_clock) = (config.huge_pages != 0, config.record_clock != 0);
+    let card = card.encode();
+    Started { card, segment, huge_pages, record_clock, opening, local, members, report }
 }
 
 impl Started {
@@ -267,7 +270,8 @@ impl Started {
     pub fn connect(&mut self) {
         let members = self.attach();
         let card = self.card.clone();
-        if let Err(error) = checkpoint::start(&self.opening, members, self.huge_pages, card) {
+        let how = (self.huge_pages, self.record_clock);
+        if let Err(error) = checkpoint::start(&self.opening, members, how, card) {
             process::shared().glue.fatal("guardian", &[&error]);
         }
     }

@@ -22,7 +22,15 @@ fn message_name() -> impl Strategy<Value = MessageName> {
 }
 
 fn question() -> impl Strategy<Value = Question> {
-    let calls = [Call::Test, Call::TestSome, Call::WaitAny, Call::Probe, Call::Claim, Call::Cancel];
+    let calls = [
+        Call::Test,
+        Call::TestSome,
+        Call::WaitAny,
+        Call::Probe,
+        Call::Claim,
+        Call::Cancel,
+        Call::Clock,
+    ];
     (prop::sample::select(calls.to_vec()), any::<u64>())
         .prop_map(|(call, shape)| Question { call, shape })
 }
@@ -34,6 +42,7 @@ fn determinant() -> impl Strategy<Value = Determinant> {
         message_name().prop_map(Outcome::Message),
         receive_name().prop_map(|receive| Outcome::Cancelled(Some(receive))),
         Just(Outcome::Cancelled(None)),
+        any::<u64>().prop_map(Outcome::Time),
     ];
     prop_oneof![
         (receive_name(), message_name()).prop_map(|(receive, message)| {

@@ -17,6 +17,8 @@ pub const FORMAT: u32 = 1;
 /// Longest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 const MANIFEST: &str = "manifest.json";
+/// What happened to the job; its coordinator holds a lock on it.
+pub const EVENTS: &str = "events.jsonl";
 
 /// An image of a line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -260,6 +262,32 @@ fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(all)
 }
 
+/// Remove what a job that was killed has left of images it was writing; how many files. Nothing if
+/// the job's coordinator lives, or if that cannot be found out.
+pub fn remove_half_images(job: &Path) -> usize {
+    let events = File::options().append(true).open(job.join(EVENTS));
+    let Some(events) = events.ok().filter(|events| os::lock(events, false).unwrap_or(false)) else {
+        return 0;
+    };
+    let mut removed = 0;
+    for line in folders(job).unwrap_or_default().into_iter().filter(|folder| is_line(folder)) {
+        for entry in fs::read_dir(&line).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let half = name.to_str().is_some_and(|name| {
+                let known = name.starts_with("rank-") || name.starts_with(MANIFEST);
+                known && name.ends_with(".tmp")
+            });
+            if half && fs::remove_file(entry.path()).is_ok() {
+                removed += 1;
+            }
+        }
+        // Of a line that has nothing else.
+        let _ = fs::remove_dir(&line);
+    }
+    drop(events);
+    removed
+}
+
 /// Make a line no line any more: the manifest goes first.
 pub fn forget(folder: &Path) {
     if fs::remove_file(folder.join(MANIFEST)).is_ok() {
@@ -293,6 +321,28 @@ mod tests {
             command: vec!["./a".into()],
             images: if kind == Kind::Set { images[..2].to_vec() } else { images },
         }
+    }
+
+    #[test]
+    fn half_images_go_when_their_job_has_gone() {
+        let job = scratch("half-images");
+        let line = job.join("line-2");
+        let (whole, other) = (job.join("line-1/rank-0.img"), job.join("notes.tmp"));
+        for folder in [&line, &job.join("line-1")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let halves = ["rank-0.img.tmp", "rank-1.img.tmp.tmp", "manifest.json.tmp"];
+        for file in halves.map(|half| line.join(half)).iter().chain([&whole, &other]) {
+            fs::write(file, "x").unwrap();
+        }
+        assert_eq!(remove_half_images(&job), 0, "whose job it is cannot be known");
+        let coordinator = File::create(job.join(EVENTS)).unwrap();
+        assert!(os::lock(&coordinator, true).unwrap());
+        assert_eq!(remove_half_images(&job), 0, "the job runs");
+        drop(coordinator);
+        assert_eq!(remove_half_images(&job), halves.len());
+        assert!(whole.exists() && other.exists() && !line.exists());
+        fs::remove_dir_all(job).unwrap();
     }
 
     fn scratch(name: &str) -> PathBuf {

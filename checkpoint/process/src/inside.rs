@@ -13,7 +13,7 @@
 pub(crate) mod describe;
 mod descriptors;
 mod freezer;
-mod got;
+pub mod got;
 mod kept;
 pub(crate) mod letter;
 pub(crate) mod memory;

@@ -77,7 +77,12 @@ impl Checkpoint {
     /// A message to a process that is being restored.
     pub(super) fn before_cards(&mut self, message: ToRank) {
         match message {
-            ToRank::Replay { at, bytes, .. } => self.shipping.replay = Some((at, bytes)),
+            // In pieces, if it is long.
+            ToRank::Replay { at, bytes, .. } => {
+                let (known, all) = self.shipping.replay.get_or_insert_default();
+                *known = at;
+                all.extend(bytes);
+            }
             ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
             message @ (ToRank::ShipAgain {} | ToRank::Stable { .. }) => {
                 self.shipping.later.push(message);
@@ -95,12 +100,14 @@ impl Checkpoint {
             self.ship_again();
         }
         direct::look();
-        if !direct::send(record::is_held())
-            && let Some(parcel) = record::take_parcel()
-        {
-            self.ship(&parcel);
-            direct::shipped(parcel);
-            if let Some((addresses, secret)) = self.shipping.coordinator.take() {
+        if !direct::send(record::is_held()) {
+            let mut shipped = false;
+            while let Some(parcel) = record::take_parcel() {
+                self.ship(&parcel);
+                direct::shipped(parcel);
+                shipped = true;
+            }
+            if shipped && let Some((addresses, secret)) = self.shipping.coordinator.take() {
                 direct::open(&addresses, &secret);
             }
         }
@@ -177,6 +184,7 @@ impl Checkpoint {
         if !process.host.record.is_on() && std::env::var_os(RECORD).is_some() {
             self.switch_on(process);
         }
+        process.picture_clock();
         let clock = process.host.record.clock();
         self.say(&FromRank::Clock { line, clock });
     }

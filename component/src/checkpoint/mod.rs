@@ -47,6 +47,10 @@ const INIT_POLL_MS: i32 = 2;
 /// How often a process that was started again alone is asked whether it has caught up.
 const BEHIND_POLL_MS: i32 = 20;
 
+/// Why a set cannot go back alone.
+const PAST_US: &str = "its one-sided communication goes past rustbtl, over a component of Open MPI \
+                       other than osc/pt2pt: nobody could repeat it";
+
 /// What the program's threads need of the checkpoint thread.
 struct Public {
     wake: Wake,
@@ -57,6 +61,8 @@ struct Public {
     fence: AtomicBool,
     /// The payload log is on its way to its budget.
     nearly_full: AtomicBool,
+    /// The program has a window whose data goes past us.
+    past_us: AtomicBool,
     /// Lines that the log has asked for, and lines of the own set that are complete.
     lines: [AtomicU32; 2],
 }
@@ -68,6 +74,16 @@ pub fn fence() {
     if let Some(public) = PUBLIC.get() {
         // [fence] the callback's place is filled.
         public.fence.store(true, Ordering::Release);
+        public.wake.ring();
+    }
+}
+
+/// The program makes a window over a component that does not use us: what it writes and reads there
+/// is neither logged nor repeated.
+pub fn goes_past_us() {
+    if let Some(public) = PUBLIC.get()
+        && !public.past_us.swap(true, Ordering::Relaxed)
+    {
         public.wake.ring();
     }
 }
@@ -128,6 +144,8 @@ struct Checkpoint {
     /// What the lines that are being stored cover of other processes' logs.
     covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
+    /// The coordinator knows that the program's data goes past us.
+    told_past_us: bool,
     /// It was started again alone, and has not repeated all that others have of its lost future.
     behind: bool,
     /// For the first `Hello`.
@@ -147,7 +165,7 @@ struct Checkpoint {
 pub fn start(
     opening: &Opening,
     members: Vec<PeerId>,
-    huge_pages: bool,
+    (huge_pages, record_clock): (bool, bool),
     card: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
@@ -169,6 +187,9 @@ pub fn start(
     members.dedup();
     let mut process = shared.enter();
     process.host.place_counts(&members);
+    if record_clock {
+        crate::wtime::install(&shared.glue);
+    }
     let own = PeerId(process.host.peers.rank());
     crate::record::direct::begin(own, process.host.incarnation);
     let mut silence = Silence::new(me, &members);
@@ -180,6 +201,7 @@ pub fn start(
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
         nearly_full: AtomicBool::new(false),
+        past_us: AtomicBool::new(false),
         lines: Default::default(),
     };
     if PUBLIC.set(public).is_err() {
@@ -205,6 +227,7 @@ pub fn start(
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
+            told_past_us: false,
             behind: false,
             card,
             ending: Ending::Not,
@@ -255,8 +278,13 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
+            self.told_past_us = false; // maybe another coordinator
             self.record_early();
             self.say(&FromRank::Ready {});
+        }
+        if self.ready && !self.told_past_us && Self::public().past_us.load(Ordering::Relaxed) {
+            self.told_past_us = true;
+            self.say(&FromRank::NotRecording { reason: PAST_US.into() });
         }
         // [fence] the callback's place is filled.
         let fence = Self::public().fence.load(Ordering::Acquire);
@@ -316,8 +344,11 @@ impl Checkpoint {
     }
 
     fn say(&self, message: &FromRank) {
-        // That it has gone shows when it is listened to.
-        let _ = self.guardian.send(message);
+        // That it has gone shows when it is listened to. A message that cannot be one must not be
+        // lost in silence.
+        if let Err(error @ GuardianError::Control(_)) = self.guardian.send(message) {
+            self.fatal(&error.to_string());
+        }
     }
 
     fn may_finish(&mut self) {

@@ -48,6 +48,7 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
     checkpoint.behind = restarted.len() < cards.len();
     checkpoint.reconnect(process, &cards, &restarted);
     checkpoint.restore_record(process);
+    process.restore_clock();
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
     let public = Checkpoint::public();

@@ -109,7 +109,7 @@ class 1 FromRank {
         /// Number of the next determinant.
         clock: u64,
     },
-    /// It cannot record, so its set cannot go back alone.
+    /// Not all that it does is recorded, so its set cannot go back alone.
     42 NotRecording {
         /// Why.
         reason: String,

@@ -1,6 +1,6 @@
 //! Determinants as bytes: a kind, then integers of 7 bits a byte (LEB128), signed ones zigzag.
 //!
-//! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13.
+//! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9.
 
 use super::{Call, Determinant, Outcome, Question};
 use core::fmt;
@@ -13,6 +13,7 @@ const FOUND_REQUESTS: u8 = 4;
 const FOUND_MESSAGE: u8 = 5;
 const CANCELLED: u8 = 6;
 const CANCELLED_LATE: u8 = 7;
+const FOUND_TIME: u8 = 8;
 
 /// Bytes that are no determinant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,6 +128,7 @@ fn encode_found(question: &Question, outcome: &Outcome, out: &mut Vec<u8>) {
         Outcome::Message(_) => FOUND_MESSAGE,
         Outcome::Cancelled(Some(_)) => CANCELLED,
         Outcome::Cancelled(None) => CANCELLED_LATE,
+        Outcome::Time(_) => FOUND_TIME,
     };
     out.push(kind);
     put_question(out, question);
@@ -143,6 +145,7 @@ fn encode_found(question: &Question, outcome: &Outcome, out: &mut Vec<u8>) {
             put(out, message.sequence.0);
         }
         Outcome::Cancelled(Some(receive)) => put_receive(out, receive),
+        Outcome::Time(time) => put(out, *time),
     }
 }
 
@@ -168,7 +171,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
         }
         _ => {
             let question = match kind {
-                FOUND_DONE..=CANCELLED_LATE => take_question(from)?,
+                FOUND_DONE..=FOUND_TIME => take_question(from)?,
                 _ => return Err(CodecError::Kind(kind)),
             };
             let outcome = decode_outcome(kind, from)?;
@@ -196,6 +199,7 @@ fn decode_outcome(kind: u8, from: &mut &[u8]) -> Result<Outcome, CodecError> {
             sequence: MessageSeq(take(from)?),
         }),
         CANCELLED => Outcome::Cancelled(Some(take_receive(from)?)),
+        FOUND_TIME => Outcome::Time(take(from)?),
         _ => Outcome::Cancelled(None),
     })
 }

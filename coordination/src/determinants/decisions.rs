@@ -103,6 +103,11 @@ impl Decisions {
         self.run.is_some()
     }
 
+    /// How many determinants wait to be taken.
+    pub fn untaken(&self) -> usize {
+        self.recorded.len()
+    }
+
     /// Are there outcomes of questions left to be forced?
     pub fn has_past(&self) -> bool {
         !self.past.is_empty()

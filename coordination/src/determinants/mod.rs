@@ -47,6 +47,8 @@ pub enum Call {
     Claim = 8,
     /// MPI_Cancel of a receive.
     Cancel = 9,
+    /// MPI_Wtime. It finds nothing when it gives the same time as before.
+    Clock = 10,
 }
 
 impl Call {
@@ -55,7 +57,7 @@ impl Call {
         Self::ALL.into_iter().find(|call| *call as u8 == number)
     }
 
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Test,
         Self::TestAll,
         Self::TestAny,
@@ -65,6 +67,7 @@ impl Call {
         Self::Probe,
         Self::Claim,
         Self::Cancel,
+        Self::Clock,
     ];
 }
 
@@ -83,6 +86,9 @@ impl Question {
     pub fn requests(call: Call, requests: u32) -> Self {
         Self { call, shape: u64::from(requests) }
     }
+
+    /// MPI_Wtime.
+    pub const CLOCK: Self = Self { call: Call::Clock, shape: 0 };
 
     /// A probe. `context`: MPI's id; any source and any tag are as MPI's C constants are.
     pub fn probe(call: Call, context: u16, source: i32, tag: i32) -> Self {
@@ -114,6 +120,8 @@ pub enum Outcome {
     Message(MessageName),
     /// The receive that was cancelled in time; None: it was too late.
     Cancelled(Option<ReceiveName>),
+    /// The time that the program read, in nanoseconds.
+    Time(u64),
 }
 
 /// Outcome of one nondeterministic event, or of a run of them.

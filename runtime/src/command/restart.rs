@@ -43,6 +43,10 @@ pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
         line.manifest.line,
         line.folder.display()
     );
+    let removed = line.folder.parent().map_or(0, store::remove_half_images);
+    if removed > 0 {
+        say!("removed {removed} unfinished files that the job has left");
+    }
     if what.again {
         for image in &line.manifest.images {
             positions::rewind(&line.folder, PeerId(image.rank)).map_err(|error| {

@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const COPIES: usize = 0;
 /// Determinants that go to a keeper at a time.
 const BATCH_RECORDS_MAX: usize = 4096;
+/// What a rank has to do again is told in pieces of about so many bytes: a message has a limit.
+const REPLAY_BYTES: usize = 4 << 20;
 
 /// To be done.
 #[derive(Clone, PartialEq, Debug)]
@@ -316,6 +318,10 @@ impl Determinants {
             let mut bytes = Vec::new();
             for (_, numbered) in past.iter().filter(|(of, _)| *of == rank) {
                 parcel::append(&mut bytes, numbered.number, &numbered.determinant);
+                if bytes.len() >= REPLAY_BYTES {
+                    let bytes = core::mem::take(&mut bytes);
+                    told.push((rank, ToRank::Replay { incarnation, at, bytes }));
+                }
             }
             told.push((rank, ToRank::Replay { incarnation, at, bytes }));
             self.ranks.insert(rank, Rank { set, incarnation });

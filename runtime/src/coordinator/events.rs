@@ -3,6 +3,7 @@
 
 use super::setup::Setup;
 use super::unix_ms;
+use crate::store::EVENTS;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +16,7 @@ pub struct Events(Option<File>);
 impl Events {
     /// In the job's folder, or in mpirun's.
     pub fn open(setup: &Setup, job: &str) -> Self {
-        let place = |folder: &PathBuf| folder.join(job).join("events.jsonl");
+        let place = |folder: &PathBuf| folder.join(job).join(EVENTS);
         let lines = setup.directory.as_ref().map(place);
         let session = setup.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         // Where it outlives a job that has no directory.
@@ -23,7 +24,12 @@ impl Events {
         let chosen = chosen.map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         let mut options = File::options();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        Self(lines.or(chosen).or(session).and_then(|path| options.open(path).ok()))
+        let file = lines.or(chosen).or(session).and_then(|path| options.open(path).ok());
+        // As long as this process lives; who cleans up after a job asks for it.
+        if let Some(file) = &file {
+            let _ = crate::os::lock(file, false);
+        }
+        Self(file)
     }
 
     /// One more event.

@@ -49,7 +49,7 @@ pub enum Effect {
         /// Its ranks.
         members: Vec<PeerId>,
     },
-    /// Say this to mpirun: `end`, `fail TEXT`, `recovered`.
+    /// Say this to mpirun: `end`, `fail TEXT`, `recovered`, `let RANK`, `stock RANK`.
     TellMpirun(String),
     /// Write down an event.
     Log(Value),
@@ -62,10 +62,12 @@ pub enum Effect {
 pub(super) struct Rank {
     /// Its guardian is connected.
     pub(super) here: bool,
-    /// Its node is lost, and it was not started elsewhere yet.
+    /// Its node or its guardian is lost, and it was not started by another one yet.
     pub(super) lost: bool,
-    /// The incarnation in which it was started on another node, 0: never.
+    /// The incarnation in which another guardian has started it, 0: never.
     pub(super) adopted_in: Incarnation,
+    /// Whose guardian has started its guardian, if it was started by one.
+    pub(super) host: Option<PeerId>,
     pub(super) node: String,
     /// Of the program, as it sees it itself.
     pub(super) pid: u32,

@@ -14,6 +14,7 @@ mod clients;
 mod determinants;
 mod direct;
 mod events;
+mod guardians;
 mod job;
 mod mpirun;
 mod recovery;
@@ -388,10 +389,10 @@ impl Coordinator {
                         if let FromNode::Rank { rank, message: FromRank::Hello { .. } } = &message {
                             self.direct.forget(*rank);
                         }
-                        if let FromNode::Rank { rank, message: FromRank::NotRecording { .. } } =
-                            &message
+                        if let FromNode::Rank { rank, message } = &message
+                            && let FromRank::NotRecording { reason } = message
                         {
-                            self.job.does_not_record(*rank);
+                            self.job.does_not_record(*rank, reason);
                         }
                         if !self.determinants.hear(id, &message) {
                             self.job.hear(now, &node, message);

@@ -3,6 +3,7 @@
 use super::job::Job;
 use super::setup::LINE_BYTES_MAX;
 use super::wishes::Wisher;
+use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 
 /// Cut into lines.
@@ -44,6 +45,10 @@ impl Job {
             }
             // It has left it out, and waits for what we make of it.
             ("lost", node) if !node.is_empty() => self.node_lost(now, node),
+            // It has ended as if by a signal. What mpirun does about it is our decision.
+            ("guardian", rank) if rank.parse::<u32>().is_ok() => {
+                self.guardian_ended(now, PeerId(rank.parse().unwrap_or_default()));
+            }
             _ => self.log(json!({"event": "nonsense", "from": "mpirun", "what": line})),
         }
     }
@@ -55,7 +60,7 @@ mod tests {
     use super::super::setup::Setup;
     use super::*;
     use rustbtl_coordination::control::FromNode;
-    use rustbtl_fragments::ids::{Incarnation, PeerId};
+    use rustbtl_fragments::ids::Incarnation;
     use serde_json::Value;
 
     #[test]
@@ -129,7 +134,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_noted_and_changes_nothing() {
-        for line in ["", "lost", "found n1"] {
+        for line in ["", "lost", "found n1", "guardian x"] {
             let mut job = job();
             job.hear_mpirun(7, line);
             let Some(Effect::Log(event)) = job.next_effect() else { panic!("{line}") };

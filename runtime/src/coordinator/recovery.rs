@@ -64,8 +64,8 @@ pub(super) struct Recovery {
     pub(super) going: BTreeMap<SetId, Going>,
     /// How often a set fell since a line of it was complete.
     falls: BTreeMap<SetId, (LineId, u32)>,
-    /// Sets whose nondeterministic calls are not recorded.
-    unrecorded: BTreeSet<SetId>,
+    /// Sets of which not all is recorded, and why.
+    unrecorded: BTreeMap<SetId, String>,
     /// The job cannot go on: said once.
     failed: bool,
 }
@@ -159,17 +159,16 @@ impl Job {
     }
 
     /// Order everything that takes a set back to its youngest line.
-    fn go_back(&mut self, now: u64, set: SetId) -> Result<(), String> {
+    pub(super) fn go_back(&mut self, now: u64, set: SetId) -> Result<(), String> {
         if let Some(obstacle) = self.obstacle() {
             return Err(obstacle.into());
         }
         let members = self.members(&[set]);
         // A set that is the whole job has nobody whom it could contradict.
-        if self.recovery.unrecorded.contains(&set) && members.len() < self.ranks.len() {
-            return Err(format!(
-                "set {set} does not record nondeterministic calls, since its ranks share no \
-                 memory: it cannot go back alone"
-            ));
+        if let Some(reason) = self.recovery.unrecorded.get(&set)
+            && members.len() < self.ranks.len()
+        {
+            return Err(format!("set {set} cannot go back alone: {reason}"));
         }
         for &rank in &members {
             self.input(now, Input::Lost { rank });
@@ -225,6 +224,7 @@ impl Job {
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
             let Some(state) = self.ranks.get_mut(&rank) else { continue };
             (state.adopted_in, state.node) = (incarnation, node.clone());
+            state.host = Some(host);
             let [out, err] = state.printed;
             self.log(json!({"event": "placed", "rank": rank.0, "set": set.0, "node": node}));
             let order = ToNode::Adopt { host, rank, directory, incarnation, out, err };
@@ -233,8 +233,8 @@ impl Job {
         Ok(())
     }
 
-    /// The ranks whose guardians orted has started, of the node with the fewest ranks that has the
-    /// images of all these.
+    /// The ranks whose guardians orted has started, of the node where these ran if only their
+    /// guardians are lost, else of the one with the fewest ranks that has the images of all these.
     fn hosts(&self, line: LineId, of: &[PeerId]) -> Option<Vec<PeerId>> {
         let mut nodes: BTreeMap<&str, (usize, Vec<PeerId>)> = BTreeMap::new();
         for (&id, rank) in self.ranks.iter().filter(|(_, rank)| rank.here) {
@@ -245,7 +245,10 @@ impl Job {
             }
         }
         nodes.retain(|node, (_, hosts)| !hosts.is_empty() && self.has_images(node, line, of));
-        nodes.into_values().min_by_key(|(count, _)| *count).map(|(_, hosts)| hosts)
+        let homes: BTreeSet<&str> = of.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
+        let away = |node: &str| homes != BTreeSet::from([node]);
+        let best = nodes.into_iter().min_by_key(|(node, (count, _))| (away(node), *count));
+        best.map(|(_, (_, hosts))| hosts)
     }
 
     /// Folder and incarnation of a set that goes back.
@@ -268,10 +271,11 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, order));
     }
 
-    /// The set of this rank records nothing.
-    pub fn does_not_record(&mut self, id: PeerId) {
-        let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        self.recovery.unrecorded.extend(set);
+    /// The set of this rank records nothing, or not all.
+    pub fn does_not_record(&mut self, id: PeerId, reason: &str) {
+        if let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) {
+            self.recovery.unrecorded.entry(set).or_insert_with(|| reason.to_owned());
+        }
     }
 
     /// Is this guardian that of the rank's present life?

@@ -1,9 +1,9 @@
 //! What chance decides about a run: a seed and the run's number give the same run again.
 
-use crate::test::lives::{FILES, FORTRAN, HPCC, OPENMP, PYTHON, Program, QR, RING, Shape};
+use crate::test::lives::{CLOCK, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Program, QR, RING, Shape};
 
 /// What runs, and how many ranks it may have.
-pub const PROGRAMS: [(Program, &[u32]); 7] = [
+pub const PROGRAMS: [(Program, &[u32]); 8] = [
     (RING, &[1, 2, 3, 4, 6, 9]),
     // Three threads each.
     (OPENMP, &[1, 2]),
@@ -12,6 +12,7 @@ pub const PROGRAMS: [(Program, &[u32]); 7] = [
     (FILES, &[1, 2, 3, 4, 6]),
     (HPCC, &[1, 2, 4, 6]),
     (QR, &[4, 6]),
+    (CLOCK, &[1, 2, 3, 4, 6]),
 ];
 /// Most nodes, and most ranks on one of them.
 const SHAPE_MAX: Shape = (3, 6);

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::job::{Job, Outcome};
-use super::mpi;
+use super::mpi::{self, Over};
 use super::scratch::Scratch;
 use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};
@@ -84,10 +84,20 @@ pub const FILES: Program = Program {
     name: "files and MPI-IO",
     what: What::Hash { source: "file_hash.c", iterations: 2000, arguments: &["FOLDER", "GATE"] },
 };
+/// What it sends depends on the time.
+pub const CLOCK: Program = Program {
+    name: "decisions by the clock",
+    what: What::Hash { source: "by_clock.c", iterations: 4000, arguments: &[] },
+};
 /// Ranks that write to each other's memory.
 pub const SHARED_WINDOW: Program = Program {
     name: "a shared window",
     what: What::Hash { source: "shared_window.c", iterations: 2000, arguments: &["GATE"] },
+};
+/// Ranks that write to the next one's memory; in iteration 300 one of them dies.
+pub const WINDOW: Program = Program {
+    name: "a window",
+    what: What::Hash { source: "window_ring.c", iterations: 200, arguments: &["GATE", "300"] },
 };
 /// HPCC with a small input.
 pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
@@ -97,8 +107,20 @@ pub const QR: Program = Program { name: "ScaLAPACK, QR", what: What::Scalapack("
 impl Program {
     /// The job of this program with this number of iterations.
     pub fn job(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Job> {
+        self.job_over(&Over::Component, shape, iterations, scratch)
+    }
+
+    /// The same, over another Open MPI.
+    pub fn job_over(
+        &self,
+        over: &Over,
+        shape: Shape,
+        iterations: u64,
+        scratch: &Scratch,
+    ) -> Result<Job> {
         let (nodes, ppn) = shape;
-        let mut job = Job::new(nodes, ppn, &self.command(shape, iterations, scratch)?);
+        let command = self.command(over, shape, iterations, scratch)?;
+        let mut job = over.job(Job::new(nodes, ppn, &command));
         job.folder = match self.what {
             What::Scalapack(_) => PathBuf::from(SCALAPACK),
             _ => scratch.0.clone(),
@@ -106,7 +128,13 @@ impl Program {
         Ok(job)
     }
 
-    fn command(&self, shape: Shape, iterations: u64, scratch: &Scratch) -> Result<Vec<String>> {
+    fn command(
+        &self,
+        over: &Over,
+        shape: Shape,
+        iterations: u64,
+        scratch: &Scratch,
+    ) -> Result<Vec<String>> {
         let (source, arguments) = match self.what {
             What::Scalapack(program) => return Ok(vec![format!("./{program}")]),
             What::Hpcc => {
@@ -122,7 +150,7 @@ impl Program {
         let mut command = if source.extension().is_some_and(|ending| ending == "py") {
             vec!["/usr/bin/python3".to_string(), source.display().to_string()]
         } else {
-            vec![mpi::compile_with(&source, &["-fopenmp"])?.display().to_string()]
+            vec![mpi::compile_as(&source, over, &["-fopenmp"])?.display().to_string()]
         };
         if !gate(scratch).exists() {
             open_gate(scratch, GATE_OPEN)?;

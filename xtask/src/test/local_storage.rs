@@ -1,12 +1,15 @@
 //! The plain command: no folder that the nodes share. Programs and nodes are killed, with all that
 //! a node had stored; the answer is that of an undisturbed run.
 
+use super::guardians::ENDS;
 use super::job::{Job, Outcome};
 use super::lives::{self, GATE_OPEN, RING, Shape};
-use super::node_loss::{NOT_RECOVERED, endless, must_be_clean};
+use super::mpi::{self, Over};
+use super::node_loss::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result};
+use crate::paths;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,11 +53,37 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 7] = [
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery without a shared folder");
+    run_over(summary, &Over::Component);
+}
+
+/// The same, in the tier that has begun.
+pub fn run_over(summary: &mut Summary, over: &Over) {
     for (title, shape, faults, times) in &SURVIVED {
-        summary.check(&format!("plain command: {title}"), || survives(*shape, faults, *times));
+        let title = format!("plain command: {title}");
+        summary.check(&title, || survives(over, *shape, faults, *times));
     }
-    summary.check("plain command: two nodes are killed at a time: 3 × 1", too_many);
-    summary.check("plain command: no room for images: 2 × 1", no_room);
+    let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
+    summary.check(too_many_at_once, || too_many(over));
+    summary.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
+    summary.check("plain command: no room for images: 2 × 1", || no_room(over));
+}
+
+/// Protected jobs end as stock ones: MPI programs in all the ways of `ends.c`, and others.
+fn exit_codes(over: &Over) -> Result<()> {
+    let program = mpi::compile_over(&paths::root().join("xtask/programs/ends.c"), over)?;
+    let program = program.display().to_string();
+    let ends = ENDS.iter().filter(|(how, _)| *how != "exit 0 without finalize");
+    let commands = ends.map(|&(how, code)| (vec![program.as_str(), how], code));
+    let other = (vec!["sh", "-c", "exit 3"], 3);
+    for (command, code) in commands.chain([other]) {
+        let scratch = Scratch::new("local")?;
+        let mut job = plain(over.job(Job::new(2, 1, &command)), &scratch);
+        job.seconds = 60;
+        let outcome = job.run()?;
+        outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
+        must_be_clean(&outcome)?;
+    }
+    Ok(())
 }
 
 /// What a user types; what the coordinator writes down outlives the job.
@@ -64,7 +93,8 @@ fn plain(job: Job, scratch: &Scratch) -> Job {
     job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
 }
 
-fn events(scratch: &Scratch) -> Result<String> {
+/// What the coordinators of jobs that were [`held`] have written down.
+pub fn events(scratch: &Scratch) -> Result<String> {
     let mut all = String::new();
     for file in fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?.flatten() {
         if file.path().extension().is_some_and(|ending| ending == "jsonl") {
@@ -75,7 +105,7 @@ fn events(scratch: &Scratch) -> Result<String> {
 }
 
 /// Runs a job that cannot end before the coordinator has written down what is waited for.
-fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) -> Result<Outcome> {
+pub fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) -> Result<Outcome> {
     lives::open_gate(scratch, GATE)?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -111,9 +141,9 @@ fn all_are_back(events: &str, times: usize) -> bool {
 }
 
 /// The program cannot end before sets have gone back so often and have caught up.
-fn survives(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
+fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Result<()> {
     let scratch = Scratch::new("local")?;
-    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     let outcome = held(job.with(faults), &scratch, |events| all_are_back(events, times))?;
     RING.must_answer(&outcome, &scratch, &known)?;
@@ -127,10 +157,12 @@ fn survives(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
 }
 
 /// With one copy, two nodes at a time are too many: the end says what is lost.
-fn too_many() -> Result<()> {
+fn too_many(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
     let faults = ["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"];
-    let outcome = plain(endless((3, 1), &scratch, false)?, &scratch).with(&faults).run()?;
+    let mut job = RING.job_over(over, (3, 1), ENDLESS, &scratch)?;
+    job.seconds = 60;
+    let outcome = plain(job, &scratch).with(&faults).run()?;
     outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
     let words: Vec<String> = outcome.said().split_whitespace().map(str::to_owned).collect();
     let said = words.join(" ");
@@ -140,9 +172,9 @@ fn too_many() -> Result<()> {
 }
 
 /// The job goes on unprotected, and says so once.
-fn no_room() -> Result<()> {
+fn no_room(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
-    let job = RING.job((2, 1), ITERATIONS, &scratch)?;
+    let job = RING.job_over(over, (2, 1), ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     let full = ["--mca", "vprotocol_correlated_local", "/dev/shm", "--shm-size", "24m"];
     // The first line fails twice before it is a matter for the user.

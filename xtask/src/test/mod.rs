@@ -22,7 +22,7 @@ mod triggers;
 use clap::Args;
 
 use crate::error::{Result, fail};
-use crate::tree::Version;
+use crate::tree::{Variant, Version};
 use crate::{build, setup};
 use summary::Summary;
 
@@ -45,6 +45,10 @@ pub struct Options {
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
     #[arg(long, value_name = "VERSION", num_args = 0..=1, conflicts_with = "fast")]
     trees: Option<Option<Version>>,
+    /// Of those, only the ones that are built like this; with --only as they are by default, unless
+    /// this says otherwise
+    #[arg(long, requires = "trees")]
+    variant: Option<Variant>,
     /// Without Open MPI built with rustbtl in it, which takes 8 minutes and network where that was
     /// not done before
     #[arg(long, conflicts_with_all = ["fast", "trees"])]
@@ -56,7 +60,9 @@ pub fn run(options: &Options) -> Result<()> {
     setup::run()?;
     let mut summary = Summary::new(options.only.clone());
     if let Some(version) = options.trees {
-        trees::run(&mut summary, version);
+        // What --only leaves out has to be built all the same.
+        let default = options.only.as_ref().map(|_| Variant::Standard);
+        trees::run(&mut summary, version, options.variant.or(default));
         return if summary.finish() { Ok(()) } else { fail!("some tests failed") };
     }
     if options.protected {

@@ -1,6 +1,7 @@
 //! Our own MPI programs, on one, two and three nodes, and once over stock Open MPI.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,14 @@ pub enum Over<'a> {
 impl Over<'_> {
     fn tree(&self) -> Option<&Installed> {
         if let Over::Tree(installed) = self { Some(installed) } else { None }
+    }
+
+    /// The job, run by this Open MPI.
+    pub fn job(&self, job: Job) -> Job {
+        match self.tree() {
+            Some(tree) => job.with(&["--openmpi", &tree.prefix.display().to_string()]),
+            None => job,
+        }
     }
 
     /// The layouts to try; in a tree the largest for each number of nodes.
@@ -131,9 +140,7 @@ impl Run<'_> {
         for variable in &self.header.environment {
             job = job.with(&["--env", variable]);
         }
-        if let Some(tree) = self.over.tree() {
-            job = job.with(&["--openmpi", &tree.prefix.display().to_string()]);
-        }
+        job = self.over.job(job);
         if matches!(self.over, Over::Protected) {
             let lines = scratch.0.display().to_string();
             job = job.with(&["--mca", "vprotocol_correlated_dir", &lines]);
@@ -200,10 +207,12 @@ fn compiler(source: &Path) -> Option<&'static [&'static str]> {
 
 fn folder(over: &Over) -> PathBuf {
     match over.tree() {
-        // Of the version: an Open MPI is built below a folder of that name.
+        // Of the version and the variant: an Open MPI is built as VERSION/install[-VARIANT].
         Some(tree) => {
-            let version = tree.prefix.parent().and_then(Path::file_name).unwrap_or_default();
-            paths::target().join("mpi-tests").join(version)
+            let name = |path: Option<&Path>| path.and_then(Path::file_name).map(OsStr::to_owned);
+            let version = name(tree.prefix.parent()).unwrap_or_default();
+            let variant = name(Some(&tree.prefix)).unwrap_or_default();
+            paths::target().join("mpi-tests").join(version).join(variant)
         }
         None => paths::target().join("mpi-tests"),
     }
@@ -228,7 +237,8 @@ pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
     compile_as(source, over, &[])
 }
 
-fn compile_as(source: &Path, over: &Over, options: &[&str]) -> Result<PathBuf> {
+/// The same with more options.
+pub fn compile_as(source: &Path, over: &Over, options: &[&str]) -> Result<PathBuf> {
     let folder = folder(over);
     fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
     let program = place(source, over);

@@ -5,18 +5,18 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, RING, Shape};
+use super::lives::{self, CLOCK, Program, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::Result;
+use crate::error::{Failure, Result, fail};
 use crate::paths;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 /// More than any job here has time for.
-const ENDLESS: u64 = 100_000_000;
+pub const ENDLESS: u64 = 100_000_000;
 /// Of a job that goes on for seconds when its first line is complete: it waits for each outcome
 /// that others depend on to be stable.
 const ITERATIONS: u64 = 6000;
@@ -69,6 +69,17 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
     ),
 ];
 
+/// The same for a program that decides by the clock, and how long it runs.
+const BY_CLOCK: [(Shape, [&str; 2]); 2] =
+    [((3, 1), ["--kill-node-after-line", "1@1"]), ((2, 2), ["--kill-rank-after-line", "3@1"])];
+const MILLISECONDS: u64 = 8000;
+
+/// Guardians that are killed alone, of a remote node and of mpirun's own.
+const GUARDIANS: [(&str, Shape, &[&str]); 2] = [
+    ("a guardian is killed: 2 × 2", (2, 2), &["guardian:3"]),
+    ("a guardian of mpirun's node is killed: 2 × 2", (2, 2), &["guardian:1"]),
+];
+
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("live recovery, and the loss of a node without it");
@@ -77,8 +88,41 @@ pub fn run(summary: &mut Summary) {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
     for (title, shape, faults) in &SURVIVED {
-        summary.check(&format!("live recovery: {title}"), || survives(*shape, faults));
+        summary.check(&format!("live recovery: {title}"), || {
+            survives(&RING, ITERATIONS, *shape, faults)
+        });
     }
+    for (shape, faults) in BY_CLOCK {
+        summary.check(&format!("live recovery: by the clock: {} × {}", shape.0, shape.1), || {
+            survives(&CLOCK, MILLISECONDS, shape, &faults)
+        });
+    }
+    for (title, shape, guardians) in GUARDIANS {
+        summary.check(&format!("live recovery: {title}"), || without_guardians(shape, guardians));
+    }
+    summary.check(
+        "live recovery: the death of a node's only guardian ends the job: 2 × 1",
+        || {
+            let scratch = Scratch::new("recovery")?;
+            let lines = lives::lines_folder(&scratch)?;
+            let job = lives::protected(endless((2, 1), &scratch, false)?, &lines);
+            let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
+            let outcome = job.with(&killed).run()?;
+            outcome.must(outcome.code == 137, "the exit code should be 137")?;
+            outcome.must(outcome.said().contains("rank 1 with PID"), "it should say which rank")?;
+            must_be_clean(&outcome)
+        },
+    );
+    // So that the check above is known to be one.
+    summary.check("live recovery: by a clock that is not recorded: 2 × 2", || {
+        let (shape, faults) = BY_CLOCK[1];
+        let off = ["--mca", "vprotocol_correlated_record_clock", "0"];
+        match survives(&CLOCK, MILLISECONDS, shape, &[&off[..], &faults].concat()) {
+            Ok(()) => fail!("a rank did the same again by chance"),
+            Err(Failure(reason)) if reason.contains("contradicts itself") => Ok(()),
+            Err(other) => Err(other),
+        }
+    });
     summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
@@ -111,19 +155,36 @@ fn as_stock(shape: Shape, with_lines: bool, options: &[&str]) -> Result<()> {
 }
 
 /// The ranks that are hit go back, the others go on, and the answer is the same.
-fn survives(shape: Shape, faults: &[&str]) -> Result<()> {
+fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
     let lines = lives::lines_folder(&scratch)?;
-    let job = RING.job(shape, ITERATIONS, &scratch)?;
-    let known = RING.answer(&job.run()?, &scratch)?;
+    let job = program.job(shape, length, &scratch)?;
+    let known = program.answer(&job.run()?, &scratch)?;
     let outcome = lives::protected(job, &lines).with(faults).run()?;
-    RING.must_answer(&outcome, &scratch, &known)?;
+    program.must_answer(&outcome, &scratch, &known)?;
     let broken = faults.iter().filter(|word| word.contains("-after-line")).count();
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
+    must_be_clean(&outcome)
+}
+
+/// The ranks of guardians that are killed go back, and mpirun takes no notice.
+fn without_guardians(shape: Shape, guardians: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("recovery")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    let mut job = lives::protected(job, &lines).with(&["--checkpoint-at", "0"]);
+    for guardian in guardians {
+        job = job.with(&["--kill-after", guardian, "0"]);
+    }
+    let outcome = job.with(&["--mca", "vprotocol_correlated_recover", "1"]).run()?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let lost = lives::events(&lines)?.matches("\"event\":\"guardian_lost\"").count();
+    outcome.must(lost == guardians.len(), "another number of guardians was lost")?;
     must_be_clean(&outcome)
 }
 

@@ -1,9 +1,9 @@
 //! Building Open MPI with rustbtl in it, in the cache, and only as much of it as has to be.
 //!
 //! ```text
-//! CACHE/ompi/VERSION/src             the tree: unpacked once, prepared and autogen'ed
-//! CACHE/ompi/VERSION/build[-LINK]    out of tree; object files of Open MPI stay
-//! CACHE/ompi/VERSION/install[-LINK]  what tests use
+//! CACHE/ompi/VERSION/src                the tree: unpacked once, prepared and autogen'ed
+//! CACHE/ompi/VERSION/build[-VARIANT]    out of tree; object files of Open MPI stay
+//! CACHE/ompi/VERSION/install[-VARIANT]  what tests use
 //! ```
 //! Each step leaves a file with a key of what it was made from. Keys hold what the step before has
 //! made, so a change begins where it matters: a source of ours costs one component, a line of
@@ -19,7 +19,7 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 
 use super::files::hex;
-use super::{Link, Version, prepare, source};
+use super::{Variant, Version, prepare, source};
 use crate::error::{Context, Result, fail};
 use crate::{run, setup, sys};
 
@@ -49,21 +49,25 @@ const SLIM: [&str; 9] = [
     "--with-libevent=external",
 ];
 
+/// A variant shows that it works, not how fast: this takes half as long to compile.
+const QUICKLY: &str = "CFLAGS=-O1";
+
 /// More for each version. PRRTE wants a newer PMIx than Debian 12 has; with 4.1 it is Debian's, as
 /// in Debian's own Open MPI.
-fn configure_arguments(version: Version, link: Link) -> Vec<String> {
+fn configure_arguments(version: Version, variant: Variant) -> Vec<String> {
     let debians_pmix = format!("--with-pmix=/usr/lib/{}-linux-gnu/pmix2", env::consts::ARCH);
     let mut arguments: Vec<String> = SLIM.map(str::to_string).to_vec();
     arguments.extend(match version {
         Version::V41 => [debians_pmix, "--without-verbs".into()],
         Version::V50 => ["--with-pmix=internal".into(), "--with-prrte=internal".into()],
     });
-    let link = match link {
-        _ if version.default_link() == link => None,
-        Link::Dso => Some("--enable-mca-dso".into()),
-        Link::Static => Some("--enable-mca-static".into()),
+    let variant: &[&str] = match variant {
+        Variant::Standard => &[],
+        Variant::Dso => &["--enable-mca-dso", QUICKLY],
+        Variant::Static => &["--enable-mca-static", QUICKLY],
+        Variant::NoFt => &["--with-ft=no", QUICKLY],
     };
-    arguments.extend(link);
+    arguments.extend(variant.iter().map(ToString::to_string));
     arguments
 }
 
@@ -85,7 +89,7 @@ impl Installed {
     }
 }
 
-/// Where things are for a version and a way to link.
+/// Where things are for a version and a variant of it.
 struct Places {
     top: PathBuf,
     source: PathBuf,
@@ -94,12 +98,11 @@ struct Places {
 }
 
 impl Places {
-    fn new(version: Version, link: Link) -> Result<Places> {
+    fn new(version: Version, variant: Variant) -> Result<Places> {
         let top = source::cache()?.join("ompi").join(source::tarball(version).version);
-        let suffix = match link {
-            _ if link == version.default_link() => "",
-            Link::Dso => "-dso",
-            Link::Static => "-static",
+        let suffix = match variant {
+            Variant::Standard => String::new(),
+            _ => format!("-{}", variant.name()),
         };
         Ok(Places {
             source: top.join("src"),
@@ -133,14 +136,17 @@ impl Places {
 
 /// Was it built before, from whatever state of our sources?
 pub fn was_built(version: Version) -> bool {
-    let places = Places::new(version, version.default_link());
+    let places = Places::new(version, Variant::Standard);
     places.is_ok_and(|places| places.key_file("flags").exists())
 }
 
 /// Builds what has to be built and installs it.
-pub fn build(version: Version, link: Link) -> Result<Installed> {
+pub fn build(version: Version, variant: Variant) -> Result<Installed> {
+    if variant != Variant::Standard && !version.variants().contains(&variant) {
+        fail!("Open MPI {} is not built as `{}` here", version.name(), variant.name());
+    }
     setup::install(&PACKAGES)?;
-    let places = Places::new(version, link)?;
+    let places = Places::new(version, variant)?;
     fs::create_dir_all(&places.top).context(|| places.top.display().to_string())?;
     let lock = places.top.join(".lock");
     let file = File::create(&lock).context(|| lock.display().to_string())?;
@@ -153,7 +159,7 @@ pub fn build(version: Version, link: Link) -> Result<Installed> {
     places.step("autogen", &prepared.autogen_key, || {
         logged(Command::new("./autogen.pl").arg("--force"), &places.source, "autogen")
     })?;
-    let arguments = configure_arguments(version, link);
+    let arguments = configure_arguments(version, variant);
     let key = combined(&[&prepared.autogen_key, &arguments.join(" ")]);
     places.step("configure", &key, || configure(&places, &arguments))?;
     places.step("make", &key, || {
@@ -161,13 +167,13 @@ pub fn build(version: Version, link: Link) -> Result<Installed> {
         make(&places.build, &["install"], "install")
     })?;
     let key = combined(&[&key, &prepared.flags_key]);
-    let parts = parts(version);
+    let parts = parts(version, variant);
     places.step("flags", &key, || {
         parts.iter().try_for_each(|part| {
             make(&places.build.join(part.component), &["mostlyclean"], "clean")
         })
     })?;
-    parts.iter().try_for_each(|part| component(&places, link, part))?;
+    parts.iter().try_for_each(|part| component(&places, part))?;
     let installed = Installed { prefix: places.prefix };
     check_listed(&installed)?;
     Ok(installed)
@@ -180,30 +186,36 @@ fn configure(places: &Places, arguments: &[String]) -> Result<()> {
     logged(&mut configure, &places.build, "configure")
 }
 
-/// A component of ours, and the library that it is in when components are not files.
+/// A component of ours, and where it is a part of a library, that and its folder.
 struct Part {
     component: &'static str,
-    folder: &'static str,
-    library: &'static str,
+    library: Option<(&'static str, &'static str)>,
 }
 
-fn parts(version: Version) -> [Part; 2] {
-    let vprotocol = Part { component: prepare::COMPONENT, folder: "ompi", library: "libmpi.la" };
-    let (folder, library) = match version {
-        Version::V41 => ("orte", "libopen-rte.la"),
-        Version::V50 => ("3rd-party/prrte/src", "libprrte.la"),
+fn parts(version: Version, variant: Variant) -> [Part; 2] {
+    let errmgr = prepare::errmgr(version);
+    let files = match version {
+        Version::V41 => variant != Variant::Static,
+        Version::V50 => variant == Variant::Dso,
     };
-    [vprotocol, Part { component: prepare::errmgr(version), folder, library }]
+    let (mpi, runtime) = match version {
+        _ if files => (None, None),
+        Version::V41 => (Some(("ompi", "libmpi.la")), Some(("orte", "libopen-rte.la"))),
+        Version::V50 => (Some(("ompi", "libmpi.la")), Some(("3rd-party/prrte/src", "libprrte.la"))),
+    };
+    [
+        Part { component: prepare::COMPONENT, library: mpi },
+        Part { component: errmgr, library: runtime },
+    ]
 }
 
 /// Builds and installs a component of ours alone: quick when nothing of it has changed.
-fn component(places: &Places, link: Link, part: &Part) -> Result<()> {
+fn component(places: &Places, part: &Part) -> Result<()> {
     let folder = places.build.join(part.component);
     make(&folder, &[], "component")?;
-    // PRRTE's components are in its library whatever Open MPI's own are.
-    if link == Link::Static || part.folder.contains("prrte") {
-        let whole = places.build.join(part.folder);
-        make(&whole, &[part.library], "library")?;
+    if let Some((folder, library)) = part.library {
+        let whole = places.build.join(folder);
+        make(&whole, &[library], "library")?;
         make(&whole, &["install-libLTLIBRARIES"], "library-install")?;
     }
     make(&folder, &["install"], "component-install")

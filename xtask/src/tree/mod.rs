@@ -33,9 +33,9 @@ enum Task {
         /// Which Open MPI
         #[arg(long)]
         version: Version,
-        /// How its components are linked, if not as that version does by default
-        #[arg(long)]
-        link: Option<Link>,
+        /// How it is configured, beside what is slim about it
+        #[arg(long, default_value = "standard")]
+        variant: Variant,
     },
 }
 
@@ -50,13 +50,18 @@ pub enum Version {
     V50,
 }
 
-/// How components get into a process.
+/// What rustbtl has to work with, beside a version as it is by default.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub enum Link {
-    /// Each is a file of its own, opened at run time (default of 4.1)
+pub enum Variant {
+    /// As the version does without being told: components are files in 4.1, and a part of the
+    /// libraries in 5.0, which has ULFM, too
+    Standard,
+    /// Components are files, opened at run time (5.0)
     Dso,
-    /// They are part of libmpi (default of 5.0)
+    /// Components are a part of the libraries (4.1)
     Static,
+    /// Without ULFM (5.0)
+    NoFt,
 }
 
 impl Version {
@@ -71,11 +76,23 @@ impl Version {
         }
     }
 
-    /// What configure does without being told.
-    pub fn default_link(self) -> Link {
+    /// What it can be built as, beside the standard.
+    pub fn variants(self) -> &'static [Variant] {
         match self {
-            Version::V41 => Link::Dso,
-            Version::V50 => Link::Static,
+            Version::V41 => &[Variant::Static],
+            Version::V50 => &[Variant::Dso, Variant::NoFt],
+        }
+    }
+}
+
+impl Variant {
+    /// As folders and users name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Standard => "standard",
+            Variant::Dso => "dso",
+            Variant::Static => "static",
+            Variant::NoFt => "no-ft",
         }
     }
 }
@@ -96,8 +113,8 @@ pub fn run(options: &Options) -> Result<()> {
                 version.name()
             );
         }
-        Task::Build { version, link } => {
-            let installed = build(*version, link.unwrap_or(version.default_link()))?;
+        Task::Build { version, variant } => {
+            let installed = build(*version, *variant)?;
             println!("{}", installed.prefix.display());
         }
     }

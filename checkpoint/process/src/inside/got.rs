@@ -1,8 +1,9 @@
 //! Where the objects of this process keep the addresses of functions that they call in others:
-//! their global offset tables. Read only; who changes them is `old_ids.rs`.
+//! their global offset tables. Who changes them is `old_ids.rs`, and the component for MPI_Wtime.
 //!
 //! Source: System V ABI, x86-64 supplement (dynamic linking); dl_iterate_phdr(3).
 
+use crate::raw;
 use core::ffi::{CStr, c_int, c_void};
 
 const DT_PLTRELSZ: i64 = 2;
@@ -159,6 +160,47 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
     }
 }
 
+/// Lets an object call the function at `function`.
+///
+/// # Safety
+/// It takes and gives what the function takes and gives whose name was looked for.
+pub unsafe fn put(place: &Place, function: usize) {
+    const PAGE: usize = 4096;
+    let (start, bytes) = (place.address & !(PAGE - 1), PAGE);
+    let protect = |protection: c_int| {
+        let a = [start, bytes, protection as usize, 0];
+        raw::plain(libc::SYS_mprotect, a).is_ok()
+    };
+    if place.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        return;
+    }
+    // Through the kernel: where the object has been unloaded since, it answers instead of faulting.
+    let (ours, theirs) = ([function], [place.address, size_of::<usize>()]);
+    let from = [ours.as_ptr().addr(), size_of::<usize>()];
+    let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
+    let a = [pid, from.as_ptr().addr(), 1, theirs.as_ptr().addr(), 1, 0];
+    // SAFETY: an entry of a global offset table; the caller's promise about the function.
+    let _ = unsafe { raw::call(libc::SYS_process_vm_writev, a) };
+    if place.sealed {
+        protect(libc::PROT_READ);
+    }
+}
+
+/// Has all objects of this process call `function` in place of the functions with these names, but
+/// for objects that have one of the addresses `not_in`. How many places were changed.
+///
+/// # Safety
+/// As for [`put`], for each of the names.
+pub unsafe fn redirect(names: &[&CStr], not_in: &[usize], function: usize) -> usize {
+    let mut found = Vec::new();
+    places(names, not_in, &mut |place| found.push(place));
+    for place in &found {
+        // SAFETY: the caller's promise.
+        unsafe { put(place, function) };
+    }
+    found.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,5 +224,24 @@ mod tests {
         places(&[c"pthread_self"], &[own], &mut |_| others += 1);
         assert!(others < all.len(), "this object is left out");
         assert_eq!(loaded(), loaded());
+    }
+
+    #[test]
+    fn others_call_what_they_are_redirected_to() {
+        extern "C" fn own_getppid() -> libc::pid_t {
+            7
+        }
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getppid() };
+        // SAFETY: it takes and gives what getppid does.
+        let changed = unsafe { redirect(&[c"getppid"], &[], own_getppid as *const () as usize) };
+        // SAFETY: as above.
+        assert!(changed > 0 && parent != 7 && unsafe { libc::getppid() } == 7);
+        // SAFETY: looks up a name.
+        let stock = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getppid".as_ptr()) }.addr();
+        // SAFETY: what was there before.
+        unsafe { redirect(&[c"getppid"], &[], stock) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::getppid() }, parent);
     }
 }

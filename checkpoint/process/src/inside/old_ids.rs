@@ -144,7 +144,8 @@ impl OldIds {
         }
         self.ids.count.store(count, Ordering::Release);
         for place in self.places.items() {
-            change(place);
+            // SAFETY: ours take what the C library's functions take.
+            unsafe { got::put(place, own(place.name)) };
         }
     }
 }
@@ -153,29 +154,6 @@ fn word(address: u64) -> &'static AtomicU32 {
     // SAFETY: where the C library has a thread's id, as the kernel knows it; whoever names a thread
     // that has ended and was joined makes an error for the C library, too.
     unsafe { &*core::ptr::with_exposed_provenance::<AtomicU32>(address as usize) }
-}
-
-/// Lets an object call us.
-fn change(place: &Place) {
-    const PAGE: usize = 4096;
-    let (start, bytes) = (place.address & !(PAGE - 1), PAGE);
-    let protect = |protection: c_int| {
-        let a = [start, bytes, protection as usize, 0];
-        raw::plain(libc::SYS_mprotect, a).is_ok()
-    };
-    if place.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
-        return;
-    }
-    // Through the kernel: where the object has been unloaded since, it answers instead of faulting.
-    let (ours, theirs) = ([own(place.name)], [place.address, size_of::<usize>()]);
-    let from = [ours.as_ptr().addr(), size_of::<usize>()];
-    let pid = own_pid();
-    let a = [pid, from.as_ptr().addr(), 1, theirs.as_ptr().addr(), 1, 0];
-    // SAFETY: an entry of a global offset table, whose functions take what ours take.
-    let _ = unsafe { raw::call(libc::SYS_process_vm_writev, a) };
-    if place.sealed {
-        protect(libc::PROT_READ);
-    }
 }
 
 /// The id of a thread, if it is not the one that the C library would use.

@@ -207,6 +207,25 @@ fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_ke
 }
 
 #[test]
+fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
+    let mut all = job(&[10, 11]);
+    let places: Vec<u64> = (0..1_200_000).collect();
+    for (piece, places) in places.chunks(400_000).enumerate() {
+        all.hear(10, &recorded(0, FIRST, piece as u64 * 400_000, places));
+    }
+    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    let mut numbers = Vec::new();
+    for (rank, message) in &told {
+        let ToRank::Replay { bytes, .. } = message else { panic!("{message:?}") };
+        assert!(bytes.len() < REPLAY_BYTES + 100);
+        let read = parcel::read_numbered(bytes).unwrap();
+        assert!(rank.0 == 0 || read.is_empty());
+        numbers.extend(read.iter().map(|numbered| numbered.number));
+    }
+    assert!(told.len() > 2 && numbers == places);
+}
+
+#[test]
 fn a_set_that_cannot_count_together_cannot_go_back_alone() {
     let mut all = job(&[10]);
     let message = FromRank::NotRecording { reason: "no shared memory".into() };

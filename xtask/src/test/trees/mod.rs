@@ -1,4 +1,5 @@
-//! `cargo xtask test --trees`: Open MPI built with `--with-rustbtl`, both versions.
+//! `cargo xtask test --trees`: Open MPI built with `--with-rustbtl`, both versions, as they are by
+//! default and in variants.
 //!
 //! The normal run has the parts of it that are quick: `prepare` on a tree that has just enough of
 //! Open MPI to be recognised, the Rust core compiled from it without network, and a few tests over
@@ -8,16 +9,18 @@
 mod configure;
 mod lines;
 mod lives;
+mod variants;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use super::local_storage;
 use super::mpi::{self, Over};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, fail};
-use crate::tree::{self, Installed, Version};
+use crate::tree::{self, Installed, Variant, Version};
 use crate::{deb, paths, run};
 
 /// The quick part.
@@ -36,7 +39,7 @@ const SOME: [&str; 6] = ["ring", "halo", "wildcards", "coll_nonblocking", "persi
 pub fn some(summary: &mut Summary) {
     for version in Version::ALL {
         if version == Version::V41 || tree::was_built(version) {
-            over(summary, version, |summary, installed| {
+            over(summary, version, Variant::Standard, |summary, installed| {
                 lives::run_one(summary, installed);
                 mpi::run_some(summary, &Over::Tree(installed), |name| SOME.contains(&name));
             });
@@ -44,31 +47,57 @@ pub fn some(summary: &mut Summary) {
     }
 }
 
-/// The long part, for one version or all.
-pub fn run(summary: &mut Summary, only: Option<Version>) {
+/// The long part, for one version or all, as it is by default, in its variants, or both.
+pub fn run(summary: &mut Summary, only: Option<Version>, variant: Option<Variant>) {
+    let wanted = |other: Variant| variant.is_none_or(|variant| variant == other);
     for version in Version::ALL.into_iter().filter(|version| only.is_none_or(|o| o == *version)) {
-        over(summary, version, |summary, installed| {
-            if version == Version::V50 {
-                summary.check("a job with ULFM is refused", || ulfm_is_refused(installed));
-            }
-            summary.check("a job goes on from a line", || lines::goes_on(installed));
-            lives::run(summary, installed);
-            mpi::run_over(summary, &Over::Tree(installed));
-        });
+        if wanted(Variant::Standard) {
+            over(summary, version, Variant::Standard, |summary, installed| {
+                standard(summary, version, installed);
+            });
+        }
+        for &variant in version.variants().iter().filter(|variant| wanted(**variant)) {
+            over(summary, version, variant, |summary, installed| {
+                variants::run(summary, version, variant, installed);
+            });
+        }
     }
 }
 
+/// Everything that there is, over a version as it is by default.
+fn standard(summary: &mut Summary, version: Version, installed: &Installed) {
+    if version == Version::V50 {
+        summary.check("a job with ULFM is refused", || ulfm_is_refused(installed));
+        summary.check("one-sided communication is not repeated: 3 × 1", || {
+            lives::one_sided_is_not_repeated(installed)
+        });
+    }
+    summary.check("a job goes on from a line", || lines::goes_on(installed));
+    lives::run(summary, installed);
+    local_storage::run_over(summary, &Over::Tree(installed));
+    mpi::run_over(summary, &Over::Tree(installed));
+}
+
 /// Builds a version, if that was not done, and tests it.
-fn over(summary: &mut Summary, version: Version, rest: impl Fn(&mut Summary, &Installed)) {
-    summary.tier(&format!("Open MPI {} built with --with-rustbtl", version.name()));
+fn over(
+    summary: &mut Summary,
+    version: Version,
+    variant: Variant,
+    rest: impl Fn(&mut Summary, &Installed),
+) {
+    let name = version.name();
+    summary.tier(&match variant {
+        Variant::Standard => format!("Open MPI {name} built with --with-rustbtl"),
+        _ => format!("Open MPI {name} built with --with-rustbtl, {}", variant.name()),
+    });
     let mut built = None;
     let passed = summary.check("build", || {
-        built = Some(tree::build(version, version.default_link())?);
+        built = Some(tree::build(version, variant)?);
         Ok(())
     });
     if passed && built.is_none() {
         // Left out by --only, but needed.
-        built = tree::build(version, version.default_link()).ok();
+        built = tree::build(version, variant).ok();
     }
     let Some(installed) = built else { return };
     summary.check("ompi_info lists component and parameters", || listed(&installed));
