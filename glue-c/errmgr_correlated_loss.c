@@ -9,7 +9,7 @@
  * 3. An exit code that only comes from a lost daemon is not the job's.
  *
  * 4. A process of the job that ends by a signal is its guardian: killed alone, or with a program
- *    that does not come back. The coordinator knows which; until it says so nothing is done about it.
+ *    that does not come back. The coordinator knows which; until it says so nothing is done.
  */
 #include "errmgr_correlated.h"
 
