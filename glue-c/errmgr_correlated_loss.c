@@ -31,7 +31,7 @@ static bool open_loss = false;
 /* Ends by signals about which the coordinator was asked; and processes, by rank, that it has taken
  * up: daemons may speak of them once more when all of theirs have ended. */
 static opal_pointer_array_t asked;
-/* How they ended, in the same places: daemons say later that it was no failure. */
+/* How they ended, in the same places: what is heard of them later may say less. */
 static opal_pointer_array_t asked_codes;
 static opal_bitmap_t taken_up;
 static bool have_asked = false;
