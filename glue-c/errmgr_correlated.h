@@ -98,7 +98,8 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
                                               char **secret);
 /* Its requests, to be watched; -1 if there is no coordinator. */
 int mca_errmgr_correlated_coordinator_fd(void);
-/* The next thing it says ("end", "fail TEXT", "recovered", "let RANK", "stock RANK"), NULL when it has gone. */
+/* The next thing it says ("end", "fail TEXT", "recovered", "let RANK", "stock RANK"), NULL when
+ * it has gone. */
 char *mca_errmgr_correlated_coordinator_read(void);
 /* Has it said one more thing that was read already? Then nothing is to be seen on the pipe. */
 bool mca_errmgr_correlated_coordinator_pending(void);

@@ -44,9 +44,9 @@ static void obey(const char *what)
 static void coordinator_gone(void)
 {
     opal_event_del(&requests);
-    watching = false;
     /* What waited for its decision is as always. */
     mca_errmgr_correlated_loss_decided(NULL, false);
+    watching = false;
     if (mca_errmgr_correlated_loss_is_open()) {
         mca_errmgr_correlated_loss_failed("the job's coordinator has ended during the recovery");
         return;

@@ -8,8 +8,8 @@
  * 2. Whatever is not the loss of a running node of a job that can go on is Open MPI's business.
  * 3. An exit code that only comes from a lost daemon is not the job's.
  *
- * 4. A process of the job that ends by a signal is its guardian: killed alone, or with a program that
- *    does not come back. The coordinator knows which; until it says so nothing is done about it.
+ * 4. A process of the job that ends by a signal is its guardian: killed alone, or with a program
+ *    that does not come back. The coordinator knows which; until it says so nothing is done.
  */
 #include "errmgr_correlated.h"
 
@@ -31,6 +31,8 @@ static bool open_loss = false;
 /* Ends by signals about which the coordinator was asked; and processes, by rank, that it has taken
  * up: daemons may speak of them once more when all of theirs have ended. */
 static opal_pointer_array_t asked;
+/* How they ended, in the same places: what is heard of them later may say less. */
+static opal_pointer_array_t asked_codes;
 static opal_bitmap_t taken_up;
 static bool have_asked = false;
 
@@ -147,12 +149,14 @@ static bool guardian_ended(orte_state_caddy_t *caddy)
     }
     if (!have_asked) {
         OBJ_CONSTRUCT(&asked, opal_pointer_array_t);
+        OBJ_CONSTRUCT(&asked_codes, opal_pointer_array_t);
         OBJ_CONSTRUCT(&taken_up, opal_bitmap_t);
         opal_bitmap_init(&taken_up, (int) job->num_procs);
         have_asked = true;
     }
     OBJ_RETAIN(caddy);
-    (void) opal_pointer_array_add(&asked, caddy);
+    int place = opal_pointer_array_add(&asked, caddy);
+    (void) opal_pointer_array_set_item(&asked_codes, place, (void *) (intptr_t) proc->exit_code);
     return true;
 }
 
@@ -166,10 +170,13 @@ void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on)
         }
         (void) opal_pointer_array_set_item(&asked, i, NULL);
         orte_proc_t *proc = NULL;
-        if (goes_on && NULL != job) {
+        if (NULL != job) {
             proc = opal_pointer_array_get_item(job->procs, correlated_rank(&caddy->name));
         }
-        if (NULL == proc) {
+        if (!goes_on || NULL == proc) {
+            if (NULL != proc) {
+                proc->exit_code = (int) (intptr_t) opal_pointer_array_get_item(&asked_codes, i);
+            }
             /* It releases it. */
             stock_error(-1, 0, caddy);
             continue;
@@ -326,6 +333,7 @@ void mca_errmgr_correlated_loss_close(void)
     }
     if (have_asked) {
         OBJ_DESTRUCT(&asked);
+        OBJ_DESTRUCT(&asked_codes);
         OBJ_DESTRUCT(&taken_up);
         have_asked = false;
     }

@@ -207,8 +207,6 @@ static void on_error(int fd, short flags, void *data)
     if (ours) {
         orte_proc_t *proc = opal_pointer_array_get_item(job->procs, (int) name.vpid);
         if (NULL != proc && ORTE_FLAG_TEST(proc, ORTE_PROC_FLAG_LOCAL)) {
-            /* mpirun has heard how it ended; that all of this node have ended is no failure. */
-            proc->exit_code = 0;
             ORTE_ACTIVATE_PROC_STATE(&name, ORTE_PROC_STATE_WAITPID_FIRED);
         }
     }

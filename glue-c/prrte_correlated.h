@@ -50,6 +50,9 @@
 #define opal_event_add prte_event_add
 #define opal_event_del prte_event_del
 #define opal_os_path pmix_os_path
+#define opal_pointer_array_t pmix_pointer_array_t
+#define opal_pointer_array_add pmix_pointer_array_add
+#define opal_pointer_array_set_item pmix_pointer_array_set_item
 #define opal_pointer_array_get_item pmix_pointer_array_get_item
 #define opal_setenv PMIX_SETENV_COMPAT
 #define opal_unsetenv pmix_unsetenv
@@ -89,6 +92,8 @@ void prrte_correlated_values_of(const prte_job_t *job);
 #define ORTE_FLAG_UNSET PRTE_FLAG_UNSET
 #define ORTE_JOB_STATE_LAUNCH_APPS PRTE_JOB_STATE_LAUNCH_APPS
 #define ORTE_PROC_FLAG_ALIVE PRTE_PROC_FLAG_ALIVE
+#define ORTE_PROC_FLAG_LOCAL PRTE_PROC_FLAG_LOCAL
+#define ORTE_PROC_STATE_ABORTED_BY_SIG PRTE_PROC_STATE_ABORTED_BY_SIG
 #define ORTE_PROC_STATE_COMM_FAILED PRTE_PROC_STATE_COMM_FAILED
 #define ORTE_PROC_STATE_ERROR PRTE_PROC_STATE_ERROR
 #define ORTE_PROC_STATE_FAILED_TO_CONNECT PRTE_PROC_STATE_FAILED_TO_CONNECT

@@ -145,10 +145,10 @@ static void register_rest(rustbtl_config_t *c)
          "pause gets much shorter, and memory that was only partly used takes up to 2 MiB for each "
          "such part.");
     flag("record_clock", &record_clock, &c->record_clock, 4,
-         "Where processes can go back alone: what MPI_Wtime gives is recorded, and given again to a "
-         "process that is started again, so that programs that decide by the time can be protected. "
-         "Messages to other sets that follow a call of MPI_Wtime wait until it is stored. Off: a "
-         "program that only measures with MPI_Wtime waits for nothing.");
+         "Where processes can go back alone: what MPI_Wtime gives is recorded, and given again to "
+         "a process that is started again, so that programs that decide by the time can be "
+         "protected. Messages to other sets that follow a call of MPI_Wtime wait until it is "
+         "stored. Off: a program that only measures with MPI_Wtime waits for nothing.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     number("spin", &c->spin, 5,

@@ -2,9 +2,9 @@
 //! started for ranks of lost nodes. Their sets go back, and another guardian of the same node, if
 //! there is one, takes them up. Part of [`Job`]: no I/O.
 //!
-//! mpirun has the news from the node's daemon, and waits for an answer: go on without it (`let`), or
-//! do what it does without us (`stock`): guardians also end by signals because their programs have,
-//! for good. A node without any guardian that its daemon has started is not gone on with.
+//! mpirun has the news from the node's daemon, and waits for an answer: go on without it (`let`),
+//! or do what it does without us (`stock`): guardians also end by signals because their programs
+//! have, for good. A node without any guardian that its daemon has started is not gone on with.
 
 use super::job::{Effect, Job, Rank};
 use rustbtl_fragments::ids::{PeerId, SetId};
