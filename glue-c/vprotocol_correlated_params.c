@@ -90,9 +90,9 @@ static void register_log(rustbtl_config_t *c)
          "MPI_ERR_NO_MEM.");
     bytes("log_ready", &c->log_ready, 5,
           "Memory in bytes of the payload log whose pages are made in MPI_Init (suffixes k, m, g; "
-          "within log_budget). Pages that are made when they are needed make long messages to other "
-          "nodes slower until the log is first trimmed; memory that was trimmed is used again. 0: "
-          "none.");
+          "within log_budget). Pages that are made when they are needed make long messages to "
+          "other nodes slower until the log is first trimmed; memory that was trimmed is used "
+          "again. 0: none.");
     bytes("log_segment_max", &c->log_segment_max, 9,
           "Largest piece of memory that the payload log takes at a time (a power of two).");
 }

@@ -152,7 +152,8 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (argc < 4 || size < 2) {
         if (0 == me)
-            fprintf(stderr, "usage: p2p latency|any|stream|bandwidth|rate SIZES REPEATS [multiple]\n");
+            fprintf(stderr, "usage: p2p latency|any|stream|bandwidth|rate SIZES REPEATS "
+                            "[multiple]\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     enum kind kind = find_kind(argv[1]);

@@ -51,6 +51,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a stranger may take to prove that it belongs to the job.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
+/// After determinants the coordinator does not sleep at once: ranks wait for its answers, and to be
+/// woken takes longer than all of the rest. Others get the processor when they want it.
+const AWAKE: Duration = Duration::from_micros(60);
 /// Strangers at a time; further ones wait in the kernel's queue.
 const STRANGERS_MAX: usize = 64;
 /// Silence of an agent after which a word is said about it.
@@ -242,6 +245,7 @@ impl Coordinator {
 
     fn serve(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<()> {
         let mut beat_at = Instant::now();
+        let mut awake_until = beat_at;
         // What came with the setup is not to be seen on the pipe.
         if !input.buffer().is_empty() {
             self.hear_mpirun(input)?;
@@ -262,7 +266,12 @@ impl Coordinator {
             let direct = self.direct.polled();
             let direct: Vec<(u64, usize)> =
                 direct.map(|(id, fd, write)| (id, poll.add(fd, write))).collect();
-            poll.wait(Some(self.deadline(beat_at)))?;
+            let now = Instant::now();
+            let awake = awake_until > now;
+            poll.wait(Some(if awake { now } else { self.deadline(beat_at) }))?;
+            if awake {
+                std::thread::yield_now();
+            }
 
             if poll.is_ready(mpirun) && !self.hear_mpirun(input)? {
                 return Ok(());
@@ -270,6 +279,7 @@ impl Coordinator {
             for (id, place) in direct {
                 if poll.is_ready(place) {
                     self.hear_direct(id);
+                    awake_until = Instant::now() + AWAKE;
                 }
             }
             for (id, place) in agents {

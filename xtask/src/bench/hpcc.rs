@@ -19,7 +19,8 @@ fn input(quick: bool) -> String {
     )
 }
 
-/// Runs all of HPCC (it cannot run in part), verifies it, and takes its time and those of two parts.
+/// Runs all of HPCC (it cannot run in part), verifies it, and takes its time and that of two
+/// parts.
 pub fn measure(bench: &Bench, experiment: &Experiment, side: &Side) -> Result<Vec<Value>> {
     let folder = bench.scratch.join("hpcc");
     let _ = fs::remove_dir_all(&folder);
