@@ -2,12 +2,12 @@
 //! given again to a process that was restored (docs/adr/0010).
 //!
 //! MPI_Wtime is no function of a PML. So the entries in the global offset tables of the program and
-//! its libraries are changed: they call [`wtime`], which calls Open MPI's. Only the thread that has
+//! its libraries are changed: they call `wtime`, which calls Open MPI's. Only the thread that has
 //! called MPI_Init is heard: its calls have an order, those of other threads have none.
 //!
 //! A time is not shipped when it is read, but with the next thing that the process does or asks: a
 //! program that reads the clock in a loop makes no system call for it. And no more than
-//! [`TIMES_PER_SECOND`] different times are given over long; between them the clock stands still,
+//! `TIMES_PER_SECOND` different times are given over long; between them the clock stands still,
 //! which is a question that found nothing (`Determinant::Nothing`): runs of them are one record.
 //!
 //! Not reached: objects that are loaded between two lines, until the next one; a function whose
