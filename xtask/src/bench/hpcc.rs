@@ -1,4 +1,4 @@
-//! HPCC's HPL and PTRANS: the time of the largest problem of each.
+//! HPCC: the time of HPL's largest problem, and the best rate of PTRANS.
 
 use std::fs;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};
 
 /// `hpccinf.txt`. PTRANS' own matrix (half the size of HPL's) is done within a millisecond, so it
-/// gets a larger one beside it, which is what HPCC then reports.
+/// gets a larger one beside it; HPCC reports the one that was transposed at the better rate.
 fn input(quick: bool) -> String {
     let (hpl, ptrans) = if quick { (1000, 2000) } else { (2000, 4000) };
     hpcc::input(1, 2).replace("1000 Ns", &format!("{hpl} Ns")).replace(
@@ -19,8 +19,8 @@ fn input(quick: bool) -> String {
     )
 }
 
-/// Runs all of HPCC (it cannot run in part), verifies it, and takes its time and that of two
-/// parts.
+/// Runs all of HPCC (it cannot run in part), verifies it, and takes its time and the
+/// figures of two parts.
 pub fn measure(bench: &Bench, experiment: &Experiment, side: &Side) -> Result<Vec<Value>> {
     let folder = bench.scratch.join("hpcc");
     let _ = fs::remove_dir_all(&folder);
@@ -32,8 +32,9 @@ pub fn measure(bench: &Bench, experiment: &Experiment, side: &Side) -> Result<Ve
     let all = start.elapsed().as_secs_f64();
     let results = Results::read(&folder.join("hpccoutf.txt"))?;
     let mut values = vec![Value { metric: "whole job".into(), size: 0, value: all }];
-    for (metric, name) in [("HPL", "HPL_time"), ("PTRANS", "PTRANS_time")] {
-        let value = results.number(name);
+    // The time of PTRANS is that of the size with the best rate, whichever that was.
+    for (metric, name, unit) in [("HPL", "HPL_time", 1.0), ("PTRANS", "PTRANS_GBs", 1000.0)] {
+        let value = unit * results.number(name);
         if value <= 0.0 {
             fail!("hpccoutf.txt has no {name}");
         }

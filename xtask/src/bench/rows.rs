@@ -239,14 +239,14 @@ fn programs() -> Vec<Row> {
     {
         rows.push(crowd.labelled(metric, size, Goal::AtMost(1.0)));
     }
-    for (title, experiment, most) in [
-        ("HPCC, 2 ranks on one node, time", "hpcc-1-node", 1.0),
-        ("HPCC, 2 nodes of one rank, time", "hpcc-2-nodes", 1.03),
+    for (title, experiment, most, least) in [
+        ("HPCC, 2 ranks on one node, time and rate", "hpcc-1-node", 1.0, 1.0),
+        ("HPCC, 2 nodes of one rank, time and rate", "hpcc-2-nodes", 1.03, 0.97),
     ] {
-        for metric in ["HPL", "PTRANS"] {
-            let hpcc = section(title, experiment, Unit::Seconds);
-            rows.push(hpcc.labelled(metric, 0, Goal::AtMost(most)));
-        }
+        let hpl = section(title, experiment, Unit::Seconds);
+        rows.push(hpl.labelled("HPL", 0, Goal::AtMost(most)));
+        let ptrans = section(title, experiment, Unit::MBs);
+        rows.push(ptrans.labelled("PTRANS", 0, Goal::AtLeast(least)));
     }
     rows.extend(everything_on());
     rows
@@ -255,12 +255,13 @@ fn programs() -> Vec<Row> {
 /// The plain command: lines, copies, records.
 fn everything_on() -> Vec<Row> {
     const SIDES: (&str, &str, &str) = ("everything on / stock", "plain", "stock");
-    const HPCC: &str = "HPCC, 2 nodes of one rank, everything on, time";
+    const HPCC: &str = "HPCC, 2 nodes of one rank, everything on, time and rate";
     const ANY: &str = "ANY_SOURCE between nodes, everything on, half round trip";
     let hpcc = against(HPCC, "hpcc-2-nodes", Unit::Seconds, SIDES);
+    let rate = against(HPCC, "hpcc-2-nodes", Unit::MBs, SIDES);
     let mut rows = vec![
         hpcc.labelled("HPL", 0, Goal::AtMost(1.03)),
-        hpcc.labelled("PTRANS", 0, Goal::AtMost(1.03)),
+        rate.labelled("PTRANS", 0, Goal::AtLeast(0.97)),
         hpcc.labelled("whole job", 0, Goal::Shown),
     ];
     rows.extend(against(ANY, "any-source", Unit::Us, SIDES).rows(
