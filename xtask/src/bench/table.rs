@@ -17,6 +17,8 @@ fn what(line: &Line) -> String {
     let size = match row.unit {
         Unit::Ns => format!("{} messages", row.size),
         Unit::Seconds => String::new(),
+        // Of a whole program.
+        _ if row.size == 0 && !row.label.is_empty() => String::new(),
         _ => judge::size(row.size),
     };
     [row.label, &size].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
