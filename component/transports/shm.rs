@@ -88,7 +88,7 @@ pub struct Shm {
     burst: u32,
     /// A frame came since the last one was sent: the next one may be an answer.
     heard: bool,
-    /// Frames taken since one was sent or the rings were found empty.
+    /// Frames taken since one was sent or a stream of them was caught up with.
     row: u32,
     bell: u64,
     /// By local index, myself included.
@@ -454,6 +454,7 @@ impl Transport for Shm {
     #[inline]
     fn send(&mut self, to: PeerId, header: &[u8], payload: Payload<'_>, taken: usize) -> Sent {
         debug_assert_eq!(taken, 0, "shm takes all or nothing");
+        self.row = 0;
         let Some(slot) = self.slot(to) else { return Sent::Down };
         let first = self.outgoing[slot].link != Link::Announced;
         if first && !self.open(slot) {

@@ -1,6 +1,6 @@
 //! The seeds really meet what they are for.
 
-use rustbtl_sim::lines::{LineReport, PHASES};
+use rustbtl_sim::lines::PHASES;
 use rustbtl_sim::options::{Options, Tier};
 use rustbtl_sim::run::run;
 
@@ -42,25 +42,16 @@ fn seeds_of_lines_meet_what_they_are_for() {
         let lines = run(&Options::of(Tier::Lines, seed)).lines;
         (0..2).for_each(|at| complete[at] += lines.complete[at]);
         (0..8).for_each(|at| aborted_in[at] += lines.aborted_in[at]);
-        let LineReport {
-            restarts,
-            held_frames,
-            flushes,
-            entered_late,
-            trimmed,
-            open_sends,
-            counted,
-            ..
-        } = lines;
+        let [counted, counted_open] = lines.counted;
         for (total, count) in other.iter_mut().zip([
-            restarts,
-            held_frames,
-            flushes,
-            entered_late,
-            trimmed,
-            open_sends,
-            counted[0],
-            counted[1],
+            lines.restarts,
+            lines.held_frames,
+            lines.flushes,
+            lines.entered_late,
+            lines.trimmed,
+            lines.open_sends,
+            counted,
+            counted_open,
         ]) {
             *total += count;
         }

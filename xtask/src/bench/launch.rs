@@ -114,12 +114,7 @@ impl Bench {
             (Program::Instructions, _) => callgrind::measure(self, side),
             (Program::Own(_, arguments), Kind::Ucx) => ucx::measure(self, experiment, arguments),
             (Program::Own(..), Kind::Bare) if experiment.shape.0 > 1 => {
-                let program = self.program("wire").display().to_string();
-                let mut words = vec![program];
-                words.extend(experiment.bare.iter().map(ToString::to_string));
-                words.push(self.repeats.to_string());
-                let text = self.job(experiment.shape, &STOCK, &words, &self.scratch, &[])?;
-                Ok(measured::understand(&text))
+                self.own_job(experiment, &STOCK, "wire", experiment.bare)
             }
             (Program::Own(..), Kind::Bare) => {
                 let mut floor = Command::new(self.program("floor"));
@@ -127,17 +122,27 @@ impl Bench {
                 Ok(measured::understand(&run::output(&mut floor)?))
             }
             (Program::Own(program, arguments), _) => {
-                let program = self.program(program).display().to_string();
-                let mut words = vec![program];
-                words.extend(arguments.iter().map(ToString::to_string));
-                words.push(self.repeats.to_string());
-                if side.threads {
-                    words.push("multiple".into());
-                }
-                let text = self.job(experiment.shape, side, &words, &self.scratch, &[])?;
-                Ok(measured::understand(&text))
+                self.own_job(experiment, side, program, arguments)
             }
         }
+    }
+
+    /// Runs a program of tests/bench over MPI.
+    fn own_job(
+        &self,
+        experiment: &Experiment,
+        side: &Side,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<Vec<Value>> {
+        let mut words = vec![self.program(program).display().to_string()];
+        words.extend(arguments.iter().map(ToString::to_string));
+        words.push(self.repeats.to_string());
+        if side.threads {
+            words.push("multiple".into());
+        }
+        let text = self.job(experiment.shape, side, &words, &self.scratch, &[])?;
+        Ok(measured::understand(&text))
     }
 
     /// Runs an MPI job on emulated nodes; gives its output.
