@@ -34,8 +34,11 @@ pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
+/// Tests: folder with the points of a line at which guardians wait (`guardian/hold.rs`).
+pub const HOLD: &str = "RUSTBTL_HOLD";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 11] = [
+pub const ALL: [&str; 12] = [
+    HOLD,
     PRINTED,
     JOB,
     SECRET,

@@ -1,5 +1,6 @@
 //! Images of ranks: who writes and restores them is behind a trait, when and where is decided here.
 
+use super::hold;
 use super::positions::Mark;
 use crate::local;
 use crate::os::{self, Pid};
@@ -115,6 +116,7 @@ impl Job {
     /// Write it under a temporary name, give it its name, make both durable. The frozen child is
     /// gone afterwards, however it went.
     pub fn run(&self, store: &dyn ImageStore) -> Result<(Written, u64), String> {
+        hold::at(hold::IMAGE, self.rank);
         let start = Instant::now();
         let done = self.write(store);
         if let Some(child) = &self.child {

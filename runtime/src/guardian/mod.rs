@@ -5,6 +5,7 @@
 //! 2. Whatever goes wrong with agent or coordinator, the program runs on.
 //! 3. It outlives neither its program nor its orted, and its program does not outlive it.
 
+mod hold;
 pub mod images;
 pub mod output;
 pub mod positions;
@@ -453,6 +454,9 @@ impl Guardian {
                 // Cards are sent when every rank of the job is restored and has said so.
                 if matches!(message, ToRank::Cards { .. }) {
                     self.store.tidy();
+                }
+                if matches!(message, ToRank::Begin { .. }) {
+                    hold::at(hold::BEGIN, mine);
                 }
                 self.rank.order(message);
             }

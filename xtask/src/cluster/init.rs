@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::disk::Disk;
 use super::faults::{Fault, Faults};
+use super::held::Held;
 use super::mpirun::Job;
 use super::nodes::Node;
 use super::options::Options;
@@ -106,6 +107,7 @@ struct Events<'a> {
     mpirun: libc::pid_t,
     timeline: Timeline,
     faults: Faults,
+    held: Option<Held>,
     start: Instant,
     /// Commands that take a line.
     commands: Vec<libc::pid_t>,
@@ -121,21 +123,36 @@ impl<'a> Events<'a> {
     fn new(job: &'a Job<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
         let mut timeline = job.options.timeline();
         let faults = Faults::new(job.options.faults());
-        if faults.any() {
+        let held = Held::new(job.options, job.stage);
+        if faults.any() || held.is_some() {
             timeline.add(LOOK_EVERY, Event::Look);
         }
         let (commands, start) = (Vec::new(), Instant::now());
-        Self { job, nodes, mpirun, timeline, faults, start, commands, asked: 0, over: 0, lines: 0 }
+        let (asked, over, lines) = (0, 0, 0);
+        Self { job, nodes, mpirun, timeline, faults, held, start, commands, asked, over, lines }
     }
 
     /// Finds out what breaks when.
-    fn look(&mut self) {
+    fn look(&mut self) -> Result<()> {
         for (after, fault) in self.faults.look(self.job.options.ranks()) {
             self.timeline.add(after, Event::Break(fault));
         }
-        if self.faults.any() {
+        if let Some(held) = &mut self.held
+            && let Some(done) = held.look()?
+        {
+            eprintln!("xtask: cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+            self.held = None;
+        }
+        if self.faults.any() || self.held.is_some() {
             self.timeline.add(LOOK_EVERY, Event::Look);
         }
+        Ok(())
+    }
+
+    /// Is there a job, and has it come as far as was wanted?
+    fn may_ask(&self) -> bool {
+        let awaited = self.job.options.checkpoint_when.as_ref();
+        self.job.stage.has_job() && awaited.is_none_or(|file| file.exists())
     }
 
     fn strike(&mut self, fault: Fault) -> Result<()> {
@@ -149,7 +166,7 @@ impl<'a> Events<'a> {
     fn happen(&mut self) -> Result<bool> {
         match self.timeline.due() {
             // Before there is a job there is nobody to ask; and one line comes after the other.
-            Some(Event::Checkpoint) if !self.job.stage.has_job() || !self.commands.is_empty() => {
+            Some(Event::Checkpoint) if !self.may_ask() || !self.commands.is_empty() => {
                 self.timeline.add(JOB_PATIENCE, Event::Checkpoint);
             }
             Some(event @ Event::Signal(_))
@@ -159,8 +176,13 @@ impl<'a> Events<'a> {
             }
             Some(Event::Signal(number)) => sys::kill(self.mpirun, number),
             Some(Event::Checkpoint) => {
-                self.commands.push(self.job.start(&self.job.checkpoint())?);
                 self.asked += 1;
+                if let Some(held) =
+                    self.held.as_mut().filter(|_| self.asked == self.job.options.lines())
+                {
+                    held.begin()?;
+                }
+                self.commands.push(self.job.start(&self.job.checkpoint())?);
                 for (after, event) in self.job.options.after_order(self.asked) {
                     self.timeline.add(after, event);
                 }
@@ -169,7 +191,7 @@ impl<'a> Events<'a> {
                 eprintln!("xtask: cluster: --kill: there is no {who:?}");
             }
             Some(Event::Kill(_)) => (),
-            Some(Event::Look) => self.look(),
+            Some(Event::Look) => self.look()?,
             Some(Event::Break(fault)) => self.strike(fault)?,
             Some(Event::KillAll) => return Ok(true),
             None => (),

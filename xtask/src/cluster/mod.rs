@@ -9,6 +9,7 @@
 mod disk;
 mod environment;
 mod faults;
+mod held;
 mod init;
 mod mpirun;
 mod network;

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::nodes::{self, Node};
 use super::options::Options;
 use super::stage::Stage;
-use super::{environment, network};
+use super::{environment, held, network};
 use crate::error::{Context, Result};
 use crate::{paths, sys};
 
@@ -117,6 +117,9 @@ fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsSt
     for (name, _) in options.environment() {
         line.extend(["-x".into(), name.into()]);
     }
+    if options.kill_in_line().is_some() {
+        line.extend(["-x".into(), held::VARIABLE.into()]);
+    }
     line
 }
 
@@ -183,6 +186,9 @@ impl Job<'_> {
         // Jobs of other clusters are none of its business.
         command.env("RUSTBTL_JOBS", self.stage.run_time());
         command.env("PWD", &folder).envs(self.options.environment());
+        if self.options.kill_in_line().is_some() {
+            command.env(held::VARIABLE, self.stage.held());
+        }
         let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
         let namespaces = self.node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;
         let prepare = move || {

@@ -1,14 +1,16 @@
 //! What can be asked of `cargo xtask cluster`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::faults::{AfterCopies, AfterLine, Fault, Moment, Timed};
+use super::held::Point;
 use super::timeline::{Event, Timeline};
+use super::victim::Victim;
 use crate::error::{Result, fail, failure};
 
 /// Most nodes that one cluster can have (one /24 of addresses).
@@ -54,10 +56,18 @@ pub struct Options {
     /// several times; one that is due before the last has ended waits for that)
     #[arg(long, value_name = "SECS")]
     checkpoint_at: Vec<f64>,
+    /// No line before FILE is there
+    #[arg(long, value_name = "FILE", requires = "checkpoint_at")]
+    pub checkpoint_when: Option<PathBuf>,
     /// Kill a process at this time: mpirun, coordinator, agent (of some node), rank:N, guardian:N.
     /// L+SECS: so long after the L-th line of --checkpoint-at was asked for
     #[arg(long, num_args = 2, value_names = ["WHO", "SECS"])]
     kill: Vec<String>,
+    /// Kill a process at this point of the last line of --checkpoint-at, which waits there for it:
+    /// silence (all but the last rank have begun), images (all but its image are stored),
+    /// manifest (all are stored, the coordinator stands still)
+    #[arg(long, num_args = 2, value_names = ["WHO", "POINT"], requires = "checkpoint_at")]
+    kill_in_line: Option<Vec<String>>,
     /// Send mpirun a signal, by its number, at this time
     #[arg(long, num_args = 2, value_names = ["NUMBER", "SECS"])]
     signal: Vec<String>,
@@ -141,6 +151,7 @@ impl Options {
         self.kills()?;
         self.kills_after_all()?;
         self.signals()?;
+        self.interruption()?;
         for (_, fault) in self.faults() {
             match fault {
                 Fault::KillNode(node) | Fault::CutNode(node) if node >= self.all_nodes() => {
@@ -199,6 +210,26 @@ impl Options {
             kill(&pair[0], after).map(|(after, event)| (line, after, event))
         };
         self.kill.chunks_exact(2).map(one).collect()
+    }
+
+    /// Who is killed at which point of the last line.
+    pub fn kill_in_line(&self) -> Option<(Victim, Point)> {
+        self.interruption().unwrap_or_default()
+    }
+
+    fn interruption(&self) -> Result<Option<(Victim, Point)>> {
+        let Some([who, point]) = self.kill_in_line.as_deref() else { return Ok(None) };
+        let failed = |why| failure!("--kill-in-line {who} {point}: {why}");
+        let (victim, point) = (who.parse().map_err(failed)?, point.parse().map_err(failed)?);
+        if self.lines_folder().is_none() {
+            return Err(failed("set vprotocol_correlated_dir to a folder".into()));
+        }
+        Ok(Some((victim, point)))
+    }
+
+    /// Where the job keeps its lines, if that is said.
+    pub fn lines_folder(&self) -> Option<&Path> {
+        self.mca().find(|(key, _)| *key == "vprotocol_correlated_dir").map(|(_, dir)| dir.as_ref())
     }
 
     /// Who is killed when all lines are complete, and how long after that.

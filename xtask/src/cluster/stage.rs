@@ -39,7 +39,7 @@ impl Stage {
         )?;
         let stage = Stage { folder: folder.join("rustbtl") };
         mount_tmpfs(&folder, "mode=755")?;
-        for sub in [stage.reports(), stage.node_tmp(), stage.run_time()] {
+        for sub in [stage.reports(), stage.node_tmp(), stage.run_time(), stage.held()] {
             fs::create_dir_all(&sub).context(|| sub.display().to_string())?;
         }
         let private = fs::Permissions::from_mode(0o700);
@@ -68,6 +68,11 @@ impl Stage {
     /// A folder that all nodes share: what ranks write about themselves.
     pub fn reports(&self) -> PathBuf {
         self.folder.join("report")
+    }
+
+    /// A folder that all nodes share: where guardians are to wait.
+    pub fn held(&self) -> PathBuf {
+        self.folder.join("held")
     }
 
     /// The hostfile for mpirun.

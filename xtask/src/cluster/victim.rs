@@ -39,6 +39,11 @@ impl FromStr for Victim {
 impl Victim {
     /// Sends it SIGKILL; false if there is no such process (any more).
     pub fn kill(self) -> bool {
+        self.signal(libc::SIGKILL)
+    }
+
+    /// Sends it this signal; false if there is no such process (any more).
+    pub fn signal(self, number: libc::c_int) -> bool {
         let pid = match self {
             Victim::Mpirun => find(|pid| is(pid, "mpirun", "") || is(pid, "prterun", "")),
             Victim::Coordinator => find(|pid| is(pid, "rustbtl", "coordinator")),
@@ -50,7 +55,7 @@ impl Victim {
             }
         };
         if let Some(pid) = pid {
-            sys::kill(pid, libc::SIGKILL);
+            sys::kill(pid, number);
         }
         pid.is_some()
     }

@@ -4,12 +4,14 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::job::{Job, Outcome};
 use super::lives::{self, RING, Shape};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, failure};
+use crate::run;
 
 /// Where all of this runs.
 const SHAPE: Shape = (2, 2);
@@ -17,39 +19,71 @@ const SHAPE: Shape = (2, 2);
 /// the machine is.
 const ITERATIONS: u64 = 2000;
 const GATE: u64 = ITERATIONS / 2;
-/// When the first line is asked for, and the second, in seconds; it waits for the first.
-const LINES_AT: [&str; 2] = ["0.3", "0.6"];
-/// When a line is asked for that a new agent takes part in.
-const NEW_AGENT_AT: &str = "4";
-/// When somebody dies, in seconds after the second line was asked for: while ranks fall silent,
-/// while images are written, when they are about to be complete.
+/// When lines are asked for: when there is a job, one after the other.
+const ONE_LINE: [&str; 1] = ["0"];
+const TWO_LINES: [&str; 2] = ["0", "0"];
+/// Points at which the second line waits for a death. At each of them the rank that dies is another
+/// one: of the set that falls silent; whose image is stored; whose image is the last.
+const POINTS: [(&str, &str); 3] =
+    [("silence", "rank:2"), ("images", "rank:1"), ("manifest", "rank:3")];
+/// When somebody dies by the clock, in seconds after the second line was asked for: while ranks
+/// fall silent, while images are written, when they are about to be complete.
 const DELAYS: [&str; 3] = ["2+0.02", "2+0.12", "2+0.3"];
 
-/// Runs the tier.
-pub fn run(summary: &mut Summary) {
+/// What an undisturbed run has shown.
+struct Known {
+    answer: String,
+    /// Of the images of its line.
+    bytes: u64,
+}
+
+/// Runs the tier; with moments by the clock, too, if that is wanted.
+pub fn run(summary: &mut Summary, by_the_clock: bool) {
     summary.tier("lines: faults while one is taken");
-    let mut answer = String::new();
+    let mut known = Known { answer: String::new(), bytes: 0 };
     let ready = summary.check("line faults: an undisturbed run", || {
-        let scratch = Scratch::new("faults")?;
-        lives::open_gate(&scratch, ITERATIONS)?;
-        answer = lives::hash(&RING.job(SHAPE, ITERATIONS, &scratch)?.run()?)?;
+        known = undisturbed()?;
         Ok(())
     });
     if !ready {
         return;
     }
-    for delay in DELAYS {
-        let after = format!("{} s after the order", &delay[2..]);
-        summary
-            .check(&format!("line faults: rank killed {after}"), || dies(&answer, "rank:1", delay));
-        summary.check(&format!("line faults: mpirun killed {after}"), || {
-            dies(&answer, "mpirun", delay)
+    let Known { answer, bytes } = known;
+    for (point, rank) in POINTS {
+        summary.check(&format!("line faults: a rank dies at its {point}"), || {
+            dies(&answer, &["--kill-in-line", rank, point])
         });
-        summary.check(&format!("line faults: agent killed {after}"), || goes_on(&answer, delay));
+        summary.check(&format!("line faults: mpirun dies at its {point}"), || {
+            dies(&answer, &["--kill-in-line", "mpirun", point])
+        });
+        summary.check(&format!("line faults: an agent dies at its {point}"), || {
+            goes_on(&answer, &["--kill-in-line", "agent", point])
+        });
     }
-    summary.check("line faults: the disk is full", || full_disk(&answer));
+    summary.check("line faults: the coordinator dies at its manifest", || alone(&answer));
+    summary.check("line faults: the disk is full", || full_disk(&answer, bytes));
     summary.check("line faults: damaged images are refused", || damaged(&answer));
     summary.check("line faults: a folder that cannot be written", unwritable);
+    for delay in DELAYS.iter().filter(|_| by_the_clock) {
+        let after = format!("{} s after the order", &delay[2..]);
+        for who in ["rank:1", "mpirun"] {
+            summary.check(&format!("line faults: {who} killed {after}"), || {
+                dies(&answer, &["--kill", who, delay])
+            });
+        }
+        summary.check(&format!("line faults: agent killed {after}"), || {
+            goes_on(&answer, &["--kill", "agent", delay])
+        });
+    }
+}
+
+/// Its answer, and how much its images take.
+fn undisturbed() -> Result<Known> {
+    let case = Case::new()?;
+    let outcome = case.ends_after(case.lines_at(&ONE_LINE)).run()?;
+    outcome.must(complete(&outcome) == 1, "a line should be complete")?;
+    let bytes = lives::images(&case.lines)?.iter().map(|image| size(image)).sum::<Result<u64>>()?;
+    Ok(Known { answer: lives::hash(&outcome)?, bytes })
 }
 
 /// A test's folders and its job.
@@ -84,6 +118,18 @@ impl Case {
         job.with(&["--write-after", &gate, &ITERATIONS.to_string()])
     }
 
+    /// Lines that look whole.
+    fn manifests(&self) -> Result<usize> {
+        let mut find = Command::new("find");
+        let listed = run::output(find.arg(&self.lines).args(["-name", "manifest.json"]))?;
+        Ok(listed.lines().count())
+    }
+
+    /// Is it sure that a line in which somebody dies like this is not complete?
+    fn must_be_torn(&self, how: &[&str]) -> bool {
+        how[0] == "--kill-in-line" && how[2] != "manifest"
+    }
+
     /// Every line that looks whole is whole, and the job goes on from the last one.
     fn restarts(&self, answer: &str) -> Result<()> {
         lives::verify(&self.lines)?;
@@ -97,40 +143,61 @@ fn complete(outcome: &Outcome) -> usize {
     outcome.stdout.matches("is complete").count()
 }
 
+/// Somebody was killed, and where that can be known, at the point where it should be.
+fn must_be_hit(outcome: &Outcome, how: &[&str]) -> Result<()> {
+    outcome.must(!outcome.stderr.contains("there is no "), "nobody was killed")?;
+    let held = how[0] != "--kill-in-line" || outcome.stderr.contains(" of the last line)");
+    outcome.must(held, "the line did not come to this point")
+}
+
 /// The job ends with it, as stock jobs do.
-fn dies(answer: &str, who: &str, delay: &str) -> Result<()> {
+fn dies(answer: &str, how: &[&str]) -> Result<()> {
     let case = Case::new()?;
-    let outcome = case.lines_at(&LINES_AT).with(&["--kill", who, delay]).run()?;
-    outcome.must(!outcome.stderr.contains("there is no"), "nobody was killed")?;
+    let outcome = case.lines_at(&TWO_LINES).with(how).run()?;
+    must_be_hit(&outcome, how)?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
-    outcome.must(complete(&outcome) >= 1, "the first line should be complete")?;
+    // Who kills mpirun has its shell's word for it.
+    let told = how[1] == "mpirun" || outcome.stderr.contains("signal 9");
+    outcome.must(told, "it should say who has died of what")?;
+    let whole = complete(&outcome);
+    let most = if case.must_be_torn(how) { 1 } else { 2 };
+    outcome.must((1..=most).contains(&whole), "the first line should be complete")?;
+    outcome.must(case.manifests()? <= most, "the second line looks whole")?;
     case.restarts(answer)
 }
 
-/// The agent is replaced, the job goes on, and later lines are taken.
-fn goes_on(answer: &str, delay: &str) -> Result<()> {
+/// The agent is replaced, the job goes on, and the line is taken after all.
+fn goes_on(answer: &str, how: &[&str]) -> Result<()> {
     let case = Case::new()?;
-    let job = case.lines_at(&[LINES_AT[0], LINES_AT[1], NEW_AGENT_AT]);
-    let outcome = case.ends_after(job.with(&["--kill", "agent", delay])).run()?;
-    outcome.must(!outcome.stderr.contains("there is no"), "nobody was killed")?;
+    let outcome = case.ends_after(case.lines_at(&TWO_LINES).with(how)).run()?;
+    must_be_hit(&outcome, how)?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
-    outcome.must(complete(&outcome) >= 2, "a line with the new agent should be complete")?;
+    outcome.must(complete(&outcome) == 2, "a line with the new agent should be complete")?;
     lives::none_unfinished_but(&[], &case.lines)?;
     case.restarts(answer)
 }
 
-/// The second line does not fit: it fails with a message; the job and the first line do not.
-fn full_disk(answer: &str) -> Result<()> {
+/// All images are there, and nobody is left to say that they are a line: it is none. The job goes
+/// on.
+fn alone(answer: &str) -> Result<()> {
     let case = Case::new()?;
-    case.lines_at(&LINES_AT[..1]).with(&["--kill-all-after", "0.1"]).run()?;
-    let bytes = lives::images(&case.lines)?.iter().map(|image| size(image)).sum::<Result<u64>>()?;
-    // Its folders have the same names.
-    drop(case);
+    let how = ["--kill-in-line", "coordinator", "manifest"];
+    let outcome = case.ends_after(case.lines_at(&TWO_LINES).with(&how)).run()?;
+    must_be_hit(&outcome, &how)?;
+    RING.must_answer(&outcome, &case.scratch, answer)?;
+    outcome.must(complete(&outcome) == 1, "there should be one complete line")?;
+    outcome.must(case.manifests()? == 1, "the second line looks whole")?;
+    case.restarts(answer)
+}
+
+/// The second line does not fit: it fails with a message; the job and the first line do not.
+fn full_disk(answer: &str, bytes: u64) -> Result<()> {
     let case = Case::new()?;
     let disk = ["--disk", &case.lines.display().to_string(), &format!("{}k", bytes * 3 / 2048)];
-    let outcome = case.ends_after(case.lines_at(&LINES_AT)).with(&disk).run()?;
+    let outcome = case.ends_after(case.lines_at(&TWO_LINES)).with(&disk).run()?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) == 1, "one line should be complete")?;
+    outcome.must(case.manifests()? == 1, "the second line looks whole")?;
     let said = outcome.stderr.contains("No space left on device");
     outcome.must(said, "it should say that the disk is full")?;
     lives::none_unfinished_but(&[], &case.lines)?;
@@ -144,7 +211,7 @@ fn size(file: &Path) -> Result<u64> {
 /// Refused with the reason, before any process is started.
 fn damaged(answer: &str) -> Result<()> {
     let case = Case::new()?;
-    case.lines_at(&LINES_AT[..1]).with(&["--kill-all-after", "0.1"]).run()?;
+    case.lines_at(&ONE_LINE).with(&["--kill-all-after", "0"]).run()?;
     let images = lives::images(&case.lines)?;
     let image = images.last().ok_or_else(|| failure!("there are no images"))?;
     let shown = || image.display().to_string();

@@ -3,13 +3,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use super::job::Job;
-use super::lives::{self, FILES, FORTRAN, OPENMP, PYTHON, Program, RING, SHARED_WINDOW, Shape};
+use super::lives::{
+    self, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Program, QR, RING, SHARED_WINDOW, Shape,
+};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::{Context, Result, fail};
+use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 
 /// What runs, where it starts, and where it is started again.
@@ -22,6 +25,10 @@ const CASES: [(Program, Shape, &[Shape]); 6] = [
     (SHARED_WINDOW, (2, 2), &[(2, 2)]),
 ];
 
+/// Programs that others have written, and the message of rank 0 before which they wait for their
+/// line: QR sends and receives 3,483 of them, HPCC some 8,800.
+const UNCHANGED: [(Program, Shape, u32); 2] = [(QR, (2, 2), 1700), (HPCC, (2, 1), 4000)];
+
 /// Runs them all.
 pub fn run(summary: &mut Summary) {
     summary.tier("lines: checkpoint, kill -9 of everything, restart");
@@ -31,6 +38,10 @@ pub fn run(summary: &mut Summary) {
     }
     summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
     summary.check("ring with a hash: images that build on older ones", increments);
+    for (program, shape, call) in &UNCHANGED {
+        let title = format!("{}, unchanged: {} × {}", program.name, shape.0, shape.1);
+        summary.check(&title, || unchanged(program, *shape, *call));
+    }
     for source in ["asks.c", "asks_fortran.f90", "asks_python.py"] {
         let title = format!("a program that asks for its line: {source}, 2 × 2");
         summary.check(&title, || asks(source));
@@ -51,6 +62,24 @@ fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
         program.must_answer(&outcome, &scratch, &known.answer)?;
     }
     lives::none_unfinished_but(&unfinished, &lines)
+}
+
+/// Dies in the middle, wherever it is by then; meanwhile another one runs to its end.
+fn unchanged(program: &Program, shape: Shape, call: u32) -> Result<()> {
+    let (scratch, other) = (Scratch::new("unchanged")?, Scratch::new("undisturbed")?);
+    let lines = lives::lines_folder(&scratch)?;
+    thread::scope(|scope| {
+        let known = scope.spawn(|| program.undisturbed(shape, &other));
+        let job = lives::held_at(program, shape, call, &scratch)?;
+        let job = lives::with_lines(job, &lines).with(&["--kill-all-after", "0"]);
+        let first = job.run()?;
+        first.must(first.stdout.contains("is complete"), "the line is not complete")?;
+        first.must(first.code == 137, "it should have been killed")?;
+        lives::open_gate(&scratch, lives::GATE_OPEN)?;
+        let second = lives::restart(shape, &lines, &scratch).run()?;
+        let known = known.join().map_err(|_| failure!("the undisturbed run panicked"))??;
+        program.must_answer(&second, &scratch, &known.answer)
+    })
 }
 
 /// Dies in the middle of each of its lives, the last one excepted. How far each may come is not a

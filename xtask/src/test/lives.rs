@@ -121,11 +121,16 @@ impl Program {
         let (nodes, ppn) = shape;
         let command = self.command(over, shape, iterations, scratch)?;
         let mut job = over.job(Job::new(nodes, ppn, &command));
-        job.folder = match self.what {
+        job.folder = self.folder(scratch);
+        Ok(job)
+    }
+
+    /// Where it is started.
+    fn folder(&self, scratch: &Scratch) -> PathBuf {
+        match self.what {
             What::Scalapack(_) => PathBuf::from(SCALAPACK),
             _ => scratch.0.clone(),
-        };
-        Ok(job)
+        }
     }
 
     fn command(
@@ -247,6 +252,27 @@ pub fn hash(outcome: &Outcome) -> Result<String> {
     let (first, second) = (answers.next(), answers.next());
     outcome.must(first.is_some() && second.is_none(), "it should print one line with HASH")?;
     Ok(first.unwrap_or_default().to_string())
+}
+
+/// A job of a program that knows of no gate: before the `call`-th message that rank 0 sends or
+/// receives it waits until [`gate`] is there; its first line is asked for meanwhile.
+pub fn held_at(program: &Program, shape: Shape, call: u32, scratch: &Scratch) -> Result<Job> {
+    let library = scratch.0.join("gate_calls.so");
+    let mut gcc = Command::new("mpicc");
+    gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"]);
+    gcc.arg(&library).arg(paths::root().join("tests/lines/gate_calls.c")).arg("-ldl");
+    run::check(&mut gcc)?;
+    let gate = gate(scratch).display().to_string();
+    let mut command = vec![
+        "env".to_string(),
+        format!("LD_PRELOAD={}", library.display()),
+        format!("GATE_CALLS={call}"),
+        format!("GATE={gate}"),
+    ];
+    command.extend(program.command(&Over::Component, shape, 0, scratch)?);
+    let mut job = Job::new(shape.0, shape.1, &command);
+    job.folder = program.folder(scratch);
+    Ok(job.with(&["--checkpoint-at", "0", "--checkpoint-when", &format!("{gate}.reached")]))
 }
 
 /// The options of a job that keeps its lines in this folder, and dies as a whole.

@@ -35,7 +35,7 @@ pub struct Options {
     /// Only cases of the MPI tiers whose name contains TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "fast")]
     only: Option<String>,
-    /// Also the faults while a line is taken, which take long
+    /// Also faults at moments by the clock while a line is taken
     #[arg(long, conflicts_with = "fast")]
     line_faults: bool,
     /// Only our MPI programs, as protected jobs whose lines have a directory, so that the outcomes
@@ -85,9 +85,7 @@ pub fn run(options: &Options) -> Result<()> {
             lines::run(&mut summary);
             replay::run(&mut summary);
             triggers::run(&mut summary);
-            if options.line_faults {
-                line_faults::run(&mut summary);
-            }
+            line_faults::run(&mut summary, options.line_faults);
             guardians::run(&mut summary);
             node_loss::run(&mut summary);
             local_storage::run(&mut summary);

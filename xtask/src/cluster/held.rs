@@ -1,0 +1,160 @@
+//! Who dies at a known point of a line: the line waits there for it.
+//!
+//! The guardian of the last rank is held by a file (`runtime/src/guardian/hold.rs`), and the line
+//! cannot go past it. So whatever the machine is busy with, the death is between what has happened
+//! by then and what has not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::options::Options;
+use super::stage::Stage;
+use super::victim::Victim;
+use crate::error::{Context, Result};
+
+/// The variable that tells guardians where to look for the file.
+pub const VARIABLE: &str = "RUSTBTL_HOLD";
+
+/// A point of a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Point {
+    /// All ranks but the last one have been told to begin.
+    Silence,
+    /// All images but that of the last rank are stored.
+    Images,
+    /// All are; the coordinator stands still, so there is no manifest.
+    Manifest,
+}
+
+impl FromStr for Point {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "silence" => Ok(Point::Silence),
+            "images" => Ok(Point::Images),
+            "manifest" => Ok(Point::Manifest),
+            _ => Err("choose silence, images or manifest".into()),
+        }
+    }
+}
+
+/// How far the line is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It is still to be asked for.
+    Waiting,
+    /// The last rank is held.
+    Held,
+    /// It is not any more, but the coordinator stands still.
+    Standing,
+}
+
+/// The death that is still to come.
+pub struct Held {
+    victim: Victim,
+    point: Point,
+    state: State,
+    /// While it is there, the guardian waits.
+    file: PathBuf,
+    lines: PathBuf,
+    ranks: u32,
+}
+
+impl Held {
+    /// As it was asked for.
+    pub fn new(options: &Options, stage: &Stage) -> Option<Held> {
+        let (victim, point) = options.kill_in_line()?;
+        let (lines, ranks) = (options.lines_folder()?.to_owned(), options.ranks());
+        let word = if point == Point::Silence { "begin" } else { "image" };
+        let file = stage.held().join(format!("{word}-{}", ranks - 1));
+        Some(Held { victim, point, state: State::Waiting, file, lines, ranks })
+    }
+
+    /// The line is going to be asked for.
+    pub fn begin(&mut self) -> Result<()> {
+        self.state = State::Held;
+        fs::write(&self.file, "").context(|| self.file.display().to_string())
+    }
+
+    /// Kills, if the time has come, and lets the line go on; says in words what was done.
+    pub fn look(&mut self) -> Result<Option<String>> {
+        let here = match (self.state, self.point) {
+            (State::Waiting, _) => false,
+            (State::Held, Point::Silence) => self.is_held(),
+            (State::Held, Point::Images) => self.is_held() && self.has_images(self.ranks - 1),
+            (State::Held, Point::Manifest) => {
+                // It has the pictures, or will hear of them when it goes on.
+                if self.is_held() && Victim::Coordinator.signal(libc::SIGSTOP) {
+                    self.state = State::Standing;
+                    self.let_go()?;
+                }
+                false
+            }
+            (State::Standing, _) => self.has_images(self.ranks),
+        };
+        if !here {
+            return Ok(None);
+        }
+        let killed = self.victim.kill();
+        if self.state == State::Standing {
+            Victim::Coordinator.signal(libc::SIGCONT);
+        } else {
+            self.let_go()?;
+        }
+        let (victim, point) = (self.victim, self.point);
+        let done = if killed { "killed" } else { "there is no" };
+        Ok(Some(format!("{done} {victim:?} ({point:?} of the last line)")))
+    }
+
+    fn is_held(&self) -> bool {
+        self.file.with_extension("reached").exists()
+    }
+
+    fn let_go(&self) -> Result<()> {
+        fs::remove_file(&self.file).context(|| self.file.display().to_string())
+    }
+
+    /// Are the images of the first ranks there, in a line that is not complete?
+    fn has_images(&self, ranks: u32) -> bool {
+        let incomplete = |line: &PathBuf| !line.join("manifest.json").exists();
+        let has_all =
+            |line: PathBuf| (0..ranks).all(|rank| line.join(format!("rank-{rank}.img")).exists());
+        folders(&self.lines).flat_map(|job| folders(&job)).filter(incomplete).any(has_all)
+    }
+}
+
+/// What is in a folder; nothing, if it is not there.
+fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_a_manifest_is_the_one_that_is_being_taken() {
+        let lines = std::env::temp_dir().join(format!("rustbtl-held-{}", std::process::id()));
+        let (one, two) = (lines.join("job/line-1"), lines.join("job/line-2"));
+        fs::create_dir_all(&one).unwrap();
+        fs::create_dir_all(&two).unwrap();
+        for file in ["rank-0.img", "rank-1.img", "manifest.json"] {
+            fs::write(one.join(file), "").unwrap();
+        }
+        let (victim, point, state) = (Victim::Agent, Point::Images, State::Held);
+        let held =
+            Held { victim, point, state, file: lines.join("f"), lines: lines.clone(), ranks: 2 };
+        assert!(!held.has_images(1));
+        fs::write(two.join("rank-0.img"), "").unwrap();
+        assert!(held.has_images(1) && !held.has_images(2));
+        fs::remove_dir_all(&lines).unwrap();
+    }
+
+    #[test]
+    fn points_are_named_in_words() {
+        assert_eq!("images".parse(), Ok(Point::Images));
+        assert!("imges".parse::<Point>().is_err());
+    }
+}
