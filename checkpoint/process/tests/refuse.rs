@@ -2,8 +2,11 @@
 //! are damaged, or of another machine, make no process.
 
 mod common;
+#[path = "common/doctor.rs"]
+mod doctor;
 
 use common::{Subject, program, scratch};
+use doctor::Difference;
 use rustbtl_process::outside::{Ids, WriteOptions, inspect, verify};
 use std::process::Command;
 
@@ -133,4 +136,57 @@ fn half_an_image_has_another_name() {
     assert!(!image.exists() && !image.with_extension("tmp").exists());
     let (status, text) = subject.finish(30);
     assert_eq!(status, 42 << 8, "{status:#x} {text}");
+}
+
+/// A program with a file that it maps, shared and writable, and one that it writes to.
+const TWO_FILES: &str = "import mmap,os,sys,time\n\
+    log = open(sys.argv[2], 'w')\n\
+    print('A' * 100, file=log, flush=True)\n\
+    file = os.open(sys.argv[1], os.O_RDWR)\n\
+    memory = mmap.mmap(file, 4096)\n\
+    os.close(file)\n\
+    memory[:4096] = b'A' * 4096\n\
+    print('ready', flush=True)\n\
+    time.sleep(0.5)\n\
+    print('done', flush=True)";
+
+#[test]
+fn an_image_of_another_machine_is_refused_before_anything_is_touched() {
+    let folder = scratch("another-machine");
+    let (output, image) = (folder.join("output"), folder.join("image"));
+    let [mapped, log] = ["mapped", "log"].map(|name| folder.join(name));
+    std::fs::write(&mapped, vec![b'-'; 4096]).unwrap();
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg("-c").arg(TWO_FILES).arg(&mapped).arg(&log);
+    let mut subject = Subject::start(&mut command, &output);
+    subject.wait_for("ready");
+    subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
+    subject.kill();
+    let good = std::fs::read(&image).unwrap();
+    // What the image would put back is something else by now.
+    let others = vec![b'B'; 4096];
+    for file in [&mapped, &log] {
+        std::fs::write(file, &others).unwrap();
+    }
+    for (difference, _, says) in Difference::ALL {
+        std::fs::write(&image, &good).unwrap();
+        difference.doctor(&image);
+        assert!(verify(&image).is_ok(), "{difference:?}: all its checksums are right");
+        let error = Subject::try_restore(&image, &output, Ids::New).err();
+        let error = error.unwrap_or_else(|| panic!("{difference:?} makes a process")).to_string();
+        let whole = error.starts_with("this machine differs in ") && error.contains(says);
+        assert!(whole, "{difference:?}: {error}");
+        for file in [&mapped, &log] {
+            let same = std::fs::read(file).unwrap() == others;
+            assert!(same, "{difference:?} has changed {}", file.display());
+        }
+        assert_eq!(std::fs::read_to_string(&output).unwrap(), "ready\n", "{difference:?}");
+    }
+    // Not doctored, it does all that.
+    std::fs::write(&image, &good).unwrap();
+    let (subject, _) = Subject::restore(&image, &output, Ids::New);
+    let (status, text) = subject.finish(30);
+    assert_eq!((status, text.as_str()), (0, "ready\ndone\n"));
+    assert_eq!(std::fs::read(&mapped).unwrap(), [b'A'; 4096]);
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), 101);
 }

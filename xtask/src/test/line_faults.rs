@@ -11,7 +11,7 @@ use super::lives::{self, RING, Shape};
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Context, Result, failure};
-use crate::run;
+use crate::{paths, run};
 
 /// Where all of this runs.
 const SHAPE: Shape = (2, 2);
@@ -63,6 +63,7 @@ pub fn run(summary: &mut Summary, by_the_clock: bool) {
     summary.check("line faults: the coordinator dies at its manifest", || alone(&answer));
     summary.check("line faults: the disk is full", || full_disk(&answer, bytes));
     summary.check("line faults: damaged images are refused", || damaged(&answer));
+    summary.check("line faults: images of another machine are refused", || foreign(&answer));
     summary.check("line faults: a folder that cannot be written", unwritable);
     for delay in DELAYS.iter().filter(|_| by_the_clock) {
         let after = format!("{} s after the order", &delay[2..]);
@@ -238,6 +239,47 @@ fn damaged(answer: &str) -> Result<()> {
     refused("not there")?;
     fs::write(image, &good).context(shown)?;
     case.restarts(answer)
+}
+
+/// One rank's image is of another kernel, of another C library: the job ends with the reason before
+/// a program goes on, and the line is as good as before.
+fn foreign(answer: &str) -> Result<()> {
+    let case = Case::new()?;
+    case.lines_at(&ONE_LINE).with(&["--kill-all-after", "0"]).run()?;
+    let images = lives::images(&case.lines)?;
+    let image = images.last().ok_or_else(|| failure!("there are no images"))?;
+    let line = image.parent().ok_or_else(|| failure!("an image without a folder"))?;
+    let files = [image.clone(), line.join("manifest.json")];
+    let read = |file: &PathBuf| fs::read(file).context(|| file.display().to_string());
+    let good = files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    // Whoever went on would get to its end.
+    lives::open_gate(&case.scratch, ITERATIONS)?;
+    for (difference, says) in [
+        ("kernel", "the kernel's code (vdso)"),
+        ("library", "libc.so.6: the program had mapped another version of it"),
+    ] {
+        doctor(line, difference)?;
+        let job = lives::restart(SHAPE, &case.lines, &case.scratch);
+        let outcome = job.run()?;
+        outcome.must(![0, 124].contains(&outcome.code), "it should be refused")?;
+        let words: Vec<String> = outcome.said().split_whitespace().map(str::to_owned).collect();
+        let said = words.join(" ");
+        let why = said.contains("this machine differs in ") && said.contains(says);
+        outcome.must(why, &format!("it should say `{says}`"))?;
+        outcome.must(!said.contains("HASH"), "the programs went on")?;
+        for (file, bytes) in files.iter().zip(&good) {
+            fs::write(file, bytes).context(|| file.display().to_string())?;
+        }
+    }
+    case.restarts(answer)
+}
+
+/// Changes the image of the last rank, and the manifest that has its checksum.
+fn doctor(line: &Path, difference: &str) -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(paths::root()).args(["run", "--quiet", "--package", "rustbtl-runtime"]);
+    cargo.args(["--example", "doctor", "--"]).arg(line).args(["3", difference]);
+    run::check(&mut cargo)
 }
 
 /// Said at once, not when the first line is due.

@@ -4,14 +4,17 @@ use super::OutsideError;
 use super::build_id::FileMark;
 use super::descriptors::Descriptors;
 use super::image_file::ImageFile;
+use super::pages;
 use super::write::processor;
 use crate::inside::describe::enabled_state;
+use crate::inside::proc_files::{self, MapLine};
 use rustbtl_checkpoint::image::ImageError;
 use rustbtl_checkpoint::image::record::{
     self, Mapping, MemoryFields, Process, Record, SharedObject, Thread,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -20,6 +23,11 @@ const BASE_FIRST: u64 = 0x1000_0000_0000;
 const BASE_STEP: u64 = 1 << 32;
 /// Above it the kernel has put the stack and its own code.
 const BASE_END: u64 = 0x7000_0000_0000;
+
+/// Did the kernel map it into the process by itself, at an address of its own choice?
+pub fn is_kernels(map: &MapLine<'_>) -> bool {
+    map.path.starts_with(b"[v") && map.path != b"[vsyscall]"
+}
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -106,6 +114,12 @@ impl<'a> Plan<'a> {
 
     /// Invariant 3 of `outside.rs`: what can be known before there is a process.
     pub fn check_machine(&self) -> Result<(), OutsideError> {
+        // The kernel's code is the same in every process: here as in the one to come.
+        let path = "/proc/self/maps";
+        let text = fs::read(path).map_err(OutsideError::system(path))?;
+        let maps = proc_files::lines(&text).filter_map(MapLine::parse);
+        let kernel: Vec<MapLine<'_>> = maps.filter(is_kernels).collect();
+        self.check_kernel(std::process::id(), &kernel)?;
         let missing_state = self.process.state_enabled & !enabled_state();
         if missing_state != 0 {
             let what = format!("extended processor state ({missing_state:#x} is missing here)");
@@ -127,7 +141,56 @@ impl<'a> Plan<'a> {
             let reason = "the program's working directory does not exist here";
             return Err(OutsideError::Machine { what, reason });
         }
+        self.check_open_files()?;
         self.check_files()
+    }
+
+    /// Is what the kernel has mapped into a process, in the order of addresses, what it had mapped
+    /// into this one?
+    pub fn check_kernel(&self, pid: u32, here: &[MapLine<'_>]) -> Result<(), OutsideError> {
+        let wanted: Vec<&Mapping<'_>> = self.kernel_mappings().collect();
+        let same = wanted.len() == here.len()
+            && wanted
+                .iter()
+                .zip(here)
+                .all(|(was, is)| was.path == is.path && was.end - was.start == is.end - is.start);
+        let reason = "the C library has noted addresses in it; restore under the same kernel";
+        let differs = |what: &str| OutsideError::Machine { what: what.into(), reason };
+        if !same {
+            return Err(differs("the kernel's own mappings"));
+        }
+        for code in here.iter().filter(|map| map.path == b"[vdso]") {
+            let mut bytes = vec![0; (code.end - code.start) as usize];
+            let reading = OutsideError::system("reading the kernel's code");
+            pages::read(pid, code.start, &mut bytes).map_err(reading)?;
+            if bytes != self.kernel_code {
+                return Err(differs("the kernel's code (vdso)"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the kernel had mapped.
+    pub fn kernel_mappings(&self) -> impl Iterator<Item = &Mapping<'a>> {
+        self.mappings.iter().filter(|map| map.kind == record::MAPPING_KERNEL)
+    }
+
+    /// Files that the process had open are opened again, some cut to their size: not one before all
+    /// are there.
+    fn check_open_files(&self) -> Result<(), OutsideError> {
+        let opened = [record::DESCRIPTOR_FILE, record::DESCRIPTOR_PATH];
+        for open in self.descriptors.all.iter().filter(|open| opened.contains(&open.kind)) {
+            let mapped = |object: &SharedObject<'_>| {
+                (object.device, object.inode) == (open.device, open.inode)
+            };
+            let path = Path::new(OsStr::from_bytes(open.data));
+            if !self.objects.iter().any(mapped) && !path.exists() {
+                let what = path.display().to_string();
+                let reason = "the program had it open, and it is not here; put it back";
+                return Err(OutsideError::Machine { what, reason });
+            }
+        }
+        Ok(())
     }
 
     fn check_files(&self) -> Result<(), OutsideError> {

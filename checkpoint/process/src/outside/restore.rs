@@ -8,7 +8,7 @@ use super::hands::{Call, Hands, Start, span};
 use super::image_file::{ImageFile, Rooms};
 use super::object;
 use super::pages;
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use super::threads::{self, Newborn};
 use super::{Ids, OutsideError, RestoreOptions, RestoredChild};
 use crate::inside::letter::{Letter, MUTED_MAX, PAYLOAD_BYTES_MAX};
@@ -137,7 +137,7 @@ impl<'a, 'b> Restoring<'a, 'b> {
             if map.path == b"[vsyscall]" || map.start < own.1 && own.0 < map.end {
                 continue;
             }
-            if map.path.starts_with(b"[v") {
+            if plan::is_kernels(&map) {
                 kernel.push(map);
             } else {
                 let a = [map.start, map.end - map.start, 0, 0, 0, 0];
@@ -157,26 +157,8 @@ impl<'a, 'b> Restoring<'a, 'b> {
     }
 
     fn kernel_code(&mut self, here: &[MapLine<'_>], room: u64) -> Result<(), OutsideError> {
-        let kernel = |map: &&Mapping<'_>| map.kind == record::MAPPING_KERNEL;
-        let wanted: Vec<&Mapping<'_>> = self.plan.mappings.iter().filter(kernel).collect();
-        let same = wanted.len() == here.len()
-            && wanted
-                .iter()
-                .zip(here)
-                .all(|(was, is)| was.path == is.path && was.end - was.start == is.end - is.start);
-        let reason = "the C library has noted addresses in it; restore under the same kernel";
-        let differs = |what: &str| OutsideError::Machine { what: what.into(), reason };
-        if !same {
-            return Err(differs("the kernel's own mappings"));
-        }
-        for code in here.iter().filter(|map| map.path == b"[vdso]") {
-            let mut bytes = vec![0; (code.end - code.start) as usize];
-            let reading = OutsideError::system("reading the kernel's code");
-            pages::read(self.hands.pid, code.start, &mut bytes).map_err(reading)?;
-            if bytes != self.plan.kernel_code {
-                return Err(differs("the kernel's code (vdso)"));
-            }
-        }
+        self.plan.check_kernel(self.hands.pid, here)?;
+        let wanted: Vec<&Mapping<'_>> = self.plan.kernel_mappings().collect();
         // By way of a free place: old and new places may overlap.
         let first = here.first().map_or(0, |map| map.start);
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
