@@ -10,7 +10,7 @@ use crate::inside::describe::enabled_state;
 use crate::inside::proc_files::{self, MapLine};
 use rustbtl_checkpoint::image::ImageError;
 use rustbtl_checkpoint::image::record::{
-    self, Mapping, MemoryFields, Process, Record, SharedObject, Thread,
+    self, Descriptor, Mapping, MemoryFields, Process, Record, SharedObject, Thread,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -179,12 +179,15 @@ impl<'a> Plan<'a> {
     /// are there.
     fn check_open_files(&self) -> Result<(), OutsideError> {
         let opened = [record::DESCRIPTOR_FILE, record::DESCRIPTOR_PATH];
-        for open in self.descriptors.all.iter().filter(|open| opened.contains(&open.kind)) {
+        let is_opened = |open: &&Descriptor<'_>| open.same_as < 0 && opened.contains(&open.kind);
+        for open in self.descriptors.all.iter().filter(is_opened) {
             let mapped = |object: &SharedObject<'_>| {
                 (object.device, object.inode) == (open.device, open.inode)
             };
             let path = Path::new(OsStr::from_bytes(open.data));
-            if !self.objects.iter().any(mapped) && !path.exists() {
+            // What is in /proc is there when the process is.
+            let comes = path.starts_with("/proc") || self.objects.iter().any(mapped);
+            if !comes && !path.exists() {
                 let what = path.display().to_string();
                 let reason = "the program had it open, and it is not here; put it back";
                 return Err(OutsideError::Machine { what, reason });
