@@ -49,6 +49,13 @@ fn line_chars_max(path: &Path) -> usize {
 }
 
 #[test]
+fn the_user_guide_quotes_the_batch_script_that_is_tested() {
+    let [guide, script] =
+        ["docs/user-guide.md", "docs/slurm.sh"].map(|file| read(&root().join(file)));
+    assert!(guide.contains(&script), "copy docs/slurm.sh into docs/user-guide.md");
+}
+
+#[test]
 fn files_have_at_most_600_lines() {
     let mut found = Vec::new();
     for path in all_files(&["rs", "c", "h"]) {

@@ -14,6 +14,7 @@ mod node_loss;
 mod programs;
 mod replay;
 pub mod scratch;
+mod slurm;
 mod summary;
 mod tiers;
 mod trees;
@@ -85,6 +86,7 @@ pub fn run(options: &Options) -> Result<()> {
             lines::run(&mut summary);
             replay::run(&mut summary);
             triggers::run(&mut summary);
+            slurm::run(&mut summary);
             line_faults::run(&mut summary, options.line_faults);
             guardians::run(&mut summary);
             node_loss::run(&mut summary);
