@@ -1,7 +1,8 @@
 //! Measures the pause: `pause ROUNDS PERCENT SCATTERED MIB…` takes pictures of a program that
 //! changes PERCENT of its memory in between, in turns with copies of as much memory in this
 //! process: to fresh memory, as a checkpoint to memory would need it, and once more to the same
-//! place. Medians.
+//! place. `order` is the time from the order to its answer: what is done beside the program, too.
+//! Medians. With GLIBC_TUNABLES=glibc.malloc.hugetlb=1 the program has huge pages from malloc.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -50,12 +51,14 @@ fn median(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
-/// A picture: milliseconds of its clone and of the whole pause.
-fn picture(subject: &Subject, order: &str) -> [f64; 2] {
+/// A picture: milliseconds of its clone, of the whole pause, and from the order on.
+fn picture(subject: &Subject, order: &str) -> [f64; 3] {
+    let start = Instant::now();
     subject.send(order);
     let Answer::Continued { times_us, .. } = subject.receive() else { panic!("no picture") };
+    let whole = start.elapsed().as_secs_f64() * 1e3;
     subject.send("d");
-    [times_us[4], times_us[5]].map(|us| us as f64 / 1e3)
+    [times_us[4] as f64 / 1e3, times_us[5] as f64 / 1e3, whole]
 }
 
 fn main() {
@@ -65,7 +68,9 @@ fn main() {
     };
     let rounds: usize = rounds.parse().unwrap();
     let program = common::program("change.c", &[]);
-    println!("  MiB  order           copy, fresh  copy, again    clone    pause  /fresh  /again");
+    println!(
+        "  MiB  order           copy, fresh  copy, again    clone    pause    order  /fresh  /again"
+    );
     for size in sizes {
         let mib: usize = size.parse().unwrap();
         let output = common::scratch("pause").join("output");
@@ -76,14 +81,17 @@ fn main() {
         let from = Pages::new(mib << 20);
         // SAFETY: all of the mapping.
         unsafe { std::ptr::write_bytes(from.at, 1, from.bytes) };
-        for order in ["fork", "fork;collapse"] {
-            let mut times = [const { Vec::new() }; 4];
+        let orders = ["fork", "fork;collapse"];
+        let has_huge_pages = std::env::var_os("GLIBC_TUNABLES").is_some();
+        for order in &orders[..if has_huge_pages { 1 } else { 2 }] {
+            let mut times = [const { Vec::new() }; 5];
             for _ in 0..rounds {
                 let to = Pages::new(from.bytes);
                 times[0].push(from.copy_to(&to));
                 times[1].push(from.copy_to(&to));
                 drop(to);
-                let [clone, pause] = picture(&subject, order);
+                let [clone, pause, whole] = picture(&subject, order);
+                times[4].push(whole);
                 times[2].push(clone);
                 times[3].push(pause);
                 turn += 1;
@@ -91,10 +99,10 @@ fn main() {
                 unsafe { libc::kill(subject.pid as i32, libc::SIGUSR1) };
                 subject.wait_for(&format!("round {turn}\n"));
             }
-            let [fresh, again, clone, pause] = times.each_mut().map(|times| median(times));
+            let [fresh, again, clone, pause, whole] = times.each_mut().map(|times| median(times));
             println!(
-                "{mib:5}  {order:<14} {fresh:9.1} ms {again:9.1} ms {clone:5.1} ms {pause:5.1} ms  \
-                 {:6.3}  {:6.3}",
+                "{mib:5}  {order:<14} {fresh:9.1} ms {again:9.1} ms {clone:5.1} ms {pause:5.1} ms \
+                 {whole:6.1} ms  {:6.3}  {:6.3}",
                 pause / fresh,
                 pause / again
             );

@@ -123,9 +123,11 @@ fn serve(socket: RawFd) {
                 _ => Copying::ForkOrPause,
             },
             while_paused: Some(&mut while_paused),
-            collapse: order.contains(";collapse"),
             ..FreezeOptions::default()
         };
+        if order.contains(";collapse") {
+            freezer.make_huge_pages();
+        }
         match freezer.freeze(&mut options) {
             Ok(Outcome::Continued(done)) => {
                 let t = done.timings;

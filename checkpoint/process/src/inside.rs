@@ -10,6 +10,7 @@
 //! 4. What cannot be put back is refused with its name; it is never left out in silence.
 //! 5. A restored process goes on exactly where `freeze` was called, once.
 
+mod collapse;
 pub(crate) mod describe;
 mod descriptors;
 mod freezer;
@@ -81,9 +82,6 @@ pub struct FreezeOptions<'a> {
     pub while_paused: Option<WhilePaused<'a>>,
     /// How long to wait for threads to park.
     pub park_timeout_ms: u32,
-    /// Before parking, ask for huge pages under large private memory (MADV_COLLAPSE): the clone,
-    /// and so the pause, gets shorter, at the price of a copy while the program runs.
-    pub collapse: bool,
 }
 
 impl Default for FreezeOptions<'_> {
@@ -98,7 +96,6 @@ impl Default for FreezeOptions<'_> {
             before_release: None,
             while_paused: None,
             park_timeout_ms: 10_000,
-            collapse: false,
         }
     }
 }
@@ -112,7 +109,6 @@ impl core::fmt::Debug for FreezeOptions<'_> {
             .field("exclude", &self.exclude)
             .field("copying", &self.copying)
             .field("park_timeout_ms", &self.park_timeout_ms)
-            .field("collapse", &self.collapse)
             .finish_non_exhaustive()
     }
 }

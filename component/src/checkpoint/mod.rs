@@ -138,6 +138,8 @@ struct Checkpoint {
     silence: Silence,
     members: Vec<PeerId>,
     huge_pages: bool,
+    /// The line for which they were made.
+    huge_pages_for: LineId,
     freezer: Freezer,
     /// Frozen copies that are being stored.
     children: BTreeMap<LineId, FrozenChild>,
@@ -223,6 +225,7 @@ pub fn start(
             silence,
             members,
             huge_pages,
+            huge_pages_for: LineId(0),
             freezer,
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
@@ -363,6 +366,11 @@ impl Checkpoint {
 
     fn hear(&mut self, message: ToRank, taken: &mut Option<Taken>) {
         let Some(message) = self.keep_for_later(message) else { return };
+        if let ToRank::StopOutgoing { line } | ToRank::Begin { line, .. } = message
+            && taken.is_none()
+        {
+            self.make_huge_pages(line);
+        }
         match message {
             ToRank::Welcome { .. } | ToRank::Reborn { .. } => {}
             ToRank::LineComplete { .. } => count(1),
@@ -391,6 +399,15 @@ impl Checkpoint {
             ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
             // Only a process that is being restored hears it.
             ToRank::Replay { .. } => {}
+        }
+    }
+
+    /// Once for each line, and before this process takes part in it: the program is in MPI or not,
+    /// as it likes.
+    fn make_huge_pages(&mut self, line: LineId) {
+        if self.huge_pages && self.huge_pages_for != line {
+            self.huge_pages_for = line;
+            self.freezer.make_huge_pages();
         }
     }
 

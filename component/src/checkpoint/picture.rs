@@ -81,7 +81,6 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
         dropped: &dropped,
         exclude: &exclude,
         copying: Copying::ForkOrPause,
-        collapse: checkpoint.huge_pages,
         while_paused: Some(&mut while_paused),
         ..FreezeOptions::default()
     };

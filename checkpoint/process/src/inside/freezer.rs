@@ -2,11 +2,12 @@
 //!
 //! Source: FACTS-image §6. Invariants 1 and 5 of `inside.rs`.
 
+use super::collapse;
 use super::describe::{self, Subject};
 use super::descriptors::{self, Rooms};
 use super::kept::{self, Kept};
 use super::letter::{LETTER_BYTES, Letter};
-use super::memory::{self, Copies};
+use super::memory::Copies;
 use super::old_ids::OldIds;
 use super::park::{Board, FREE, GONE, LEFT, Notes, PARKED, REBORN, SLOTS_MAX, Slot};
 use super::proc_files::{self, Path, Piece};
@@ -105,13 +106,18 @@ impl Freezer {
         })
     }
 
+    /// Asks for huge pages under large private memory that was touched as a whole (MADV_COLLAPSE):
+    /// the clone of the next freeze, and so its pause, gets shorter, at the price of a copy beside
+    /// the program. The kernel waits for all processors on the way: where one of them is kept busy
+    /// by others, that was seen to take more than half a minute. So: nobody must wait for it.
+    pub fn make_huge_pages(&mut self) {
+        // Advice: what cannot be collapsed stays as it is.
+        let _ = collapse::collapse(&mut self.maps);
+    }
+
     /// Takes a picture of the process. Comes back in this process, and once more in each process
     /// that is made from the picture.
     pub fn freeze(&mut self, options: &mut FreezeOptions<'_>) -> Result<Outcome, FreezeError> {
-        if options.collapse {
-            // Advice: what cannot be collapsed stays as it is.
-            let _ = memory::collapse(&mut self.maps);
-        }
         self.prepare().map_err(FreezeError::from)?;
         let mut job = Job {
             freezer: self,

@@ -213,27 +213,6 @@ impl Copies {
     }
 }
 
-/// Asks for huge pages under large private memory without a file.
-pub fn collapse(maps: &mut Table<u8>) -> Result<(), Errno> {
-    const MADV_COLLAPSE: usize = 25;
-    const HUGE: u64 = 2 << 20;
-    proc_files::read_file(b"/proc/self/maps\0", maps)?;
-    for map in proc_files::lines(maps.items()).filter_map(MapLine::parse) {
-        let (start, end) = (map.start.next_multiple_of(HUGE), map.end / HUGE * HUGE);
-        let plain = map.inode == 0 && !map.path.starts_with(b"[s") && !map.path.starts_with(b"[v");
-        if &map.access != b"rw-p" || !plain || end < start + 4 * HUGE {
-            continue;
-        }
-        for at in (start..end).step_by(64 * HUGE as usize) {
-            let bytes = (end - at).min(64 * HUGE);
-            // Fails where nothing was touched, or the kernel is older than 6.1: no harm done.
-            let a = [at as usize, bytes as usize, MADV_COLLAPSE, 0];
-            let _ = raw::plain(libc::SYS_madvise, a);
-        }
-    }
-    Ok(())
-}
-
 fn is_excluded(options: &FreezeOptions<'_>, address: u64) -> bool {
     options.exclude.iter().any(|range| range.contains(&(address as usize)))
 }
