@@ -73,7 +73,9 @@ mod tests {
         let start = first as usize - at.addr();
         // One huge page's worth as a whole, of the next one all but its last page.
         // SAFETY: inside the mapping.
-        unsafe { std::ptr::write_bytes(at.cast::<u8>().add(start), 1, 2 * HUGE as usize - 4096) };
+        let touched = unsafe { at.cast::<u8>().add(start) };
+        // SAFETY: as above.
+        unsafe { std::ptr::write_bytes(touched, 1, 2 * HUGE as usize - 4096) };
         let pagemap = raw::open(b"/proc/self/pagemap\0", libc::O_RDONLY).unwrap();
         let whole = [0, 1, 2].map(|number| is_whole(pagemap, first + number * HUGE));
         assert_eq!(whole, [true, false, false]);
