@@ -421,3 +421,6 @@ impl Going {
         OfGoing { set: set.0, line, incarnation, behind: self.is_behind() }
     }
 }
+
+#[cfg(test)]
+mod tests;
