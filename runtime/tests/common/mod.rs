@@ -257,7 +257,7 @@ impl Job {
         let again = format!("again {} {} {}\n", self.name, self.port, self.secret);
         let mut other = spawn(&self.scratch);
         let mut input = other.stdin.take().expect("a pipe");
-        write!(input, "{}{again}go\n", self.setup).expect("it reads");
+        writeln!(input, "{}{again}go", self.setup).expect("it reads");
         let mut answer = String::new();
         let mut says = BufReader::new(other.stdout.take().expect("a pipe"));
         says.read_line(&mut answer).expect("an answer");
@@ -311,7 +311,7 @@ fn begin(
 ) -> (Child, ChildStdin, BufReader<ChildStdout>, [String; 3]) {
     let mut coordinator = spawn(scratch);
     let mut input = coordinator.stdin.take().expect("a pipe");
-    write!(input, "{setup}{again}go\n").expect("it reads");
+    writeln!(input, "{setup}{again}go").expect("it reads");
     let mut says = BufReader::new(coordinator.stdout.take().expect("a pipe"));
     let mut answer = String::new();
     says.read_line(&mut answer).expect("an answer");

@@ -119,7 +119,7 @@ impl World {
 
     fn to_mpirun(&self) -> Vec<&str> {
         let text = |effect| match effect {
-            &Effect::TellMpirun(ref text) => Some(text.as_str()),
+            Effect::TellMpirun(text) => Some(text.as_str()),
             _ => None,
         };
         self.effects.iter().filter_map(text).collect()
