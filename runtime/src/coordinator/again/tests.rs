@@ -118,11 +118,13 @@ impl World {
     }
 
     fn to_mpirun(&self) -> Vec<&str> {
-        let text = |effect| match effect {
-            Effect::TellMpirun(text) => Some(text.as_str()),
-            _ => None,
-        };
-        self.effects.iter().filter_map(text).collect()
+        let mut words = Vec::new();
+        for effect in &self.effects {
+            if let Effect::TellMpirun(text) = effect {
+                words.push(text.as_str());
+            }
+        }
+        words
     }
 
     fn sent(&self, rank: u32) -> Vec<&ToNode> {
