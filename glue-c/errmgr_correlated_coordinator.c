@@ -1,7 +1,7 @@
 /*
- * The coordinator: a child of mpirun with a pipe in each direction. It ends when its input does. One
- * that ends before is started again, and told what the one before was told: the job's name, its port
- * and its secret stay the same.
+ * The coordinator: a child of mpirun with a pipe in each direction. It ends when its input does.
+ * One that ends before is started again, and told what the one before was told: the job's name, its
+ * port and its secret stay the same.
  */
 #include "errmgr_correlated.h"
 

@@ -337,7 +337,7 @@ mod tests {
         };
         assert_eq!(with(4, 0xB2), Err(WireError::Version(0xB2)));
         assert_eq!(with(5, 0), Err(WireError::Kind(0)));
-        assert_eq!(with(5, 8), Err(WireError::Kind(8)));
+        assert_eq!(with(5, 9), Err(WireError::Kind(9)));
         assert_eq!(with(5, 2), Err(WireError::Short), "an announcement needs 48 bytes");
     }
 }

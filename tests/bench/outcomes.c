@@ -79,8 +79,8 @@ int main(int argc, char **argv)
         calls += 1000;
     }
     if (0 == rank) {
-        printf("%-42s %12.1f ns each%s\n", "MPI_Wtime in a loop", 1e9 * (now() - begin) / (double) calls,
-               0 > sum ? "!" : "");
+        double each = 1e9 * (now() - begin) / (double) calls;
+        printf("%-42s %12.1f ns each%s\n", "MPI_Wtime in a loop", each, 0 > sum ? "!" : "");
     }
     MPI_Finalize();
     return 0;

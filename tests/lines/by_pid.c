@@ -1,6 +1,7 @@
 /*
  * Sends something that changes when a process is started again: its process id and the time (not
- * MPI_Wtime, which is repeated), if told so, else nothing of the kind. Usage: by_pid ITERATIONS SLEEP_US [pid]
+ * MPI_Wtime, which is repeated), if told so, else nothing of the kind.
+ * Usage: by_pid ITERATIONS SLEEP_US [pid]
  */
 #include <mpi.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
 //! (`Engine::check_content`).
 //!
 //! Source: DESIGN §8. Behind each message that leaves the set its sender tells the content's
-//! digest, which the receiver keeps. A sender that goes back tells it again with the message, whether
-//! the message itself is sent or the receiver has it: then both are compared.
+//! digest, which the receiver keeps. A sender that goes back tells it again with the message,
+//! whether the message itself is sent or the receiver has it: then both are compared.
 //!
 //! 1. At most [`KEPT_MAX`] digests of a peer are kept, the youngest.
 //! 2. A digest that is missing (the channel was lost behind its message, or it is too old) is no

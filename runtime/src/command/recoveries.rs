@@ -7,8 +7,8 @@
 //! | meet | – | all have the others' addresses and their channels are repaired |
 //! | replay | – | it has repeated what others have of its lost future |
 //!
-//! From a death to the moment when the coordinator hears of it nothing is written down: `cargo xtask
-//! cluster` prints when it has killed somebody.
+//! From a death to the moment when the coordinator hears of it nothing is written down: `cargo
+//! xtask cluster` prints when it has killed somebody.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
