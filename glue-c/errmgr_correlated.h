@@ -89,6 +89,10 @@ void mca_errmgr_correlated_loss_recovered(void);
 void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on);
 /* It has not said anything yet. */
 bool mca_errmgr_correlated_loss_is_open(void);
+/* Tell another coordinator what the one before was told. */
+void mca_errmgr_correlated_loss_tell_again(void);
+/* The coordinator did not take what it was told: it has ended. True: there is another one now. */
+bool mca_errmgr_correlated_coordinator_revive(void);
 
 /* The path, as it is from the root (to be freed); NULL if there is none. */
 char *mca_errmgr_correlated_absolute(const char *path);
@@ -96,6 +100,9 @@ char *mca_errmgr_correlated_absolute(const char *path);
 /* The coordinator of a job. 0, or a text that says why not (to be freed). */
 char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
                                               char **secret);
+/* The same after it has ended: another one goes on in its place, under the same name, port and
+ * secret. */
+char *mca_errmgr_correlated_coordinator_again(orte_job_t *job);
 /* Its requests, to be watched; -1 if there is no coordinator. */
 int mca_errmgr_correlated_coordinator_fd(void);
 /* The next thing it says ("end", "fail TEXT", "recovered", "let RANK", "stock RANK"), NULL when

@@ -1,5 +1,7 @@
 /*
  * The coordinator: a child of mpirun with a pipe in each direction. It ends when its input does.
+ * One that ends before is started again, and told what the one before was told: the job's name, its
+ * port and its secret stay the same.
  */
 #include "errmgr_correlated.h"
 
@@ -16,10 +18,17 @@
 /* How long it may take to start, and to end. */
 #define START_MS 30000
 #define STOP_MS 3000
+/* So many ends in a row, each within so long of the start, and there is no other one. */
+#define ENDS_MAX 8
+#define LASTED_MS 60000
 
 static int to_it = -1, from_it = -1;
 static char line[4096];
 static size_t line_bytes = 0;
+/* "JOB PORT SECRET" of the first one. */
+static char *who = NULL;
+static long started_ms = 0;
+static int ends = 0;
 
 static void close_all(int *fds, int count)
 {
@@ -75,7 +84,7 @@ static void tell_path(FILE *to, const char *key, const char *value)
     free(whole);
 }
 
-static char *tell_setup(orte_job_t *job)
+static char *tell_setup(orte_job_t *job, bool again)
 {
     const mca_errmgr_correlated_params_t *p = &mca_errmgr_correlated_params;
     int copy = fcntl(to_it, F_DUPFD_CLOEXEC, 3);
@@ -97,6 +106,9 @@ static char *tell_setup(orte_job_t *job)
         fprintf(to, "copies %d\n", 0 < p->copies ? p->copies : 0);
     }
     fprintf(to, "recover %d\n", p->recover ? 1 : 0);
+    if (again) {
+        tell(to, "again", who);
+    }
     fprintf(to, "size %u\n", (unsigned) job->num_procs);
     for (int i = 0; i < job->apps->size; i++) {
         orte_app_context_t *app = opal_pointer_array_get_item(job->apps, i);
@@ -192,15 +204,11 @@ static char *understand(char *answer, char **port, char **name, char **secret)
     return NULL;
 }
 
-char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
-                                              char **secret)
+/* Start a process, and hear what it says first. */
+static char *launch(orte_job_t *job, bool again, char **port, char **name, char **secret)
 {
     const char *program = mca_errmgr_correlated_program();
     int fds[4] = { -1, -1, -1, -1 };
-    char *nonsense = mca_errmgr_correlated_signal_check();
-    if (NULL != nonsense) {
-        return nonsense;
-    }
     if (0 != pipe2(fds, O_CLOEXEC) || 0 != pipe2(fds + 2, O_CLOEXEC)) {
         close_all(fds, 4);
         return strdup("no file descriptor is left");
@@ -218,7 +226,9 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
     }
     to_it = fds[1];
     from_it = fds[2];
-    char *problem = tell_setup(job);
+    line_bytes = 0;
+    started_ms = now_ms();
+    char *problem = tell_setup(job, again);
     if (NULL == problem && !wait_for_it(START_MS)) {
         problem = strdup("it does not answer");
     }
@@ -230,6 +240,44 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
     if (NULL != problem) {
         mca_errmgr_correlated_coordinator_stop();
     }
+    return problem;
+}
+
+char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char **name,
+                                              char **secret)
+{
+    char *problem = mca_errmgr_correlated_signal_check();
+    if (NULL == problem) {
+        problem = launch(job, false, port, name, secret);
+    }
+    if (NULL == problem && 0 > asprintf(&who, "%s %s %s", *name, *port, *secret)) {
+        who = NULL;
+    }
+    return problem;
+}
+
+char *mca_errmgr_correlated_coordinator_again(orte_job_t *job)
+{
+    char *port = NULL, *name = NULL, *secret = NULL;
+    ends = now_ms() - started_ms < LASTED_MS ? ends + 1 : 1;
+    if (0 <= to_it) {
+        close(to_it);
+        to_it = -1;
+    }
+    if (0 <= from_it) {
+        close(from_it);
+        from_it = -1;
+    }
+    if (NULL == who) {
+        return strdup("there is no memory left");
+    }
+    if (ENDS_MAX < ends) {
+        return strdup("it ends again and again");
+    }
+    char *problem = launch(job, true, &port, &name, &secret);
+    free(port);
+    free(name);
+    free(secret);
     return problem;
 }
 

@@ -40,18 +40,57 @@ static void obey(const char *what)
     }
 }
 
-/* It has gone; guardians and ranks know how to do without. Lost ones do not come back without. */
-static void coordinator_gone(void)
+static void on_request(int fd, short flags, void *unused);
+
+static void watch(void)
 {
-    opal_event_del(&requests);
+    opal_event_set(orte_event_base, &requests, mca_errmgr_correlated_coordinator_fd(),
+                   OPAL_EV_READ | OPAL_EV_PERSIST, on_request, NULL);
+    opal_event_add(&requests, NULL);
+    watching = true;
+}
+
+/* There is no other: guardians and ranks know how to do without. Lost ones do not come back. */
+static void do_without(const char *problem)
+{
     /* What waited for its decision is as always. */
     mca_errmgr_correlated_loss_decided(NULL, false);
     watching = false;
     if (mca_errmgr_correlated_loss_is_open()) {
-        mca_errmgr_correlated_loss_failed("the job's coordinator has ended during the recovery");
+        char *reason = NULL;
+        if (0 > asprintf(&reason,
+                         "the job's coordinator has ended during the recovery, and another one "
+                         "could not take over: %s", problem)) {
+            reason = NULL;
+        }
+        mca_errmgr_correlated_loss_failed(NULL == reason ? "no memory is left" : reason);
+        free(reason);
         return;
     }
-    orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-gone", true, orte_process_info.nodename);
+    orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-gone", true, orte_process_info.nodename,
+                   problem);
+}
+
+bool mca_errmgr_correlated_coordinator_revive(void)
+{
+    if (!watching) {
+        return false;
+    }
+    opal_event_del(&requests);
+    if (correlated_is_ending()) {
+        watching = false;
+        return false;
+    }
+    char *problem = mca_errmgr_correlated_coordinator_again(protected_job);
+    if (NULL != problem) {
+        do_without(problem);
+        free(problem);
+        return false;
+    }
+    watch();
+    orte_show_help(CORRELATED_ERRMGR_HELP, "coordinator-again", true, orte_process_info.nodename);
+    mca_errmgr_correlated_loss_tell_again();
+    return true;
 }
 
 /* The coordinator wants something. */
@@ -63,7 +102,7 @@ static void on_request(int fd, short flags, void *unused)
     do {
         char *what = mca_errmgr_correlated_coordinator_read();
         if (NULL == what) {
-            coordinator_gone();
+            (void) mca_errmgr_correlated_coordinator_revive();
             return;
         }
         obey(what);
@@ -132,10 +171,7 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     }
     free(uri);
     free(place);
-    opal_event_set(orte_event_base, &requests, mca_errmgr_correlated_coordinator_fd(),
-                   OPAL_EV_READ | OPAL_EV_PERSIST, on_request, NULL);
-    opal_event_add(&requests, NULL);
-    watching = true;
+    watch();
     mca_errmgr_correlated_loss_watch();
     mca_errmgr_correlated_signal_open();
 }

@@ -74,13 +74,21 @@ static orte_job_t *can_be_recovered(const orte_proc_t *daemon)
     return runs && !strangers_on(daemon, job) ? job : NULL;
 }
 
+/* To the coordinator, or to one that comes after it. */
+static bool tell_some_coordinator(const char *key, const char *value)
+{
+    return mca_errmgr_correlated_coordinator_tell(key, value)
+           || (mca_errmgr_correlated_coordinator_revive()
+               && mca_errmgr_correlated_coordinator_tell(key, value));
+}
+
 /* False: it is not lost in a way that we could answer. */
 static bool node_lost(const orte_process_name_t *name)
 {
     orte_job_t *daemons = correlated_daemons();
     orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, correlated_rank(name));
     orte_job_t *job = NULL == daemon ? NULL : can_be_recovered(daemon);
-    if (NULL == job || !mca_errmgr_correlated_coordinator_tell("lost", daemon->node->name)) {
+    if (NULL == job || !tell_some_coordinator("lost", daemon->node->name)) {
         return false;
     }
     if (!have_lost) {
@@ -144,7 +152,7 @@ static bool guardian_ended(orte_state_caddy_t *caddy)
         return true;
     }
     snprintf(text, sizeof(text), "%d", rank);
-    if (!mca_errmgr_correlated_coordinator_tell("guardian", text)) {
+    if (!tell_some_coordinator("guardian", text)) {
         return false;
     }
     if (!have_asked) {
@@ -189,6 +197,25 @@ void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on)
             ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
         }
         OBJ_RELEASE(caddy);
+    }
+}
+
+void mca_errmgr_correlated_loss_tell_again(void)
+{
+    orte_job_t *daemons = correlated_daemons();
+    for (int i = 0; have_lost && NULL != daemons && i < (int) daemons->num_procs; i++) {
+        orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, i);
+        if (opal_bitmap_is_set_bit(&lost, i) && NULL != daemon && NULL != daemon->node) {
+            (void) mca_errmgr_correlated_coordinator_tell("lost", daemon->node->name);
+        }
+    }
+    for (int i = 0; have_asked && i < asked.size; i++) {
+        orte_state_caddy_t *caddy = opal_pointer_array_get_item(&asked, i);
+        char text[16];
+        if (NULL != caddy) {
+            snprintf(text, sizeof(text), "%d", (int) correlated_rank(&caddy->name));
+            (void) mca_errmgr_correlated_coordinator_tell("guardian", text);
+        }
     }
 }
 

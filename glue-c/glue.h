@@ -120,7 +120,8 @@ typedef struct rustbtl_config {
     uint8_t summary;
     uint8_t huge_pages;
     uint8_t record_clock;
-    uint8_t reserved[2];
+    uint8_t check_content;
+    uint8_t reserved[1];
 } rustbtl_config_t;
 
 _Static_assert(sizeof(rustbtl_config_t) == 144, "mirrored in component/src/glue.rs");

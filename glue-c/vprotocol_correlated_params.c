@@ -38,10 +38,11 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .summary = 0,
     .huge_pages = 0,
     .record_clock = 1,
+    .check_content = 0,
 };
 
 static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false,
-            want_huge_pages = false, record_clock = true;
+            want_huge_pages = false, record_clock = true, check_content = false;
 
 static void text(const char *name, const char **where, int level, mca_base_var_scope_t scope,
                  const char *help)
@@ -149,6 +150,10 @@ static void register_rest(rustbtl_config_t *c)
          "a process that is started again, so that programs that decide by the time can be "
          "protected. Messages to other sets that follow a call of MPI_Wtime wait until it is "
          "stored. Off: a program that only measures with MPI_Wtime waits for nothing.");
+    flag("check_content", &check_content, &c->check_content, 4,
+         "A digest of each message that leaves its correlated set goes with it. If a process that "
+         "was started again sends something else than before, the job ends with both sides' "
+         "digests, in place of a wrong result. Costs a look at each byte and a second fragment.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     number("spin", &c->spin, 5,

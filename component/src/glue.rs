@@ -123,7 +123,8 @@ pub struct Config {
     pub summary: u8,
     pub huge_pages: u8,
     pub record_clock: u8,
-    pub reserved: [u8; 2],
+    pub check_content: u8,
+    pub reserved: [u8; 1],
 }
 
 const_assert_eq!(size_of::<Config>(), 144);

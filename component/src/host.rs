@@ -17,6 +17,7 @@ use crate::wtime::ProgramClock;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
+use rustbtl_fragments::engine::{Difference, digest};
 use rustbtl_fragments::gate::Marks;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
@@ -68,6 +69,8 @@ pub struct Surroundings {
     burst: Burst,
     /// The message that is being sent may be copied later.
     copy_later: bool,
+    /// The engine asks for digests of what is in the log, so all of it has to be there.
+    pub checks_content: bool,
     /// The program's thread is inside, and there are no others: C may be told of complete
     /// operations at once.
     pub tells_at_once: bool,
@@ -112,6 +115,7 @@ impl Surroundings {
             gathered: Vec::new(),
             burst: Burst::default(),
             copy_later: false,
+            checks_content: false,
             tells_at_once: !threads,
             done: VecDeque::with_capacity(256),
             line_frames: VecDeque::new(),
@@ -428,6 +432,15 @@ impl Host for Surroundings {
         });
         self.look_at_log();
         appended
+    }
+
+    fn log_digest(&mut self, record: LogRecord) -> Option<u64> {
+        self.checks_content.then(|| digest(self.log.payload(record)))
+    }
+
+    fn differs(&mut self, from: PeerId, what: Difference) {
+        let problem = format!("{} sends again, and not the same: {what}", self.describe(from));
+        self.glue.fatal("divergence", &[&problem]);
     }
 
     fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {

@@ -249,7 +249,11 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         spin: config.spin,
         spin_oversubscribed: config.spin_oversubscribed,
     };
-    let engine = Engine::new(me, host.set, Incarnation(0));
+    host.checks_content = config.check_content != 0;
+    let mut engine = Engine::new(me, host.set, Incarnation(0));
+    if host.checks_content {
+        engine.check_content();
+    }
     let mut process = Process::new(engine, host, idle);
     process.grace_ns = u64::from(config.dead_peer_grace) * 1_000_000;
     process.tcp_interval = opening.tcp_interval(place.ranks.len());

@@ -2,6 +2,7 @@
 //! memory, the simulator over made-up ones; the engine is compiled once for each, without
 //! indirect calls (docs/adr/0001).
 
+use crate::engine::Difference;
 use crate::gate::Marks;
 use crate::ids::*;
 use crate::line_frame::LineFrame;
@@ -145,6 +146,13 @@ pub trait Host {
     ) -> Result<LogRecord, LogFull>;
     /// The oldest record to `to` that is younger than `after`, in the order of appending.
     fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)>;
+
+    /// [`digest`](crate::engine::digest) of a record's payload, where the host has it.
+    fn log_digest(&mut self, _record: LogRecord) -> Option<u64> {
+        None
+    }
+    /// A process that went back has sent something else than before.
+    fn differs(&mut self, _from: PeerId, _what: Difference) {}
 
     /// Bytes the receive buffer takes.
     fn capacity(&self, buffer: &Self::ReceiveBuffer) -> u64;

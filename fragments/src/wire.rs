@@ -53,6 +53,8 @@ pub enum Kind {
     Resync = 6,
     /// A step of a checkpoint of the set: see [`crate::line_frame`].
     Line = 7,
+    /// Behind a message: u64 digest and u64 bytes of its content.
+    Content = 8,
 }
 
 /// [`Kind::Announce`]: the payload is exposed for pulling.
@@ -234,6 +236,7 @@ impl Header {
             5 => Kind::Done,
             6 => Kind::Resync,
             7 => Kind::Line,
+            8 => Kind::Content,
             other => return Err(WireError::Kind(other)),
         };
         if kind == Kind::Announce && (length as usize) < ANNOUNCE_BYTES {
@@ -334,7 +337,7 @@ mod tests {
         };
         assert_eq!(with(4, 0xB2), Err(WireError::Version(0xB2)));
         assert_eq!(with(5, 0), Err(WireError::Kind(0)));
-        assert_eq!(with(5, 8), Err(WireError::Kind(8)));
+        assert_eq!(with(5, 9), Err(WireError::Kind(9)));
         assert_eq!(with(5, 2), Err(WireError::Short), "an announcement needs 48 bytes");
     }
 }

@@ -1,8 +1,8 @@
 //! `rustbtl agent`: the one process per node and job. Guardians come to its Unix socket; it has
 //! the one connection of the node to the coordinator, and passes messages on.
 //!
-//! It ends when its last guardian has gone, and when the coordinator has gone: guardians that
-//! still want it start another one, which tries anew.
+//! It ends when its last guardian has gone. If the coordinator has gone mpirun starts another one:
+//! the agent connects again, and has its guardians say again who they are.
 
 mod copier;
 mod keeper;
@@ -36,6 +36,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 /// How often all addresses are tried.
 const CONNECT_ROUNDS: u32 = 4;
+/// How long another coordinator may take to be there.
+const AGAIN: Duration = Duration::from_secs(15);
 /// How long an agent without guardians stays.
 const LONELY: Duration = Duration::from_millis(200);
 
@@ -107,32 +109,43 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     let (guardians, kept) = (BTreeMap::new(), keeper::Kept::default());
     let storage = local.and_then(|local| Storage::open(local, way.secret));
     let mut agent = Agent { directory, listener, guardians, next: 0, kept, storage, lonely };
-    match connect(&way) {
-        Ok((mut coordinator, own)) => {
-            let said = agent.introduce(&mut coordinator, &own, &way);
-            if said.is_ok() {
-                agent.serve(&mut coordinator);
-            }
-        }
+    match first_connection(&way) {
+        Ok(coordinator) => agent.attend(coordinator, &way),
         Err(reason) => agent.stay_alone(&reason),
     }
     agent.end();
     Ok(())
 }
 
-/// The connection, and what this end of it is called.
-fn connect(way: &Way) -> Result<(Link, Option<SocketAddr>), String> {
+/// To the coordinator, and what this end of it is called.
+type Connection = (Link, Option<SocketAddr>);
+
+/// Why the coordinator is not listened to any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Nobody needs this agent.
+    Done,
+    /// The coordinator has ended because mpirun has.
+    Over,
+    /// The connection is lost.
+    Lost,
+}
+
+fn connect(way: &Way) -> Result<Connection, String> {
+    let to = &way.coordinator;
+    let stream = prove::connect(Host::Coordinator, to, &way.secret, CONNECT_PATIENCE)?;
+    let own = stream.local_addr().ok();
+    Ok((Link::new(stream).map_err(|error| error.to_string())?, own))
+}
+
+fn first_connection(way: &Way) -> Result<Connection, String> {
     let mut problem = String::new();
     for round in 0..CONNECT_ROUNDS {
         if round > 0 {
             thread::sleep(Duration::from_millis(250 << round));
         }
-        match prove::connect(Host::Coordinator, &way.coordinator, &way.secret, CONNECT_PATIENCE) {
-            Ok(stream) => {
-                let own = stream.local_addr().ok();
-                let link = Link::new(stream).map_err(|error| error.to_string())?;
-                return Ok((link, own));
-            }
+        match connect(way) {
+            Ok(connection) => return Ok(connection),
             Err(why) => problem = why,
         }
     }
@@ -185,7 +198,63 @@ impl Agent {
         }
     }
 
-    fn serve(&mut self, coordinator: &mut Link) {
+    /// Serve one coordinator after the other, until there is none or nobody needs one.
+    fn attend(&mut self, mut coordinator: Connection, way: &Way) {
+        let mut again = false;
+        loop {
+            let (link, own) = &mut coordinator;
+            let mut good = self.introduce(link, own, way).is_ok();
+            if core::mem::replace(&mut again, true) {
+                good &= self.introduce_guardians(link);
+            }
+            match if good { self.serve(link) } else { Left::Lost } {
+                Left::Done => return,
+                Left::Over => return self.stay_alone(""),
+                Left::Lost => match self.connect_again(way) {
+                    Ok(Some(another)) => coordinator = another,
+                    Ok(None) => return,
+                    Err(reason) => return self.stay_alone(&reason),
+                },
+            }
+        }
+    }
+
+    /// To a coordinator that is not the first one. False: it has gone.
+    fn introduce_guardians(&mut self, coordinator: &mut Link) -> bool {
+        for guarded in self.guardians.values_mut() {
+            let _ = guarded.link.send(&ToNode::Introduce {});
+        }
+        // What they have said meanwhile was for the coordinator before, which this one notices.
+        let all: Vec<u64> = self.guardians.keys().copied().collect();
+        all.into_iter().all(|id| self.hear_guardian(id, coordinator))
+    }
+
+    /// To the coordinator that comes after the one that has gone. None: nobody needs it any more.
+    fn connect_again(&mut self, way: &Way) -> Result<Option<Connection>, String> {
+        let until = Instant::now() + AGAIN;
+        self.lonely = Instant::now();
+        loop {
+            let problem = match connect(way) {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(problem) => problem,
+            };
+            self.accept();
+            self.guardians.retain(|_, guarded| guarded.link.read().is_ok());
+            if self.is_done() {
+                return Ok(None);
+            }
+            if Instant::now() >= until {
+                return Err(format!(
+                    "node {}: the job's coordinator has ended, and there is no other: the job goes \
+                     on without protection ({problem})",
+                    os::hostname()
+                ));
+            }
+            thread::sleep(LONELY / 4);
+        }
+    }
+
+    fn serve(&mut self, coordinator: &mut Link) -> Left {
         let (mut beat_at, mut heard, mut count) = (Instant::now(), Instant::now(), 0);
         // From here on: whoever came while we connected is accepted at once.
         self.lonely = Instant::now();
@@ -203,13 +272,13 @@ impl Agent {
                 .collect();
             let until = if places.is_empty() { Instant::now() + LONELY / 4 } else { beat_at };
             if poll.wait(Some(until)).is_err() {
-                return;
+                return Left::Done;
             }
             if Instant::now() >= beat_at {
                 count += 1;
                 beat_at = Instant::now() + BEAT;
                 if coordinator.send(&FromNode::Beat { count }).is_err() {
-                    return;
+                    return Left::Lost;
                 }
             }
             if poll.is_ready(listener) {
@@ -217,22 +286,23 @@ impl Agent {
             }
             for (id, place) in places {
                 if poll.is_ready(place) && !self.hear_guardian(id, coordinator) {
-                    return;
+                    return Left::Lost;
                 }
             }
             if copied.is_some_and(|place| poll.is_ready(place)) && !self.tell_copies(coordinator) {
-                return;
+                return Left::Lost;
             }
             if poll.is_ready(up) {
                 heard = Instant::now();
-                if !self.hear_coordinator(coordinator) {
-                    return;
+                if let Err(left) = self.hear_coordinator(coordinator) {
+                    return left;
                 }
             }
             if heard.elapsed() > SILENCE_MAX {
-                return;
+                return Left::Lost;
             }
         }
+        Left::Done
     }
 
     /// False: the coordinator has gone.
@@ -297,23 +367,23 @@ impl Agent {
         true
     }
 
-    /// False: the coordinator has gone.
-    fn hear_coordinator(&mut self, coordinator: &mut Link) -> bool {
+    fn hear_coordinator(&mut self, coordinator: &mut Link) -> Result<(), Left> {
         let open = coordinator.flush().is_ok() & coordinator.read().is_ok();
         loop {
             match coordinator.next_message::<ToNode>() {
                 Ok(Some(ToNode::Beat { .. })) => {}
+                Ok(Some(ToNode::Over {})) => return Err(Left::Over),
                 Ok(Some(message)) if self.store(&message, coordinator) => {}
                 Ok(Some(message)) => match self.kept.hear(&message) {
                     None => self.pass_on(&message),
                     Some(answer) => {
                         if answer.is_some_and(|answer| coordinator.send(&answer).is_err()) {
-                            return false;
+                            return Err(Left::Lost);
                         }
                     }
                 },
-                Ok(None) => return open,
-                Err(_) => return false,
+                Ok(None) => return if open { Ok(()) } else { Err(Left::Lost) },
+                Err(_) => return Err(Left::Lost),
             }
         }
     }
@@ -399,10 +469,7 @@ fn reached_at(port: u16, own: &Option<SocketAddr>, coordinator: &[SocketAddr]) -
 /// Does the message speak for the rank of its guardian? The first one says which rank that is.
 fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
     let of = match message {
-        FromNode::Guardian { rank: first, .. } if rank.is_none() => {
-            *rank = Some(*first);
-            return true;
-        }
+        FromNode::Guardian { rank: first, .. } => return *rank.get_or_insert(*first) == *first,
         FromNode::Rank { rank, .. }
         | FromNode::Frozen { rank, .. }
         | FromNode::Stored { rank, .. }
@@ -430,9 +497,10 @@ mod tests {
         let incarnation = rustbtl_fragments::ids::Incarnation(0);
         let first = |rank| FromNode::Guardian { rank: PeerId(rank), size: 4, pid: 9, incarnation };
         assert!(belongs(&first(1), &mut rank));
+        assert!(belongs(&first(1), &mut rank), "to another coordinator");
         assert!(belongs(&ended(1), &mut rank));
         assert!(!belongs(&ended(2), &mut rank));
-        assert!(!belongs(&first(2), &mut rank), "once");
+        assert!(!belongs(&first(2), &mut rank), "it is the guardian of one");
         let line = LineId(1);
         let failed = FromNode::StoreFailed { rank: PeerId(0), line, reason: String::new() };
         assert!(!belongs(&failed, &mut rank));

@@ -68,11 +68,74 @@ fn without_a_coordinator_the_job_runs_to_its_end() {
     let _ = job.coordinator.wait();
     wait_for("one message", || {
         let said = job.said(0) + &job.said(1);
-        said.matches("coordinator cannot be reached").count() == 1
+        said.matches("coordinator has ended, and there is no other").count() == 1
     });
     assert_eq!(job.finish(), [0; 2]);
     let left = || std::fs::read_dir(job.scratch.0.join("tmp/n0")).map_or(0, Iterator::count);
     wait_for("the agent is gone", || left() == 0);
+}
+
+#[test]
+fn another_coordinator_knows_what_the_one_before_knew() {
+    let mut job = Job::start(4, "").ranks();
+    job.wait_until_ready();
+    assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0);
+    for life in 1..=3 {
+        job.another_coordinator();
+        wait_for("everybody has come", || {
+            let whole = |event: &serde_json::Value| event["event"] == "whole";
+            job.events().into_iter().filter(whole).count() == life
+        });
+        let status = job.status();
+        assert_eq!(status["protection"]["coordinators_before"], life);
+        assert_eq!(status["protection"]["waits_for"], serde_json::Value::Null);
+        assert_eq!(job.ready_ranks(), 4);
+        let (code, text) = job.checkpoint(&["--all", "--wait"]);
+        assert_eq!(code, 0, "{text}");
+        wait_for("the oldest one is dropped", || job.manifests() == 2);
+    }
+    let numbers: Vec<u64> = job
+        .events()
+        .iter()
+        .filter(|event| event["event"] == "complete")
+        .filter_map(|event| event["line"].as_u64())
+        .collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let said: String = (0..4).map(|rank| job.said(rank)).collect();
+    assert!(!said.contains("coordinator"), "{said}");
+    assert_eq!(job.finish(), [0; 4]);
+    let scratch = job.end();
+    let left = fs::read_dir(scratch.0.join("run")).expect("a folder").flatten();
+    let left: Vec<_> = left.filter(|file| file.path().extension().is_some()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_coordinator_without_what_the_one_before_wrote_down_says_so() {
+    let job = Job::start(2, "").ranks();
+    job.wait_until_ready();
+    let folder = job.scratch.0.join("run").join(format!("rustbtl-{}.state", job.name));
+    os::kill(job.coordinator.id() as i32, libc::SIGKILL);
+    wait_for("its end", || {
+        std::net::TcpListener::bind(("127.0.0.1", job.port.parse::<u16>().expect("a port"))).is_ok()
+    });
+    fs::remove_file(folder.join("state.json")).expect("it is there");
+    let answer = job.say_again();
+    assert!(answer.starts_with("error") && answer.contains("state.json"), "{answer}");
+}
+
+#[test]
+fn at_the_end_of_a_job_nobody_misses_the_coordinator() {
+    let mut job = Job::start(2, "").ranks();
+    job.wait_until_ready();
+    // mpirun ends it before the last programs have ended.
+    job.hang_up();
+    assert!(end(&mut job.coordinator).success());
+    assert_eq!(job.finish(), [0; 2]);
+    let left = || std::fs::read_dir(job.scratch.0.join("tmp/n0")).map_or(0, Iterator::count);
+    wait_for("the agent is gone", || left() == 0);
+    let said = job.said(0) + &job.said(1);
+    assert!(!said.contains("coordinator"), "{said}");
 }
 
 #[test]

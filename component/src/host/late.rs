@@ -14,7 +14,7 @@ impl Surroundings {
     /// Call `send` for an operation in standard mode: its copy in the log may be made later.
     #[inline]
     pub fn allow_copy_later(&mut self, allowed: bool) {
-        self.copy_later = allowed;
+        self.copy_later = allowed && !self.checks_content;
     }
 
     /// The operation is sent. False: it is not all in the log, so it is told later of its end.

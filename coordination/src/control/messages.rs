@@ -440,6 +440,11 @@ class 4 ToNode {
         /// What is wrong and what to do; empty for all guardians but one.
         reason: String,
     },
+    /// For the agent: the coordinator ends because mpirun does; nobody comes after it.
+    7 Over {},
+    /// From the agent: there is another coordinator, which has to hear who the rank is. A line
+    /// that the one before has ordered will not be.
+    8 Introduce {},
     /// End the program if it runs, and make it again from its image.
     30 Restore {
         /// For the guardian of this rank.

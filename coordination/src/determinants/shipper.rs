@@ -110,6 +110,22 @@ impl Shipper {
         shipper
     }
 
+    /// The shipper of a set whose machine was lost in the middle of an incarnation: the places of
+    /// what is left, and of what is recorded next, stay the same.
+    pub fn resumed(
+        set: SetId,
+        incarnation: Incarnation,
+        records: impl IntoIterator<Item = Record>,
+        recorded: u64,
+        copies: usize,
+        batch_records_max: usize,
+    ) -> Self {
+        let mut shipper = Self::new(set, incarnation, None, copies, batch_records_max);
+        shipper.records.extend(records);
+        shipper.recorded = recorded;
+        shipper
+    }
+
     /// A process has recorded a determinant.
     pub fn record(&mut self, rank: PeerId, numbered: Numbered) {
         self.records.push_back(Record { at: self.recorded, rank, numbered });
@@ -145,6 +161,11 @@ impl Shipper {
     /// What is held: everything that no line covers, in its order.
     pub fn records(&self) -> impl Iterator<Item = &Record> + '_ {
         self.records.iter()
+    }
+
+    /// The same, from this place on.
+    pub fn records_from(&self, from: u64) -> impl Iterator<Item = &Record> + '_ {
+        self.records.iter().skip(self.records.partition_point(|record| record.at < from))
     }
 
     /// These agents keep copies from now on. A new one gets everything; until it has what is

@@ -24,7 +24,7 @@ mod words;
 use crate::silence::{Answer, Refusal, Scope};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-pub use words::{Config, Input, LinesError, Output, Why};
+pub use words::{Config, Input, Known, LinesError, Output, Why};
 
 /// Somebody asks for a line.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +145,26 @@ impl Lines {
         let mut lines = Self::new(config, set_of, first_line.max(line + 1), now);
         lines.globals.push_back(line);
         lines.sets.values_mut().for_each(|set| set.kept.push_back(line));
+        lines
+    }
+
+    /// What is left if this machine is lost: lines under way are not.
+    pub fn known(&self) -> Known {
+        let kept = |(&id, set): (&SetId, &Set)| (id, set.kept.iter().copied().collect());
+        let globals = self.globals.iter().copied().collect();
+        let kept = self.sets.iter().map(kept).collect();
+        Known { next_line: self.next_line, globals, kept }
+    }
+
+    /// For a job in the middle of which the machine that knew this was lost.
+    pub fn resumed(config: Config, set_of: &[(PeerId, SetId)], known: &Known, now: u64) -> Self {
+        let mut lines = Self::new(config, set_of, known.next_line, now);
+        lines.globals.extend(&known.globals);
+        for (id, kept) in &known.kept {
+            if let Some(set) = lines.sets.get_mut(id) {
+                set.kept.extend(kept);
+            }
+        }
         lines
     }
 

@@ -6,6 +6,7 @@ use crate::interval::Interval;
 use crate::silence::{Answer, Refusal, Scope};
 use core::fmt;
 use rustbtl_fragments::ids::{PeerId, SetId};
+use std::collections::BTreeMap;
 
 /// What the user chose.
 #[derive(Clone, Debug)]
@@ -25,6 +26,17 @@ pub struct Config {
     /// A line that somebody asked for and that has failed is tried once more after this time, if
     /// the reason may pass. 0: it is not.
     pub retry_ms: u64,
+}
+
+/// What whoever takes over in the middle of a job has to know.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Known {
+    /// Number of the next line.
+    pub next_line: u64,
+    /// Complete global lines, ascending.
+    pub globals: Vec<u64>,
+    /// The lines that each set can go back to alone, ascending.
+    pub kept: BTreeMap<SetId, Vec<u64>>,
 }
 
 /// What happens.

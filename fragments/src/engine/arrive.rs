@@ -164,6 +164,7 @@ impl<H: Host> Engine<H> {
             Kind::Done => self.on_done(host, from, SendId(header.a())),
             Kind::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
             Kind::Line => self.on_line(host, from, header),
+            Kind::Content => self.on_content(host, from, header, &frame[HEADER_BYTES..]),
         }
     }
 

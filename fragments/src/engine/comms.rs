@@ -170,6 +170,7 @@ impl<H: Host> Engine<H> {
             traffic: Traffic::default(),
             ahead: None,
             resync: Box::new(Counted::default()),
+            contents: None,
         }));
         if again {
             self.tell_account(host, id);

@@ -21,6 +21,7 @@
 mod arrive;
 mod check;
 mod comms;
+mod content;
 mod exact;
 mod landing;
 mod line;
@@ -39,6 +40,7 @@ use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
+pub use content::{Content, Difference, digest};
 pub use line::Side;
 use pool::Pool;
 pub use replay::Forced;
@@ -151,6 +153,8 @@ pub struct Engine<H: Host> {
     /// Inside the set, to other sets: are new frames held back for a line?
     holds: [bool; 2],
     under_way: u32,
+    /// Contents of messages that leave the set are told.
+    checks: bool,
     /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
     library_posts: BTreeMap<(u32, i32), u64>,
     /// Outcomes that are forced after a restore.
@@ -185,6 +189,7 @@ where
             counters: self.counters,
             holds: self.holds,
             under_way: self.under_way,
+            checks: self.checks,
             library_posts: self.library_posts.clone(),
             replay: self.replay.clone(),
         }
@@ -215,6 +220,7 @@ impl<H: Host> Engine<H> {
             counters: Counters::default(),
             holds: [false; 2],
             under_way: 0,
+            checks: false,
             library_posts: BTreeMap::new(),
             replay: None,
         }

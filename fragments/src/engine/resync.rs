@@ -344,6 +344,9 @@ impl<H: Host> Engine<H> {
             after = Some(record);
             let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
             let send = waiting.remove(&name);
+            if counted.accepted(name) {
+                self.tell_logged_content(host, record, &entry);
+            }
             if !counted.accepted(name) {
                 self.counters.resent_messages += 1;
                 self.send_again(host, record, &entry, send, 0);

@@ -177,15 +177,22 @@ impl<H: Host> Engine<H> {
         if outgoing && link != Link::Open {
             return Ok(self.send_while_down(message));
         }
-        if peer.ahead.is_some() && self.already_there(&message) {
+        let repeated = peer.ahead.is_some() && self.already_there(&message);
+        let content = if outgoing { self.content_of(host, &message) } else { None };
+        let number = message.sequence;
+        let sent = if repeated {
             // A restarted process repeats a send: complete, unless the match is still awaited.
-            return Ok(self.repeat_open(host, message));
-        }
-        if bytes <= u64::from(eager_max) && !synchronous {
-            Ok(self.send_eager(host, message))
+            self.repeat_open(host, message)
+        } else if bytes <= u64::from(eager_max) && !synchronous {
+            self.send_eager(host, message)
         } else {
-            Ok(self.send_announced(host, message, 0))
+            self.send_announced(host, message, 0)
+        };
+        if let Some(content) = content {
+            self.tell_content(host, (id, context, rank), (tag, number), content);
+            self.flush(host);
         }
+        Ok(sent)
     }
 
     /// One frame with everything in it.

@@ -1,6 +1,7 @@
 //! What the engine remembers, as plain data: communicators, channels, peers, sends, receives and
 //! messages. Together with the payload log this is everything that a line must hold.
 
+use super::content::Kept;
 use crate::counters::Traffic;
 use crate::gate::Recorded;
 use crate::host::PeerInfo;
@@ -85,6 +86,8 @@ pub struct Peer {
     pub ahead: Option<Box<Ahead>>,
     /// The peer's counters, while they come in.
     pub resync: Box<Counted>,
+    /// What it has told of its messages' contents.
+    pub contents: Option<Box<Kept>>,
 }
 
 /// Stream counters and open messages, as a resync tells them.

@@ -2,6 +2,7 @@
 
 mod lines;
 mod picture;
+mod recoveries;
 mod report;
 mod restart;
 mod status;

@@ -306,6 +306,7 @@ pub fn report(folder: &Path, output: Option<&Path>) -> Result<(), String> {
     let output = output.map_or_else(|| full.with_file_name("timeline.svg"), Path::to_owned);
     fs::write(&output, draw(&story)).map_err(|error| format!("{}: {error}", output.display()))?;
     println!("{}", output.display());
+    print!("{}", super::recoveries::table(&events));
     Ok(())
 }
 

@@ -79,6 +79,14 @@ fn table(document: &Value) -> String {
         list(document, "nodes").len(),
         place(document),
     );
+    if let Some(missing) = document["protection"]["waits_for"].as_array() {
+        let missing: Vec<String> = missing.iter().map(number).collect();
+        let _ = writeln!(
+            out,
+            "NOT PROTECTED: the coordinator was started again and waits for rank {}",
+            missing.join(", ")
+        );
+    }
     let _ = writeln!(
         out,
         "\n{:>5} {:<16} {:>7} {:>5} {:<12} {:>10} {:>10}",
@@ -150,6 +158,9 @@ mod tests {
         assert!(text.contains("2.0 KiB") && text.contains("2.0 ms"), "{text}");
         assert!(table(&json!({})).contains("no lines yet"));
         assert!(!text.contains("failures"), "{text}");
+        assert!(!text.contains("NOT PROTECTED"), "{text}");
+        let text = table(&json!({"protection": {"waits_for": [1, 4]}}));
+        assert!(text.contains("waits for rank 1, 4\n"), "{text}");
     }
 
     #[test]

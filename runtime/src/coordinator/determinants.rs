@@ -8,9 +8,10 @@
 //!
 //! 1. What is handed back contains everything that was ever told to be stable and no line covers.
 //! 2. What an incarnation says that is not the set's last one changes nothing.
+//! 3. What is told to be stable was noted before, for a coordinator that comes after this one.
 
 use rustbtl_coordination::control::{FromNode, FromRank, LineId, RankClock, ToNode, ToRank};
-use rustbtl_coordination::determinants::{Ack, KeeperId, Numbered, Shipper, parcel};
+use rustbtl_coordination::determinants::{Ack, Batch, KeeperId, Numbered, Shipper, parcel};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,12 +36,18 @@ pub enum Out {
     Agent(u64, ToNode),
     /// Write down an event.
     Log(Value),
+    /// Keep this for another coordinator (a `Batch`), before anything that follows is done.
+    Note(SetId, Vec<u8>),
+    /// The same, in place of everything that is kept of this set.
+    NoteAnew(SetId, Vec<u8>),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Rank {
     set: SetId,
     incarnation: Incarnation,
+    /// It has said `Ready`.
+    ready: bool,
 }
 
 /// One set.
@@ -56,6 +63,15 @@ struct OfSet {
     waiting: BTreeMap<PeerId, u64>,
 }
 
+impl OfSet {
+    /// What it has of places from `from` on, for another coordinator.
+    fn noted(&self, set: SetId, from: u64) -> Vec<u8> {
+        let (incarnation, upto) = (self.incarnation, self.shipper.next());
+        let records = self.shipper.records_from(from).cloned().collect();
+        Batch { set, incarnation, from, upto, inherits: 0, records }.encode()
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Determinants {
@@ -68,6 +84,10 @@ pub struct Determinants {
     clocks: BTreeMap<LineId, BTreeMap<PeerId, u64>>,
     /// Sets that cannot go back alone, since they do not record.
     without: BTreeSet<SetId>,
+    /// Another coordinator may come after this one.
+    notes: bool,
+    /// This one has come after another.
+    resumed: bool,
     out: Vec<Out>,
 }
 
@@ -130,13 +150,15 @@ impl Determinants {
         match message {
             FromRank::Hello { set, incarnation, .. } => {
                 let (set, incarnation) = (*set, *incarnation);
-                self.ranks.insert(rank, Rank { set, incarnation });
+                let ready = self.ranks.get(&rank).is_some_and(|known| known.ready);
+                self.ranks.insert(rank, Rank { set, incarnation, ready });
                 false
             }
             FromRank::Ready {} => {
-                // Guardians say it again when their agent was another one meanwhile.
-                let records = |known: &Rank| self.sets.contains_key(&known.set);
-                if self.ranks.get(&rank).is_some_and(records) {
+                // Guardians say it again when their agent, or the coordinator, was another one.
+                let Some(known) = self.ranks.get_mut(&rank) else { return false };
+                let again = core::mem::replace(&mut known.ready, true);
+                if again || self.resumed || self.sets.contains_key(&known.set) {
                     self.out.push(Out::Rank(rank, ToRank::ShipAgain {}));
                 }
                 false
@@ -189,8 +211,12 @@ impl Determinants {
                 of.early.insert(at, (rank, Numbered { number, determinant }));
             }
         }
+        let from = of.shipper.next();
         while let Some((rank, numbered)) = of.early.remove(&of.shipper.next()) {
             of.shipper.record(rank, numbered);
+        }
+        if self.notes && of.shipper.next() > from {
+            self.out.push(Out::Note(known.set, of.noted(known.set, from)));
         }
         // What was said again may be stable for long.
         of.told = of.waiting.get(&rank).map_or(of.told, |&last| of.told.min(last));
@@ -208,8 +234,47 @@ impl Determinants {
     fn start(&mut self, set: SetId, incarnation: Incarnation, past: Vec<(PeerId, Numbered)>) {
         let shipper = Shipper::new(set, incarnation, past, self.copies, BATCH_RECORDS_MAX);
         let (early, waiting) = (BTreeMap::new(), BTreeMap::new());
-        self.sets.insert(set, OfSet { incarnation, shipper, early, told: 0, waiting });
+        let of = OfSet { incarnation, shipper, early, told: 0, waiting };
+        if self.notes {
+            self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
+        }
+        self.sets.insert(set, of);
         self.choose(set);
+    }
+
+    /// What is kept for another coordinator is written down from now on.
+    pub fn keep_notes(&mut self) {
+        self.notes = true;
+    }
+
+    /// Everything that is kept of a set, in the order in which it was written down: the
+    /// coordinator before this one had it.
+    pub fn resume(&mut self, batches: Vec<Batch>) {
+        self.resumed = true;
+        let Some(last) = batches.last() else { return };
+        let (set, incarnation, recorded) = (last.set, last.incarnation, last.upto);
+        let records = batches.into_iter().flat_map(|batch| batch.records);
+        let (copies, most) = (self.copies, BATCH_RECORDS_MAX);
+        let shipper = Shipper::resumed(set, incarnation, records, recorded, copies, most);
+        let (early, waiting) = (BTreeMap::new(), BTreeMap::new());
+        let of = OfSet { incarnation, shipper, early, told: 0, waiting };
+        // In one piece, without an end that was cut off.
+        self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
+        self.sets.insert(set, of);
+    }
+
+    /// Clocks of lines that are kept, of which something may still be trimmed.
+    pub fn clocks(&self) -> impl Iterator<Item = (LineId, PeerId, u64)> {
+        let of = |(&line, clocks): (&LineId, &BTreeMap<PeerId, u64>)| {
+            let of_line: Vec<_> = clocks.iter().map(|(&rank, &at)| (line, rank, at)).collect();
+            of_line
+        };
+        self.clocks.iter().flat_map(of)
+    }
+
+    /// As [`Self::clocks`] gave it.
+    pub fn set_clock(&mut self, line: LineId, rank: PeerId, clock: u64) {
+        self.clocks.entry(line).or_default().insert(rank, clock);
     }
 
     fn choose_all(&mut self) {
@@ -292,6 +357,9 @@ impl Determinants {
         self.clocks.retain(|_, of_line| !of_line.is_empty());
         let Some(of) = self.sets.get_mut(&set).filter(|_| !clocks.is_empty()) else { return };
         of.shipper.covered(&clocks);
+        if self.notes {
+            self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
+        }
         let list = clocks.into_iter().map(|(rank, clock)| RankClock { rank, clock });
         let clocks: Vec<RankClock> = list.collect();
         for keeper in of.shipper.keepers().collect::<Vec<_>>() {
@@ -324,7 +392,7 @@ impl Determinants {
                 }
             }
             told.push((rank, ToRank::Replay { incarnation, at, bytes }));
-            self.ranks.insert(rank, Rank { set, incarnation });
+            self.ranks.insert(rank, Rank { set, incarnation, ready: false });
         }
         self.start(set, incarnation, past);
         if let Some(of) = self.sets.get_mut(&set)

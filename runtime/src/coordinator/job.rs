@@ -5,20 +5,20 @@
 //! 2. What a rank says counts for that rank only; nonsense is noted and changes nothing.
 //! 3. Whoever waits for a line hears of its end, once.
 
+use super::again::Again;
+use super::orders::LineState;
 use super::recovery::Recovery;
 use super::setup::Setup;
 use super::storage::Storage;
 use super::wishes::{Wisher, Wishes};
-use crate::store::{self, FORMAT, Image, Kind, Manifest};
-use rustbtl_coordination::control::{
-    FromNode, FromRank, LineId, LineKind, RankCard, Reply, ToNode, ToRank,
-};
+use crate::store::{self, Image, Manifest};
+use rustbtl_coordination::control::{FromNode, FromRank, LineId, RankCard, Reply, ToNode, ToRank};
 use rustbtl_coordination::interval::Interval;
-use rustbtl_coordination::lines::{Config, Input, Lines, Output};
-use rustbtl_coordination::silence::{Answer, Refusal, Scope};
+use rustbtl_coordination::lines::{Config, Input, Known, Lines};
+use rustbtl_coordination::silence::{Answer, Refusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// From the order until all have their picture.
 const SILENCE_TIMEOUT_MS: u64 = 120_000;
@@ -79,24 +79,11 @@ pub(super) struct Rank {
     pub(super) ended: Option<i32>,
     /// Bytes of its output that were handed on, as far as that is only known here.
     pub(super) printed: [u64; 2],
+    /// To this coordinator.
+    pub(super) said_hello: bool,
     pub(super) log: Option<[u64; 3]>,
     pub(super) log_for: SetId,
     pub(super) card: Vec<u8>,
-}
-
-/// A line that is being taken, or that is complete.
-#[derive(Clone, Debug)]
-pub(super) struct LineState {
-    pub(super) kind: Kind,
-    pub(super) ranks: BTreeSet<PeerId>,
-    pub(super) exit: bool,
-    pub(super) started_ms: u64,
-    pub(super) images: BTreeMap<PeerId, Image>,
-    pub(super) coordination_ns: u64,
-    pub(super) pause_ns: u64,
-    pub(super) store_ns: u64,
-    pub(super) complete: bool,
-    pub(super) problem: String,
 }
 
 /// Everything about one job.
@@ -114,7 +101,13 @@ pub struct Job {
     pub(super) wishes: Wishes,
     /// Asked for while the job was starting, by who would rather wait than be refused.
     pub(super) early: Vec<(Wisher, Vec<Input>)>,
-    cards_sent: bool,
+    pub(super) cards_sent: bool,
+    /// Coordinators before this one.
+    pub(super) life: u32,
+    /// This one has taken over, and not everybody has come to it yet.
+    pub(super) again: Option<Again>,
+    /// Another one would have to know what has changed.
+    pub(super) changed: bool,
     /// Lines in a row that were given up.
     pub(super) failed_lines: u32,
     pub(super) effects: VecDeque<Effect>,
@@ -139,6 +132,9 @@ impl Job {
             wishes: Wishes::default(),
             early: Vec::new(),
             cards_sent: false,
+            life: 0,
+            again: None,
+            changed: true,
             failed_lines: 0,
             effects: VecDeque::new(),
         }
@@ -156,6 +152,7 @@ impl Job {
 
     /// Time has passed.
     pub fn tick(&mut self, now: u64) {
+        self.lose_patience(now);
         self.input(now, Input::Tick);
     }
 
@@ -174,6 +171,11 @@ impl Job {
 
     /// From the agent of `node`.
     pub fn hear(&mut self, now: u64, node: &str, message: FromNode) {
+        self.hear_now(now, node, message);
+        self.see_who_has_come(now);
+    }
+
+    fn hear_now(&mut self, now: u64, node: &str, message: FromNode) {
         match message {
             FromNode::Guardian { rank, size, incarnation, .. } => {
                 self.guardian(rank, size, incarnation, node);
@@ -232,6 +234,7 @@ impl Job {
         self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
         self.guardian_of_going(id, incarnation);
         self.come_back(id);
+        self.tell_again(id);
     }
 
     /// A set that had lost a guardian, and no rank, is whole again.
@@ -257,7 +260,7 @@ impl Job {
         match message {
             FromRank::Hello { pid, incarnation, version, set, card, .. } => {
                 (rank.pid, rank.set, rank.incarnation) = (pid, Some(set), incarnation);
-                (rank.card, rank.version) = (card, version);
+                (rank.card, rank.version, rank.said_hello) = (card, version, true);
                 self.log(json!({"event": "rank", "rank": id.0, "pid": pid, "set": set.0}));
                 self.come_back(id);
                 self.send_cards();
@@ -331,9 +334,31 @@ impl Job {
     }
 
     fn start_lines(&mut self, now: u64) {
-        if self.machine.is_some() || !self.all(|rank| rank.ready && rank.set.is_some()) {
+        let waits = self.machine.is_some() || self.again.is_some();
+        if waits || !self.all(|rank| rank.ready && rank.set.is_some()) {
             return;
         }
+        let first = self.setup.first_line();
+        let known = Known { next_line: first, ..Known::default() };
+        self.resume_lines(now, &known);
+        self.log(json!({"event": "ready", "ranks": self.ranks.len()}));
+        if self.life > 0 {
+            self.is_whole(now, 0);
+        }
+        self.changed = true;
+        self.first_line(now);
+        self.take_early(now);
+    }
+
+    /// Who has asked while the job was starting.
+    pub(super) fn take_early(&mut self, now: u64) {
+        for (who, inputs) in core::mem::take(&mut self.early) {
+            self.try_wish(now, who, inputs);
+        }
+    }
+
+    /// Lines can be ordered from now on.
+    pub(super) fn resume_lines(&mut self, now: u64, known: &Known) {
         let possible = self.setup.has_storage();
         let if_possible = |interval| if possible { interval } else { Interval::Off };
         let config = Config {
@@ -348,16 +373,12 @@ impl Job {
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
-        let first = self.setup.first_line();
-        self.machine = Some(match self.setup.restore.as_deref().and_then(store::line_number) {
-            Some(line) => Lines::restored(config, &sets, line.0, first, now),
-            None => Lines::new(config, &sets, first, now),
+        let restored = self.setup.restore.as_deref().and_then(store::line_number);
+        let next = known.next_line;
+        self.machine = Some(match restored.filter(|_| known.kept.is_empty()) {
+            Some(line) => Lines::restored(config, &sets, line.0, next, now),
+            None => Lines::resumed(config, &sets, known, now),
         });
-        self.log(json!({"event": "ready", "ranks": sets.len()}));
-        self.first_line(now);
-        for (who, inputs) in core::mem::take(&mut self.early) {
-            self.try_wish(now, who, inputs);
-        }
     }
 
     /// All have said that they are done, or have ended anyway.
@@ -367,7 +388,7 @@ impl Job {
             for rank in known.map(|(&id, _)| id).collect::<Vec<_>>() {
                 self.send(rank, ToRank::MayFinish {});
             }
-            self.may_finish = true;
+            (self.may_finish, self.changed) = (true, true);
             self.log(json!({"event": "finish", "last": id.0}));
         }
     }
@@ -376,6 +397,8 @@ impl Job {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         rank.ended = Some(status);
         let finishing = rank.finishing;
+        // At the end of a job it is of no use any more.
+        self.changed |= !self.may_finish;
         // The job ends with it: that is no death.
         let end = if status == 0 { "the job ended during the line" } else { "" };
         self.log(json!({"event": "ended", "rank": id.0, "status": status}));
@@ -442,133 +465,6 @@ impl Job {
     pub(super) fn carry_out(&mut self, now: u64) {
         while let Some(output) = self.machine.as_mut().and_then(Lines::poll_output) {
             self.carry_out_one(now, output);
-        }
-    }
-
-    fn open(&mut self, now: u64, line: LineId, kind: Kind, ranks: Vec<PeerId>, exit: bool) {
-        for wish in self.wishes.ordered(kind == Kind::Global) {
-            self.answer(&wish, line, "");
-        }
-        let kind_text = if kind == Kind::Global { "global" } else { "set" };
-        self.log(json!({"event": "line", "line": line.0, "kind": kind_text}));
-        let state = LineState {
-            kind,
-            ranks: ranks.into_iter().collect(),
-            exit,
-            started_ms: now,
-            images: BTreeMap::new(),
-            coordination_ns: 0,
-            pause_ns: 0,
-            store_ns: 0,
-            complete: false,
-            problem: String::new(),
-        };
-        self.lines.insert(line, state);
-    }
-
-    fn carry_out_one(&mut self, now: u64, output: Output) {
-        let all: Vec<PeerId> = self.ranks.keys().copied().collect();
-        match output {
-            Output::StopOutgoing { line } => {
-                let line = LineId(line);
-                let exit = core::mem::take(&mut self.wishes.exit);
-                self.open(now, line, Kind::Global, all.clone(), exit);
-                all.into_iter().for_each(|rank| self.send(rank, ToRank::StopOutgoing { line }));
-            }
-            Output::Begin { line, scope, sets } => self.begin(now, LineId(line), scope, &sets),
-            Output::Resume { line } => {
-                let line = LineId(line);
-                all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { line }));
-            }
-            Output::Abort { line, sets, why, retried, next_ms } => {
-                self.aborted(LineId(line), &sets, why, retried, next_ms);
-            }
-            Output::Commit { line, .. } if self.setup.is_local() => {
-                self.committed(now, LineId(line), Ok(()));
-            }
-            Output::Commit { line, .. } => self.commit(LineId(line)),
-            Output::Complete { line, pause_ms } => self.complete(LineId(line), pause_ms),
-            Output::Trim { set, line } => {
-                for rank in self.members(&[set]) {
-                    self.send(rank, ToRank::Trim { line: LineId(line) });
-                }
-            }
-            Output::Drop { line } => {
-                let line = LineId(line);
-                if self.setup.is_local() {
-                    self.clear(line, |_| true);
-                } else {
-                    self.effects.push_back(Effect::Forget(line));
-                }
-                let Some(state) = self.lines.remove(&line) else { return };
-                for rank in state.ranks {
-                    let discard = ToNode::Discard { rank, line };
-                    self.effects.push_back(Effect::Send(rank, discard));
-                }
-            }
-            Output::Exit { line } => {
-                self.log(json!({"event": "exit", "line": line}));
-                self.effects.push_back(Effect::TellMpirun("end".into()));
-            }
-        }
-    }
-
-    fn begin(&mut self, now: u64, line: LineId, scope: Scope, sets: &[SetId]) {
-        if scope == Scope::Set {
-            self.open(now, line, Kind::Set, self.members(sets), false);
-        }
-        let exit = self.lines.get(&line).is_some_and(|state| state.exit);
-        let kind = if scope == Scope::Set { LineKind::Set } else { LineKind::Global };
-        let directory = self.folder(line).display().to_string();
-        for set in sets {
-            let members = self.members(&[*set]);
-            for &rank in &members {
-                let prepare = ToNode::Prepare { rank, line, directory: directory.clone() };
-                self.effects.push_back(Effect::Send(rank, prepare));
-                let members = members.clone();
-                self.send(rank, ToRank::Begin { line, kind, members, then_exit: exit });
-            }
-        }
-    }
-
-    fn commit(&mut self, line: LineId) {
-        let Some(state) = self.lines.get(&line) else { return };
-        let manifest = Manifest {
-            format: FORMAT,
-            job: self.name.clone(),
-            line: line.0,
-            kind: state.kind,
-            unix_ms: 0,
-            size: self.setup.size,
-            command: self.setup.command.clone(),
-            images: state.images.values().cloned().collect(),
-        };
-        self.effects.push_back(Effect::Commit(manifest));
-    }
-
-    fn complete(&mut self, line: LineId, pause_ms: u64) {
-        let Some(state) = self.lines.get_mut(&line) else { return };
-        state.complete = true;
-        self.failed_lines = 0;
-        let (global, ranks) = (state.kind == Kind::Global, state.ranks.clone());
-        let bytes: u64 = state.images.values().map(|image| image.bytes).sum();
-        let event = json!({
-            "event": "complete", "line": line.0, "bytes": bytes, "from_order_ms": pause_ms,
-            "coordination_ns": state.coordination_ns, "pause_ns": state.pause_ns,
-            "store_ns": state.store_ns,
-        });
-        self.log(event);
-        let mut sets = BTreeSet::new();
-        for rank in ranks {
-            let Some(set) = self.ranks.get(&rank).and_then(|state| state.set) else { continue };
-            sets.insert(set);
-            self.send(rank, ToRank::LineComplete { line, set });
-        }
-        let sets: Vec<SetId> = sets.into_iter().collect();
-        self.prune();
-        self.see_whether_covered();
-        for wish in self.wishes.ended(global, &sets, false) {
-            self.answer(&wish, line, "");
         }
     }
 }

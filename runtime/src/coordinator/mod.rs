@@ -9,6 +9,7 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
+mod again;
 mod asking;
 mod clients;
 mod determinants;
@@ -16,34 +17,33 @@ mod direct;
 mod events;
 mod guardians;
 mod job;
+mod memory;
 mod mpirun;
+mod orders;
 mod recovery;
 mod setup;
+mod start;
 mod status;
 mod storage;
 mod wishes;
 
 use crate::agent::BEAT;
-use crate::guardian::positions::FOLDER;
-use crate::jobs;
 use crate::link::Link;
-use crate::os::{self, Poll};
+use crate::os::Poll;
 use crate::prove::{Host, Progress, Secret, Stranger};
-use crate::settings::hex;
 use crate::store;
 use determinants::{Determinants, Out};
 use direct::Direct;
 use events::Events;
 use job::{Effect, Job};
+use memory::Memory;
 use rustbtl_coordination::control::{FromNode, FromRank, ToNode, ToRank};
-use rustbtl_coordination::interval::Interval;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
-use setup::Setup;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -78,6 +78,8 @@ struct Coordinator {
     /// For tests: a folder with what the ranks of an earlier life have recorded.
     journals: Option<PathBuf>,
     events: Events,
+    /// For a coordinator that comes after this one.
+    memory: Option<Memory>,
     listener: TcpListener,
     commands: UnixListener,
     socket: PathBuf,
@@ -125,106 +127,7 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A name that tells jobs apart, on one host and in one directory of lines.
-fn job_name() -> String {
-    let fine = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let host: String = os::hostname().chars().take(40).filter(|&c| fine(c)).collect();
-    format!("{host}-{}-{:x}", std::process::id(), unix_ms() / 1000)
-}
-
-/// Lines up to `go`.
-fn read_setup(input: &mut impl BufRead) -> Result<Setup, String> {
-    let mut setup = Setup::default();
-    loop {
-        let mut line = Vec::new();
-        let read = input.take(setup::LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
-        read.map_err(|error| format!("reading the setup: {error}"))?;
-        if line.pop() != Some(b'\n') {
-            return Err("the coordinator is only started by mpirun".into());
-        }
-        let line = String::from_utf8(line).map_err(|_| "the setup is not UTF-8".to_owned())?;
-        if setup.take(&line)? {
-            return Ok(setup);
-        }
-    }
-}
-
-/// A restarted job counts its output where the job counted that it goes on from. Without that, it
-/// is counted anew: some may be printed again.
-fn share_output(setup: &Setup, name: &str) {
-    let Some(own) = setup.directory.as_ref().map(|folder| folder.join(name)) else { return };
-    let theirs = setup.restore.as_ref().and_then(|line| line.parent()).map(|job| job.join(FOLDER));
-    if let Some(theirs) = theirs.and_then(|folder| folder.canonicalize().ok()) {
-        let _ = std::os::unix::fs::symlink(theirs, own.join(FOLDER));
-    }
-}
-
-fn listen() -> io::Result<TcpListener> {
-    // Takes IPv4, too, where the system allows it (the default).
-    TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
-}
-
 impl Coordinator {
-    fn start(input: &mut impl BufRead) -> Result<Self, String> {
-        let setup = read_setup(input)?;
-        if !setup.has_storage() && (setup.interval() != Interval::Off || setup.set_interval_ms > 0)
-        {
-            return Err(
-                "vprotocol_correlated_interval or _set_interval is given, but no directory \
-                        for lines: add --mca vprotocol_correlated_dir DIR, a directory that all \
-                        nodes share"
-                    .into(),
-            );
-        }
-        let name = job_name();
-        if let Some(directory) = &setup.directory {
-            let folder = directory.join(&name);
-            os::make_folders(&folder).map_err(|error| {
-                format!(
-                    "the directory for lines, {}, cannot be used: {error}. It must exist on all \
-                     nodes, and this user must be able to write into it",
-                    directory.display()
-                )
-            })?;
-        }
-        if setup.directory.is_some() {
-            share_output(&setup, &name);
-        }
-        let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-        let secret = os::random().map_err(text("drawing the job's secret"))?;
-        let listener = listen().map_err(text("listening for agents"))?;
-        listener.set_nonblocking(true).map_err(text("listening for agents"))?;
-        let port = listener.local_addr().map_err(text("listening for agents"))?.port();
-        let socket = jobs::socket(&jobs::directory()?, &name);
-        let commands = UnixListener::bind(&socket);
-        let commands = commands.map_err(|error| format!("{}: {error}", socket.display()))?;
-        commands.set_nonblocking(true).map_err(text("listening for commands"))?;
-        let events = Events::open(&setup, &name);
-        let determinants = Determinants::new(determinants::COPIES);
-        tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
-        Ok(Self {
-            secret,
-            started: Instant::now(),
-            job: Job::new(name, setup),
-            determinants,
-            journals: std::env::var_os("RUSTBTL_JOURNALS").map(PathBuf::from),
-            events,
-            listener,
-            commands,
-            socket,
-            strangers: Vec::new(),
-            agents: BTreeMap::new(),
-            direct: Direct::default(),
-            home: BTreeMap::new(),
-            mpirun: mpirun::Words::default(),
-            clients: BTreeMap::new(),
-            curious: Vec::new(),
-            next: 0,
-            beat: 0,
-        })
-    }
-
     fn now(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -478,6 +381,9 @@ impl Coordinator {
         // Ranks are told to record before a line of them is ordered.
         self.carry_out_determinants();
         while let Some(effect) = self.job.next_effect() {
+            if self.job.must_remember() {
+                self.remember();
+            }
             match effect {
                 Effect::Replay { set, incarnation, members } => {
                     for (rank, message) in self.determinants.replay(set, incarnation, &members) {
@@ -534,6 +440,27 @@ impl Coordinator {
                     }
                 }
                 Out::Log(event) => self.events.write(event),
+                Out::Note(set, batch) => self.keep(|memory| memory.note(set, &batch)),
+                Out::NoteAnew(set, batch) => self.keep(|memory| memory.note_anew(set, &batch)),
+            }
+        }
+    }
+
+    fn remember(&mut self) {
+        let mut state = self.job.state();
+        let clocks = self.determinants.clocks();
+        state.clocks = clocks.map(|(line, rank, clock)| (line.0, rank.0, clock)).collect();
+        self.keep(|memory| memory.remember(&state));
+    }
+
+    /// Half of it would be worse than nothing.
+    fn keep(&mut self, what: impl FnOnce(&mut Memory) -> io::Result<()>) {
+        let Some(memory) = &mut self.memory else { return };
+        if let Err(error) = what(memory) {
+            let reason = error.to_string();
+            self.events.write(json!({"event": "not_remembered", "reason": reason}));
+            if let Some(memory) = self.memory.take() {
+                memory.forget();
             }
         }
     }
@@ -557,7 +484,13 @@ impl Coordinator {
 
     /// mpirun has ended: leave nothing behind but lines and the list of events.
     fn end(&mut self) {
+        for agent in self.agents.values_mut() {
+            let _ = agent.link.send(&ToNode::Over {});
+        }
         self.events.write(json!({"event": "end"}));
+        if let Some(memory) = self.memory.take() {
+            memory.forget();
+        }
         let _ = fs::remove_file(&self.socket);
     }
 }

@@ -36,6 +36,9 @@ pub(super) fn same_host(one: &str, other: &str) -> bool {
 impl Job {
     /// A line from mpirun.
     pub fn hear_mpirun(&mut self, now: u64, line: &str) {
+        if self.waits_with_word(now, line) {
+            return;
+        }
         match line.split_once(' ').unwrap_or((line, "")) {
             // It got a signal that the user has chosen for this.
             ("checkpoint", what) => {

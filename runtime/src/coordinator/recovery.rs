@@ -14,6 +14,7 @@
 //! 4. A set that falls again while it goes back begins anew; one that falls [`FALLS_MAX`] times
 //!    without a new line is given up.
 
+use super::again::OfGoing;
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
 use crate::store;
@@ -40,16 +41,21 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Going {
     phase: Phase,
-    line: LineId,
-    incarnation: Incarnation,
+    pub(super) line: LineId,
+    pub(super) incarnation: Incarnation,
     /// Who has done what this phase waits for.
     done: BTreeSet<PeerId>,
     since_ms: u64,
 }
 
 impl Going {
+    /// It has met the others.
+    pub(super) fn is_behind(&self) -> bool {
+        self.phase == Phase::Behind
+    }
+
     /// For people.
-    pub(super) fn state(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self.phase {
             Phase::Restoring => "restoring",
             Phase::Meeting => "meeting the others",
@@ -64,10 +70,39 @@ pub(super) struct Recovery {
     pub(super) going: BTreeMap<SetId, Going>,
     /// How often a set fell since a line of it was complete.
     falls: BTreeMap<SetId, (LineId, u32)>,
+    /// The youngest incarnation of a set that was ordered.
+    pub(super) given: BTreeMap<SetId, Incarnation>,
     /// Sets of which not all is recorded, and why.
     unrecorded: BTreeMap<SetId, String>,
     /// The job cannot go on: said once.
     failed: bool,
+}
+
+impl Recovery {
+    /// For another coordinator: sets that go back, and falls.
+    pub(super) fn state(&self) -> (Vec<OfGoing>, Vec<(u32, u64, u32)>) {
+        let going = self.going.iter().map(|(&set, going)| going.state(set)).collect();
+        let falls = self.falls.iter().map(|(set, (line, falls))| (set.0, line.0, *falls));
+        (going, falls.collect())
+    }
+
+    /// The other way round; sets that are behind only.
+    pub(super) fn resume(&mut self, now: u64, behind: Vec<OfGoing>, falls: &[(u32, u64, u32)]) {
+        for of in behind {
+            let (line, incarnation) = (LineId(of.line), Incarnation(of.incarnation));
+            let (phase, done, since_ms) = (Phase::Behind, BTreeSet::new(), now);
+            let going = Going { phase, line, incarnation, done, since_ms };
+            self.going.insert(SetId(of.set), going);
+        }
+        let falls = falls.iter().map(|&(set, line, falls)| (SetId(set), (LineId(line), falls)));
+        self.falls.extend(falls);
+    }
+
+    /// Sets that repeat what was lost, and from where.
+    pub(super) fn behind(&self) -> Vec<(SetId, LineId)> {
+        let behind = self.going.iter().filter(|(_, going)| going.is_behind());
+        behind.map(|(&set, going)| (set, going.line)).collect()
+    }
 }
 
 impl Job {
@@ -80,6 +115,9 @@ impl Job {
     /// The program of a rank was ended by a signal; its guardian waits. `incarnation`: of the
     /// program that has fallen.
     pub(super) fn fallen(&mut self, now: u64, id: PeerId, status: i32, incarnation: Incarnation) {
+        if self.waits_with_fallen(now, id, status, incarnation) {
+            return;
+        }
         let Some(rank) = self.ranks.get(&id) else { return };
         let (set, node) = (rank.set, rank.node.clone());
         self.log(json!({
@@ -131,7 +169,7 @@ impl Job {
     }
 
     /// The job cannot go on.
-    fn fail(&mut self, reason: String) {
+    pub(super) fn fail(&mut self, reason: String) {
         self.log(json!({"event": "not_recovered", "reason": reason}));
         if !core::mem::replace(&mut self.recovery.failed, true) {
             self.effects.push_back(Effect::TellMpirun(format!("fail {reason}")));
@@ -187,11 +225,13 @@ impl Job {
             ));
         }
         let ran_in = members.iter().map(|rank| self.ranks[rank].incarnation.0).max().unwrap_or(0);
-        let given = self.recovery.going.get(&set).map_or(0, |going| going.incarnation.0);
+        let given = self.recovery.given.get(&set).map_or(0, |given| given.0);
         let incarnation = Incarnation(ran_in.max(given) + 1);
+        self.recovery.given.insert(set, incarnation);
         let (phase, done, since_ms) = (Phase::Restoring, BTreeSet::new(), now);
         let going = Going { phase, line, incarnation, done, since_ms };
         self.recovery.going.insert(set, going);
+        self.changed = true;
         self.must_have_images(line, &members)?;
         self.log(json!({
             "event": "back_to", "set": set.0, "line": line.0, "incarnation": incarnation.0,
@@ -375,6 +415,7 @@ impl Job {
         let Some(set) = self.done(id, Phase::Meeting) else { return };
         let Some(going) = self.recovery.going.get_mut(&set) else { return };
         going.phase = Phase::Behind;
+        self.changed = true;
         let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
         self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
         self.input(now, Input::Back { set, line: line.0 });
@@ -397,6 +438,7 @@ impl Job {
 
     fn set_has_caught_up(&mut self, now: u64, set: SetId) {
         let since = self.recovery.going.remove(&set).map_or(now, |going| going.since_ms);
+        self.changed = true;
         let ms = now.saturating_sub(since);
         self.log(json!({"event": "caught_up", "set": set.0, "ms": ms}));
         self.input(now, Input::CaughtUp { set });

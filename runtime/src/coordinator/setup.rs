@@ -1,7 +1,7 @@
 //! What mpirun's component tells the coordinator on its standard input: a line per word, a key,
 //! a blank, a value; `go` ends it. What comes after that: `mpirun.rs`.
 
-use crate::settings::Images;
+use crate::settings::{Images, is_job_name, unhex};
 use rustbtl_coordination::interval::Interval;
 use std::path::PathBuf;
 
@@ -34,6 +34,8 @@ pub struct Setup {
     pub recover: bool,
     /// `restore`: the line that the job restarts from.
     pub restore: Option<PathBuf>,
+    /// `again JOB PORT SECRET`: in place of a coordinator that was killed.
+    pub again: Option<(String, u16, [u8; 32])>,
     /// `size`: ranks, known when mpirun launches them.
     pub size: u32,
     /// `arg`: the programs' command line, a word each.
@@ -53,6 +55,7 @@ impl Default for Setup {
             keep: 2,
             recover: true,
             restore: None,
+            again: None,
             size: 0,
             command: Vec::new(),
         }
@@ -92,6 +95,10 @@ impl Setup {
             "dir" => self.directory = path()?,
             "log" => self.log = path()?,
             "restore" => self.restore = path()?,
+            "again" => {
+                let again = again(value).ok_or("again: that is no job, port and secret")?;
+                self.again = Some(again);
+            }
             "recover" => self.recover = number()? != 0,
             "interval" if value == "auto" => self.interval_auto = true,
             "interval" => self.interval_ms = Some(seconds(value)?),
@@ -135,6 +142,13 @@ impl Setup {
             (false, Some(interval_ms)) => Interval::Fixed { interval_ms },
         }
     }
+}
+
+fn again(value: &str) -> Option<(String, u16, [u8; 32])> {
+    let words: Vec<&str> = value.split(' ').collect();
+    let [job, port, secret] = words.try_into().ok()?;
+    let port = port.parse().ok().filter(|&port| port != 0)?;
+    is_job_name(job).then_some((job.to_owned(), port, unhex(secret)?))
 }
 
 /// As milliseconds.

@@ -71,7 +71,7 @@ impl Job {
         }
         let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| {
             let last_line = self.last_line(*set).map(|line| line.0);
-            let recovery = self.recovery.going.get(set).map(Going::state);
+            let recovery = self.recovery.going.get(set).map(Going::name);
             json!({"set": set.0, "ranks": ranks, "last_line": last_line, "recovery": recovery})
         };
         json!({
@@ -84,6 +84,7 @@ impl Job {
             "interval_auto": self.setup.interval_auto,
             "set_interval_ms": self.setup.set_interval_ms,
             "restarted_from": self.setup.restore,
+            "protection": self.protection(),
             "shelves": self.shelves(),
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             "sets": sets.iter().map(set).collect::<Vec<_>>(),

@@ -11,6 +11,7 @@
 //! 4. After a loss, what is left of the youngest lines is copied again: until then (`covered`) a
 //!    further loss may be one too many.
 
+use super::again::OfImage;
 use super::job::{Effect, Job};
 use super::mpirun::same_host;
 use crate::store;
@@ -42,7 +43,7 @@ pub(super) struct Storage {
     shelves: BTreeMap<String, String>,
     held: BTreeMap<(LineId, PeerId), Held>,
     /// A further loss is survived (4).
-    covered: bool,
+    pub(super) covered: bool,
 }
 
 impl Held {
@@ -50,6 +51,27 @@ impl Held {
     fn copies(&self, home: &str) -> usize {
         let counts = |node: &&String| *node != home && !self.refused.contains_key(*node);
         self.nodes.iter().filter(counts).count()
+    }
+}
+
+impl Storage {
+    /// For another coordinator.
+    pub(super) fn state(&self) -> Vec<OfImage> {
+        let one = |((line, rank), held): (&(LineId, PeerId), &Held)| OfImage {
+            line: line.0,
+            rank: rank.0,
+            nodes: held.nodes.clone(),
+            lost: held.lost.clone(),
+        };
+        self.held.iter().filter(|(_, held)| held.counted).map(one).collect()
+    }
+
+    /// The other way round.
+    pub(super) fn resume(&mut self, images: Vec<OfImage>) {
+        for OfImage { line, rank, nodes, lost } in images {
+            let held = Held { nodes, lost, counted: true, ..Held::default() };
+            self.held.insert((LineId(line), PeerId(rank)), held);
+        }
     }
 }
 
@@ -317,7 +339,7 @@ impl Job {
                 })
         };
         if !youngest.is_empty() && self.ranks.iter().all(is_covered) {
-            self.storage.covered = true;
+            (self.storage.covered, self.changed) = (true, true);
             let lines: BTreeSet<u64> = youngest.values().map(|line| line.0).collect();
             self.log(json!({"event": "covered", "lines": lines}));
         }

@@ -414,9 +414,14 @@ impl Guardian {
         for message in self.rank.said() {
             self.tell(&FromNode::Rank { rank, message });
         }
+        if self.local.is_some() {
+            let [out, err] = self.printed;
+            self.tell(&FromNode::Printed { rank, out, err });
+        }
         if let Some(Fallen { status, .. }) = self.fallen {
             self.tell(&FromNode::Fallen { rank, status, incarnation });
         }
+        self.rank.introduce(&self.settings);
     }
 
     /// To the agent, if there is one.
@@ -473,6 +478,10 @@ impl Guardian {
             ToNode::GiveUp { rank } if rank == mine => self.give_up(),
             ToNode::End { reason } => self.end_here(&reason),
             ToNode::Alone { reason } => self.no_agent(&reason),
+            ToNode::Introduce {} => {
+                self.rank.nobody_coordinates("the job's coordinator has ended");
+                self.introduce();
+            }
             _ => {}
         }
     }

@@ -26,6 +26,12 @@ pub struct Rank {
     ready: bool,
     finishing: bool,
     may_finish: bool,
+    /// It has repeated what was lost.
+    caught_up: bool,
+    /// Why its set cannot go back alone.
+    not_recording: Option<FromRank>,
+    /// Lines that its program has asked for, without an answer yet.
+    asked: BTreeMap<u32, FromRank>,
     /// The line that it takes part in, until it is complete or aborted.
     line: Option<LineId>,
     /// The youngest line that is complete or aborted.
@@ -54,6 +60,9 @@ impl Rank {
             ready: false,
             finishing: false,
             may_finish: false,
+            caught_up: false,
+            not_recording: None,
+            asked: BTreeMap::new(),
             line: None,
             over: LineId(0),
             early: None,
@@ -116,7 +125,10 @@ impl Rank {
     /// What a coordinator that knows nothing has to know.
     pub fn said(&self) -> Vec<FromRank> {
         let mut all: Vec<FromRank> = self.hello.clone().into_iter().collect();
+        all.extend(self.not_recording.clone());
         all.extend(self.ready.then_some(FromRank::Ready {}));
+        all.extend(self.caught_up.then_some(FromRank::CaughtUp {}));
+        all.extend(self.asked.values().cloned());
         all.extend(self.finishing.then_some(FromRank::Finishing {}));
         all
     }
@@ -168,12 +180,11 @@ impl Rank {
                 self.hello = Some(message.clone());
                 let (job, line) = (settings.job.clone(), line_of(settings));
                 self.send(&ToRank::Welcome { job, restarted_from: line });
-                let addresses: Vec<String> =
-                    settings.coordinator.iter().map(ToString::to_string).collect();
-                let secret = settings.secret.to_vec();
-                self.send(&ToRank::Coordinator { addresses: addresses.join(" "), secret });
+                self.introduce(settings);
             }
             FromRank::Ready {} => self.ready = true,
+            FromRank::CaughtUp {} => self.caught_up = true,
+            FromRank::NotRecording { .. } => self.not_recording = Some(message.clone()),
             FromRank::Finishing {} => {
                 self.finishing = true;
                 if alone {
@@ -183,6 +194,9 @@ impl Rank {
             FromRank::Ask { number, .. } if alone => {
                 let problem = "no coordinator can be reached, see the message above".into();
                 self.send(&ToRank::Answer { number: *number, line: LineId(0), problem });
+            }
+            FromRank::Ask { number, .. } => {
+                self.asked.insert(*number, message.clone());
             }
             FromRank::Parked { line } => {
                 let line = *line;
@@ -194,6 +208,16 @@ impl Rank {
             _ => {}
         }
         Some(FromNode::Rank { rank: mine, message })
+    }
+
+    /// Where the rank finds the coordinator itself.
+    pub fn introduce(&mut self, settings: &Settings) {
+        if self.hello.is_some() {
+            let addresses: Vec<String> =
+                settings.coordinator.iter().map(ToString::to_string).collect();
+            let secret = settings.secret.to_vec();
+            self.send(&ToRank::Coordinator { addresses: addresses.join(" "), secret });
+        }
     }
 
     fn frozen(&mut self, message: FromRank, rank: PeerId) -> Option<FromNode> {
@@ -280,6 +304,7 @@ impl Rank {
                 self.forget_early();
             }
             ToRank::MayFinish {} => self.may_finish = true,
+            ToRank::Answer { number, .. } => drop(self.asked.remove(number)),
             _ => {}
         }
         self.send(&message);
@@ -318,6 +343,10 @@ impl Rank {
     /// Nobody will ever coordinate again.
     pub fn stay_alone(&mut self) {
         self.nobody_coordinates("there is no coordinator");
+        for number in core::mem::take(&mut self.asked).into_keys() {
+            let problem = "the job's coordinator has ended, and there is no other".into();
+            self.send(&ToRank::Answer { number, line: LineId(0), problem });
+        }
         // Nobody keeps determinants, so nothing has to wait for them.
         let incarnation = self.incarnation();
         self.send(&ToRank::Stable { incarnation, upto: u64::MAX });

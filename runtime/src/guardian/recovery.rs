@@ -200,6 +200,12 @@ impl Guardian {
     /// The job goes on without this rank, which was thought to be lost and was started elsewhere.
     pub(super) fn end_here(&mut self, reason: &str) -> ! {
         say!("rank {} on node {}: {reason}", self.settings.rank, os::hostname());
+        if std::env::var_os(settings::INCARNATION).is_some() {
+            // The guardian that has started this one must not take it for a failure.
+            self.rank.give_up(self.settings.rank);
+            self.signal(libc::SIGKILL);
+            os::exit_now(0);
+        }
         self.end_group()
     }
 

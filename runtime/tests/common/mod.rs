@@ -65,6 +65,8 @@ pub struct Job {
     pub size: u32,
     pub guardians: Vec<Child>,
     restore: Option<PathBuf>,
+    /// What the coordinator was told first.
+    setup: String,
     /// Nodes keep their images themselves.
     local: bool,
 }
@@ -93,24 +95,12 @@ impl Job {
         restore: Option<PathBuf>,
     ) -> Self {
         let local = place.starts_with("copies");
-        let mut command = Command::new(example("plain_images"));
-        command.arg("coordinator").env_remove("RUSTBTL_JOBS");
-        command.env("XDG_RUNTIME_DIR", scratch.0.join("run"));
-        command.env("RUSTBTL_EVENTS", &scratch.0);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(fs::File::create(scratch.0.join("told")).expect("a file"));
-        let mut coordinator = command.spawn().expect("a coordinator");
-        let mut input = coordinator.stdin.take().expect("a pipe");
         let line = restore.as_ref().map(|line| format!("restore {}\n", line.display()));
         let line = line.unwrap_or_default();
-        write!(input, "{place}\nsize {size}\narg ./a\nrecover 0\n{more}{line}go\n")
-            .expect("it reads");
-        let mut says = BufReader::new(coordinator.stdout.take().expect("a pipe"));
-        let mut answer = String::new();
-        says.read_line(&mut answer).expect("an answer");
-        let words: Vec<&str> = answer.split_whitespace().collect();
-        assert_eq!((words.len(), words[0]), (4, "ok"), "{answer}");
-        let [port, name, secret] = [1, 2, 3].map(|at| words[at].to_owned());
+        let session = scratch.0.join("run").display().to_string();
+        let setup =
+            format!("{place}\nlog {session}\nsize {size}\narg ./a\nrecover 0\n{more}{line}");
+        let (coordinator, input, says, [port, name, secret]) = begin(&scratch, &setup, "");
         let (input, guardians) = (Some(input), Vec::new());
         Self {
             scratch,
@@ -123,8 +113,18 @@ impl Job {
             size,
             guardians,
             restore,
+            setup,
             local,
         }
+    }
+
+    /// The coordinator is killed, and another one started in its place, as mpirun does it.
+    pub fn another_coordinator(&mut self) {
+        let _ = (self.coordinator.kill(), self.coordinator.wait());
+        let again = format!("again {} {} {}\n", self.name, self.port, self.secret);
+        let (coordinator, input, says, who) = begin(&self.scratch, &self.setup, &again);
+        assert_eq!(who, [self.port.clone(), self.name.clone(), self.secret.clone()]);
+        (self.coordinator, self.input, self.says) = (coordinator, Some(input), says);
     }
 
     /// Where a rank's output goes.
@@ -252,6 +252,25 @@ impl Job {
         line
     }
 
+    /// What another coordinator answers first.
+    pub fn say_again(&self) -> String {
+        let again = format!("again {} {} {}\n", self.name, self.port, self.secret);
+        let mut other = spawn(&self.scratch);
+        let mut input = other.stdin.take().expect("a pipe");
+        writeln!(input, "{}{again}go", self.setup).expect("it reads");
+        let mut answer = String::new();
+        let mut says = BufReader::new(other.stdout.take().expect("a pipe"));
+        says.read_line(&mut answer).expect("an answer");
+        drop(input);
+        let _ = other.wait();
+        answer
+    }
+
+    /// mpirun closes its pipe.
+    pub fn hang_up(&mut self) {
+        drop(self.input.take());
+    }
+
     /// Let the ranks finish; their exit codes.
     pub fn finish(&mut self) -> Vec<i32> {
         self.touch("finish");
@@ -272,6 +291,33 @@ impl Job {
         wait_for("images are gone", || left(&self.scratch.0.join("local")) == 0);
         core::mem::replace(&mut self.scratch, Scratch(PathBuf::from("/nonexistent")))
     }
+}
+
+fn spawn(scratch: &Scratch) -> Child {
+    let mut command = Command::new(example("plain_images"));
+    command.arg("coordinator").env_remove("RUSTBTL_JOBS");
+    command.env("XDG_RUNTIME_DIR", scratch.0.join("run"));
+    command.env("RUSTBTL_EVENTS", &scratch.0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(fs::File::create(scratch.0.join("told")).expect("a file"));
+    command.spawn().expect("a coordinator")
+}
+
+/// A coordinator that has answered: port, name and secret.
+fn begin(
+    scratch: &Scratch,
+    setup: &str,
+    again: &str,
+) -> (Child, ChildStdin, BufReader<ChildStdout>, [String; 3]) {
+    let mut coordinator = spawn(scratch);
+    let mut input = coordinator.stdin.take().expect("a pipe");
+    writeln!(input, "{setup}{again}go").expect("it reads");
+    let mut says = BufReader::new(coordinator.stdout.take().expect("a pipe"));
+    let mut answer = String::new();
+    says.read_line(&mut answer).expect("an answer");
+    let words: Vec<&str> = answer.split_whitespace().collect();
+    assert_eq!((words.len(), words[0]), (4, "ok"), "{answer}");
+    (coordinator, input, says, [1, 2, 3].map(|at| words[at].to_owned()))
 }
 
 impl Drop for Job {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::nodes::{self, Node};
 use super::stage::Stage;
 use super::story::Story;
+use super::victim::Victim;
 use super::{network, processes};
 use crate::error::{Result, failure};
 use crate::sys;
@@ -23,6 +24,8 @@ pub enum Fault {
     CutNode(u32),
     /// The program of this rank is killed.
     KillRank(u32),
+    /// The process of the job's coordinator is killed, and nothing else.
+    KillCoordinator,
 }
 
 /// When it breaks.
@@ -35,6 +38,49 @@ pub enum Moment {
     /// When copies of all images are on other nodes, for this time: once when the first line is
     /// complete, and again after each loss.
     Covered(u64),
+    /// When the coordinators of the job have written down this event so many times.
+    Event(&'static str, u64),
+}
+
+/// Events of which it may be said that something breaks then.
+const EVENTS: [&str; 12] = [
+    "ready",
+    "line",
+    "complete",
+    "covered",
+    "fallen",
+    "node_lost",
+    "back_to",
+    "placed",
+    "back",
+    "caught_up",
+    "again",
+    "whole",
+];
+
+/// `EVENT@K=WHO`: when something is written down for the K-th time, somebody is killed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AtEvent(pub Moment, pub Fault);
+
+impl FromStr for AtEvent {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let form = || "give it as EVENT@COUNT=WHO".to_string();
+        let (moment, who) = text.split_once('=').ok_or_else(form)?;
+        let (event, count) = moment.split_once('@').ok_or_else(form)?;
+        let known = EVENTS.into_iter().find(|known| *known == event);
+        let event = known.ok_or_else(|| format!("choose an event of {}", EVENTS.join(", ")))?;
+        let count = count.parse().map_err(|_| format!("`{count}` is no number"))?;
+        let number = |of: &str| of.parse().map_err(|_| format!("`{of}` is no number"));
+        let fault = match who.split_once(':') {
+            None if who == "coordinator" => Fault::KillCoordinator,
+            Some(("node", node)) => Fault::KillNode(number(node)?),
+            Some(("rank", rank)) => Fault::KillRank(number(rank)?),
+            _ => return Err("choose coordinator, node:I or rank:R".into()),
+        };
+        Ok(AtEvent(Moment::Event(event, count), fault))
+    }
 }
 
 /// `I@SECS`: which one, and seconds after the job is ready.
@@ -110,15 +156,17 @@ impl Faults {
 
     fn known(&mut self) -> Vec<(Duration, Fault)> {
         let (ready, line, covered) = (self.story.ready, self.story.line, self.story.covered);
+        let events = &self.story.events;
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
             Moment::Line(wanted) => line.is_some_and(|line| line >= wanted),
             Moment::Covered(wanted) => covered >= wanted,
+            Moment::Event(event, wanted) => events.get(event).is_some_and(|seen| *seen >= wanted),
         };
         let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
         let after = |(moment, fault)| match moment {
             Moment::Ready(after) => (after, fault),
-            Moment::Line(_) | Moment::Covered(_) => (Duration::ZERO, fault),
+            Moment::Line(_) | Moment::Covered(_) | Moment::Event(..) => (Duration::ZERO, fault),
         };
         known.map(after).collect()
     }
@@ -151,6 +199,10 @@ impl Faults {
                 };
                 sys::kill(pid, libc::SIGKILL);
                 Ok(format!("killed rank {rank} (process {pid})"))
+            }
+            Fault::KillCoordinator => {
+                let killed = Victim::Coordinator.kill();
+                Ok(if killed { "killed the coordinator" } else { "there is no coordinator" }.into())
             }
         }
     }
@@ -200,6 +252,21 @@ mod tests {
         for bad in ["1@1.5", "1@-1", "1", "x@1"] {
             assert!(bad.parse::<AfterLine>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn events_are_known_by_name_and_count() {
+        let whole = Moment::Event("whole", 2);
+        assert_eq!("whole@2=node:1".parse(), Ok(AtEvent(whole, Fault::KillNode(1))));
+        assert_eq!("whole@2=coordinator".parse(), Ok(AtEvent(whole, Fault::KillCoordinator)));
+        for bad in ["", "whole", "whole@1", "hole@1=node:1", "whole@x=node:1", "whole@1=agent"] {
+            assert!(bad.parse::<AtEvent>().is_err(), "{bad}");
+        }
+        let mut faults = Faults::new(vec![(whole, Fault::KillCoordinator)]);
+        faults.story.events.insert("whole".into(), 1);
+        assert_eq!(faults.known(), []);
+        faults.story.events.insert("whole".into(), 2);
+        assert_eq!(faults.known(), [(Duration::ZERO, Fault::KillCoordinator)]);
     }
 
     #[test]

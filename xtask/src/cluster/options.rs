@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::faults::{AfterCopies, AfterLine, Fault, Moment, Timed};
+use super::faults::{AfterCopies, AfterLine, AtEvent, Fault, Moment, Timed};
 use super::held::Point;
 use super::timeline::{Event, Timeline};
 use super::victim::Victim;
@@ -102,6 +102,10 @@ pub struct Options {
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
     cut_node_after_line: Vec<AfterLine>,
+    /// Kill WHO (coordinator, node:I, rank:R) when the job's coordinators have written down EVENT
+    /// for the K-th time
+    #[arg(long, value_name = "EVENT@K=WHO")]
+    kill_at_event: Vec<AtEvent>,
     /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
@@ -266,7 +270,9 @@ impl Options {
         let late = late.map(|&AfterLine(rank, at)| (at, Fault::KillRank(rank)));
         let late_cuts = self.cut_node_after_line.iter();
         let late_cuts = late_cuts.map(|&AfterLine(node, at)| (at, Fault::CutNode(node)));
-        kills.chain(lines).chain(ranks).chain(cuts).chain(late).chain(late_cuts).collect()
+        let events = self.kill_at_event.iter().map(|&AtEvent(at, fault)| (at, fault));
+        let ranks = ranks.chain(cuts).chain(late);
+        kills.chain(lines).chain(ranks).chain(late_cuts).chain(events).collect()
     }
 
     /// What follows the order of a line, and after how long.

@@ -21,6 +21,8 @@ pub struct Story {
     pub line: Option<u64>,
     /// How often it was said that the images of all have copies (again).
     pub covered: u64,
+    /// How often each event was written down.
+    pub events: BTreeMap<String, u64>,
     /// The process id of each rank's program, the newest.
     pub pids: BTreeMap<u32, libc::pid_t>,
 }
@@ -55,6 +57,9 @@ impl Story {
     }
 
     fn hear(&mut self, event: &Value) {
+        if let Some(name) = event["event"].as_str() {
+            *self.events.entry(name.to_string()).or_default() += 1;
+        }
         match event["event"].as_str() {
             Some("ready") => self.ready = true,
             Some("covered") => self.covered += 1,

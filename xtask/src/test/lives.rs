@@ -89,6 +89,11 @@ pub const CLOCK: Program = Program {
     name: "decisions by the clock",
     what: What::Hash { source: "by_clock.c", iterations: 4000, arguments: &[] },
 };
+/// Ranks that send their process id and the time, which they do not look at.
+pub const BY_PID: Program = Program {
+    name: "messages that change",
+    what: What::Hash { source: "by_pid.c", iterations: 3000, arguments: &["200", "pid"] },
+};
 /// Ranks that write to each other's memory.
 pub const SHARED_WINDOW: Program = Program {
     name: "a shared window",

@@ -87,7 +87,7 @@ fn exit_codes(over: &Over) -> Result<()> {
 }
 
 /// What a user types; what the coordinator writes down outlives the job.
-fn plain(job: Job, scratch: &Scratch) -> Job {
+pub fn plain(job: Job, scratch: &Scratch) -> Job {
     let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
     // The default; the emulated cluster switches it off where nothing is said.
     job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything, in tiers from quick to slow.
 
 mod cluster;
+mod coordinator;
 mod errors;
 mod guardians;
 mod header;
@@ -91,6 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
             guardians::run(&mut summary);
             node_loss::run(&mut summary);
             local_storage::run(&mut summary);
+            coordinator::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
             // What is wanted of a tree is said with --trees.

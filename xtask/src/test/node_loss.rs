@@ -5,7 +5,7 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, CLOCK, Program, RING, Shape};
+use super::lives::{self, BY_PID, CLOCK, Program, RING, Shape};
 use super::mpi;
 use super::scratch::Scratch;
 use super::summary::Summary;
@@ -122,6 +122,23 @@ pub fn run(summary: &mut Summary) {
             Err(Failure(reason)) if reason.contains("contradicts itself") => Ok(()),
             Err(other) => Err(other),
         }
+    });
+    // So that the check below is known to be one: nobody looks at what differs.
+    let killed = ["--kill-node-after-line", "1@1"];
+    summary.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
+        survives(&BY_PID, 3000, (3, 1), &killed)
+    });
+    summary.check("live recovery: other messages than before are told: 3 × 1", || {
+        let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
+        match survives(&BY_PID, 3000, (3, 1), &checked) {
+            Ok(()) => fail!("nobody has noticed"),
+            Err(Failure(reason)) if reason.contains("sends again, and not the same") => Ok(()),
+            Err(other) => Err(other),
+        }
+    });
+    summary.check("live recovery: contents are checked, and are the same: 3 × 1", || {
+        let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
+        survives(&RING, ITERATIONS, (3, 1), &checked)
     });
     summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);

@@ -241,3 +241,85 @@ fn damage_is_noted_and_changes_nothing() {
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(0), message }));
     assert!(matches!(&all.take_out()[..], [Out::Log(event)] if event["event"] == "nonsense"));
 }
+
+/// What another coordinator would read.
+fn noted(out: &[Out], notes: &mut Vec<Batch>) {
+    for out in out {
+        match out {
+            Out::Note(_, batch) => notes.push(Batch::decode(batch).unwrap()),
+            Out::NoteAnew(_, batch) => *notes = vec![Batch::decode(batch).unwrap()],
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_back() {
+    let mut all = Determinants::new(0);
+    all.keep_notes();
+    all.hear(10, &hello(0, 0, FIRST));
+    all.hear(10, &hello(1, 0, FIRST));
+    let mut notes = Vec::new();
+    noted(&all.take_out(), &mut notes);
+    // Place 2 came, 1 did not: that is not told, and not noted.
+    all.hear(10, &recorded(0, FIRST, 0, &[0, 2]));
+    let out = all.take_out();
+    let at = |what: fn(&Out) -> bool| out.iter().position(what).unwrap();
+    let note = at(|out| matches!(out, Out::Note(..)));
+    assert!(note < at(|out| matches!(out, Out::Rank(_, ToRank::Stable { upto: 1, .. }))));
+    noted(&out, &mut notes);
+    assert_eq!(notes.last().map(|batch| batch.upto), Some(1));
+
+    // Killed. Ranks say everything again that they do not know to be stable.
+    let mut all = Determinants::new(0);
+    all.keep_notes();
+    all.resume(notes.clone());
+    noted(&all.take_out(), &mut notes);
+    assert_eq!(notes.len(), 1, "in one piece");
+    for rank in [0, 1] {
+        all.hear(10, &hello(rank, 0, FIRST));
+        let message = FromRank::Ready {};
+        assert!(!all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
+        let out = all.take_out();
+        assert!(matches!(out[..], [Out::Rank(of, ToRank::ShipAgain {})] if of == PeerId(rank)));
+    }
+    all.hear(10, &recorded(0, FIRST, 0, &[0, 2]));
+    assert_eq!(stable(&all.take_out()), [(0, 1)]);
+    all.hear(10, &recorded(1, FIRST, 0, &[1]));
+    let out = all.take_out();
+    assert_eq!(stable(&out), [(0, 3), (1, 3)]);
+    noted(&out, &mut notes);
+
+    // Killed again, and the set goes back.
+    let mut all = Determinants::new(0);
+    all.resume(notes);
+    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    let numbers = |bytes: &[u8]| parcel::read_numbered(bytes).unwrap().len();
+    let told = told.iter().map(|(rank, message)| match message {
+        ToRank::Replay { at: 3, bytes, .. } => (rank.0, numbers(bytes)),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(0, 2), (1, 1)]);
+}
+
+#[test]
+fn what_a_line_covers_is_not_noted_any_more_and_places_stay_the_same() {
+    let mut all = Determinants::new(0);
+    all.keep_notes();
+    all.hear(10, &hello(0, 0, FIRST));
+    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    let message = FromRank::Clock { line: LineId(1), clock: 2 };
+    all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
+    all.hear(10, &recorded(0, FIRST, 2, &[2]));
+    assert_eq!(all.clocks().collect::<Vec<_>>(), [(LineId(1), PeerId(0), 2)]);
+    all.trim(PeerId(0), LineId(1));
+    let mut notes = Vec::new();
+    noted(&all.take_out(), &mut notes);
+    let records: Vec<u64> = notes[0].records.iter().map(|record| record.at).collect();
+    assert_eq!((notes.len(), notes[0].upto, records), (1, 3, vec![2]));
+    let mut all = Determinants::new(0);
+    all.resume(notes);
+    all.hear(10, &hello(0, 0, FIRST));
+    all.hear(10, &recorded(0, FIRST, 3, &[3]));
+    assert_eq!(stable(&all.take_out()), [(0, 4)]);
+}

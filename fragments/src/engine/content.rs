@@ -1,0 +1,230 @@
+//! Is what a process sends again what it had sent? Off unless it is switched on
+//! (`Engine::check_content`).
+//!
+//! Source: DESIGN §8. Behind each message that leaves the set its sender tells the content's
+//! digest, which the receiver keeps. A sender that goes back tells it again with the message,
+//! whether the message itself is sent or the receiver has it: then both are compared.
+//!
+//! 1. At most [`KEPT_MAX`] digests of a peer are kept, the youngest.
+//! 2. A digest that is missing (the channel was lost behind its message, or it is too old) is no
+//!    difference: what is said is certain, what is not said is not.
+
+use super::queue::queued;
+use super::send::Outbound;
+use super::state::{Body, Link};
+use super::{Engine, FrameError, Host, PeerId};
+use crate::host::LogEntry;
+use crate::ids::{ContextId, LogRecord, MessageSeq};
+use crate::wire::{HEADER_BYTES, Header, Kind, StreamKey};
+use core::fmt;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Digests of a peer that are kept: some 2 MB.
+const KEPT_MAX: usize = 1 << 15;
+/// u64 digest, u64 bytes.
+const BODY_BYTES: usize = 16;
+
+/// Content of a message, as it is compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Content {
+    /// See [`digest`].
+    pub digest: u64,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+/// A message that is not the same as in the sender's earlier life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// Its stream.
+    pub stream: StreamKey,
+    /// Its number.
+    pub sequence: MessageSeq,
+    /// Its tag.
+    pub tag: i32,
+    /// As it was.
+    pub before: Content,
+    /// As it is.
+    pub now: Content,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stream, sequence, tag, before, now } = self;
+        write!(
+            f,
+            "message {sequence} with tag {tag} of context {}: it had {} bytes with digest {:016x}, \
+             and has {} bytes with digest {:016x} now",
+            stream.context.0, before.bytes, before.digest, now.bytes, now.digest
+        )
+    }
+}
+
+/// 64 bits that differ if a single word does; not for strangers' data. The same on all machines.
+pub fn digest(bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    // Four sums that do not wait for each other.
+    let mut sums = [1u64, 2, 3, 4];
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    for block in blocks {
+        let (words, _) = block.as_chunks::<8>();
+        for (sum, word) in sums.iter_mut().zip(words) {
+            *sum = step(*sum, u64::from_le_bytes(*word));
+        }
+    }
+    let mut sum = sums.into_iter().fold(bytes.len() as u64, step);
+    for piece in rest.chunks(8) {
+        let mut word = [0; 8];
+        word[..piece.len()].copy_from_slice(piece);
+        sum = step(sum, u64::from_le_bytes(word));
+    }
+    sum ^ (sum >> 32)
+}
+
+/// What was told of a peer's messages.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept {
+    contents: BTreeMap<(u32, i32, u64), Content>,
+    order: VecDeque<(u32, i32, u64)>,
+}
+
+impl Kept {
+    /// What was told before, if it was something else.
+    fn compare(&mut self, name: (u32, i32, u64), now: Content) -> Option<Content> {
+        if let Some(&before) = self.contents.get(&name) {
+            return Some(before).filter(|before| *before != now);
+        }
+        self.contents.insert(name, now);
+        self.order.push_back(name);
+        if self.order.len() > KEPT_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.contents.remove(&oldest);
+        }
+        None
+    }
+}
+
+impl<H: Host> Engine<H> {
+    /// From now on contents are told. Whoever is told compares, whether this is on there or not.
+    pub fn check_content(&mut self) {
+        self.checks = true;
+    }
+
+    /// Behind a message that is in the log.
+    #[cold]
+    pub(super) fn tell_content(
+        &mut self,
+        host: &mut H,
+        (to, context, rank): (PeerId, u32, u32),
+        (tag, sequence): (i32, u64),
+        content: Content,
+    ) {
+        let from = self.incarnation;
+        let peer = self.peer(to);
+        if peer.link != Link::Open {
+            return;
+        }
+        let header = Header {
+            length: (HEADER_BYTES + BODY_BYTES) as u32,
+            kind: Kind::Content,
+            flags: 0,
+            context,
+            source: rank,
+            tag,
+            from,
+            to: peer.info.incarnation,
+            sequence,
+        };
+        let body = [content.digest.to_le_bytes(), content.bytes.to_le_bytes()].concat();
+        self.enqueue(host, to, queued(&header.encode(), Body::Owned(body)), 0);
+    }
+
+    /// The same, of a message in the log that the peer has.
+    pub(super) fn tell_logged_content(&mut self, host: &mut H, record: LogRecord, of: &LogEntry) {
+        if self.checks
+            && let Some(digest) = host.log_digest(record)
+        {
+            let whose = (of.to, of.stream.context.0, of.source.0);
+            let content = Content { digest, bytes: of.bytes };
+            self.tell_content(host, whose, (of.tag, of.sequence.0), content);
+        }
+    }
+
+    /// Of a message that is being sent.
+    pub(super) fn content_of(
+        &mut self,
+        host: &mut H,
+        message: &Outbound<H::SendBuffer, H::Token>,
+    ) -> Option<Content> {
+        if !self.checks {
+            return None;
+        }
+        let super::state::Origin::Log(record) = message.origin else { return None };
+        Some(Content { digest: host.log_digest(record)?, bytes: message.bytes })
+    }
+
+    /// What the sender of a message says of it.
+    pub(super) fn on_content(
+        &mut self,
+        host: &mut H,
+        from: PeerId,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), FrameError> {
+        let (words, rest) = body.as_chunks::<8>();
+        let (&[digest, bytes], []) = (words, rest) else {
+            return Err(FrameError::Unexpected("content of a message, with another length"));
+        };
+        let (digest, bytes) = (u64::from_le_bytes(digest), u64::from_le_bytes(bytes));
+        let now = Content { digest, bytes };
+        let stream = StreamKey::of(ContextId(header.context), header.tag);
+        let name = (stream.context.number(), stream.lane, header.sequence);
+        let kept = self.peer(from).contents.get_or_insert_default();
+        if let Some(before) = kept.compare(name, now) {
+            let (sequence, tag) = (MessageSeq(header.sequence), header.tag);
+            host.differs(from, Difference { stream, sequence, tag, before, now });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bit_and_the_length_count() {
+        for length in [0usize, 1, 7, 8, 9, 31, 32, 33, 64, 100] {
+            let mut bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let whole = digest(&bytes);
+            for at in 0..length {
+                for bit in 0..8 {
+                    bytes[at] ^= 1 << bit;
+                    assert_ne!(digest(&bytes), whole, "bit {bit} of byte {at} of {length}");
+                    bytes[at] ^= 1 << bit;
+                }
+            }
+            bytes.push(0);
+            assert_ne!(digest(&bytes), whole, "a zero behind {length} bytes");
+        }
+        let (one, other) = ([[1u8; 32], [2; 32]].concat(), [[2u8; 32], [1; 32]].concat());
+        assert_ne!(digest(&one), digest(&other), "the order counts");
+        assert_eq!(digest(b"rustbtl"), digest(b"rustbtl"));
+    }
+
+    #[test]
+    fn what_is_told_twice_is_compared_and_the_oldest_are_forgotten() {
+        let content = |digest| Content { digest, bytes: 8 };
+        let mut kept = Kept::default();
+        for number in 0..=KEPT_MAX as u64 {
+            assert_eq!(kept.compare((1, 0, number), content(number)), None);
+        }
+        assert_eq!(kept.contents.len(), KEPT_MAX);
+        assert_eq!(kept.compare((1, 0, 5), content(5)), None, "the same");
+        assert_eq!(kept.compare((1, 0, 5), content(6)), Some(content(5)));
+        assert_eq!(kept.compare((1, -3, 5), content(6)), None, "another stream");
+        assert_eq!(kept.compare((1, 0, 0), content(9)), None, "too old to be known");
+    }
+}

@@ -1,0 +1,146 @@
+//! How long recoveries took, and with what: from a job's list of events.
+//!
+//! | column | from | to |
+//! |---|---|---|
+//! | decide | the coordinator hears of the loss | the set is to go back |
+//! | restore | – | the last of its ranks has said who it is |
+//! | meet | – | all have the others' addresses and their channels are repaired |
+//! | replay | – | it has repeated what others have of its lost future |
+//!
+//! From a death to the moment when the coordinator hears of it nothing is written down: `cargo
+//! xtask cluster` prints when it has killed somebody.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// A set that went back once.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+struct Recovery {
+    set: u64,
+    incarnation: u64,
+    line: u64,
+    ranks: BTreeSet<u64>,
+    heard: u64,
+    ordered: u64,
+    restored: Option<u64>,
+    met: Option<u64>,
+    caught_up: Option<u64>,
+}
+
+/// In the order in which they began. Lines that make no sense are left out.
+fn read(events: &str) -> Vec<Recovery> {
+    let mut all: Vec<Recovery> = Vec::new();
+    // The last loss of each rank that nobody has answered yet.
+    let mut heard: BTreeMap<u64, u64> = BTreeMap::new();
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    for event in events {
+        let Some(now) = event["unix_ms"].as_u64() else { continue };
+        let number = |key: &str| event[key].as_u64();
+        let ranks = || -> BTreeSet<u64> {
+            event["ranks"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
+        };
+        let open = number("set").and_then(|set| all.iter().rposition(|of| of.set == set));
+        match event["event"].as_str() {
+            Some("fallen") => heard.extend(number("rank").map(|rank| (rank, now))),
+            Some("node_lost" | "guardian_lost") => {
+                heard.extend(ranks().into_iter().map(|rank| (rank, now)));
+            }
+            Some("back_to") => {
+                let ranks = ranks();
+                let first = ranks.iter().filter_map(|rank| heard.remove(rank)).min();
+                all.push(Recovery {
+                    set: number("set").unwrap_or_default(),
+                    incarnation: number("incarnation").unwrap_or_default(),
+                    line: number("line").unwrap_or_default(),
+                    ranks,
+                    heard: first.unwrap_or(now),
+                    ordered: now,
+                    ..Recovery::default()
+                });
+            }
+            Some("rank") => {
+                let Some(rank) = number("rank") else { continue };
+                let of = all.iter_mut().rfind(|of| of.ranks.contains(&rank));
+                if let Some(of) = of.filter(|of| of.met.is_none()) {
+                    of.restored = Some(now);
+                }
+            }
+            Some("back") => {
+                if let Some(at) = open {
+                    all[at].met = Some(now);
+                }
+            }
+            Some("caught_up") => {
+                if let Some(at) = open {
+                    all[at].caught_up = Some(now);
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// A table in milliseconds; empty if no set went back.
+pub fn table(events: &str) -> String {
+    let all = read(events);
+    let mut text = String::new();
+    if all.is_empty() {
+        return text;
+    }
+    text.push_str(
+        "    set incarnation    line   ranks  decide restore    meet  replay   all (ms)\n",
+    );
+    for of in all {
+        let step = |from: Option<u64>, to: Option<u64>| match (from, to) {
+            (Some(from), Some(to)) => to.saturating_sub(from).to_string(),
+            _ => "-".to_owned(),
+        };
+        let ordered = Some(of.ordered);
+        let _ = writeln!(
+            text,
+            "{:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}",
+            of.set,
+            of.incarnation,
+            of.line,
+            of.ranks.len(),
+            step(Some(of.heard), ordered),
+            step(ordered, of.restored),
+            step(of.restored, of.met),
+            step(of.met, of.caught_up),
+            step(Some(of.heard), of.caught_up),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_of_a_recovery_has_its_time_and_one_that_begins_anew_two_rows() {
+        let events = r#"
+{"event":"rank","rank":1,"unix_ms":900}
+{"event":"node_lost","node":"n1","ranks":[1,2],"unix_ms":1000}
+{"event":"back_to","set":1,"line":4,"incarnation":1,"ranks":[1,2],"unix_ms":1003}
+nonsense
+{"event":"rank","rank":1,"unix_ms":1050}
+{"event":"fallen","rank":1,"unix_ms":1060}
+{"event":"back_to","set":1,"line":4,"incarnation":2,"ranks":[1,2],"unix_ms":1061}
+{"event":"rank","rank":2,"unix_ms":1070}
+{"event":"rank","rank":1,"unix_ms":1081}
+{"event":"back","set":1,"unix_ms":1100}
+{"event":"rank","rank":1,"unix_ms":1105}
+{"event":"caught_up","set":1,"unix_ms":1300}
+{"event":"caught_up","set":9,"unix_ms":1301}"#;
+        let rows: Vec<String> = table(events)
+            .lines()
+            .skip(1)
+            .map(|row| row.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(rows, ["1 1 4 2 3 47 - - -", "1 2 4 2 1 20 19 200 240"]);
+        assert_eq!(table("{\"event\":\"ready\",\"unix_ms\":1}"), "");
+    }
+}

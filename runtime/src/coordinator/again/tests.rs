@@ -1,0 +1,309 @@
+//! One coordinator after another: what the second one does with what the first one knew.
+
+use super::super::setup::Setup;
+use super::*;
+use rustbtl_coordination::control::{FromNode, FromRank};
+
+const NODES: [&str; 3] = ["a", "b", "c"];
+
+/// A rank on each of three nodes, each a set; what was to be done since the last look.
+struct World {
+    job: Job,
+    now: u64,
+    effects: Vec<Effect>,
+}
+
+impl World {
+    /// Nodes keep their images, and one other node a copy.
+    fn new() -> Self {
+        let mut world = Self::empty();
+        for (rank, node) in (0..).zip(NODES) {
+            world.comes(rank, node, 0);
+        }
+        world
+    }
+
+    fn empty() -> Self {
+        let setup = Setup { size: 3, copies: Some(1), ..Setup::default() };
+        Self { job: Job::new("j".into(), setup), now: 1, effects: Vec::new() }
+    }
+
+    /// The first line is complete: each node has its own image, and the next one a copy.
+    fn with_line() -> Self {
+        let mut world = Self::new();
+        world.take_line(1);
+        assert_eq!(world.events("complete").len(), 1);
+        world.effects.clear();
+        world
+    }
+
+    fn take_line(&mut self, line: u64) {
+        let line = LineId(line);
+        for (rank, node) in (0..).zip(NODES) {
+            self.rank(rank, node, FromRank::Stopped { line });
+        }
+        for (rank, node) in (0..).zip(NODES) {
+            let rank = PeerId(rank);
+            self.hear(node, FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
+            let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
+            self.hear(node, FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum });
+        }
+        for (rank, (node, next)) in (0..).zip(NODES.into_iter().zip(["b", "c", "a"])) {
+            let (rank, next) = (PeerId(rank), next.to_owned());
+            self.hear(node, FromNode::Copied { rank, line, node: next });
+        }
+    }
+
+    /// The coordinator is killed, and another one knows what was kept.
+    fn again(mut self) -> Self {
+        let kept = serde_json::to_vec(&self.job.state()).unwrap();
+        self = Self::empty();
+        self.job.resume(0, serde_json::from_slice(&kept).unwrap()).unwrap();
+        self.look();
+        self
+    }
+
+    fn look(&mut self) {
+        self.effects.extend(core::iter::from_fn(|| self.job.next_effect()));
+    }
+
+    fn hear(&mut self, node: &str, message: FromNode) {
+        self.now += 1;
+        self.job.hear(self.now, node, message);
+        self.look();
+    }
+
+    fn mpirun(&mut self, word: &str) {
+        self.now += 1;
+        self.job.hear_mpirun(self.now, word);
+        self.look();
+    }
+
+    fn rank(&mut self, rank: u32, node: &str, message: FromRank) {
+        self.hear(node, FromNode::Rank { rank: PeerId(rank), message });
+    }
+
+    fn guardian(&mut self, rank: u32, node: &str, incarnation: u16) {
+        let (rank, incarnation) = (PeerId(rank), Incarnation(incarnation));
+        self.hear(node, FromNode::Guardian { rank, size: 3, pid: 7, incarnation });
+    }
+
+    fn hello(&mut self, rank: u32, node: &str, incarnation: u16) {
+        let hello = FromRank::Hello {
+            rank: PeerId(rank),
+            size: 3,
+            pid: 8,
+            incarnation: Incarnation(incarnation),
+            version: String::new(),
+            set: SetId(rank),
+            card: Vec::new(),
+        };
+        self.rank(rank, node, hello);
+    }
+
+    /// Agent, guardian and rank, as they say it to each coordinator.
+    fn comes(&mut self, rank: u32, node: &str, incarnation: u16) {
+        self.hear(node, FromNode::Shelf { addresses: format!("{node}:1") });
+        self.guardian(rank, node, incarnation);
+        self.hello(rank, node, incarnation);
+        self.rank(rank, node, FromRank::Ready {});
+    }
+
+    fn events(&self, name: &str) -> Vec<Value> {
+        let of = |effect: &Effect| match effect {
+            Effect::Log(event) if event["event"] == name => Some(event.clone()),
+            _ => None,
+        };
+        self.effects.iter().filter_map(of).collect()
+    }
+
+    fn to_mpirun(&self) -> Vec<&str> {
+        let mut words = Vec::new();
+        for effect in &self.effects {
+            if let Effect::TellMpirun(text) = effect {
+                words.push(text.as_str());
+            }
+        }
+        words
+    }
+
+    fn sent(&self, rank: u32) -> Vec<&ToNode> {
+        let to = |effect| match effect {
+            &Effect::Send(to, ref message) if to == PeerId(rank) => Some(message),
+            _ => None,
+        };
+        self.effects.iter().filter_map(to).collect()
+    }
+}
+
+#[test]
+fn it_is_whole_when_all_have_come_and_a_loss_after_that_is_survived() {
+    let mut world = World::with_line().again();
+    assert_eq!(world.job.awaited().map(|missing| missing.len()), Some(3));
+    world.comes(0, "a", 0);
+    world.comes(1, "b", 0);
+    assert!(world.events("whole").is_empty());
+    world.comes(2, "c", 0);
+    assert_eq!(world.events("whole").len(), 1);
+    assert_eq!(world.events("whole")[0]["covered"], true, "who has copies was not forgotten");
+    assert!(world.events("line").is_empty(), "there is one already");
+    world.mpirun("lost b");
+    let back = &world.events("back_to")[0];
+    assert_eq!(
+        (&back["set"], &back["line"], &back["incarnation"]),
+        (&1.into(), &1.into(), &1.into())
+    );
+    assert_eq!(world.events("placed")[0]["node"], "c", "where the copy is");
+}
+
+#[test]
+fn what_was_lost_meanwhile_waits_until_the_others_have_come() {
+    let mut world = World::with_line().again();
+    world.mpirun("lost b");
+    world.comes(0, "a", 0);
+    assert!(world.events("node_lost").is_empty());
+    world.comes(2, "c", 0);
+    assert_eq!(world.events("whole").len(), 1, "nobody waits for who is lost");
+    assert_eq!(world.events("placed").len(), 1);
+    // A program that has fallen is one that has come.
+    let mut world = World::with_line().again();
+    world.comes(0, "a", 0);
+    world.comes(2, "c", 0);
+    world.guardian(1, "b", 0);
+    world.hello(1, "b", 0);
+    let (rank, incarnation) = (PeerId(1), Incarnation(0));
+    world.hear("b", FromNode::Fallen { rank, status: libc::SIGKILL, incarnation });
+    let restores = |message: &&ToNode| matches!(message, ToNode::Restore { .. });
+    assert_eq!(world.sent(1).into_iter().filter(restores).count(), 1);
+}
+
+#[test]
+fn a_loss_that_was_handled_already_is_not_handled_twice() {
+    let mut world = World::with_line();
+    world.mpirun("lost b");
+    world.comes(1, "c", 1);
+    world.rank(1, "c", FromRank::CaughtUp {});
+    assert_eq!(world.events("caught_up").len(), 1);
+    let mut world = world.again();
+    world.mpirun("lost b");
+    for (rank, node, incarnation) in [(0, "a", 0), (1, "c", 1), (2, "c", 0)] {
+        world.comes(rank, node, incarnation);
+    }
+    assert_eq!(world.events("whole").len(), 1);
+    assert!(world.events("back_to").is_empty());
+    assert_eq!(world.to_mpirun(), ["recovered"]);
+}
+
+#[test]
+fn a_set_that_had_not_met_the_others_begins_anew_in_an_incarnation_that_nobody_was_told() {
+    let mut world = World::with_line();
+    world.mpirun("lost b");
+    // Killed a second time before anybody has come.
+    let mut world = world.again().again();
+    world.mpirun("lost b");
+    world.comes(0, "a", 0);
+    world.comes(2, "c", 0);
+    let back = &world.events("back_to")[0];
+    assert_eq!(back["incarnation"], 2, "1 was ordered, whether it ran or not");
+    // The guardian that was started by the first order comes late.
+    assert!(!world.job.accepts(PeerId(1), Incarnation(1)));
+    assert!(world.job.accepts(PeerId(1), Incarnation(2)));
+    assert_eq!(world.events("placed").len(), 1);
+}
+
+#[test]
+fn a_set_that_repeats_its_past_is_let_go_on() {
+    let mut world = World::with_line();
+    let (rank, incarnation) = (PeerId(1), Incarnation(0));
+    world.hear("b", FromNode::Fallen { rank, status: libc::SIGKILL, incarnation });
+    world.hello(1, "b", 1);
+    world.rank(1, "b", FromRank::Ready {});
+    assert_eq!(world.events("back").len(), 1);
+    let mut world = world.again();
+    for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
+        world.comes(rank, node, incarnation);
+    }
+    assert_eq!(world.events("whole")[0]["going_back"], json!([1]));
+    assert!(world.events("back_to").is_empty());
+    world.rank(1, "b", FromRank::CaughtUp {});
+    assert_eq!(world.events("caught_up").len(), 1);
+}
+
+#[test]
+fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
+    let mut world = World::with_line();
+    world.mpirun("checkpoint stay");
+    assert_eq!(world.events("line")[0]["line"], 2);
+    let mut world = world.again();
+    for (rank, node) in (0..).zip(NODES) {
+        world.comes(rank, node, 0);
+    }
+    let cleared = |effect: &Effect| {
+        matches!(effect, Effect::SendNode(_, ToNode::Clear { line: LineId(2), .. }))
+    };
+    assert_eq!(world.effects.iter().filter(|effect| cleared(effect)).count(), 3);
+    world.mpirun("checkpoint stay");
+    assert_eq!(world.events("line")[0]["line"], 3);
+    world.take_line(3);
+    assert_eq!(world.events("complete").len(), 1);
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let mut world = World::with_line().again();
+    world.comes(0, "a", 0);
+    world.job.tick(PATIENCE_MS - 1);
+    world.look();
+    assert!(world.events("not_whole").is_empty());
+    world.job.tick(PATIENCE_MS);
+    world.job.tick(PATIENCE_MS + 1);
+    world.look();
+    assert_eq!(world.events("not_whole")[0]["missing"], json!([1, 2]));
+    let told = |effect: &Effect| match effect {
+        Effect::Tell(text) => Some(text.contains("rank 1 on b, rank 2 on c did not come back")),
+        _ => None,
+    };
+    assert_eq!(world.effects.iter().filter_map(told).collect::<Vec<_>>(), [true], "once");
+    world.comes(1, "b", 0);
+    world.comes(2, "c", 0);
+    assert_eq!(world.events("whole").len(), 1, "late is not never");
+
+    let mut world = World::with_line().again();
+    world.mpirun("lost b");
+    world.comes(0, "a", 0);
+    world.job.tick(PATIENCE_MS);
+    world.look();
+    let words = world.to_mpirun();
+    assert!(words.len() == 1 && words[0].starts_with("fail"), "{words:?}");
+    assert!(words[0].contains("rank 2 on c") && words[0].contains("lost b"), "{words:?}");
+}
+
+#[test]
+fn who_may_leave_mpi_finalize_is_told_again_and_a_job_that_was_starting_starts() {
+    let mut world = World::with_line();
+    for (rank, node) in (0..).zip(NODES) {
+        world.rank(rank, node, FromRank::Finishing {});
+    }
+    let mut world = world.again();
+    world.comes(2, "c", 0);
+    let may =
+        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::MayFinish {}, .. });
+    assert_eq!(world.sent(2).into_iter().filter(may).count(), 1);
+    assert!(world.job.awaited().is_none(), "the others may have ended");
+
+    let mut world = World::empty();
+    world.comes(0, "a", 0);
+    let mut world = world.again();
+    for (rank, node) in (0..).zip(NODES) {
+        world.comes(rank, node, 0);
+    }
+    assert_eq!(world.events("ready").len(), 1);
+    assert_eq!(world.events("whole").len(), 1);
+    assert_eq!(world.events("line")[0]["line"], 1);
+}
+
+#[test]
+fn a_state_of_another_version_is_refused() {
+    let state = State { format: FORMAT + 1, ..World::with_line().job.state() };
+    assert!(World::empty().job.resume(0, state).unwrap_err().contains("format"));
+}

@@ -1,0 +1,117 @@
+//! The coordinator's process is killed and nothing else, before, during and after a recovery.
+//! mpirun starts another one, which knows what the one before knew: what dies then is brought back,
+//! and the answer is that of an undisturbed run.
+
+use super::job::{Job, Outcome};
+use super::lives::{self, RING, Shape};
+use super::local_storage;
+use super::node_loss::must_be_clean;
+use super::scratch::Scratch;
+use super::summary::Summary;
+use crate::error::Result;
+
+/// Of a job that goes on for a second or more when its first line is complete.
+const ITERATIONS: u64 = 6000;
+/// So often one is started in place of another that did not last.
+const AGAIN_MAX: usize = 8;
+
+/// Where lines go.
+#[derive(Clone, Copy, PartialEq)]
+enum Storage {
+    Shared,
+    Nodes,
+}
+use Storage::{Nodes, Shared};
+
+/// Who dies at which event of the job.
+const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [
+    ("then a node", Shared, (3, 1), &["complete@1=coordinator", "whole@1=node:1"]),
+    (
+        "then a node, without a shared folder",
+        Nodes,
+        (3, 1),
+        &["complete@1=coordinator", "whole@1=node:1"],
+    ),
+    ("then a program", Shared, (2, 2), &["complete@1=coordinator", "whole@1=rank:3"]),
+    ("with a node", Shared, (3, 1), &["complete@1=coordinator", "complete@1=node:1"]),
+    (
+        "when a node's ranks are placed",
+        Shared,
+        (3, 1),
+        &["complete@1=node:1", "placed@1=coordinator"],
+    ),
+    ("when a program has fallen", Nodes, (2, 2), &["complete@1=rank:3", "fallen@1=coordinator"]),
+    ("when a set is back", Nodes, (3, 1), &["complete@1=node:1", "back@1=coordinator"]),
+    (
+        "after a recovery, then another node",
+        Nodes,
+        (3, 1),
+        &["covered@1=node:1", "covered@2=coordinator", "whole@1=node:2"],
+    ),
+];
+
+/// Runs the tier.
+pub fn run(summary: &mut Summary) {
+    summary.tier("a killed coordinator");
+    for (title, storage, shape, faults) in SURVIVED {
+        let title = format!("coordinator killed, {title}: {} × {}", shape.0, shape.1);
+        summary.check(&title, || survives(storage, shape, faults));
+    }
+    summary.check("coordinator killed again and again: 2 × 1", again_and_again);
+}
+
+fn job(storage: Storage, shape: Shape, faults: &[&str], scratch: &Scratch) -> Result<Outcome> {
+    let mut job = RING.job(shape, ITERATIONS, scratch)?;
+    for fault in faults {
+        job = job.with(&["--kill-at-event", fault]);
+    }
+    job = with(job, storage, scratch)?;
+    job.run()
+}
+
+fn with(job: Job, storage: Storage, scratch: &Scratch) -> Result<Job> {
+    Ok(match storage {
+        Shared => lives::protected(job, &lives::lines_folder(scratch)?),
+        Nodes => local_storage::plain(job, scratch),
+    })
+}
+
+fn events(storage: Storage, scratch: &Scratch) -> Result<String> {
+    match storage {
+        Shared => lives::events(&scratch.0.join("checkpoints")),
+        Nodes => local_storage::events(scratch),
+    }
+}
+
+fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("coordinator")?;
+    let known = RING.answer(&RING.job(shape, ITERATIONS, &scratch)?.run()?, &scratch)?;
+    let outcome = job(storage, shape, faults, &scratch)?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let broken = outcome.stderr.matches(": killed ").count();
+    outcome.must(broken == faults.len(), "something did not break in time")?;
+    let said = outcome.stderr.contains("was started again");
+    outcome.must(said, "the user should hear of it")?;
+    let events = events(storage, &scratch)?;
+    let count = |what: &str| events.matches(&format!("\"event\":\"{what}\"")).count();
+    outcome.must(count("again") == 1 && count("whole") == 1, "it should be whole again")?;
+    let others = faults.iter().filter(|fault| !fault.ends_with("coordinator")).count();
+    outcome.must(count("caught_up") >= others, "a set did not go back")?;
+    must_be_clean(&outcome)
+}
+
+/// In the end there is no other one: the user hears it, and the job goes on.
+fn again_and_again() -> Result<()> {
+    let scratch = Scratch::new("coordinator")?;
+    let known = RING.answer(&RING.job((2, 1), ITERATIONS, &scratch)?.run()?, &scratch)?;
+    let mut faults = vec!["complete@1=coordinator".to_string()];
+    faults.extend((1..=AGAIN_MAX).map(|life| format!("whole@{life}=coordinator")));
+    let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
+    let outcome = job(Nodes, (2, 1), &faults, &scratch)?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let again = events(Nodes, &scratch)?.matches("\"event\":\"again\"").count();
+    outcome.must(again == AGAIN_MAX, "another number of coordinators")?;
+    let said = outcome.stderr.matches("GOES ON WITHOUT PROTECTION").count();
+    outcome.must(said == 1, "the user should hear of it, once")?;
+    must_be_clean(&outcome)
+}
