@@ -137,6 +137,7 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     opal_event_add(&requests, NULL);
     watching = true;
     mca_errmgr_correlated_loss_watch();
+    mca_errmgr_correlated_ask_spares(job);
     mca_errmgr_correlated_signal_open();
 }
 

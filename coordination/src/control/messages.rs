@@ -350,6 +350,24 @@ class 3 FromNode {
         /// And of its standard error.
         err: u64,
     },
+    /// Of a guardian: a rank that it has started on a spare node cannot be reached there any more.
+    33 Unhosted {
+        /// Whose guardian says it.
+        host: PeerId,
+        /// The rank.
+        rank: PeerId,
+        /// In which incarnation it was to run.
+        incarnation: Incarnation,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No rank runs on this node, and ranks of lost nodes can be started here.
+    34 Spare {
+        /// Where it is asked for that.
+        port: u16,
+        /// With blanks between them, each as `IP:PORT`: the agent knows them. Empty: no more.
+        addresses: String,
+    },
     /// Answer to `Keep`, of an agent.
     40 Kept {
         /// Whose determinants.
@@ -469,6 +487,32 @@ class 4 ToNode {
         /// Which.
         rank: PeerId,
     },
+    /// Have a guardian started on a spare node, for a rank whose node is lost.
+    33 AdoptAt {
+        /// For the guardian of this rank, which will wait for it.
+        host: PeerId,
+        /// The rank to restore.
+        rank: PeerId,
+        /// Folder of the line.
+        directory: String,
+        /// The incarnation it will run in.
+        incarnation: Incarnation,
+        /// What its guardian has said in `Printed`.
+        out: u64,
+        /// The same.
+        err: u64,
+        /// As the spare node has said in `Spare`.
+        addresses: String,
+    },
+    /// A rank that was started on a spare node goes on elsewhere: do not wait for it.
+    35 Abandon {
+        /// For the guardian of this rank.
+        host: PeerId,
+        /// The other rank.
+        rank: PeerId,
+    },
+    /// For who has said `Spare`: nobody will be started here any more.
+    34 Dismiss {},
     /// For the agent: determinants of a set of another node.
     40 Keep {
         /// `determinants::Batch`.

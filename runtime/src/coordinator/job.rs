@@ -5,6 +5,7 @@
 //! 2. What a rank says counts for that rank only; nonsense is noted and changes nothing.
 //! 3. Whoever waits for a line hears of its end, once.
 
+use super::places::Places;
 use super::recovery::Recovery;
 use super::setup::Setup;
 use super::storage::Storage;
@@ -108,6 +109,7 @@ pub struct Job {
     pub(super) machine: Option<Lines>,
     pub(super) recovery: Recovery,
     pub(super) storage: Storage,
+    pub(super) places: Places,
     /// All ranks may leave MPI_Finalize.
     pub(super) may_finish: bool,
     pub(super) lines: BTreeMap<LineId, LineState>,
@@ -134,6 +136,7 @@ impl Job {
             machine: None,
             recovery: Recovery::default(),
             storage: Storage::default(),
+            places: Places::default(),
             may_finish: false,
             lines: BTreeMap::new(),
             wishes: Wishes::default(),
@@ -211,6 +214,10 @@ impl Job {
                 }
             }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
+            FromNode::Unhosted { host, rank, incarnation, reason } => {
+                self.unhosted(now, host, rank, incarnation, &reason);
+            }
+            FromNode::Spare { addresses, .. } => self.spare(now, node, addresses),
             FromNode::Shelf { addresses } => self.shelf(now, node, addresses),
             FromNode::Copied { rank, line, node } => self.copied(now, rank, line, &node),
             FromNode::NotCopied { rank, line, node, reason } => {
@@ -353,6 +360,7 @@ impl Job {
             Some(line) => Lines::restored(config, &sets, line.0, first, now),
             None => Lines::new(config, &sets, first, now),
         });
+        self.count_room();
         self.log(json!({"event": "ready", "ranks": sets.len()}));
         self.first_line(now);
         for (who, inputs) in core::mem::take(&mut self.early) {
@@ -388,6 +396,9 @@ impl Job {
         self.input(now, Input::Lost { rank: id });
         if !finishing {
             self.finish(id);
+        }
+        if self.all(|rank| rank.ended.is_some()) {
+            self.dismiss_spares();
         }
     }
 

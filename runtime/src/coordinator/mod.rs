@@ -17,6 +17,7 @@ mod events;
 mod guardians;
 mod job;
 mod mpirun;
+mod places;
 mod recovery;
 mod setup;
 mod status;
@@ -202,11 +203,13 @@ impl Coordinator {
         commands.set_nonblocking(true).map_err(text("listening for commands"))?;
         let events = Events::open(&setup, &name);
         let determinants = Determinants::new(determinants::COPIES);
+        let mut job = Job::new(name.clone(), setup);
+        job.runs_on(os::hostname());
         tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,
             started: Instant::now(),
-            job: Job::new(name, setup),
+            job,
             determinants,
             journals: std::env::var_os("RUSTBTL_JOURNALS").map(PathBuf::from),
             events,
@@ -434,6 +437,7 @@ impl Coordinator {
             | FromNode::Fallen { rank, .. }
             | FromNode::Printed { rank, .. }
             | FromNode::NotRestored { rank, .. }
+            | FromNode::Unhosted { host: rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
             | FromNode::Beat { .. }
@@ -441,6 +445,7 @@ impl Coordinator {
             | FromNode::Kept { .. }
             | FromNode::NotKept { .. }
             | FromNode::Shelf { .. }
+            | FromNode::Spare { .. }
             | FromNode::Copied { .. }
             | FromNode::NotCopied { .. } => true,
         }

@@ -69,18 +69,23 @@ impl Job {
             // Its own orders are forgotten with it.
             let is_its = home(self, rank).is_some_and(|home| home == node);
             let Some(held) = self.storage.held.get_mut(&(line, rank)) else { continue };
-            if is_its {
+            // So are those of whoever brings what a lost rank needs.
+            if is_its || self.ranks.get(&rank).is_some_and(|rank| rank.lost) {
                 held.asked.clear();
             } else if held.asked.remove(node) {
                 self.bring(now, line, rank);
             }
         }
+        self.reconsider();
     }
 
     /// A node is gone, with everything on it.
     pub(super) fn storage_lost(&mut self, node: &str) {
         self.storage.shelves.retain(|name, _| !same_host(name, node));
-        for held in self.storage.held.values_mut() {
+        for ((_, rank), held) in &mut self.storage.held {
+            if self.ranks.get(rank).is_some_and(|rank| rank.lost) {
+                held.asked.clear();
+            }
             let nodes = core::mem::take(&mut held.nodes);
             let (gone, left) = nodes.into_iter().partition(|name| same_host(name, node));
             held.nodes = left;
@@ -108,7 +113,10 @@ impl Job {
     /// How many other nodes are to have what this one has.
     fn wanted(&self, home: &str) -> usize {
         let others = self.ranks.values().filter(|rank| rank.here && rank.node != home);
-        let others: BTreeSet<&str> = others.map(|rank| rank.node.as_str()).collect();
+        let others = others.map(|rank| rank.node.as_str());
+        let shelves = &self.storage.shelves;
+        let spares = self.places.spares().filter(|node| shelves.contains_key(*node));
+        let others: BTreeSet<&str> = others.chain(spares.map(String::as_str)).collect();
         self.setup.copies.unwrap_or(0).min(others.len())
     }
 
@@ -197,6 +205,7 @@ impl Job {
             held.nodes.insert(node.to_owned());
             self.bring(now, line, rank);
             self.see_whether_covered();
+            self.reconsider();
         } else if !held.nodes.contains(node) {
             self.clear_at(node, line, vec![rank]);
         }
@@ -236,6 +245,7 @@ impl Job {
         for rank in siblings {
             self.bring(now, line, rank);
         }
+        self.reconsider();
     }
 
     fn clear_at(&mut self, node: &str, line: LineId, ranks: Vec<PeerId>) {
@@ -329,6 +339,40 @@ impl Job {
             self.storage.held.get(&(line, *rank)).is_some_and(|held| held.nodes.contains(node))
         };
         !self.is_local(line) || ranks.iter().all(has)
+    }
+
+    /// Can others bring there what is missing of these ranks' images?
+    pub(super) fn can_be_brought(&self, node: &str, line: LineId, ranks: &[PeerId]) -> bool {
+        let held = |rank: &PeerId| self.storage.held.get(&(line, *rank));
+        let refused = |held: &Held| held.refused.contains_key(node);
+        self.storage.shelves.contains_key(node)
+            && ranks.iter().all(|rank| {
+                held(rank).is_some_and(|held| !refused(held) && self.bringer(held).is_some())
+            })
+    }
+
+    /// Who can bring it to others.
+    fn bringer(&self, held: &Held) -> Option<String> {
+        held.nodes.iter().find(|node| self.storage.shelves.contains_key(*node)).cloned()
+    }
+
+    /// Have others bring there what is missing; true: something that was not on its way.
+    pub(super) fn bring_to(&mut self, line: LineId, ranks: &[PeerId], node: &str) -> bool {
+        let addresses = self.storage.shelves.get(node).cloned().unwrap_or_default();
+        let mut new = false;
+        for &rank in ranks {
+            let held = self.storage.held.get(&(line, rank));
+            let Some(from) = held.and_then(|held| self.bringer(held)) else { continue };
+            let Some(held) = self.storage.held.get_mut(&(line, rank)) else { continue };
+            if held.nodes.contains(node) || !held.asked.insert(node.to_owned()) {
+                continue;
+            }
+            let (node, addresses) = (node.to_owned(), addresses.clone());
+            let copy = ToNode::Copy { rank, line, node, addresses };
+            self.effects.push_back(Effect::SendNode(from, copy));
+            new = true;
+        }
+        new
     }
 
     /// Is this line where nodes keep images themselves? That from which the job was restarted may
