@@ -16,21 +16,22 @@
 #include <unistd.h>
 
 #include "opal/dss/dss.h"
-#include "orte/mca/rml/base/base.h"
+#include "orte/mca/rmaps/rmaps_types.h"
 
 /* Of no other message: Open MPI's own end before 70, and others begin at ORTE_RML_TAG_MAX. */
 #define CORRELATED_TAG_SPARE 97
 #define VARIABLES_MAX 64
 
+/* Its processes have no place yet, but it is known which nodes they will be on. */
 static bool has_ranks(const orte_proc_t *daemon, const orte_job_t *job)
 {
-    for (int i = 0; i < job->procs->size; i++) {
-        const orte_proc_t *proc = opal_pointer_array_get_item(job->procs, i);
-        if (NULL != proc && NULL != proc->node && proc->node->daemon == daemon) {
+    for (int i = 0; NULL != job->map && i < job->map->nodes->size; i++) {
+        const orte_node_t *node = opal_pointer_array_get_item(job->map->nodes, i);
+        if (NULL != node && node->daemon == daemon) {
             return true;
         }
     }
-    return false;
+    return NULL == job->map;
 }
 
 /* What guardians find in their environment; NULL if there is no room for it. */

@@ -183,8 +183,7 @@ impl Job {
         for set in self.without_place() {
             let line = self.recovery.going.get(&set).map(|going| going.line).unwrap_or_default();
             let lost = self.unplaced(set);
-            let placed =
-                self.must_have_images(line, &lost).and_then(|()| self.place_lost(set));
+            let placed = self.must_have_images(line, &lost).and_then(|()| self.place_lost(set));
             if let Err(reason) = placed {
                 return self.fail(format!("while set {set} went back, {reason}"));
             }
@@ -235,8 +234,10 @@ impl Job {
     fn all_places(&self, line: LineId, lost: &[PeerId]) -> Vec<Place> {
         let homes: BTreeSet<&str> =
             lost.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
+        // Those that are on their way there, too.
+        let is_there = |rank: &&Rank| rank.here || rank.host.is_some();
         let ranks_on = |node: &str| {
-            self.ranks.values().filter(|rank| rank.here && rank.node == node).count()
+            self.ranks.values().filter(is_there).filter(|rank| rank.node == node).count()
         };
         let with_guardians = self.ranks.values().filter(|rank| may_host(rank));
         let shared: BTreeSet<&str> = with_guardians.map(|rank| rank.node.as_str()).collect();
@@ -303,3 +304,50 @@ impl Job {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `node:ranks`, with a letter for its kind in front, `+` if it has the images, `-` if it
+    /// cannot get them.
+    fn place(text: &str) -> Place {
+        let (kind, rest) = text.split_at(1);
+        let kind = match kind {
+            "h" => Kind::Home,
+            "s" => Kind::Spare,
+            _ => Kind::Shared,
+        };
+        let (node, ranks) = rest.trim_matches(['+', '-']).split_once(':').unwrap();
+        let (ready, reachable) = (rest.ends_with('+'), !rest.ends_with('-'));
+        Place { node: node.into(), kind, ranks: ranks.parse().unwrap(), ready, reachable }
+    }
+
+    fn chosen(places: &str, lost: usize, room: usize) -> String {
+        match choose(places.split_whitespace().map(place).collect(), lost, room) {
+            None => "none".into(),
+            Some(Choice::There(place)) => place.node,
+            Some(Choice::Bring(place)) => format!("bring to {}", place.node),
+        }
+    }
+
+    #[test]
+    fn the_best_place_is_chosen() {
+        for (places, lost, room, wanted) in [
+            ("hn1:1+ sn3:0+ on0:1+", 1, 2, "n1"),
+            ("hn1:1 sn3:0+ on0:1+", 1, 2, "n3"),
+            // One that has the images, then one that is empty, then the first.
+            ("sn3:0 sn4:1+ on0:1+", 1, 2, "n4"),
+            ("sn3:1 sn4:0 on0:1+", 1, 2, "bring to n4"),
+            ("sn4:0 sn3:0 on0:1+", 1, 2, "bring to n3"),
+            // What cannot be had or has no room is none.
+            ("sn3:0- on0:3+ on2:2+", 2, 2, "n2"),
+            ("sn3:1 on0:3+ on2:2+", 2, 2, "n2"),
+            ("sn3:3+ on0:4+", 2, 2, "n3"),
+            ("on0:1 on2:1+", 1, 1, "n2"),
+            ("on0:1 on2:1", 1, 1, "none"),
+            ("", 1, 1, "none"),
+        ] {
+            assert_eq!(chosen(places, lost, room), wanted, "{places}");
+        }
+    }
+}

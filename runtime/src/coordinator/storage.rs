@@ -33,6 +33,8 @@ struct Held {
     lost: BTreeSet<String>,
     /// The line knows that it is stored.
     counted: bool,
+    /// Of a rank whose node is lost: who brings it to where it goes on.
+    bringer: Option<String>,
 }
 
 /// See the module's documentation.
@@ -69,9 +71,9 @@ impl Job {
             // Its own orders are forgotten with it.
             let is_its = home(self, rank).is_some_and(|home| home == node);
             let Some(held) = self.storage.held.get_mut(&(line, rank)) else { continue };
-            // So are those of whoever brings what a lost rank needs.
-            if is_its || self.ranks.get(&rank).is_some_and(|rank| rank.lost) {
+            if is_its || held.bringer.as_deref() == Some(node) {
                 held.asked.clear();
+                held.bringer = None;
             } else if held.asked.remove(node) {
                 self.bring(now, line, rank);
             }
@@ -82,8 +84,8 @@ impl Job {
     /// A node is gone, with everything on it.
     pub(super) fn storage_lost(&mut self, node: &str) {
         self.storage.shelves.retain(|name, _| !same_host(name, node));
-        for ((_, rank), held) in &mut self.storage.held {
-            if self.ranks.get(rank).is_some_and(|rank| rank.lost) {
+        for held in self.storage.held.values_mut() {
+            if held.bringer.take_if(|bringer| same_host(bringer, node)).is_some() {
                 held.asked.clear();
             }
             let nodes = core::mem::take(&mut held.nodes);
@@ -347,12 +349,12 @@ impl Job {
         let refused = |held: &Held| held.refused.contains_key(node);
         self.storage.shelves.contains_key(node)
             && ranks.iter().all(|rank| {
-                held(rank).is_some_and(|held| !refused(held) && self.bringer(held).is_some())
+                held(rank).is_some_and(|held| !refused(held) && self.has_it(held).is_some())
             })
     }
 
     /// Who can bring it to others.
-    fn bringer(&self, held: &Held) -> Option<String> {
+    fn has_it(&self, held: &Held) -> Option<String> {
         held.nodes.iter().find(|node| self.storage.shelves.contains_key(*node)).cloned()
     }
 
@@ -362,11 +364,12 @@ impl Job {
         let mut new = false;
         for &rank in ranks {
             let held = self.storage.held.get(&(line, rank));
-            let Some(from) = held.and_then(|held| self.bringer(held)) else { continue };
+            let Some(from) = held.and_then(|held| self.has_it(held)) else { continue };
             let Some(held) = self.storage.held.get_mut(&(line, rank)) else { continue };
             if held.nodes.contains(node) || !held.asked.insert(node.to_owned()) {
                 continue;
             }
+            held.bringer = Some(from.clone());
             let (node, addresses) = (node.to_owned(), addresses.clone());
             let copy = ToNode::Copy { rank, line, node, addresses };
             self.effects.push_back(Effect::SendNode(from, copy));

@@ -83,7 +83,8 @@ pub fn run() -> Result<(), String> {
     let local = settings.local.as_deref().map(Local::enter).transpose()?;
     let port = listener.local_addr().map_err(listening)?.port();
     let agent = reach_agent(&settings, port)?;
-    let (agents_left, strangers, hosted) = (AGENTS_MAX, Vec::new(), Hosted::new(settings.local.clone()));
+    let (agents_left, strangers, hosted) =
+        (AGENTS_MAX, Vec::new(), Hosted::new(settings.local.clone()));
     let mut spare =
         Spare { settings, orted, listener, agent, agents_left, strangers, hosted, local };
     let over = spare.serve(port);

@@ -92,6 +92,9 @@ pub struct Options {
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
     cut_node_after_line: Vec<AfterLine>,
+    /// The same when copies of all images are on other nodes, for the K-th time
+    #[arg(long, value_name = "I@K")]
+    cut_node_after_copies: Vec<AfterCopies>,
     /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
@@ -235,7 +238,10 @@ impl Options {
         let late = late.map(|&AfterLine(rank, at)| (at, Fault::KillRank(rank)));
         let late_cuts = self.cut_node_after_line.iter();
         let late_cuts = late_cuts.map(|&AfterLine(node, at)| (at, Fault::CutNode(node)));
-        kills.chain(lines).chain(ranks).chain(cuts).chain(late).chain(late_cuts).collect()
+        let later_cuts = self.cut_node_after_copies.iter();
+        let later_cuts = later_cuts.map(|&AfterCopies(node, at)| (at, Fault::CutNode(node)));
+        let cuts = cuts.chain(late_cuts).chain(later_cuts);
+        kills.chain(lines).chain(ranks).chain(late).chain(cuts).collect()
     }
 
     /// What follows the order of a line, and after how long.

@@ -14,6 +14,7 @@ mod node_loss;
 mod programs;
 mod replay;
 pub mod scratch;
+mod spares;
 mod summary;
 mod tiers;
 mod trees;
@@ -91,6 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
             guardians::run(&mut summary);
             node_loss::run(&mut summary);
             local_storage::run(&mut summary);
+            spares::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
             // What is wanted of a tree is said with --trees.
