@@ -120,8 +120,9 @@ fn must_go(events: &str, wanted: &[&str]) -> Result<()> {
     let mut nodes: Vec<String> =
         placed.map(|event| event["node"].as_str().unwrap_or_default().to_owned()).collect();
     nodes.dedup();
-    if !nodes.iter().map(String::as_str).collect::<Vec<_>>().ends_with(wanted) {
-        fail!("the ranks went to {}, and should go to {}", nodes.join(", "), wanted.join(", "));
+    let known: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    if !known.ends_with(wanted) {
+        fail!("the ranks went to {}, and should go to {}", known.join(", "), wanted.join(", "));
     }
     Ok(())
 }
