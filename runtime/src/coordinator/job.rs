@@ -78,6 +78,8 @@ pub(super) struct Rank {
     pub(super) ready: bool,
     pub(super) finishing: bool,
     pub(super) ended: Option<i32>,
+    /// Its guardian was told that it is not started again.
+    pub(super) given_up: bool,
     /// Bytes of its output that were handed on, as far as that is only known here.
     pub(super) printed: [u64; 2],
     pub(super) log: Option<[u64; 3]>,
@@ -298,6 +300,7 @@ impl Job {
             }
             FromRank::Finishing {} => {
                 rank.finishing = true;
+                self.log(json!({"event": "finishing", "rank": id.0}));
                 self.input(now, Input::Finishing { rank: id });
                 self.finish(id);
             }
@@ -460,8 +463,11 @@ impl Job {
         for wish in self.wishes.ordered(kind == Kind::Global) {
             self.answer(&wish, line, "");
         }
-        let kind_text = if kind == Kind::Global { "global" } else { "set" };
-        self.log(json!({"event": "line", "line": line.0, "kind": kind_text}));
+        let set = ranks.first().and_then(|rank| self.ranks.get(rank)?.set).unwrap_or_default().0;
+        self.log(match kind {
+            Kind::Global => json!({"event": "line", "line": line.0, "kind": "global"}),
+            Kind::Set => json!({"event": "line", "line": line.0, "kind": "set", "set": set}),
+        });
         let state = LineState {
             kind,
             ranks: ranks.into_iter().collect(),

@@ -16,6 +16,7 @@ mod direct;
 mod events;
 mod guardians;
 mod job;
+mod losses;
 mod mpirun;
 mod places;
 mod recovery;
@@ -517,7 +518,11 @@ impl Coordinator {
                 }
                 Effect::Forget(line) => store::forget(&self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
-                Effect::TellMpirun(line) => tell_mpirun(&line.replace('\n', " ")),
+                Effect::TellMpirun(text) if text.starts_with("fail ") => {
+                    let whole = format!("{text}\n{}", self.determinants.account());
+                    tell_mpirun(&mpirun::in_one_line(&whole));
+                }
+                Effect::TellMpirun(text) => tell_mpirun(&mpirun::in_one_line(&text)),
                 Effect::Log(event) => self.events.write(event),
                 Effect::Tell(text) => say!("{text}"),
             }

@@ -180,6 +180,9 @@ impl Job {
 
     /// Sets whose ranks have no place yet may get another one (4).
     pub(super) fn reconsider(&mut self) {
+        if self.recovery.failed {
+            return;
+        }
         for set in self.without_place() {
             let line = self.recovery.going.get(&set).map(|going| going.line).unwrap_or_default();
             let lost = self.unplaced(set);

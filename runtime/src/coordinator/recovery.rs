@@ -69,7 +69,7 @@ pub(super) struct Recovery {
     /// Sets of which not all is recorded, and why.
     unrecorded: BTreeMap<SetId, String>,
     /// The job cannot go on: said once.
-    failed: bool,
+    pub(super) failed: bool,
 }
 
 impl Job {
@@ -94,13 +94,16 @@ impl Job {
             return;
         }
         if let Err(reason) = self.go_back(now, set) {
-            self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
+            self.leave_to_mpirun(set, &reason);
             let members = self.members(&[set]);
             members.into_iter().for_each(|rank| self.give_up(rank));
         }
     }
 
     fn give_up(&mut self, rank: PeerId) {
+        if let Some(state) = self.ranks.get_mut(&rank) {
+            state.given_up = true;
+        }
         self.effects.push_back(Effect::Send(rank, ToNode::GiveUp { rank }));
     }
 
@@ -134,14 +137,6 @@ impl Job {
         }
         self.reconsider();
         self.replenish(now);
-    }
-
-    /// The job cannot go on.
-    pub(super) fn fail(&mut self, reason: String) {
-        self.log(json!({"event": "not_recovered", "reason": reason}));
-        if !core::mem::replace(&mut self.recovery.failed, true) {
-            self.effects.push_back(Effect::TellMpirun(format!("fail {reason}")));
-        }
     }
 
     /// A rank could not be made from its image.
@@ -218,7 +213,7 @@ impl Job {
     }
 
     /// Where a line is: of this job, or of the one that it goes on with.
-    fn folder_of(&self, line: LineId) -> std::path::PathBuf {
+    pub(super) fn folder_of(&self, line: LineId) -> std::path::PathBuf {
         match &self.setup.restore {
             Some(folder) if store::line_number(folder) == Some(line) => folder.clone(),
             _ => self.folder(line),

@@ -12,6 +12,7 @@
 //!    further loss may be one too many.
 
 use super::job::{Effect, Job};
+use super::losses::some_of;
 use super::mpirun::same_host;
 use crate::store;
 use rustbtl_coordination::control::{LineId, ToNode};
@@ -380,7 +381,7 @@ impl Job {
 
     /// Is this line where nodes keep images themselves? That from which the job was restarted may
     /// not be.
-    fn is_local(&self, line: LineId) -> bool {
+    pub(super) fn is_local(&self, line: LineId) -> bool {
         let restored = self.setup.restore.as_deref().and_then(store::line_number);
         self.setup.is_local() && restored != Some(line)
     }
@@ -400,14 +401,37 @@ impl Job {
         }
         let lost = gone.iter().filter_map(|rank| self.storage.held.get(&(line, *rank)));
         let lost: BTreeSet<&str> = lost.flat_map(|h| h.lost.iter().map(String::as_str)).collect();
-        let names = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(", ");
         Err(format!(
             "all images of rank {} in line {line} are lost: they were on {}. More nodes were lost \
-             at a time than there were copies (vprotocol_correlated_copies {})",
-            names(&mut gone.iter().map(ToString::to_string)),
-            names(&mut lost.iter().map(|node| format!("node {node}"))),
-            self.setup.copies.unwrap_or(0)
+             at a time than there were copies (vprotocol_correlated_copies {})\n{}",
+            some_of(gone.iter().map(ToString::to_string).collect(), ", "),
+            some_of(lost.iter().map(|node| format!("node {node}")).collect(), ", "),
+            self.setup.copies.unwrap_or(0),
+            self.who_had_them(line, ranks)
         ))
+    }
+
+    /// Of each rank of a set that cannot go back: where its image was written, and copied to.
+    fn who_had_them(&self, line: LineId, ranks: &[PeerId]) -> String {
+        let none = Held::default();
+        let of_rank = |id: &PeerId| {
+            let held = self.storage.held.get(&(line, *id)).unwrap_or(&none);
+            let images = self.lines.get(&line).map(|state| &state.images);
+            let origin = images.and_then(|images| images.get(id)).map(|image| image.node.as_str());
+            let is_own = |node: &String| Some(node.as_str()) == origin;
+            let at = |node: &String, state: &str| {
+                let what = if is_own(node) { "written on" } else { "copied to" };
+                format!("{what} {node} ({state})")
+            };
+            let lost = held.lost.iter().map(|node| (!is_own(node), at(node, "lost")));
+            let left = held.nodes.iter().map(|node| (!is_own(node), at(node, "still there")));
+            let mut places: Vec<(bool, String)> = lost.chain(left).collect();
+            places.sort();
+            let places: Vec<String> = places.into_iter().map(|(_, text)| text).collect();
+            let set = self.ranks.get(id).and_then(|rank| rank.set).unwrap_or_default();
+            format!("Set {set}, rank {id}, image of line {line}: {}", places.join(", "))
+        };
+        some_of(ranks.iter().map(of_rank).collect(), "\n")
     }
 
     /// For the status: where nodes take copies.

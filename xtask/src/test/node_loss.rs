@@ -109,7 +109,13 @@ pub fn run(summary: &mut Summary) {
             let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
             let outcome = job.with(&killed).run()?;
             outcome.must(outcome.code == 137, "the exit code should be 137")?;
-            outcome.must(outcome.said().contains("rank 1 with PID"), "it should say which rank")?;
+            let said = outcome.said();
+            outcome.must(said.contains("rank 1 with PID"), "it should say which rank")?;
+            let set = "set 1 (ranks 1) does not go back: the guardian of rank 1 was killed, and";
+            outcome.must(said.contains(set), "it should say what is lost")?;
+            let (folder, command) = (lines.display(), "to go on from it: rustbtl restart");
+            let way_out = format!("{command} {folder}/");
+            outcome.must(said.contains(&way_out), "it should say what can be done")?;
             must_be_clean(&outcome)
         },
     );

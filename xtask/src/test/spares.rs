@@ -112,7 +112,7 @@ pub fn run(summary: &mut Summary) {
     }
 }
 
-/// Ranks were started on these nodes, in this order, once or several times each; before that perhaps
+/// Ranks were started on these nodes, in this order, once or several times; before that perhaps
 /// on another one that broke on the way.
 fn must_go(events: &str, wanted: &[&str]) -> Result<()> {
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
