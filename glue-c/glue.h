@@ -242,17 +242,22 @@ int32_t rustbtl_wait(rustbtl_operation_t *op);
 /* RUSTBTL_PROBE_*; `how`: a sum of RUSTBTL_PROBE_CLAIM and the like. */
 int32_t rustbtl_probe(uint32_t comm, int32_t source, int32_t tag, uint32_t how,
                       rustbtl_envelope_t *found);
-/* The same as rustbtl_cancel for a receive of the program, `complete` or not, while outcomes are
- * recorded. */
+/* The same as rustbtl_cancel for a receive of the program, `complete` or not; recorded, if
+ * outcomes are. */
 int32_t rustbtl_cancel_recorded(rustbtl_operation_t *op, int32_t complete);
 /* The program asks about so many active requests (RUSTBTL_CALL_*): RUSTBTL_ASK_*. Which requests to
  * wait for goes to `places`, which has `room`, and their number to `count`. */
 int32_t rustbtl_question(uint32_t call, uint32_t active, uint32_t room, int32_t *places,
                          int32_t *count);
-/* What it was told: the places of `count` requests; -1: nothing was complete. */
-void rustbtl_outcome(uint32_t call, uint32_t active, int32_t count, const int32_t *places);
+/* What it is to be told: the places of `count` requests; -1: nothing was complete. 0: it has to ask
+ * again, `epoch` is over. */
+int32_t rustbtl_outcome(uint32_t call, uint32_t active, int32_t count, const int32_t *places,
+                        uint32_t epoch);
 /* Not 0: what the program is told is recorded, or forced. */
 extern volatile int32_t rustbtl_recording;
+/* Changes when recording begins, and in a process that was made from a picture: what was seen
+ * before is not to be told to the program after that. Read it before asking. */
+extern volatile uint32_t rustbtl_epoch;
 /* Move things on; how many things happened. */
 int32_t rustbtl_progress(void);
 /* Nothing to do for a waiting process: call once per fruitless round. */

@@ -21,14 +21,11 @@ static inline bool of_library(const ompi_request_t *request)
         && MPI_ANY_TAG > ((const mca_vprotocol_correlated_request_t *) request)->tag;
 }
 
-/* How many requests are active; 0 also if nothing is to be recorded. */
+/* How many requests are active; 0 also if all of them are the library's. */
 static uint32_t asked_about(size_t count, ompi_request_t **requests)
 {
     uint32_t active = 0;
     bool of_program = false;
-    if (OPAL_LIKELY(!rustbtl_recording)) {
-        return 0;
-    }
     for (size_t i = 0; i < count; i++) {
         if (OMPI_REQUEST_INACTIVE != requests[i]->req_state) {
             active++;
@@ -47,105 +44,183 @@ static void wait_for(size_t count, ompi_request_t **requests)
     }
 }
 
+/* What the program is to be told; see rustbtl_question. */
+static int asked(uint32_t call, uint32_t active, size_t room, int *places, int32_t *count)
+{
+    if (OPAL_LIKELY(!rustbtl_recording)) {
+        return RUSTBTL_ASK_LOOK;
+    }
+    return rustbtl_question(call, active, (uint32_t) room, places, count);
+}
+
+/* What was seen since `epoch` was read may be told to the program. If not, the process was
+ * pictured in between, and goes on from there with recording switched on, or as the one that was
+ * restored: what it sees now is not what another life has seen, so it has to ask (again). */
+static bool told(uint32_t call, uint32_t active, int32_t count, const int *places, uint32_t epoch)
+{
+    opal_atomic_rmb();
+    if (OPAL_UNLIKELY(epoch != rustbtl_epoch)) {
+        return false;
+    }
+    return OPAL_LIKELY(!rustbtl_recording)
+        || 0 != rustbtl_outcome(call, active, count, places, epoch);
+}
+
+/* The places of complete requests, `room` at most. Nothing is taken from the program yet. */
+static int32_t complete_now(size_t count, ompi_request_t **requests, size_t room, int *places)
+{
+    size_t found = 0;
+    opal_atomic_rmb();
+    for (size_t i = 0; i < count && found < room; i++) {
+        if (OMPI_REQUEST_INACTIVE != requests[i]->req_state && REQUEST_COMPLETE(requests[i])) {
+            places[found++] = (int) i;
+        }
+    }
+    return (int32_t) found;
+}
+
+/* The same, after a look around if there are none. */
+static int32_t complete_soon(size_t count, ompi_request_t **requests, size_t room, int *places)
+{
+    int32_t found = complete_now(count, requests, room, places);
+    if (0 == found) {
+        opal_progress();
+        found = complete_now(count, requests, room, places);
+    }
+    return found;
+}
+
+/* The same, until there are some, or the process has to ask again. */
+static int32_t complete_late(size_t count, ompi_request_t **requests, size_t room, int *places,
+                             uint32_t epoch)
+{
+    int32_t found = complete_now(count, requests, room, places);
+    while (0 == found && epoch == rustbtl_epoch) {
+        opal_progress();
+        found = complete_now(count, requests, room, places);
+    }
+    return found;
+}
+
 static int test(ompi_request_t **request, int *completed, ompi_status_public_t *status)
 {
-    uint32_t active = asked_about(1, request);
+    uint32_t active = asked_about(1, request), epoch;
+    int place;
     if (0 == active) {
         return stock.req_test(request, completed, status);
     }
-    switch (rustbtl_question(RUSTBTL_CALL_TEST, active, 0, NULL, NULL)) {
-    case RUSTBTL_ASK_NOTHING:
-        *completed = 0;
-        return OMPI_SUCCESS;
-    case RUSTBTL_ASK_AWAIT:
-        wait_for(1, request);
-        break;
-    default:
-        break;
+    do {
+        epoch = rustbtl_epoch;
+        switch (asked(RUSTBTL_CALL_TEST, active, 0, NULL, NULL)) {
+        case RUSTBTL_ASK_NOTHING:
+            *completed = 0;
+            return OMPI_SUCCESS;
+        case RUSTBTL_ASK_AWAIT:
+            wait_for(1, request);
+            break;
+        default:
+            break;
+        }
+        *completed = complete_soon(1, request, 1, &place);
+    } while (!told(RUSTBTL_CALL_TEST, active, *completed ? 0 : -1, NULL, epoch));
+    return *completed ? stock.req_test(request, completed, status) : OMPI_SUCCESS;
+}
+
+static bool all_complete(size_t count, ompi_request_t **requests)
+{
+    opal_atomic_rmb();
+    for (size_t i = 0; i < count; i++) {
+        if (OMPI_REQUEST_INACTIVE != requests[i]->req_state && !REQUEST_COMPLETE(requests[i])) {
+            return false;
+        }
     }
-    int rc = stock.req_test(request, completed, status);
-    rustbtl_outcome(RUSTBTL_CALL_TEST, active, *completed ? 0 : -1, NULL);
-    return rc;
+    return true;
 }
 
 static int test_all(size_t count, ompi_request_t **requests, int *completed,
                     ompi_status_public_t *statuses)
 {
-    uint32_t active = asked_about(count, requests);
+    uint32_t active = asked_about(count, requests), epoch;
     if (0 == active) {
         return stock.req_test_all(count, requests, completed, statuses);
     }
-    switch (rustbtl_question(RUSTBTL_CALL_TEST_ALL, active, 0, NULL, NULL)) {
-    case RUSTBTL_ASK_NOTHING:
-        *completed = 0;
-        return OMPI_SUCCESS;
-    case RUSTBTL_ASK_AWAIT:
-        wait_for(count, requests);
-        break;
-    default:
-        break;
-    }
-    int rc = stock.req_test_all(count, requests, completed, statuses);
-    rustbtl_outcome(RUSTBTL_CALL_TEST_ALL, active, *completed ? 0 : -1, NULL);
-    return rc;
-}
-
-/* This one it was: as testany and waitany give it. */
-static int give_one(ompi_request_t **requests, int32_t place, int *index,
-                    ompi_status_public_t *status)
-{
-    int completed = 0;
-    bool persistent = requests[place]->req_persistent;
-    wait_for(1, &requests[place]);
-    *index = place;
-    int rc = stock.req_test(&requests[place], &completed, status);
-    return persistent ? OMPI_SUCCESS : rc;
+    do {
+        epoch = rustbtl_epoch;
+        switch (asked(RUSTBTL_CALL_TEST_ALL, active, 0, NULL, NULL)) {
+        case RUSTBTL_ASK_NOTHING:
+            *completed = 0;
+            return OMPI_SUCCESS;
+        case RUSTBTL_ASK_AWAIT:
+            wait_for(count, requests);
+            break;
+        default:
+            break;
+        }
+        *completed = all_complete(count, requests);
+        if (!*completed) {
+            opal_progress();
+            *completed = all_complete(count, requests);
+        }
+    } while (!told(RUSTBTL_CALL_TEST_ALL, active, *completed ? 0 : -1, NULL, epoch));
+    return *completed ? stock.req_test_all(count, requests, completed, statuses) : OMPI_SUCCESS;
 }
 
 static int test_any(size_t count, ompi_request_t **requests, int *index, int *completed,
                     ompi_status_public_t *status)
 {
-    uint32_t active = asked_about(count, requests);
-    int32_t place = 0, places = 0;
+    uint32_t active = asked_about(count, requests), epoch;
+    int place = 0;
+    int32_t places;
     if (0 == active) {
         return stock.req_test_any(count, requests, index, completed, status);
     }
-    int rc;
-    switch (rustbtl_question(RUSTBTL_CALL_TEST_ANY, active, (uint32_t) count, &place, &places)) {
-    case RUSTBTL_ASK_NOTHING:
+    do {
+        epoch = rustbtl_epoch;
+        switch (asked(RUSTBTL_CALL_TEST_ANY, active, count, &place, &places)) {
+        case RUSTBTL_ASK_NOTHING:
+            *completed = 0;
+            *index = MPI_UNDEFINED;
+            return OMPI_SUCCESS;
+        case RUSTBTL_ASK_AWAIT:
+            wait_for(1, &requests[place]);
+            places = 1;
+            break;
+        default:
+            places = complete_soon(count, requests, 1, &place);
+            break;
+        }
+    } while (!told(RUSTBTL_CALL_TEST_ANY, active, 0 < places ? 1 : -1, &place, epoch));
+    if (0 == places) {
         *completed = 0;
         *index = MPI_UNDEFINED;
         return OMPI_SUCCESS;
-    case RUSTBTL_ASK_AWAIT:
-        rc = give_one(requests, place, index, status);
-        *completed = 1;
-        break;
-    default:
-        rc = stock.req_test_any(count, requests, index, completed, status);
-        place = *index;
-        break;
     }
-    rustbtl_outcome(RUSTBTL_CALL_TEST_ANY, active, *completed ? 1 : -1, &place);
+    /* This one it was. */
+    int rc = stock.req_test_any(1, &requests[place], index, completed, status);
+    *index = place;
     return rc;
 }
 
 static int wait_any(size_t count, ompi_request_t **requests, int *index,
                     ompi_status_public_t *status)
 {
-    uint32_t active = asked_about(count, requests);
-    int32_t place = 0, places = 0;
+    uint32_t active = asked_about(count, requests), epoch;
+    int place = 0;
+    int32_t places;
     if (0 == active) {
         return stock.req_wait_any(count, requests, index, status);
     }
-    int rc;
-    if (RUSTBTL_ASK_AWAIT
-        == rustbtl_question(RUSTBTL_CALL_WAIT_ANY, active, (uint32_t) count, &place, &places)) {
-        rc = give_one(requests, place, index, status);
-    } else {
-        rc = stock.req_wait_any(count, requests, index, status);
-        place = *index;
-    }
-    rustbtl_outcome(RUSTBTL_CALL_WAIT_ANY, active, 1, &place);
+    do {
+        epoch = rustbtl_epoch;
+        if (RUSTBTL_ASK_AWAIT == asked(RUSTBTL_CALL_WAIT_ANY, active, count, &place, &places)) {
+            wait_for(1, &requests[place]);
+            places = 1;
+        } else {
+            places = complete_late(count, requests, 1, &place, epoch);
+        }
+    } while (0 == places || !told(RUSTBTL_CALL_WAIT_ANY, active, 1, &place, epoch));
+    int rc = stock.req_wait_any(1, &requests[place], index, status);
+    *index = place;
     return rc;
 }
 
@@ -155,61 +230,59 @@ static int give_some(ompi_request_t **requests, int32_t places, const int *indic
 {
     int rc = OMPI_SUCCESS;
     for (int32_t i = 0; i < places; i++) {
-        ompi_request_t **request = &requests[indices[i]];
         ompi_status_public_t *status =
-            MPI_STATUSES_IGNORE == statuses ? MPI_STATUS_IGNORE : &statuses[i];
-        int completed = 0;
-        wait_for(1, request);
-        int error = (*request)->req_status.MPI_ERROR;
-        (void) stock.req_test(request, &completed, status);
-        if (MPI_STATUS_IGNORE != status) {
-            status->MPI_ERROR = error;
-        }
-        if (MPI_SUCCESS != error) {
-            rc = MPI_ERR_IN_STATUS;
-        }
+            MPI_STATUSES_IGNORE == statuses ? MPI_STATUSES_IGNORE : &statuses[i];
+        int one, index;
+        int given = stock.req_test_some(1, &requests[indices[i]], &one, &index, status);
+        rc = OMPI_SUCCESS == given ? rc : given;
     }
     *outcount = places;
     return rc;
 }
 
-static int some(uint32_t call, ompi_request_wait_some_fn_t look, size_t count,
-                ompi_request_t **requests, int *outcount, int *indices,
-                ompi_status_public_t *statuses)
+static int some(bool waits, size_t count, ompi_request_t **requests, uint32_t active,
+                int *outcount, int *indices, ompi_status_public_t *statuses)
 {
-    uint32_t active = asked_about(count, requests);
+    const uint32_t call = waits ? RUSTBTL_CALL_WAIT_SOME : RUSTBTL_CALL_TEST_SOME;
+    uint32_t epoch;
     int32_t places = 0;
-    if (0 == active) {
-        return look(count, requests, outcount, indices, statuses);
-    }
-    int rc;
-    switch (rustbtl_question(call, active, (uint32_t) count, indices, &places)) {
-    case RUSTBTL_ASK_NOTHING:
-        *outcount = 0;
-        return OMPI_SUCCESS;
-    case RUSTBTL_ASK_AWAIT:
-        rc = give_some(requests, places, indices, outcount, statuses);
-        break;
-    default:
-        rc = look(count, requests, outcount, indices, statuses);
-        break;
-    }
-    rustbtl_outcome(call, active, 0 < *outcount ? *outcount : -1, indices);
-    return rc;
+    do {
+        epoch = rustbtl_epoch;
+        switch (asked(call, active, count, indices, &places)) {
+        case RUSTBTL_ASK_NOTHING:
+            *outcount = 0;
+            return OMPI_SUCCESS;
+        case RUSTBTL_ASK_AWAIT:
+            for (int32_t i = 0; i < places; i++) {
+                wait_for(1, &requests[indices[i]]);
+            }
+            break;
+        default:
+            places = waits ? complete_late(count, requests, count, indices, epoch)
+                           : complete_soon(count, requests, count, indices);
+            break;
+        }
+    } while ((waits && 0 == places)
+             || !told(call, active, 0 < places ? places : -1, indices, epoch));
+    return give_some(requests, places, indices, outcount, statuses);
 }
 
 static int test_some(size_t count, ompi_request_t **requests, int *outcount, int *indices,
                      ompi_status_public_t *statuses)
 {
-    return some(RUSTBTL_CALL_TEST_SOME, stock.req_test_some, count, requests, outcount, indices,
-                statuses);
+    uint32_t active = asked_about(count, requests);
+    return 0 == active
+        ? stock.req_test_some(count, requests, outcount, indices, statuses)
+        : some(false, count, requests, active, outcount, indices, statuses);
 }
 
 static int wait_some(size_t count, ompi_request_t **requests, int *outcount, int *indices,
                      ompi_status_public_t *statuses)
 {
-    return some(RUSTBTL_CALL_WAIT_SOME, stock.req_wait_some, count, requests, outcount, indices,
-                statuses);
+    uint32_t active = asked_about(count, requests);
+    return 0 == active
+        ? stock.req_wait_some(count, requests, outcount, indices, statuses)
+        : some(true, count, requests, active, outcount, indices, statuses);
 }
 
 /* Only where a guardian looks after the process: nobody else ever records. */

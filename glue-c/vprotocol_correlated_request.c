@@ -366,7 +366,7 @@ static int request_free(ompi_request_t **handle)
 static bool cancel_now(mca_vprotocol_correlated_request_t *request)
 {
     bool complete = REQUEST_COMPLETE(&request->ompi);
-    if (OPAL_UNLIKELY(rustbtl_recording) && MPI_ANY_TAG <= request->tag) {
+    if (MPI_ANY_TAG <= request->tag) {
         return 0 != rustbtl_cancel_recorded(&request->op, complete);
     }
     return !complete && 0 != rustbtl_cancel(&request->op);

@@ -77,12 +77,19 @@ pub unsafe extern "C" fn rustbtl_question(
     code
 }
 
-/// What it was told: `count` places; -1: nothing.
+/// What it is to be told: `count` places; -1: nothing. 0: it has to ask again, as the process was
+/// pictured since it read `epoch`.
 ///
 /// # Safety
 /// `places` is readable for `count`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rustbtl_outcome(call: u32, active: u32, count: i32, places: *const i32) {
+pub unsafe extern "C" fn rustbtl_outcome(
+    call: u32,
+    active: u32,
+    count: i32,
+    places: *const i32,
+    epoch: u32,
+) -> i32 {
     let question = question(call, active);
     let outcome = match (count, question.call) {
         (..0, _) => None,
@@ -94,12 +101,18 @@ pub unsafe extern "C" fn rustbtl_outcome(call: u32, active: u32, count: i32, pla
         }
     };
     let shared = shared();
+    // Pictures are taken, and processes restored, while nobody else is in here.
     let mut process = shared.enter();
-    process.answered(question, outcome);
+    let valid = epoch == crate::record::epoch();
+    if valid {
+        process.answered(question, outcome);
+    }
     shared.deliver(process);
+    i32::from(valid)
 }
 
-/// MPI_Cancel of a receive of the program. 1: it is gone and will not complete.
+/// MPI_Cancel of a receive of the program. 1: it is gone and will not complete. (Whether that is
+/// recorded is asked in here, where no picture is taken.)
 ///
 /// # Safety
 /// Null, or an operation as glue.h describes it.
@@ -115,6 +128,9 @@ pub unsafe extern "C" fn rustbtl_cancel_recorded(operation: *mut Operation, comp
 }
 
 fn cancel(process: &mut Process, receive: ReceiveId, complete: bool) -> bool {
+    if !process.host.record.is_on() {
+        return !complete && process.engine.cancel_receive(receive);
+    }
     let question = Question { call: Call::Cancel, shape: 0 };
     let wanted = match process.asked(question) {
         Ask::Look => !complete,

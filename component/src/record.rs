@@ -31,6 +31,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[allow(non_upper_case_globals, reason = "a name of glue.h")]
 pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
 
+/// For C: changes when recording begins, and in a process that was made from a picture. The
+/// program may be pictured between a look at what is complete and the record of it. Then its next
+/// life would look again, at something else, and not be forced: so what was seen in an earlier
+/// epoch is not told to the program, it asks again.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "a name of glue.h")]
+pub static rustbtl_epoch: AtomicU32 = AtomicU32::new(0);
+
+/// The present one. It changes only where the engine is held.
+pub fn epoch() -> u32 {
+    rustbtl_epoch.load(Ordering::Acquire)
+}
+
 /// This process has recorded something.
 static HAS_RECORDED: AtomicBool = AtomicBool::new(false);
 
@@ -221,6 +234,7 @@ impl Surroundings {
         self.record.on = true;
         self.record.journal = Journal::of(self.peers.rank());
         rustbtl_recording.store(1, Ordering::Relaxed);
+        rustbtl_epoch.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
@@ -390,6 +404,7 @@ impl Process {
         at: u64,
         kept: &[Numbered],
     ) -> Result<(), u64> {
+        rustbtl_epoch.fetch_add(1, Ordering::AcqRel);
         outbox().clear();
         HELD.store(false, Ordering::Relaxed);
         self.host.place_counts(members);

@@ -95,13 +95,21 @@ fn seconds(ns: i64) -> f64 {
     ns as f64 / NS_PER_SECOND
 }
 
+/// Are times that this thread reads recorded, or forced?
+fn is_heard() -> bool {
+    rustbtl_recording.load(Ordering::Acquire) != 0
+        && thread() == THREAD.load(Ordering::Relaxed)
+        && is_installed()
+}
+
 /// What the program calls for MPI_Wtime.
 extern "C" fn wtime() -> f64 {
-    let heard = rustbtl_recording.load(Ordering::Relaxed) != 0
-        && thread() == THREAD.load(Ordering::Relaxed)
-        && is_installed();
-    if !heard {
-        return seconds(machine_ns());
+    if !is_heard() {
+        let now_ns = machine_ns();
+        // A picture may have been taken in between: from it on, times are recorded.
+        if !is_heard() {
+            return seconds(now_ns);
+        }
     }
     let shared = shared();
     let mut process = shared.enter();

@@ -40,6 +40,13 @@ pub fn run(summary: &mut Summary) {
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
+    for lines in [1, 2] {
+        let title = format!("replay of at_line: asking while line {lines} is taken, 2 × 5");
+        summary.check(&title, || {
+            let differing = asks_while_lines_are_taken(lines)?;
+            if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
+        });
+    }
     // So that the comparison above is known to be one.
     summary.check("replay of observe: without determinants the second life differs", || {
         let (shape, rounds) = CASES[0];
@@ -86,10 +93,53 @@ fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
             fail!("rank {rank}: {} rounds before, {} after", before.len(), after.len());
         }
         if let Some(at) = (0..before.len()).find(|&at| before[at] != after[at]) {
-            differing.push(format!("rank {rank}: `{}` before, `{}` after", before[at], after[at]));
+            let of = before.len();
+            differing.push(format!(
+                "rank {rank}, {of} rounds: `{}` before, `{}` after",
+                before[at], after[at]
+            ));
         }
     }
     Ok(differing)
+}
+
+/// Which ranks did not observe again what they were asking for while lines were taken (the last one
+/// is gone back to). What they ask for comes in another order in the second life.
+fn asks_while_lines_are_taken(lines: u32) -> Result<Vec<String>> {
+    const SHAPE: Shape = (2, 5);
+    let scratch = Scratch::new("at-line")?;
+    let folder = lives::lines_folder(&scratch)?;
+    let program = mpi::compile_with(&paths::root().join("tests/lines/at_line.c"), &[])?;
+    let words = [program.display().to_string(), scratch.0.display().to_string()];
+    let mut job = Job::new(SHAPE.0, SHAPE.1, &words).with(&["--env", "RUSTBTL_RECORD=line"]);
+    job = lives::with_lines(job, &folder);
+    for _ in 0..lines {
+        job = job.with(&["--checkpoint-at", "1"]);
+    }
+    let journals = scratch.0.join("journals");
+    fs::create_dir(&journals).context(|| journals.display().to_string())?;
+    job = job.with(&["--env", &format!("RUSTBTL_JOURNAL={}", journals.display())]);
+    job = job.with(&["--write-after", &scratch.0.join("go").display().to_string(), "1"]);
+    let first = job.run()?;
+    first.must(first.code == 137, "rank 0 should have killed itself")?;
+    let complete = first.stdout.matches("is complete").count();
+    first.must(complete == lines as usize, &format!("{lines} lines should be complete"))?;
+    let observers = 1..SHAPE.0 * SHAPE.1 - 1;
+    let look = |rank: u32| {
+        let file = scratch.0.join(format!("observed.{rank}"));
+        fs::read_to_string(&file).context(|| file.display().to_string())
+    };
+    let before = observers.clone().map(look).collect::<Result<Vec<_>>>()?;
+    fs::write(scratch.0.join("second"), "").context(|| scratch.0.display().to_string())?;
+    let second = lives::restart(SHAPE, &folder, &scratch).run()?;
+    second.must(second.code == 0 && second.stdout.contains("OK"), "the second life")?;
+    let after = observers.clone().map(look).collect::<Result<Vec<_>>>()?;
+    let differs = |rank: u32, before: &str, after: &str| {
+        format!("rank {rank}: `{}` before, `{}` after", before.trim(), after.trim())
+    };
+    let all = observers.zip(before.iter().zip(&after));
+    let differing = all.filter(|(_, (before, after))| before != after);
+    Ok(differing.map(|(rank, (before, after))| differs(rank, before, after)).collect())
 }
 
 /// What each rank has written down, by rounds; the last one may be half a line.
