@@ -43,6 +43,7 @@ typedef struct {
     bool recover; /* vprotocol_correlated_recover */
     char *local;  /* vprotocol_correlated_local: where nodes keep images if there is no dir */
     int copies;   /* vprotocol_correlated_copies: other nodes that have each of them, too */
+    int spares;   /* vprotocol_correlated_spares: nodes without ranks that wait for lost ones */
     char *signal; /* vprotocol_correlated_signal */
 } mca_errmgr_correlated_params_t;
 
@@ -70,6 +71,11 @@ bool mca_errmgr_correlated_job_is_wanted(orte_job_t *job);
 void mca_errmgr_correlated_job_is_guarded(orte_job_t *job);
 void mca_errmgr_correlated_end_job(orte_job_t *job);
 void mca_errmgr_correlated_refuse_job(orte_job_t *job);
+
+/* Nodes without ranks are asked to take those of nodes that are lost: in mpirun. A daemon may be
+ * asked (ORTE only). */
+void mca_errmgr_correlated_ask_spares(orte_job_t *job);
+void mca_errmgr_correlated_hear_spare(void);
 
 /* mpirun: go on when a node is lost, if the job can. */
 int mca_errmgr_correlated_loss_open(void);

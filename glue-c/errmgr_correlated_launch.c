@@ -173,6 +173,7 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     free(place);
     watch();
     mca_errmgr_correlated_loss_watch();
+    mca_errmgr_correlated_ask_spares(job);
     mca_errmgr_correlated_signal_open();
 }
 

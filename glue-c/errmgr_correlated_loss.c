@@ -18,7 +18,11 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
+
+/* Between lines of what the coordinator says. */
+#define LINE_END '\x1f'
 
 static orte_state_cbfunc_t stock_comm_failed = NULL;
 static orte_state_cbfunc_t stock_error = NULL;
@@ -314,12 +318,34 @@ void mca_errmgr_correlated_loss_watch(void)
     }
 }
 
+/* The coordinator's text comes in one line, with marks where lines shall end (to be freed). */
+static char *in_lines(const char *text)
+{
+    const char *const end = "\n  ";
+    size_t length = strlen(text);
+    char *lines = malloc(length * strlen(end) + 1);
+    char *to = lines;
+    for (size_t i = 0; NULL != lines && i < length; i++) {
+        if (LINE_END == text[i]) {
+            to = stpcpy(to, end);
+        } else {
+            *to++ = text[i];
+        }
+    }
+    if (NULL != lines) {
+        *to = '\0';
+    }
+    return lines;
+}
+
 void mca_errmgr_correlated_loss_failed(const char *reason)
 {
     if (correlated_is_ending()) {
         return;
     }
-    orte_show_help(CORRELATED_ERRMGR_HELP, "not-recovered", true, reason);
+    char *lines = in_lines(reason);
+    orte_show_help(CORRELATED_ERRMGR_HELP, "not-recovered", true, NULL == lines ? reason : lines);
+    free(lines);
     /* Not one that a lost daemon has left there. */
     orte_exit_status = ORTE_ERROR_DEFAULT_EXIT_CODE;
     /* As when a process aborts: daemons take their processes along. */

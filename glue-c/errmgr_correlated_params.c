@@ -10,7 +10,8 @@
 mca_errmgr_correlated_params_t mca_errmgr_correlated_params = { .keep = 2,
                                                                 .compression = "none",
                                                                 .recover = true,
-                                                                .copies = 1 };
+                                                                .copies = 1,
+                                                                .spares = 2 };
 
 char *mca_errmgr_correlated_images(void)
 {
@@ -106,6 +107,10 @@ void mca_errmgr_correlated_register_params(void)
              "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
              "too; so many nodes may be lost at a time. 0: only the death of programs is "
              "survived.");
+    variable("spares", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->spares,
+             "So many nodes of the allocation on which no rank runs wait for the ranks of nodes "
+             "that are lost, as many ranks as a node has at most; without any, those go to nodes "
+             "where others run. 0: nodes without ranks are left alone. Open MPI 4.1 only.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,

@@ -222,6 +222,9 @@ static int daemon_init(void)
             state->cbfunc = on_error;
         }
     }
+    if (ORTE_SUCCESS == rc) {
+        mca_errmgr_correlated_hear_spare();
+    }
     return rc;
 }
 

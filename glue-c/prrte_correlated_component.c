@@ -84,6 +84,11 @@ void mca_errmgr_correlated_end_job(prte_job_t *job)
     (void) prte_plm.terminate_job(job->nspace);
 }
 
+void mca_errmgr_correlated_ask_spares(prte_job_t *job)
+{
+    (void) job; /* PRRTE's daemons are not asked yet: lost ranks go where others run */
+}
+
 void mca_errmgr_correlated_refuse_job(prte_job_t *job)
 {
     job->exit_code = PRTE_ERROR_DEFAULT_EXIT_CODE;

@@ -7,7 +7,7 @@
 mod copier;
 mod keeper;
 mod shelf;
-mod stream;
+pub(crate) mod stream;
 
 use crate::guardian::images;
 use crate::link::{Link, LinkError};
@@ -45,6 +45,8 @@ struct Guarded {
     link: Link,
     /// Known from its first message.
     rank: Option<PeerId>,
+    /// It is no guardian, but waits at this port for ranks of lost nodes.
+    spare: Option<u16>,
 }
 
 struct Agent {
@@ -54,6 +56,8 @@ struct Agent {
     next: u64,
     kept: keeper::Kept,
     storage: Option<Storage>,
+    /// How others reach this node, with port 0.
+    reached: Vec<SocketAddr>,
     /// When the last guardian went, or when none had come.
     lonely: Instant,
 }
@@ -108,7 +112,9 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     let lonely = Instant::now();
     let (guardians, kept) = (BTreeMap::new(), keeper::Kept::default());
     let storage = local.and_then(|local| Storage::open(local, way.secret));
-    let mut agent = Agent { directory, listener, guardians, next: 0, kept, storage, lonely };
+    let reached = Vec::new();
+    let mut agent =
+        Agent { directory, listener, guardians, next: 0, kept, storage, reached, lonely };
     match first_connection(&way) {
         Ok(coordinator) => agent.attend(coordinator, &way),
         Err(reason) => agent.stay_alone(&reason),
@@ -162,7 +168,7 @@ impl Agent {
             // The directory lets nobody else in; this is for the case that it does.
             let ours = os::peer_uid(&stream).is_ok_and(|uid| uid == os::euid());
             if let (true, Ok(link)) = (ours, Link::new(stream)) {
-                self.guardians.insert(self.next, Guarded { link, rank: None });
+                self.guardians.insert(self.next, Guarded { link, rank: None, spare: None });
                 self.next += 1;
             }
         }
@@ -178,12 +184,7 @@ impl Agent {
     }
 
     /// Who we are, and where others can bring copies of images.
-    fn introduce(
-        &self,
-        coordinator: &mut Link,
-        own: &Option<SocketAddr>,
-        way: &Way,
-    ) -> Result<(), LinkError> {
+    fn introduce(&self, coordinator: &mut Link) -> Result<(), LinkError> {
         coordinator.send(&FromNode::Agent {
             node: os::hostname(),
             pid: std::process::id(),
@@ -191,7 +192,7 @@ impl Agent {
         })?;
         match &self.storage {
             Some(Storage { port, .. }) => {
-                let addresses = reached_at(*port, own, &way.coordinator);
+                let addresses = at_port(&self.reached, *port);
                 coordinator.send(&FromNode::Shelf { addresses })
             }
             None => Ok(()),
@@ -203,7 +204,8 @@ impl Agent {
         let mut again = false;
         loop {
             let (link, own) = &mut coordinator;
-            let mut good = self.introduce(link, own, way).is_ok();
+            self.reached = reached_at(own, &way.coordinator);
+            let mut good = self.introduce(link).is_ok();
             if core::mem::replace(&mut again, true) {
                 good &= self.introduce_guardians(link);
             }
@@ -222,7 +224,14 @@ impl Agent {
     /// To a coordinator that is not the first one. False: it has gone.
     fn introduce_guardians(&mut self, coordinator: &mut Link) -> bool {
         for guarded in self.guardians.values_mut() {
-            let _ = guarded.link.send(&ToNode::Introduce {});
+            let Some(port) = guarded.spare else {
+                let _ = guarded.link.send(&ToNode::Introduce {});
+                continue;
+            };
+            let addresses = at_port(&self.reached, port);
+            if coordinator.send(&FromNode::Spare { port, addresses }).is_err() {
+                return false;
+            }
         }
         // What they have said meanwhile was for the coordinator before, which this one notices.
         let all: Vec<u64> = self.guardians.keys().copied().collect();
@@ -311,8 +320,15 @@ impl Agent {
         let mut open = guarded.link.flush().is_ok() & guarded.link.read().is_ok();
         loop {
             match guarded.link.next_message::<FromNode>() {
+                Ok(Some(FromNode::Spare { port, .. })) if guarded.rank.is_none() => {
+                    guarded.spare = Some(port);
+                    let addresses = at_port(&self.reached, port);
+                    if coordinator.send(&FromNode::Spare { port, addresses }).is_err() {
+                        return false;
+                    }
+                }
                 Ok(Some(message)) => {
-                    if !belongs(&message, &mut guarded.rank) {
+                    if guarded.spare.is_some() || !belongs(&message, &mut guarded.rank) {
                         open = false;
                         break;
                     }
@@ -330,8 +346,12 @@ impl Agent {
         if open {
             return true;
         }
-        let rank = self.guardians.remove(&id).and_then(|guarded| guarded.rank);
-        rank.is_none_or(|rank| coordinator.send(&FromNode::Gone { rank }).is_ok())
+        let Some(gone) = self.guardians.remove(&id) else { return true };
+        if gone.spare.is_some() {
+            let no_more = FromNode::Spare { port: 0, addresses: String::new() };
+            return coordinator.send(&no_more).is_ok();
+        }
+        gone.rank.is_none_or(|rank| coordinator.send(&FromNode::Gone { rank }).is_ok())
     }
 
     /// False: the coordinator has gone.
@@ -395,6 +415,8 @@ impl Agent {
             | ToNode::Discard { rank, .. }
             | ToNode::Restore { rank, .. }
             | ToNode::Adopt { host: rank, .. }
+            | ToNode::AdoptAt { host: rank, .. }
+            | ToNode::Abandon { host: rank, .. }
             | ToNode::GiveUp { rank } => Some(*rank),
             _ => None,
         };
@@ -456,13 +478,18 @@ impl Agent {
 
 /// Where agents of other nodes reach this one: as the coordinator does; from mpirun's own host that
 /// may be by the loopback, and then as the other agents reach the coordinator.
-fn reached_at(port: u16, own: &Option<SocketAddr>, coordinator: &[SocketAddr]) -> String {
+fn reached_at(own: &Option<SocketAddr>, coordinator: &[SocketAddr]) -> Vec<SocketAddr> {
     let known = own.map(|own| own.ip()).filter(|ip| !ip.is_loopback());
     let hosts = coordinator.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
     let all: Vec<_> = known.map_or_else(|| hosts.collect(), |ip| vec![ip]);
     // A cluster of one host; the loopback is all there is.
     let all = if all.is_empty() { own.iter().map(SocketAddr::ip).collect() } else { all };
-    let text: Vec<String> = all.iter().map(|ip| SocketAddr::new(*ip, port).to_string()).collect();
+    all.into_iter().map(|ip| SocketAddr::new(ip, 0)).collect()
+}
+
+fn at_port(hosts: &[SocketAddr], port: u16) -> String {
+    let text: Vec<String> =
+        hosts.iter().map(|host| SocketAddr::new(host.ip(), port).to_string()).collect();
     text.join(" ")
 }
 
@@ -476,6 +503,7 @@ fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
         | FromNode::StoreFailed { rank, .. }
         | FromNode::Fallen { rank, .. }
         | FromNode::Printed { rank, .. }
+        | FromNode::Unhosted { host: rank, .. }
         | FromNode::Ended { rank, .. } => rank,
         // Of a rank that it was to adopt, too.
         FromNode::NotRestored { .. } => return rank.is_some(),

@@ -3,7 +3,7 @@
 
 use crate::command::{self, Restart};
 use crate::guardian::images::ImageStore;
-use crate::{agent, coordinator, guardian, pmix};
+use crate::{agent, coordinator, guardian, pmix, spare};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -89,6 +89,12 @@ enum Command {
     /// Started by a guardian whose program cannot take its leave from Open MPI's runtime
     #[command(hide = true)]
     Leave,
+    /// Started by the daemon of a node without ranks
+    #[command(hide = true)]
+    Spare,
+    /// Started by the guardian that waits for a rank on such a node
+    #[command(hide = true)]
+    StandIn(spare::StandIn),
     /// What a restarted job is said to run
     #[command(hide = true)]
     Restored,
@@ -108,6 +114,8 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
         Command::Agent { directory, local } => agent::run(&directory, local.as_deref()),
         Command::Coordinator => coordinator::run(),
         Command::Leave => pmix::leave(),
+        Command::Spare => spare::run(),
+        Command::StandIn(stand_in) => stand_in.run(),
         Command::Restored => {
             Err("nothing was restored: use `rustbtl restart DIR`, with rustbtl's components \
                  where mpirun finds them on all nodes"

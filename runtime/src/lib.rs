@@ -26,4 +26,5 @@ pub mod os;
 pub mod pmix;
 pub mod prove;
 pub mod settings;
+pub mod spare;
 pub mod store;

@@ -117,7 +117,8 @@ impl Local {
     }
 }
 
-fn line_below(path: &Path, name: &str) -> Option<PathBuf> {
+/// The folder of a line below the job's on this node, by what the coordinator calls it.
+pub fn line_below(path: &Path, name: &str) -> Option<PathBuf> {
     let number = store::line_number(Path::new(name))?;
     (name == format!("line-{number}")).then(|| path.join(name))
 }

@@ -298,6 +298,25 @@ pub fn inherit_as(fd: RawFd, number: RawFd) -> io::Result<()> {
     check(unsafe { libc::dup2(fd, number) }).map(drop)
 }
 
+/// Have the end of a node noticed that says nothing: as mpirun's component does with its daemons
+/// (CORRELATED_SILENCE in glue-c).
+pub fn notice_silence(socket: &impl AsRawFd) -> io::Result<()> {
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 2),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2),
+    ];
+    for (level, name, value) in options {
+        let value: libc::c_int = value;
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        let at = (&raw const value).cast();
+        // SAFETY: an int that lives during the call, with its size.
+        check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, at, size) })?;
+    }
+    Ok(())
+}
+
 /// Reading from it never waits from now on.
 pub fn never_wait(file: &impl AsRawFd) -> io::Result<()> {
     let fd = file.as_raw_fd();

@@ -22,6 +22,8 @@ pub enum Host {
     Coordinator,
     /// An agent that takes copies of images.
     Shelf,
+    /// A node without ranks, which takes those of lost ones.
+    Spare,
 }
 
 impl Host {
@@ -30,6 +32,7 @@ impl Host {
         match self {
             Self::Coordinator => handshake::COORDINATOR,
             Self::Shelf => PeerId(0xFFFF_FFFC),
+            Self::Spare => PeerId(0xFFFF_FFFB),
         }
     }
 }

@@ -350,6 +350,24 @@ class 3 FromNode {
         /// And of its standard error.
         err: u64,
     },
+    /// Of a guardian: a rank that it has started on a spare node cannot be reached there any more.
+    33 Unhosted {
+        /// Whose guardian says it.
+        host: PeerId,
+        /// The rank.
+        rank: PeerId,
+        /// In which incarnation it was to run.
+        incarnation: Incarnation,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No rank runs on this node, and ranks of lost nodes can be started here.
+    34 Spare {
+        /// Where it is asked for that.
+        port: u16,
+        /// With blanks between them, each as `IP:PORT`: the agent knows them. Empty: no more.
+        addresses: String,
+    },
     /// Answer to `Keep`, of an agent.
     40 Kept {
         /// Whose determinants.
@@ -474,6 +492,32 @@ class 4 ToNode {
         /// Which.
         rank: PeerId,
     },
+    /// Have a guardian started on a spare node, for a rank whose node is lost.
+    33 AdoptAt {
+        /// For the guardian of this rank, which will wait for it.
+        host: PeerId,
+        /// The rank to restore.
+        rank: PeerId,
+        /// Folder of the line.
+        directory: String,
+        /// The incarnation it will run in.
+        incarnation: Incarnation,
+        /// What its guardian has said in `Printed`.
+        out: u64,
+        /// The same.
+        err: u64,
+        /// As the spare node has said in `Spare`.
+        addresses: String,
+    },
+    /// A rank that was started on a spare node goes on elsewhere: do not wait for it.
+    35 Abandon {
+        /// For the guardian of this rank.
+        host: PeerId,
+        /// The other rank.
+        rank: PeerId,
+    },
+    /// For who has said `Spare`: nobody will be started here any more.
+    34 Dismiss {},
     /// For the agent: determinants of a set of another node.
     40 Keep {
         /// `determinants::Batch`.
@@ -508,45 +552,6 @@ class 4 ToNode {
         line: LineId,
         /// Of these ranks.
         ranks: Vec<PeerId>,
-    },
-}
-
-/// From the `rustbtl` command to the coordinator.
-class 5 Request {
-    /// Everything there is to know.
-    1 Status {},
-    /// Take a line.
-    2 Checkpoint {
-        /// Of all sets: what a job can be restarted from. Otherwise one line per set.
-        all: bool,
-        /// Reply when it is complete, not when it is ordered.
-        wait: bool,
-        /// End the job when it is complete.
-        then_exit: bool,
-    },
-}
-
-/// To the `rustbtl` command.
-class 6 Reply {
-    /// To `Status`.
-    1 Status {
-        /// As the user guide describes it.
-        json: String,
-    },
-    /// To `Checkpoint`: ordered.
-    2 Ordered {
-        /// The first line that was ordered.
-        line: LineId,
-    },
-    /// To `Checkpoint`: complete.
-    3 Complete {
-        /// The last line that was completed.
-        line: LineId,
-    },
-    /// It cannot be.
-    4 Refused {
-        /// What is wrong and what to do.
-        reason: String,
     },
 }
 }

@@ -16,16 +16,20 @@
 mod table;
 
 mod codec;
+mod command;
 mod fields;
 mod frame;
 mod messages;
 mod shelf;
+mod spare;
 
 pub use codec::Field;
+pub use command::{Reply, Request};
 pub use fields::{LineId, LineKind, Picture, RankCard, RankClock};
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
-pub use messages::{FromNode, FromRank, Reply, Request, ToNode, ToRank, frozen_in_pause};
+pub use messages::{FromNode, FromRank, ToNode, ToRank, frozen_in_pause};
 pub use shelf::{FromShelf, ToShelf};
+pub use spare::{FromSpare, ToSpare};
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use crate::os::Poll;
 use rustbtl_coordination::control::{FrameBuffer, Message};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Silence of the other end that is taken for its end.
@@ -20,9 +20,14 @@ pub struct Patient {
 impl Patient {
     /// Over a connection whose other end has proved itself.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
+        Self::over(stream, Some(SILENCE))
+    }
+
+    /// The same; `None`: the other end may be silent for as long as it likes.
+    pub fn over(stream: TcpStream, silence: Option<Duration>) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
+        stream.set_read_timeout(silence)?;
+        stream.set_write_timeout(silence)?;
         Ok(Self { stream, incoming: FrameBuffer::new(), room: vec![0; 256 << 10] })
     }
 
@@ -30,6 +35,29 @@ impl Patient {
     pub fn send(&mut self, message: &impl Message) -> Result<(), String> {
         let frame = message.encode().map_err(|error| error.to_string())?;
         self.stream.write_all(&frame).map_err(told)
+    }
+
+    /// To poll; what has come with an earlier message is not to be seen there.
+    pub fn fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// What is here already, without waiting; the error: nothing will come any more.
+    pub fn next<M: Message>(&mut self) -> Result<Option<M>, String> {
+        self.incoming.next_message().map_err(|error| error.to_string())
+    }
+
+    /// Take in what has come: there is something, or it is over.
+    pub fn take_in(&mut self) -> Result<(), String> {
+        match self.stream.read(&mut self.room) {
+            Ok(0) => Err("the connection has ended".into()),
+            Ok(bytes) => {
+                self.incoming.add(&self.room[..bytes]);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(told(error)),
+        }
     }
 
     /// Has the other end said something, or gone?
@@ -52,12 +80,7 @@ impl Patient {
             if let Some(message) = self.incoming.next_message().map_err(|e| e.to_string())? {
                 return Ok(message);
             }
-            match self.stream.read(&mut self.room) {
-                Ok(0) => return Err("the connection has ended".into()),
-                Ok(bytes) => self.incoming.add(&self.room[..bytes]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(told(error)),
-            }
+            self.take_in()?;
         }
     }
 }

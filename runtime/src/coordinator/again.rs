@@ -338,7 +338,7 @@ impl Job {
         let mut sets = again.going;
         for word in &words {
             if let Some(("lost", node)) = word.split_once(' ') {
-                sets.retain(|set| !self.runs_on(*set, node));
+                sets.retain(|set| !self.has_rank_on(*set, node));
             }
         }
         for set in sets {
@@ -358,8 +358,11 @@ impl Job {
         self.take_early(now);
     }
 
-    fn runs_on(&self, set: SetId, node: &str) -> bool {
-        let on_it = |id: &PeerId| same_host(&self.ranks[id].node, node);
+    fn has_rank_on(&self, set: SetId, node: &str) -> bool {
+        let is_on = |rank: &Rank| same_host(&rank.node, node);
+        // On a spare node a rank ends with the guardian that waits for it.
+        let host_is = |rank: &Rank| rank.host.is_some_and(|host| is_on(&self.ranks[&host]));
+        let on_it = |id: &PeerId| is_on(&self.ranks[id]) || host_is(&self.ranks[id]);
         self.members(&[set]).iter().any(on_it)
     }
 

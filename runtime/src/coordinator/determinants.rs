@@ -10,6 +10,7 @@
 //! 2. What an incarnation says that is not the set's last one changes nothing.
 //! 3. What is told to be stable was noted before, for a coordinator that comes after this one.
 
+use super::losses::some_of;
 use rustbtl_coordination::control::{FromNode, FromRank, LineId, RankClock, ToNode, ToRank};
 use rustbtl_coordination::determinants::{Ack, Batch, KeeperId, Numbered, Shipper, parcel};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -182,6 +183,25 @@ impl Determinants {
             }
             _ => false,
         }
+    }
+
+    /// For the user of a job that ends: what there is of what was recorded.
+    pub fn account(&self) -> String {
+        let of_set = |(set, of): (&SetId, &OfSet)| {
+            let mut ranks: BTreeMap<PeerId, (u64, u64)> = BTreeMap::new();
+            for record in of.shipper.records() {
+                let number = record.numbered.number;
+                let (first, last) = ranks.entry(record.rank).or_insert((number, number));
+                (*first, *last) = ((*first).min(number), (*last).max(number));
+            }
+            let text = |(rank, (first, last))| format!("rank {rank} {first} to {last}");
+            let ranks: Vec<String> = ranks.into_iter().map(text).collect();
+            (!ranks.is_empty()).then(|| format!("set {set}: {}", some_of(ranks, ", ")))
+        };
+        let sets: Vec<String> = self.sets.iter().filter_map(of_set).collect();
+        let kept =
+            if sets.is_empty() { "none since the last lines".into() } else { some_of(sets, "; ") };
+        format!("Of recorded outcomes (determinants) nothing is lost; the coordinator has {kept}")
     }
 
     fn log(&mut self, event: Value) {

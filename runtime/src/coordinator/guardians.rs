@@ -21,9 +21,8 @@ impl Job {
 
     /// True: what it looked after goes on elsewhere.
     fn guardian_lost(&mut self, now: u64, id: PeerId) -> bool {
-        let Some(rank) = self.ranks.get(&id).filter(|rank| rank.ended.is_none()) else {
-            return false;
-        };
+        let known = |rank: &&Rank| rank.ended.is_none() && !rank.given_up;
+        let Some(rank) = self.ranks.get(&id).filter(known) else { return false };
         // One that another guardian had started takes that one along, of which we hear.
         if rank.lost || rank.host.is_some() {
             return true;
@@ -32,6 +31,7 @@ impl Job {
             *of != id && other.here && other.host.is_none() && other.node == rank.node
         };
         if !self.ranks.iter().any(beside) {
+            self.nobody_takes_it_up(id);
             return false;
         }
         let failed = |rank: &Rank| rank.ended.is_some_and(|status| status != 0);
@@ -52,9 +52,8 @@ impl Job {
         }
         for set in sets {
             if let Err(reason) = self.go_back(now, set) {
-                self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
-                let told = format!("the guardian of rank {id} was killed, and {reason}");
-                self.effects.push_back(Effect::Tell(told));
+                let reason = format!("the guardian of rank {id} was killed, and {reason}");
+                self.leave_to_mpirun(set, &reason);
                 return false;
             }
         }

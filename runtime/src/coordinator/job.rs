@@ -7,6 +7,7 @@
 
 use super::again::Again;
 use super::orders::LineState;
+use super::places::Places;
 use super::recovery::Recovery;
 use super::setup::Setup;
 use super::storage::Storage;
@@ -77,6 +78,8 @@ pub(super) struct Rank {
     pub(super) ready: bool,
     pub(super) finishing: bool,
     pub(super) ended: Option<i32>,
+    /// Its guardian was told that it is not started again.
+    pub(super) given_up: bool,
     /// Bytes of its output that were handed on, as far as that is only known here.
     pub(super) printed: [u64; 2],
     /// To this coordinator.
@@ -95,6 +98,7 @@ pub struct Job {
     pub(super) machine: Option<Lines>,
     pub(super) recovery: Recovery,
     pub(super) storage: Storage,
+    pub(super) places: Places,
     /// All ranks may leave MPI_Finalize.
     pub(super) may_finish: bool,
     pub(super) lines: BTreeMap<LineId, LineState>,
@@ -127,6 +131,7 @@ impl Job {
             machine: None,
             recovery: Recovery::default(),
             storage: Storage::default(),
+            places: Places::default(),
             may_finish: false,
             lines: BTreeMap::new(),
             wishes: Wishes::default(),
@@ -213,6 +218,10 @@ impl Job {
                 }
             }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
+            FromNode::Unhosted { host, rank, incarnation, reason } => {
+                self.unhosted(now, host, rank, incarnation, &reason);
+            }
+            FromNode::Spare { addresses, .. } => self.spare(now, node, addresses),
             FromNode::Shelf { addresses } => self.shelf(now, node, addresses),
             FromNode::Copied { rank, line, node } => self.copied(now, rank, line, &node),
             FromNode::NotCopied { rank, line, node, reason } => {
@@ -294,6 +303,7 @@ impl Job {
             }
             FromRank::Finishing {} => {
                 rank.finishing = true;
+                self.log(json!({"event": "finishing", "rank": id.0}));
                 self.input(now, Input::Finishing { rank: id });
                 self.finish(id);
             }
@@ -379,6 +389,7 @@ impl Job {
             Some(line) => Lines::restored(config, &sets, line.0, next, now),
             None => Lines::resumed(config, &sets, known, now),
         });
+        self.count_room();
     }
 
     /// All have said that they are done, or have ended anyway.
@@ -411,6 +422,9 @@ impl Job {
         self.input(now, Input::Lost { rank: id });
         if !finishing {
             self.finish(id);
+        }
+        if self.all(|rank| rank.ended.is_some()) {
+            self.dismiss_spares();
         }
     }
 

@@ -17,9 +17,11 @@ mod direct;
 mod events;
 mod guardians;
 mod job;
+mod losses;
 mod memory;
 mod mpirun;
 mod orders;
+mod places;
 mod recovery;
 mod setup;
 mod start;
@@ -337,6 +339,7 @@ impl Coordinator {
             | FromNode::Fallen { rank, .. }
             | FromNode::Printed { rank, .. }
             | FromNode::NotRestored { rank, .. }
+            | FromNode::Unhosted { host: rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
             | FromNode::Beat { .. }
@@ -344,6 +347,7 @@ impl Coordinator {
             | FromNode::Kept { .. }
             | FromNode::NotKept { .. }
             | FromNode::Shelf { .. }
+            | FromNode::Spare { .. }
             | FromNode::Copied { .. }
             | FromNode::NotCopied { .. } => true,
         }
@@ -418,7 +422,11 @@ impl Coordinator {
                 }
                 Effect::Forget(line) => store::forget(&self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
-                Effect::TellMpirun(line) => tell_mpirun(&line.replace('\n', " ")),
+                Effect::TellMpirun(text) if text.starts_with("fail ") => {
+                    let whole = format!("{text}\n{}", self.determinants.account());
+                    tell_mpirun(&mpirun::in_one_line(&whole));
+                }
+                Effect::TellMpirun(text) => tell_mpirun(&mpirun::in_one_line(&text)),
                 Effect::Log(event) => self.events.write(event),
                 Effect::Tell(text) => say!("{text}"),
             }

@@ -33,6 +33,22 @@ pub(super) fn same_host(one: &str, other: &str) -> bool {
     one == other || (bare(one) == bare(other) && (one.contains('.') != other.contains('.')))
 }
 
+/// Between the lines of a text on its way to mpirun, which makes ends of lines of it.
+const LINE_END: &str = "\u{1f}";
+/// mpirun reads lines of 4096 bytes at most.
+const TEXT_BYTES_MAX: usize = 3500;
+
+/// A text as mpirun's component takes it.
+pub(super) fn in_one_line(text: &str) -> String {
+    let mut line = text.replace('\n', LINE_END);
+    if line.len() > TEXT_BYTES_MAX {
+        let end = (0..=TEXT_BYTES_MAX).rev().find(|&at| line.is_char_boundary(at));
+        line.truncate(end.unwrap_or_default());
+        line.push_str(" …");
+    }
+    line
+}
+
 impl Job {
     /// A line from mpirun.
     pub fn hear_mpirun(&mut self, now: u64, line: &str) {
@@ -123,7 +139,16 @@ mod tests {
         assert_eq!(event, json!({"event": "node_lost", "node": "n1", "ranks": [1, 2]}));
         let (event, word) = effects(&mut job);
         assert_eq!(event["event"], "not_recovered");
-        assert_eq!(word, "fail node n1 was lost while the job started");
+        let wanted = "fail node n1 was lost while the job started\nThere is nothing to restart the \
+                      job from: no line of all its ranks was complete";
+        assert_eq!(word, wanted);
+    }
+
+    #[test]
+    fn what_mpirun_is_told_is_one_line_that_it_can_read() {
+        assert_eq!(in_one_line("fail a\nb"), "fail a\u{1f}b");
+        let long = in_one_line(&"ä\n".repeat(4000));
+        assert!(long.len() < 4095 && long.ends_with(" …") && !long.contains('\n'));
     }
 
     #[test]

@@ -55,8 +55,11 @@ impl Job {
         for wish in self.wishes.ordered(kind == Kind::Global) {
             self.answer(&wish, line, "");
         }
-        let kind_text = if kind == Kind::Global { "global" } else { "set" };
-        self.log(json!({"event": "line", "line": line.0, "kind": kind_text}));
+        let set = ranks.first().and_then(|rank| self.ranks.get(rank)?.set).unwrap_or_default().0;
+        self.log(match kind {
+            Kind::Global => json!({"event": "line", "line": line.0, "kind": "global"}),
+            Kind::Set => json!({"event": "line", "line": line.0, "kind": "set", "set": set}),
+        });
         let state = LineState::new(kind, ranks.into_iter().collect(), exit, now);
         self.lines.insert(line, state);
         // No number is used twice.

@@ -43,6 +43,8 @@ pub(super) struct Going {
     phase: Phase,
     pub(super) line: LineId,
     pub(super) incarnation: Incarnation,
+    /// Whose node is lost, and who is being started on another one.
+    pub(super) placed: BTreeSet<PeerId>,
     /// Who has done what this phase waits for.
     done: BTreeSet<PeerId>,
     since_ms: u64,
@@ -75,7 +77,7 @@ pub(super) struct Recovery {
     /// Sets of which not all is recorded, and why.
     unrecorded: BTreeMap<SetId, String>,
     /// The job cannot go on: said once.
-    failed: bool,
+    pub(super) failed: bool,
 }
 
 impl Recovery {
@@ -91,7 +93,8 @@ impl Recovery {
         for of in behind {
             let (line, incarnation) = (LineId(of.line), Incarnation(of.incarnation));
             let (phase, done, since_ms) = (Phase::Behind, BTreeSet::new(), now);
-            let going = Going { phase, line, incarnation, done, since_ms };
+            let placed = BTreeSet::new();
+            let going = Going { phase, line, incarnation, placed, done, since_ms };
             self.going.insert(SetId(of.set), going);
         }
         let falls = falls.iter().map(|&(set, line, falls)| (SetId(set), (LineId(line), falls)));
@@ -130,19 +133,26 @@ impl Job {
             return;
         }
         if let Err(reason) = self.go_back(now, set) {
-            self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
+            self.leave_to_mpirun(set, &reason);
             let members = self.members(&[set]);
             members.into_iter().for_each(|rank| self.give_up(rank));
         }
     }
 
     fn give_up(&mut self, rank: PeerId) {
+        if let Some(state) = self.ranks.get_mut(&rank) {
+            state.given_up = true;
+        }
         self.effects.push_back(Effect::Send(rank, ToNode::GiveUp { rank }));
     }
 
     /// A node is gone, with everything on it.
     pub fn node_lost(&mut self, now: u64, node: &str) {
-        let on_it = |rank: &Rank| same_host(&rank.node, node) && rank.ended.is_none();
+        self.places.lose(node);
+        let is_on = |rank: &Rank| same_host(&rank.node, node);
+        // On a spare node a rank ends with the guardian that waits for it.
+        let host_is = |rank: &Rank| rank.host.is_some_and(|host| is_on(&self.ranks[&host]));
+        let on_it = |rank: &Rank| rank.ended.is_none() && (is_on(rank) || host_is(rank));
         let lost: Vec<PeerId> =
             self.ranks.iter().filter(|(_, rank)| on_it(rank)).map(|(&id, _)| id).collect();
         let numbers: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
@@ -150,9 +160,8 @@ impl Job {
         self.storage_lost(node);
         let mut sets = BTreeSet::new();
         for id in lost {
-            let Some(rank) = self.ranks.get_mut(&id) else { continue };
-            (rank.here, rank.lost) = (false, true);
-            match rank.set {
+            self.take_away(id);
+            match self.ranks.get(&id).and_then(|rank| rank.set) {
                 Some(set) => sets.extend([set]),
                 None => return self.fail(format!("node {node} was lost while the job started")),
             }
@@ -165,15 +174,8 @@ impl Job {
                 return self.fail(format!("node {node} was lost, and {reason}"));
             }
         }
+        self.reconsider();
         self.replenish(now);
-    }
-
-    /// The job cannot go on.
-    pub(super) fn fail(&mut self, reason: String) {
-        self.log(json!({"event": "not_recovered", "reason": reason}));
-        if !core::mem::replace(&mut self.recovery.failed, true) {
-            self.effects.push_back(Effect::TellMpirun(format!("fail {reason}")));
-        }
     }
 
     /// A rank could not be made from its image.
@@ -229,7 +231,7 @@ impl Job {
         let incarnation = Incarnation(ran_in.max(given) + 1);
         self.recovery.given.insert(set, incarnation);
         let (phase, done, since_ms) = (Phase::Restoring, BTreeSet::new(), now);
-        let going = Going { phase, line, incarnation, done, since_ms };
+        let going = Going { phase, line, incarnation, placed: BTreeSet::new(), done, since_ms };
         self.recovery.going.insert(set, going);
         self.changed = true;
         self.must_have_images(line, &members)?;
@@ -245,67 +247,21 @@ impl Job {
         self.place(set, &members)
     }
 
-    /// Have the ranks of a set restored, by their own guardians or by others.
-    fn place(&mut self, set: SetId, members: &[PeerId]) -> Result<(), String> {
-        for &rank in members {
-            if self.ranks[&rank].here {
-                self.order_restore(set, rank);
-            }
-        }
-        let lost: Vec<PeerId> =
-            members.iter().copied().filter(|rank| self.ranks[rank].lost).collect();
-        if lost.is_empty() {
-            return Ok(());
-        }
-        let line = self.recovery.going.get(&set).map(|going| going.line).unwrap_or_default();
-        let hosts = self.hosts(line, &lost).ok_or("no other node is left to start its ranks on")?;
-        for (rank, &host) in lost.into_iter().zip(hosts.iter().cycle()) {
-            let node = self.ranks[&host].node.clone();
-            let Some((directory, incarnation)) = self.where_from(set) else { continue };
-            let Some(state) = self.ranks.get_mut(&rank) else { continue };
-            (state.adopted_in, state.node) = (incarnation, node.clone());
-            state.host = Some(host);
-            let [out, err] = state.printed;
-            self.log(json!({"event": "placed", "rank": rank.0, "set": set.0, "node": node}));
-            let order = ToNode::Adopt { host, rank, directory, incarnation, out, err };
-            self.effects.push_back(Effect::Send(host, order));
-        }
-        Ok(())
-    }
-
-    /// The ranks whose guardians orted has started, of the node where these ran if only their
-    /// guardians are lost, else of the one with the fewest ranks that has the images of all these.
-    fn hosts(&self, line: LineId, of: &[PeerId]) -> Option<Vec<PeerId>> {
-        let mut nodes: BTreeMap<&str, (usize, Vec<PeerId>)> = BTreeMap::new();
-        for (&id, rank) in self.ranks.iter().filter(|(_, rank)| rank.here) {
-            let (count, hosts) = nodes.entry(&rank.node).or_default();
-            *count += 1;
-            if rank.adopted_in == Incarnation(0) {
-                hosts.push(id);
-            }
-        }
-        nodes.retain(|node, (_, hosts)| !hosts.is_empty() && self.has_images(node, line, of));
-        let homes: BTreeSet<&str> = of.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
-        let away = |node: &str| homes != BTreeSet::from([node]);
-        let best = nodes.into_iter().min_by_key(|(node, (count, _))| (away(node), *count));
-        best.map(|(_, (_, hosts))| hosts)
-    }
-
     /// Folder and incarnation of a set that goes back.
-    fn where_from(&self, set: SetId) -> Option<(String, Incarnation)> {
+    pub(super) fn where_from(&self, set: SetId) -> Option<(String, Incarnation)> {
         let going = self.recovery.going.get(&set)?;
         Some((self.folder_of(going.line).display().to_string(), going.incarnation))
     }
 
     /// Where a line is: of this job, or of the one that it goes on with.
-    fn folder_of(&self, line: LineId) -> std::path::PathBuf {
+    pub(super) fn folder_of(&self, line: LineId) -> std::path::PathBuf {
         match &self.setup.restore {
             Some(folder) if store::line_number(folder) == Some(line) => folder.clone(),
             _ => self.folder(line),
         }
     }
 
-    fn order_restore(&mut self, set: SetId, rank: PeerId) {
+    pub(super) fn order_restore(&mut self, set: SetId, rank: PeerId) {
         let Some((directory, incarnation)) = self.where_from(set) else { return };
         let order = ToNode::Restore { rank, directory, incarnation };
         self.effects.push_back(Effect::Send(rank, order));

@@ -134,6 +134,7 @@ impl Coordinator {
         let mut determinants = Determinants::new(determinants::COPIES);
         let session = setup.log.clone();
         let mut job = Job::new(name.clone(), setup);
+        job.runs_on(os::hostname());
         let memory = session.map(|session| memory::folder(&session, &name));
         let memory = match (memory, &again) {
             (Some(folder), None) => Memory::create(&folder).ok(),

@@ -13,6 +13,7 @@
 
 use super::again::OfImage;
 use super::job::{Effect, Job};
+use super::losses::some_of;
 use super::mpirun::same_host;
 use crate::store;
 use rustbtl_coordination::control::{LineId, ToNode};
@@ -34,6 +35,8 @@ struct Held {
     lost: BTreeSet<String>,
     /// The line knows that it is stored.
     counted: bool,
+    /// Of a rank whose node is lost: who brings it to where it goes on.
+    bringer: Option<String>,
 }
 
 /// See the module's documentation.
@@ -91,18 +94,23 @@ impl Job {
             // Its own orders are forgotten with it.
             let is_its = home(self, rank).is_some_and(|home| home == node);
             let Some(held) = self.storage.held.get_mut(&(line, rank)) else { continue };
-            if is_its {
+            if is_its || held.bringer.as_deref() == Some(node) {
                 held.asked.clear();
+                held.bringer = None;
             } else if held.asked.remove(node) {
                 self.bring(now, line, rank);
             }
         }
+        self.reconsider();
     }
 
     /// A node is gone, with everything on it.
     pub(super) fn storage_lost(&mut self, node: &str) {
         self.storage.shelves.retain(|name, _| !same_host(name, node));
         for held in self.storage.held.values_mut() {
+            if held.bringer.take_if(|bringer| same_host(bringer, node)).is_some() {
+                held.asked.clear();
+            }
             let nodes = core::mem::take(&mut held.nodes);
             let (gone, left) = nodes.into_iter().partition(|name| same_host(name, node));
             held.nodes = left;
@@ -130,7 +138,10 @@ impl Job {
     /// How many other nodes are to have what this one has.
     fn wanted(&self, home: &str) -> usize {
         let others = self.ranks.values().filter(|rank| rank.here && rank.node != home);
-        let others: BTreeSet<&str> = others.map(|rank| rank.node.as_str()).collect();
+        let others = others.map(|rank| rank.node.as_str());
+        let shelves = &self.storage.shelves;
+        let spares = self.places.spares().filter(|node| shelves.contains_key(*node));
+        let others: BTreeSet<&str> = others.chain(spares.map(String::as_str)).collect();
         self.setup.copies.unwrap_or(0).min(others.len())
     }
 
@@ -219,6 +230,7 @@ impl Job {
             held.nodes.insert(node.to_owned());
             self.bring(now, line, rank);
             self.see_whether_covered();
+            self.reconsider();
         } else if !held.nodes.contains(node) {
             self.clear_at(node, line, vec![rank]);
         }
@@ -258,6 +270,7 @@ impl Job {
         for rank in siblings {
             self.bring(now, line, rank);
         }
+        self.reconsider();
     }
 
     fn clear_at(&mut self, node: &str, line: LineId, ranks: Vec<PeerId>) {
@@ -353,9 +366,44 @@ impl Job {
         !self.is_local(line) || ranks.iter().all(has)
     }
 
+    /// Can others bring there what is missing of these ranks' images?
+    pub(super) fn can_be_brought(&self, node: &str, line: LineId, ranks: &[PeerId]) -> bool {
+        let held = |rank: &PeerId| self.storage.held.get(&(line, *rank));
+        let refused = |held: &Held| held.refused.contains_key(node);
+        self.storage.shelves.contains_key(node)
+            && ranks.iter().all(|rank| {
+                held(rank).is_some_and(|held| !refused(held) && self.has_it(held).is_some())
+            })
+    }
+
+    /// Who can bring it to others.
+    fn has_it(&self, held: &Held) -> Option<String> {
+        held.nodes.iter().find(|node| self.storage.shelves.contains_key(*node)).cloned()
+    }
+
+    /// Have others bring there what is missing; true: something that was not on its way.
+    pub(super) fn bring_to(&mut self, line: LineId, ranks: &[PeerId], node: &str) -> bool {
+        let addresses = self.storage.shelves.get(node).cloned().unwrap_or_default();
+        let mut new = false;
+        for &rank in ranks {
+            let held = self.storage.held.get(&(line, rank));
+            let Some(from) = held.and_then(|held| self.has_it(held)) else { continue };
+            let Some(held) = self.storage.held.get_mut(&(line, rank)) else { continue };
+            if held.nodes.contains(node) || !held.asked.insert(node.to_owned()) {
+                continue;
+            }
+            held.bringer = Some(from.clone());
+            let (node, addresses) = (node.to_owned(), addresses.clone());
+            let copy = ToNode::Copy { rank, line, node, addresses };
+            self.effects.push_back(Effect::SendNode(from, copy));
+            new = true;
+        }
+        new
+    }
+
     /// Is this line where nodes keep images themselves? That from which the job was restarted may
     /// not be.
-    fn is_local(&self, line: LineId) -> bool {
+    pub(super) fn is_local(&self, line: LineId) -> bool {
         let restored = self.setup.restore.as_deref().and_then(store::line_number);
         self.setup.is_local() && restored != Some(line)
     }
@@ -375,14 +423,37 @@ impl Job {
         }
         let lost = gone.iter().filter_map(|rank| self.storage.held.get(&(line, *rank)));
         let lost: BTreeSet<&str> = lost.flat_map(|h| h.lost.iter().map(String::as_str)).collect();
-        let names = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(", ");
         Err(format!(
             "all images of rank {} in line {line} are lost: they were on {}. More nodes were lost \
-             at a time than there were copies (vprotocol_correlated_copies {})",
-            names(&mut gone.iter().map(ToString::to_string)),
-            names(&mut lost.iter().map(|node| format!("node {node}"))),
-            self.setup.copies.unwrap_or(0)
+             at a time than there were copies (vprotocol_correlated_copies {})\n{}",
+            some_of(gone.iter().map(ToString::to_string).collect(), ", "),
+            some_of(lost.iter().map(|node| format!("node {node}")).collect(), ", "),
+            self.setup.copies.unwrap_or(0),
+            self.who_had_them(line, ranks)
         ))
+    }
+
+    /// Of each rank of a set that cannot go back: where its image was written, and copied to.
+    fn who_had_them(&self, line: LineId, ranks: &[PeerId]) -> String {
+        let none = Held::default();
+        let of_rank = |id: &PeerId| {
+            let held = self.storage.held.get(&(line, *id)).unwrap_or(&none);
+            let images = self.lines.get(&line).map(|state| &state.images);
+            let origin = images.and_then(|images| images.get(id)).map(|image| image.node.as_str());
+            let is_own = |node: &String| Some(node.as_str()) == origin;
+            let at = |node: &String, state: &str| {
+                let what = if is_own(node) { "written on" } else { "copied to" };
+                format!("{what} {node} ({state})")
+            };
+            let lost = held.lost.iter().map(|node| (!is_own(node), at(node, "lost")));
+            let left = held.nodes.iter().map(|node| (!is_own(node), at(node, "still there")));
+            let mut places: Vec<(bool, String)> = lost.chain(left).collect();
+            places.sort();
+            let places: Vec<String> = places.into_iter().map(|(_, text)| text).collect();
+            let set = self.ranks.get(id).and_then(|rank| rank.set).unwrap_or_default();
+            format!("Set {set}, rank {id}, image of line {line}: {}", places.join(", "))
+        };
+        some_of(ranks.iter().map(of_rank).collect(), "\n")
     }
 
     /// For the status: where nodes take copies.

@@ -5,6 +5,7 @@
 //! 2. Whatever goes wrong with agent or coordinator, the program runs on.
 //! 3. It outlives neither its program nor its orted, and its program does not outlive it.
 
+mod adopted;
 mod hold;
 pub mod images;
 pub mod output;
@@ -19,6 +20,8 @@ use crate::local::{self, Local};
 use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Settings};
+use crate::spare::StandIn;
+use adopted::Adopted;
 use images::{ImageStore, Writers, Written};
 use output::{Ends, Output};
 use positions::STREAMS;
@@ -31,14 +34,13 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Signals that a guardian must not follow: orted sends them to the whole process group, so the
 /// program has them already.
-const SIGNALS: [i32; 16] = [
+pub(crate) const SIGNALS: [i32; 16] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -114,7 +116,7 @@ struct Guardian {
     /// Orted has told the program to end.
     ending: bool,
     /// Guardians of ranks whose node is lost: this one stays as long as they do.
-    adopted: Vec<Child>,
+    adopted: Vec<Adopted>,
     /// How the program has ended for good.
     ended: Option<i32>,
 }
@@ -475,6 +477,13 @@ impl Guardian {
             ToNode::Adopt { host, rank, directory, incarnation, out, err } if host == mine => {
                 self.adopt(rank, &directory, incarnation, [out, err]);
             }
+            ToNode::AdoptAt { host, rank, directory, incarnation, out, err, addresses }
+                if host == mine =>
+            {
+                let stand_in = StandIn::new(rank, incarnation, [out, err], directory, &addresses);
+                self.adopt_at(rank, incarnation, stand_in);
+            }
+            ToNode::Abandon { host, rank } if host == mine => self.abandon(rank),
             ToNode::GiveUp { rank } if rank == mine => self.give_up(),
             ToNode::End { reason } => self.end_here(&reason),
             ToNode::Alone { reason } => self.no_agent(&reason),

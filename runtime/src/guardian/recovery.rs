@@ -1,6 +1,6 @@
 //! A rank whose program was ended by a signal is not lost: its guardian tells the coordinator, and
-//! makes the program anew from its image if that is what it says. A guardian also starts others,
-//! for ranks whose node is lost.
+//! makes the program anew from its image if that is what it says. It also waits for others, which
+//! look after ranks whose node is lost (`adopted`).
 //!
 //! 1. The guardian stays what orted knows: it ends when its rank has ended for good, and not before
 //!    the guardians that it has started.
@@ -8,18 +8,15 @@
 
 use super::images::{ImageStore, file_name};
 use super::output::Ends;
-use super::positions::STREAMS;
 use super::{Guardian, open_output};
 use crate::link::Link;
 use crate::os::{self, Pid};
 use crate::settings::{self, Settings};
 use rustbtl_coordination::control::{FromNode, ToRank};
-use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_fragments::ids::Incarnation;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the decision about a fallen rank may take.
@@ -149,52 +146,6 @@ impl Guardian {
         let incarnation = self.settings.incarnation;
         self.rank.say(&ToRank::Reborn { incarnation });
         Ok(())
-    }
-
-    /// Start a guardian for a rank whose node is lost.
-    pub(super) fn adopt(
-        &mut self,
-        rank: PeerId,
-        line: &str,
-        incarnation: Incarnation,
-        [out, err]: [u64; STREAMS],
-    ) {
-        let line = match self.folder(line) {
-            Ok(line) => line,
-            Err(reason) => return self.tell(&FromNode::NotRestored { rank, reason }),
-        };
-        let mut guardian = Command::new("/proc/self/exe");
-        guardian.arg("guardian").arg(crate::command::PLACEHOLDER).stdin(Stdio::null());
-        guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
-        guardian.env(settings::RESTORE, line);
-        guardian.env(settings::INCARNATION, incarnation.to_string());
-        guardian.env(settings::PRINTED, format!("{out} {err}"));
-        match guardian.spawn() {
-            Ok(child) => self.adopted.push(child),
-            Err(error) => {
-                let node = os::hostname();
-                let reason = format!("starting a guardian for rank {rank} on node {node}: {error}");
-                self.tell(&FromNode::NotRestored { rank, reason });
-            }
-        }
-    }
-
-    /// How all have ended, the own program and those of adopted guardians: once all have, or one
-    /// has failed. A failure does not wait for anybody: orted has to know at once.
-    pub(super) fn status_of_all(&mut self) -> Option<i32> {
-        let mut failed = self.ended.filter(|status| *status != 0);
-        self.adopted.retain_mut(|child| match child.try_wait() {
-            Ok(Some(status)) => {
-                failed = failed.or((!status.success()).then_some(status.into_raw()));
-                false
-            }
-            Ok(None) => true,
-            Err(_) => false,
-        });
-        if failed.is_some() {
-            self.signal(libc::SIGKILL);
-        }
-        failed.or(self.ended.filter(|_| self.adopted.is_empty()))
     }
 
     /// The job goes on without this rank, which was thought to be lost and was started elsewhere.

@@ -35,6 +35,10 @@ pub enum Moment {
     Ready(Duration),
     /// When this line, or a later one, is complete.
     Line(u64),
+    /// When this line, or a later one, is ordered: it is being taken.
+    Ordered(u64),
+    /// When so many ranks are in MPI_Finalize.
+    Finishing(u64),
     /// When copies of all images are on other nodes, for this time: once when the first line is
     /// complete, and again after each loss.
     Covered(u64),
@@ -126,6 +130,34 @@ impl FromStr for AfterCopies {
     }
 }
 
+/// `I@K`: which one, and the number of a line.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AfterOrder(pub u32, pub Moment);
+
+impl FromStr for AfterOrder {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (who, when) = split(text, "NUMBER@LINE")?;
+        let line = when.parse().map_err(|_| format!("`{when}` is no number of a line"))?;
+        Ok(AfterOrder(who, Moment::Ordered(line)))
+    }
+}
+
+/// `I@N`: which one, and a number of ranks.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AfterFinishing(pub u32, pub Moment);
+
+impl FromStr for AfterFinishing {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (who, when) = split(text, "NUMBER@RANKS")?;
+        let ranks = when.parse().map_err(|_| format!("`{when}` is no number of ranks"))?;
+        Ok(AfterFinishing(who, Moment::Finishing(ranks)))
+    }
+}
+
 fn split<'t>(text: &'t str, form: &str) -> std::result::Result<(u32, &'t str), String> {
     let (who, when) = text.split_once('@').ok_or_else(|| format!("give it as {form}"))?;
     Ok((who.parse().map_err(|_| format!("`{who}` is no number"))?, when))
@@ -157,16 +189,19 @@ impl Faults {
     fn known(&mut self) -> Vec<(Duration, Fault)> {
         let (ready, line, covered) = (self.story.ready, self.story.line, self.story.covered);
         let events = &self.story.events;
+        let (ordered, finishing) = (self.story.ordered, self.story.finishing.len() as u64);
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
             Moment::Line(wanted) => line.is_some_and(|line| line >= wanted),
+            Moment::Ordered(wanted) => ordered.is_some_and(|line| line >= wanted),
+            Moment::Finishing(wanted) => finishing >= wanted,
             Moment::Covered(wanted) => covered >= wanted,
             Moment::Event(event, wanted) => events.get(event).is_some_and(|seen| *seen >= wanted),
         };
         let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
         let after = |(moment, fault)| match moment {
             Moment::Ready(after) => (after, fault),
-            Moment::Line(_) | Moment::Covered(_) | Moment::Event(..) => (Duration::ZERO, fault),
+            _ => (Duration::ZERO, fault),
         };
         known.map(after).collect()
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::faults::{AfterCopies, AfterLine, AtEvent, Fault, Moment, Timed};
+use super::faults::{
+    AfterCopies, AfterFinishing, AfterLine, AfterOrder, AtEvent, Fault, Moment, Timed,
+};
 use super::held::Point;
 use super::timeline::{Event, Timeline};
 use super::victim::Victim;
@@ -95,6 +97,18 @@ pub struct Options {
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "R@K")]
     kill_rank_after_line: Vec<AfterLine>,
+    /// The same when line K of the job, or a later one, is ordered: while it is taken
+    #[arg(long, value_name = "R@K")]
+    kill_rank_after_order: Vec<AfterOrder>,
+    /// The same with a node
+    #[arg(long, value_name = "I@K")]
+    kill_node_after_order: Vec<AfterOrder>,
+    /// Kill the program of rank R when N ranks are in MPI_Finalize
+    #[arg(long, value_name = "R@N")]
+    kill_rank_after_finishing: Vec<AfterFinishing>,
+    /// The same with a node
+    #[arg(long, value_name = "I@N")]
+    kill_node_after_finishing: Vec<AfterFinishing>,
     /// Pull the cable of node number I, SECS after the job is ready: it hears nothing any more and
     /// is not heard, and nobody is told
     #[arg(long, value_name = "I@SECS")]
@@ -106,6 +120,9 @@ pub struct Options {
     /// for the K-th time
     #[arg(long, value_name = "EVENT@K=WHO")]
     kill_at_event: Vec<AtEvent>,
+    /// The same when copies of all images are on other nodes, for the K-th time
+    #[arg(long, value_name = "I@K")]
+    cut_node_after_copies: Vec<AfterCopies>,
     /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
@@ -270,9 +287,25 @@ impl Options {
         let late = late.map(|&AfterLine(rank, at)| (at, Fault::KillRank(rank)));
         let late_cuts = self.cut_node_after_line.iter();
         let late_cuts = late_cuts.map(|&AfterLine(node, at)| (at, Fault::CutNode(node)));
+        let later_cuts = self.cut_node_after_copies.iter();
+        let later_cuts = later_cuts.map(|&AfterCopies(node, at)| (at, Fault::CutNode(node)));
+        let cuts = cuts.chain(late_cuts).chain(later_cuts);
         let events = self.kill_at_event.iter().map(|&AtEvent(at, fault)| (at, fault));
-        let ranks = ranks.chain(cuts).chain(late);
-        kills.chain(lines).chain(ranks).chain(late_cuts).chain(events).collect()
+        let moments = self.in_the_middle().chain(events);
+        kills.chain(lines).chain(ranks).chain(late).chain(cuts).chain(moments).collect()
+    }
+
+    /// What breaks while a line is taken, or in MPI_Finalize.
+    fn in_the_middle(&self) -> impl Iterator<Item = (Moment, Fault)> {
+        let ranks = self.kill_rank_after_order.iter();
+        let ranks = ranks.map(|&AfterOrder(rank, at)| (at, Fault::KillRank(rank)));
+        let nodes = self.kill_node_after_order.iter();
+        let nodes = nodes.map(|&AfterOrder(node, at)| (at, Fault::KillNode(node)));
+        let late = self.kill_rank_after_finishing.iter();
+        let late = late.map(|&AfterFinishing(rank, at)| (at, Fault::KillRank(rank)));
+        let late_nodes = self.kill_node_after_finishing.iter();
+        let late_nodes = late_nodes.map(|&AfterFinishing(node, at)| (at, Fault::KillNode(node)));
+        ranks.chain(nodes).chain(late).chain(late_nodes)
     }
 
     /// What follows the order of a line, and after how long.

@@ -19,6 +19,10 @@ pub struct Story {
     pub ready: bool,
     /// The last line of all ranks or of a set that is complete.
     pub line: Option<u64>,
+    /// The last line that is ordered.
+    pub ordered: Option<u64>,
+    /// Ranks that are in MPI_Finalize, or were.
+    pub finishing: BTreeSet<u32>,
     /// How often it was said that the images of all have copies (again).
     pub covered: u64,
     /// How often each event was written down.
@@ -60,12 +64,14 @@ impl Story {
         if let Some(name) = event["event"].as_str() {
             *self.events.entry(name.to_string()).or_default() += 1;
         }
+        let number = |key: &str| event[key].as_u64().and_then(|n| u32::try_from(n).ok());
         match event["event"].as_str() {
             Some("ready") => self.ready = true,
             Some("covered") => self.covered += 1,
             Some("complete") => self.line = self.line.max(event["line"].as_u64()),
+            Some("line") => self.ordered = self.ordered.max(event["line"].as_u64()),
+            Some("finishing") => self.finishing.extend(number("rank")),
             Some("rank") => {
-                let number = |key: &str| event[key].as_u64().and_then(|n| u32::try_from(n).ok());
                 if let (Some(rank), Some(pid)) = (number("rank"), number("pid")) {
                     self.pids.insert(rank, pid as libc::pid_t);
                 }

@@ -267,7 +267,7 @@ fn listed() -> Result<()> {
     let mut command = Command::new("ompi_info");
     command.args(["--param", "vprotocol", "correlated", "--level", "9"]);
     let text = run::output(command.env("OMPI_MCA_mca_base_component_path", path))?;
-    for name in ["dir", "interval", "keep", "compression", "incremental"] {
+    for name in ["dir", "interval", "keep", "compression", "incremental", "spares"] {
         let name = format!("\"vprotocol_correlated_{name}\"");
         if !text.contains(&name) {
             fail!("ompi_info does not list {name}:\n{text}");

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything, in tiers from quick to slow.
 
+mod bad_moments;
 mod cluster;
 mod coordinator;
 mod errors;
@@ -16,6 +17,7 @@ mod programs;
 mod replay;
 pub mod scratch;
 mod slurm;
+mod spares;
 mod summary;
 mod tiers;
 mod trees;
@@ -93,6 +95,8 @@ pub fn run(options: &Options) -> Result<()> {
             node_loss::run(&mut summary);
             local_storage::run(&mut summary);
             coordinator::run(&mut summary);
+            spares::run(&mut summary);
+            bad_moments::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
             // What is wanted of a tree is said with --trees.

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub const ENDLESS: u64 = 100_000_000;
 /// Of a job that goes on for seconds when its first line is complete: it waits for each outcome
 /// that others depend on to be stable.
-const ITERATIONS: u64 = 6000;
+pub const ITERATIONS: u64 = 6000;
 /// Of one that waits for a line by itself.
 const ITERATIONS_SHORT: u64 = 1500;
 /// What mpirun says of a lost node if nobody stops it, in the order in which it notices.
@@ -89,12 +89,12 @@ pub fn run(summary: &mut Summary) {
     });
     for (title, shape, faults) in &SURVIVED {
         summary.check(&format!("live recovery: {title}"), || {
-            survives(&RING, ITERATIONS, *shape, faults)
+            survives(&RING, ITERATIONS, *shape, faults).map(drop)
         });
     }
     for (shape, faults) in BY_CLOCK {
         summary.check(&format!("live recovery: by the clock: {} × {}", shape.0, shape.1), || {
-            survives(&CLOCK, MILLISECONDS, shape, &faults)
+            survives(&CLOCK, MILLISECONDS, shape, &faults).map(drop)
         });
     }
     for (title, shape, guardians) in GUARDIANS {
@@ -109,7 +109,13 @@ pub fn run(summary: &mut Summary) {
             let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
             let outcome = job.with(&killed).run()?;
             outcome.must(outcome.code == 137, "the exit code should be 137")?;
-            outcome.must(outcome.said().contains("rank 1 with PID"), "it should say which rank")?;
+            let said = outcome.said();
+            outcome.must(said.contains("rank 1 with PID"), "it should say which rank")?;
+            let set = "set 1 (ranks 1) does not go back: the guardian of rank 1 was killed, and";
+            outcome.must(said.contains(set), "it should say what is lost")?;
+            let (folder, command) = (lines.display(), "to go on from it: rustbtl restart");
+            let way_out = format!("{command} {folder}/");
+            outcome.must(said.contains(&way_out), "it should say what can be done")?;
             must_be_clean(&outcome)
         },
     );
@@ -118,7 +124,7 @@ pub fn run(summary: &mut Summary) {
         let (shape, faults) = BY_CLOCK[1];
         let off = ["--mca", "vprotocol_correlated_record_clock", "0"];
         match survives(&CLOCK, MILLISECONDS, shape, &[&off[..], &faults].concat()) {
-            Ok(()) => fail!("a rank did the same again by chance"),
+            Ok(_) => fail!("a rank did the same again by chance"),
             Err(Failure(reason)) if reason.contains("contradicts itself") => Ok(()),
             Err(other) => Err(other),
         }
@@ -126,19 +132,19 @@ pub fn run(summary: &mut Summary) {
     // So that the check below is known to be one: nobody looks at what differs.
     let killed = ["--kill-node-after-line", "1@1"];
     summary.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
-        survives(&BY_PID, 3000, (3, 1), &killed)
+        survives(&BY_PID, 3000, (3, 1), &killed).map(drop)
     });
     summary.check("live recovery: other messages than before are told: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
         match survives(&BY_PID, 3000, (3, 1), &checked) {
-            Ok(()) => fail!("nobody has noticed"),
+            Ok(_) => fail!("nobody has noticed"),
             Err(Failure(reason)) if reason.contains("sends again, and not the same") => Ok(()),
             Err(other) => Err(other),
         }
     });
     summary.check("live recovery: contents are checked, and are the same: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
-        survives(&RING, ITERATIONS, (3, 1), &checked)
+        survives(&RING, ITERATIONS, (3, 1), &checked).map(drop)
     });
     summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
@@ -171,8 +177,9 @@ fn as_stock(shape: Shape, with_lines: bool, options: &[&str]) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// The ranks that are hit go back, the others go on, and the answer is the same.
-fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<()> {
+/// The ranks that are hit go back, the others go on, and the answer is the same. What the
+/// coordinator has written down.
+pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<String> {
     let scratch = Scratch::new("recovery")?;
     let lines = lives::lines_folder(&scratch)?;
     let job = program.job(shape, length, &scratch)?;
@@ -183,9 +190,11 @@ fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Re
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
-    let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
+    let events = lives::events(&lines)?;
+    let back = events.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
-    must_be_clean(&outcome)
+    must_be_clean(&outcome)?;
+    Ok(events)
 }
 
 /// The ranks of guardians that are killed go back, and mpirun takes no notice.

@@ -5,6 +5,8 @@ use super::*;
 use rustbtl_coordination::control::{FromNode, FromRank, ToRank};
 use rustbtl_fragments::ids::Incarnation;
 
+mod spares;
+
 /// One rank on each node, by default; all effects that were not looked at yet.
 struct World {
     job: Job,
@@ -111,6 +113,9 @@ impl World {
             }
             Effect::Send(_, ToNode::Adopt { host, rank, directory, .. }) => {
                 Some(format!("{host} adopts {rank} from {directory}"))
+            }
+            Effect::Send(_, ToNode::AdoptAt { host, rank, directory, addresses, .. }) => {
+                Some(format!("{host} has {rank} started at {addresses} from {directory}"))
             }
             Effect::Send(_, ToNode::Restore { rank, directory, .. }) => {
                 Some(format!("{rank} again from {directory}"))

@@ -1,0 +1,46 @@
+//! What the `rustbtl` command and the coordinator say to each other.
+
+use super::codec::Field;
+use super::fields::LineId;
+use super::frame::{ControlError, Message};
+
+messages! {
+/// From the `rustbtl` command to the coordinator.
+class 5 Request {
+    /// Everything there is to know.
+    1 Status {},
+    /// Take a line.
+    2 Checkpoint {
+        /// Of all sets: what a job can be restarted from. Otherwise one line per set.
+        all: bool,
+        /// Reply when it is complete, not when it is ordered.
+        wait: bool,
+        /// End the job when it is complete.
+        then_exit: bool,
+    },
+}
+
+/// To the `rustbtl` command.
+class 6 Reply {
+    /// To `Status`.
+    1 Status {
+        /// As the user guide describes it.
+        json: String,
+    },
+    /// To `Checkpoint`: ordered.
+    2 Ordered {
+        /// The first line that was ordered.
+        line: LineId,
+    },
+    /// To `Checkpoint`: complete.
+    3 Complete {
+        /// The last line that was completed.
+        line: LineId,
+    },
+    /// It cannot be.
+    4 Refused {
+        /// What is wrong and what to do.
+        reason: String,
+    },
+}
+}

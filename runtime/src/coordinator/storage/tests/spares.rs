@@ -1,0 +1,132 @@
+//! A spare node takes the ranks of a lost one, with images that others have to bring.
+
+use super::*;
+
+const SPARE: &str = "s";
+
+impl World {
+    fn spare(&mut self, there: bool) {
+        let addresses = if there { format!("{SPARE}:9") } else { String::new() };
+        self.hear(SPARE, FromNode::Spare { port: 9, addresses });
+    }
+}
+
+/// A complete line, and an agent on a node without ranks that has none of the images.
+fn with_spare() -> World {
+    let mut world = ring();
+    world.hear(SPARE, FromNode::Shelf { addresses: format!("{SPARE}:1") });
+    world.spare(true);
+    assert_eq!(world.told(), [""; 0]);
+    world
+}
+
+const BRING: [&str; 2] = ["n2: copy 1 of 1 to s", "n0: copy 0 of 1 to n2"];
+const START: &str = "0 has 1 started at s:9 from line-1";
+
+#[test]
+fn ranks_are_started_on_the_spare_node_when_it_has_their_images() {
+    let mut world = with_spare();
+    world.lose("n1");
+    assert_eq!(world.told(), BRING);
+    world.copied(1, "n2", SPARE, 1);
+    assert_eq!(world.told(), [START]);
+    // It has two copies now: the one that was lost is not missed.
+    world.back(1, SPARE, 1);
+    assert_eq!(world.told(), ["recovered"]);
+    // A second loss: that of the spare node.
+    world.rank(1, SPARE, FromRank::CaughtUp {});
+    world.lose(SPARE);
+    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+}
+
+#[test]
+fn if_the_spare_node_does_not_take_the_images_the_holder_is_next() {
+    let mut world = with_spare();
+    world.lose("n1");
+    world.told();
+    world.not_copied(1, "n2", SPARE, 1, "no room");
+    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+}
+
+#[test]
+fn if_the_spare_node_is_lost_or_leaves_on_the_way_the_holder_is_next() {
+    for leaves in [false, true] {
+        let mut world = with_spare();
+        world.lose("n1");
+        world.told();
+        if leaves {
+            world.spare(false);
+        } else {
+            world.lose(SPARE);
+        }
+        let told = world.told();
+        assert!(told.contains(&"2 adopts 1 from line-1".to_owned()), "{told:?}");
+        world.copied(1, "n2", SPARE, 1);
+        assert!(!world.told().contains(&START.to_owned()), "nobody is started twice");
+    }
+}
+
+#[test]
+fn if_who_brings_the_images_is_lost_another_one_brings_them() {
+    let mut world = World::new(2, &THREE);
+    for (rank, from) in (0..).zip(THREE) {
+        world.stored(rank, from, 1);
+        for to in THREE.iter().filter(|to| **to != from) {
+            world.copied(rank, from, to, 1);
+        }
+    }
+    world.hear(SPARE, FromNode::Shelf { addresses: format!("{SPARE}:1") });
+    world.spare(true);
+    world.told();
+    world.lose("n1");
+    assert!(world.told().contains(&"n0: copy 1 of 1 to s".to_owned()));
+    world.lose("n0");
+    let told = world.told();
+    assert!(told.contains(&"n2: copy 1 of 1 to s".to_owned()), "{told:?}");
+}
+
+#[test]
+fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
+    let mut world = with_spare();
+    world.lose("n1");
+    world.copied(1, "n2", SPARE, 1);
+    world.told();
+    let (host, rank, incarnation) = (PeerId(0), PeerId(1), Incarnation(1));
+    let unhosted = FromNode::Unhosted { host, rank, incarnation, reason: "refused".into() };
+    world.hear("n0", unhosted.clone());
+    let abandoned = Effect::Send(host, ToNode::Abandon { host, rank });
+    assert!(world.effects.contains(&abandoned), "{:?}", world.effects);
+    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+    // It is said again: that is of an earlier life.
+    world.hear("n0", unhosted);
+    assert_eq!(world.told(), [""; 0]);
+}
+
+#[test]
+fn with_the_guardian_that_waits_a_rank_on_the_spare_node_is_lost_too() {
+    let mut world = with_spare();
+    world.lose("n1");
+    world.copied(0, "n0", "n2", 1);
+    world.copied(1, "n2", SPARE, 1);
+    world.back(1, SPARE, 1);
+    world.rank(1, SPARE, FromRank::CaughtUp {});
+    world.told();
+    world.lose("n0");
+    // Rank 0 ran there; of rank 1 only the guardian that waits did. Rank 1 has its images on the
+    // spare node, and then there is no room for rank 0.
+    let told = world.told();
+    let wanted = ["2 has 1 started at s:9 from line-1", "2 adopts 0 from line-1"];
+    assert_eq!(told[1..3], wanted, "{told:?}");
+}
+
+#[test]
+fn the_spare_node_is_dismissed_when_all_have_ended() {
+    let mut world = with_spare();
+    for (rank, node) in (0..).zip(THREE) {
+        assert!(
+            !world.effects.iter().any(|e| matches!(e, Effect::SendNode(_, ToNode::Dismiss {})))
+        );
+        world.hear(node, FromNode::Ended { rank: PeerId(rank), status: 0 });
+    }
+    assert!(world.effects.contains(&Effect::SendNode(SPARE.into(), ToNode::Dismiss {})));
+}

@@ -1,0 +1,201 @@
+//! The ranks that were started on this spare node: a thread for each, which passes on what its
+//! guardian prints to the stand-in.
+
+use crate::agent::stream::Patient;
+use crate::command::PLACEHOLDER;
+use crate::local;
+use crate::os::{self, Pid, Poll};
+use crate::settings;
+use rustbtl_coordination::control::{FromSpare, ToSpare};
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes that are passed on at a time.
+const PIECE_BYTES: usize = 64 << 10;
+/// How long an earlier life of a rank may take to end here.
+const EARLIER_LIFE: Duration = Duration::from_secs(10);
+
+/// Guardians that run, by rank; each leads a process group.
+type Guardians = Arc<Mutex<BTreeMap<PeerId, Pid>>>;
+
+/// See the module's documentation.
+pub struct Hosted {
+    guardians: Guardians,
+    /// Where the node keeps images, if there is no folder that all nodes share.
+    local: Option<PathBuf>,
+}
+
+fn guardian_of(guardians: &Guardians, rank: PeerId) -> Option<Pid> {
+    guardians.lock().unwrap_or_else(PoisonError::into_inner).get(&rank).copied()
+}
+
+/// What is to be started.
+struct Start {
+    rank: PeerId,
+    folder: PathBuf,
+    incarnation: Incarnation,
+    printed: [u64; 2],
+}
+
+impl Hosted {
+    /// Nobody yet.
+    pub fn new(local: Option<PathBuf>) -> Self {
+        Self { guardians: Guardians::default(), local }
+    }
+
+    /// A stand-in that has proved itself.
+    pub fn serve(&self, stream: TcpStream) {
+        let (guardians, local) = (Arc::clone(&self.guardians), self.local.clone());
+        thread::spawn(move || {
+            let _ = os::notice_silence(&stream);
+            // What is printed waits as long as its reader does.
+            let Ok(mut stand_in) = Patient::over(stream, None) else { return };
+            let ended = match stand_in.receive::<ToSpare>() {
+                Ok(ToSpare::Start { rank, directory, incarnation, out, err }) => {
+                    let printed = [out, err];
+                    folder(&directory, local.as_deref()).and_then(|folder| {
+                        let start = Start { rank, folder, incarnation, printed };
+                        host(&mut stand_in, &start, &guardians)
+                    })
+                }
+                _ => return,
+            };
+            let message = match ended {
+                Ok(Some(status)) => FromSpare::Ended { status },
+                Ok(None) => return,
+                Err(reason) => FromSpare::Refused { reason },
+            };
+            if stand_in.send(&message).is_ok() {
+                stand_in.drain();
+            }
+        });
+    }
+
+    /// Nothing of the job may stay.
+    pub fn end_all(&self) {
+        let guardians = self.guardians.lock().unwrap_or_else(PoisonError::into_inner);
+        for &guardian in guardians.values() {
+            end_group(guardian);
+        }
+    }
+}
+
+/// As the coordinator calls it.
+fn folder(directory: &str, local: Option<&Path>) -> Result<PathBuf, String> {
+    let path = Path::new(directory);
+    let below = || local.and_then(|local| local::line_below(local, directory));
+    let folder = if path.is_absolute() { Some(path.to_owned()) } else { below() };
+    folder.ok_or_else(|| format!("there is no folder {directory:?} on node {}", os::hostname()))
+}
+
+fn end_group(guardian: Pid) {
+    os::kill(-guardian, libc::SIGKILL);
+}
+
+/// How it has ended; `None`: because its stand-in has gone.
+fn host(
+    stand_in: &mut Patient,
+    start: &Start,
+    guardians: &Guardians,
+) -> Result<Option<i32>, String> {
+    let rank = start.rank;
+    end_earlier(rank, guardians)?;
+    let mut child = start_guardian(start).map_err(|error| {
+        format!("starting a guardian for rank {rank} on node {}: {error}", os::hostname())
+    })?;
+    let pid = child.id() as Pid;
+    guardians.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, pid);
+    let followed = follow(stand_in, &mut child);
+    if followed.is_err() {
+        end_group(pid);
+    }
+    let status = child.wait();
+    guardians.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
+    let status = status.map_err(|error| error.to_string())?;
+    Ok(followed.ok().map(|()| status.into_raw()))
+}
+
+/// An earlier life of the rank, whose stand-in was lost without a word.
+fn end_earlier(rank: PeerId, guardians: &Guardians) -> Result<(), String> {
+    let until = Instant::now() + EARLIER_LIFE;
+    while let Some(earlier) = guardian_of(guardians, rank) {
+        end_group(earlier);
+        if Instant::now() >= until {
+            return Err(format!("an earlier life of rank {rank} does not end"));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+fn start_guardian(start: &Start) -> io::Result<Child> {
+    let [out, err] = start.printed;
+    let mut guardian = Command::new("/proc/self/exe");
+    guardian.arg("guardian").arg(PLACEHOLDER).process_group(0);
+    guardian.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    guardian.env("OMPI_COMM_WORLD_RANK", start.rank.to_string());
+    guardian.env(settings::RESTORE, &start.folder);
+    guardian.env(settings::INCARNATION, start.incarnation.to_string());
+    guardian.env(settings::PRINTED, format!("{out} {err}"));
+    guardian.spawn()
+}
+
+/// Until it has printed its last; the error: the stand-in has gone.
+fn follow(stand_in: &mut Patient, child: &mut Child) -> Result<(), String> {
+    let mut room = vec![0; PIECE_BYTES];
+    let pid = child.id() as Pid;
+    let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+    while out.is_some() || err.is_some() {
+        let mut poll = Poll::default();
+        let said = poll.add(stand_in.fd(), false);
+        let printed = out.as_ref().map(|out| poll.add(out.as_raw_fd(), false));
+        let complained = err.as_ref().map(|err| poll.add(err.as_raw_fd(), false));
+        poll.wait(None).map_err(|error| error.to_string())?;
+        let ready = |place: Option<usize>| place.is_some_and(|place| poll.is_ready(place));
+        if ready(printed) {
+            pass_on(stand_in, 1, &mut out, &mut room)?;
+        }
+        if ready(complained) {
+            pass_on(stand_in, 2, &mut err, &mut room)?;
+        }
+        if poll.is_ready(said) {
+            stand_in.take_in()?;
+        }
+        while let Some(message) = stand_in.next::<ToSpare>()? {
+            match message {
+                ToSpare::Signal { number } => os::kill(-pid, number),
+                ToSpare::Start { .. } => return Err("it has said so already".into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is there of a stream; it is `None` when it is over.
+fn pass_on(
+    stand_in: &mut Patient,
+    stream: u8,
+    from: &mut Option<impl Read>,
+    room: &mut [u8],
+) -> Result<(), String> {
+    let Some(open) = from else { return Ok(()) };
+    match open.read(room) {
+        Ok(bytes) if bytes > 0 => {
+            stand_in.send(&FromSpare::Printed { stream, bytes: room[..bytes].to_vec() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        _ => {
+            *from = None;
+            Ok(())
+        }
+    }
+}

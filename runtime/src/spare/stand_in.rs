@@ -1,0 +1,161 @@
+//! `rustbtl stand-in`: beside the guardian that waits for a rank on a spare node, in its place. It
+//! prints what the rank prints, and ends as the rank ends.
+//!
+//! Its standard input is a socket to that guardian: what is written there is why the rank cannot be
+//! reached any more, and that is no end of the rank.
+
+use crate::agent::stream::Patient;
+use crate::guardian::SIGNALS;
+use crate::os::{self, Poll, Signals};
+use crate::prove::{self, Host};
+use crate::settings::{self, Settings};
+use clap::Args;
+use rustbtl_coordination::control::{FromSpare, ToSpare};
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use std::env;
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Command;
+use std::time::Duration;
+
+/// For one address of the spare node.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Who is where.
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
+pub struct StandIn {
+    rank: u32,
+    incarnation: u16,
+    out: u64,
+    err: u64,
+    /// As the coordinator calls it.
+    directory: String,
+    /// Of the spare node.
+    addresses: Vec<SocketAddr>,
+}
+
+impl StandIn {
+    /// Of this rank, on the spare node with these addresses.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn new(
+        rank: PeerId,
+        incarnation: Incarnation,
+        [out, err]: [u64; 2],
+        directory: String,
+        addresses: &str,
+    ) -> Result<Self, String> {
+        let known = addresses.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>();
+        let addresses = known.map_err(|_| format!("{addresses:?} is no address"))?;
+        let (rank, incarnation) = (rank.0, incarnation.0);
+        Ok(Self { rank, incarnation, out, err, directory, addresses })
+    }
+
+    /// The command line that says all this.
+    pub fn words(&self, command: &mut Command) {
+        command.arg("stand-in").arg(self.rank.to_string()).arg(self.incarnation.to_string());
+        command.arg(self.out.to_string()).arg(self.err.to_string());
+        command.arg(&self.directory).args(self.addresses.iter().map(ToString::to_string));
+    }
+
+    /// Does all of it.
+    ///
+    /// # Errors
+    /// It was not started by a guardian.
+    pub fn run(&self) -> Result<(), String> {
+        let guardian = os::parent();
+        let alone = |error| format!("only a guardian starts this: {error}");
+        os::die_with_parent(libc::SIGKILL).map_err(alone)?;
+        if os::parent() != guardian {
+            return Ok(());
+        }
+        let settings = Settings::read(|name| env::var_os(name));
+        let secret = settings.map_err(|_| format!("{} makes no sense", settings::SECRET))?.secret;
+        let signals = Signals::take(&SIGNALS).map_err(alone)?;
+        match self.stand_in(&secret, &signals) {
+            Ok(status) => os::end_as(status),
+            Err(reason) => {
+                let input = std::io::stdin();
+                let copy = input.as_fd().try_clone_to_owned().map_err(alone)?;
+                let _ = File::from(copy).write_all(reason.as_bytes());
+                os::exit_now(1)
+            }
+        }
+    }
+
+    /// How it has ended; the error: it is not known how.
+    fn stand_in(&self, secret: &prove::Secret, signals: &Signals) -> Result<i32, String> {
+        let spare = prove::connect(Host::Spare, &self.addresses, secret, CONNECT_PATIENCE)?;
+        os::notice_silence(&spare).map_err(|error| error.to_string())?;
+        let mut spare = Patient::over(spare, None).map_err(|error| error.to_string())?;
+        spare.send(&ToSpare::Start {
+            rank: PeerId(self.rank),
+            directory: self.directory.clone(),
+            incarnation: Incarnation(self.incarnation),
+            out: self.out,
+            err: self.err,
+        })?;
+        loop {
+            let mut poll = Poll::default();
+            let signalled = poll.add(signals.fd(), false);
+            let said = poll.add(spare.fd(), false);
+            poll.wait(None).map_err(|error| error.to_string())?;
+            if poll.is_ready(signalled) {
+                while let Some(signal) = signals.next() {
+                    if signal.number != libc::SIGCHLD {
+                        spare.send(&ToSpare::Signal { number: signal.number })?;
+                    }
+                }
+            }
+            if poll.is_ready(said) {
+                spare.take_in()?;
+            }
+            while let Some(message) = spare.next()? {
+                match message {
+                    FromSpare::Printed { stream, bytes } => print(stream, &bytes),
+                    FromSpare::Ended { status } => return Ok(status),
+                    FromSpare::Refused { reason } => return Err(reason),
+                }
+            }
+        }
+    }
+}
+
+/// Nobody may read it any more: that is no reason to end.
+fn print(stream: u8, bytes: &[u8]) {
+    // SAFETY: standard descriptors are open as long as this process lives.
+    let to = unsafe { BorrowedFd::borrow_raw(if stream == 2 { 2 } else { 1 }) };
+    if let Ok(copy) = to.try_clone_to_owned() {
+        let _ = File::from(copy).write_all(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        stand_in: StandIn,
+    }
+
+    #[test]
+    fn it_hears_what_the_guardian_says() {
+        let stand_in = StandIn {
+            rank: 3,
+            incarnation: 2,
+            out: 1 << 40,
+            err: 0,
+            directory: "line-7".into(),
+            addresses: vec!["10.0.0.1:77".parse().unwrap(), "[fd00::1]:77".parse().unwrap()],
+        };
+        let mut command = Command::new("rustbtl");
+        stand_in.words(&mut command);
+        assert_eq!(Line::parse_from(command.get_args()).stand_in, stand_in);
+    }
+}

@@ -1,0 +1,163 @@
+//! Programs and nodes die at moments that are bad ones: in MPI_Finalize, and while lines are taken.
+//! The answer is that of an undisturbed run, and nobody waits for ever.
+
+use super::job::{Job, Outcome};
+use super::lives::{self, GATE_OPEN, Program, RING, Shape, What};
+use super::local_storage;
+use super::mpi::Over;
+use super::node_loss::must_be_clean;
+use super::scratch::Scratch;
+use super::summary::Summary;
+use crate::error::{Failure, Result};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Rank 0 comes late to MPI_Finalize: so late that something has happened meanwhile.
+const LATE: Program = Program {
+    name: "rank 0 is late",
+    what: What::Hash { source: "late_finish.c", iterations: 300, arguments: &["0", "GATE"] },
+};
+const ITERATIONS: u64 = 300;
+/// Where programs wait, the ring until sets have gone back.
+const GATE: u64 = 100;
+
+/// Of four ranks three are in MPI_Finalize, and rank 0 is not.
+const FINALIZE: [(&str, Shape, &[&str]); 4] = [
+    ("a program that is in it is killed: 2 × 2", (2, 2), &["--kill-rank-after-finishing", "3@3"]),
+    (
+        "one whose set is not all in it is killed: 2 × 2",
+        (2, 2),
+        &["--kill-rank-after-finishing", "1@3"],
+    ),
+    ("the one that is not in it is killed: 2 × 2", (2, 2), &["--kill-rank-after-finishing", "0@3"]),
+    ("a node that is in it is killed: 3 × 1", (3, 1), &["--kill-node-after-finishing", "1@2"]),
+];
+
+/// Who dies when which line is ordered, and how often sets go back.
+type InLine = (&'static str, Shape, &'static [&'static str], usize);
+
+/// Lines of single sets, in turns; they need a directory.
+const OF_SETS: [InLine; 2] = [
+    (
+        "a program is killed while sets take lines: 2 × 2",
+        (2, 2),
+        &["--kill-rank-after-order", "3@3", "--kill-rank-after-order", "3@6"],
+        2,
+    ),
+    (
+        "a node is killed while sets take lines: 3 × 1",
+        (3, 1),
+        &["--kill-node-after-order", "1@4"],
+        1,
+    ),
+];
+
+/// Lines of all sets.
+const OF_ALL: [InLine; 2] = [
+    (
+        "a program is killed while a line of all is taken: 2 × 2",
+        (2, 2),
+        &["--kill-rank-after-order", "3@2", "--kill-rank-after-order", "0@5"],
+        2,
+    ),
+    (
+        "a node is killed while a line of all is taken: 3 × 1",
+        (3, 1),
+        &["--kill-node-after-order", "1@2"],
+        1,
+    ),
+];
+
+/// Runs the tier.
+pub fn run(summary: &mut Summary) {
+    summary.tier("deaths in MPI_Finalize and while lines are taken");
+    for (title, shape, faults) in FINALIZE {
+        summary.check(&format!("bad moments: MPI_Finalize: {title}"), || finalize(shape, faults));
+    }
+    for (title, shape, faults, times) in OF_SETS {
+        let every = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
+        summary.check(&format!("bad moments: {title}"), || {
+            in_lines(shape, &[&every[..], faults].concat(), times)
+        });
+    }
+    for (title, shape, faults, times) in OF_ALL {
+        let every = ["--mca", "vprotocol_correlated_interval", "0.3"];
+        let faults = [&every[..], faults].concat();
+        summary.check(&format!("bad moments: {title}"), || in_lines(shape, &faults, times));
+        summary.check(&format!("bad moments: plain command: {title}"), || {
+            local_storage::survives(&Over::Component, shape, &faults, times).map(drop)
+        });
+    }
+}
+
+/// The program goes on when its first line is complete, and rank 0 comes to MPI_Finalize when the
+/// coordinator has ordered that a set goes back.
+fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
+    let scratch = Scratch::new("finalize")?;
+    let job = LATE.job(shape, ITERATIONS, &scratch)?;
+    let known = LATE.answer(&job.run()?, &scratch)?;
+    let lines = lives::lines_folder(&scratch)?;
+    lives::open_gate(&scratch, GATE)?;
+    let steps = [("\"complete\"", ITERATIONS), ("\"back_to\"", GATE_OPEN)];
+    let outcome = in_steps(&lives::protected(job, &lines).with(faults), &lines, &scratch, &steps)?;
+    LATE.must_answer(&outcome, &scratch, &known)?;
+    outcome.must(outcome.stderr.contains(": killed "), "nobody died in time")?;
+    let events = lives::events(&lines)?;
+    let finishing = events.find("\"finishing\"");
+    let in_it = finishing.is_some() && finishing < events.find("\"back_to\"");
+    outcome.must(in_it, "nobody was in MPI_Finalize")?;
+    must_be_clean(&outcome)
+}
+
+/// Runs a job whose gate opens so far each time that the coordinator has written down a word.
+fn in_steps(job: &Job, lines: &Path, scratch: &Scratch, steps: &[(&str, u64)]) -> Result<Outcome> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for (word, gate) in steps {
+                let there = || lives::events(lines).is_ok_and(|events| events.contains(word));
+                while !over.load(Ordering::Relaxed) && !there() {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                lives::open_gate(scratch, *gate)?;
+            }
+            Ok::<(), Failure>(())
+        });
+        let outcome = job.run();
+        over.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+/// The ring cannot end before sets have gone back so often.
+fn in_lines(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
+    let scratch = Scratch::new("in-lines")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let known = RING.answer(&job.run()?, &scratch)?;
+    lives::open_gate(&scratch, GATE)?;
+    let job = lives::protected(job, &lines).with(faults);
+    let back = |events: &str| events.matches("\"event\":\"back\"").count() >= times;
+    let over = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed)
+                && !lives::events(&lines).is_ok_and(|all| back(&all))
+            {
+                thread::sleep(Duration::from_millis(50));
+            }
+            lives::open_gate(&scratch, GATE_OPEN)
+        });
+        let outcome = job.run();
+        over.store(true, Ordering::Relaxed);
+        outcome
+    })?;
+    RING.must_answer(&outcome, &scratch, &known)?;
+    let broken = faults.iter().filter(|word| word.contains("-after-")).count();
+    let killed = outcome.stderr.matches(": killed ").count();
+    outcome.must(killed == broken, "something did not break in time")?;
+    outcome.must(back(&lives::events(&lines)?), "not every set that was hit went back")?;
+    must_be_clean(&outcome)
+}

@@ -1,0 +1,128 @@
+//! Nodes of the allocation without ranks take those of nodes that are lost. What the coordinator
+//! writes down says where they went; the answer is that of an undisturbed run.
+
+use super::lives::{RING, Shape};
+use super::mpi::Over;
+use super::summary::Summary;
+use super::{local_storage, node_loss};
+use crate::error::{Result, fail};
+use serde_json::Value;
+
+/// Who is killed, and where the lost ranks go, one set after the other. The spare nodes come after
+/// those with ranks.
+type Case = (&'static str, Shape, &'static [&'static str], &'static [&'static str]);
+
+/// With a directory that all nodes share.
+const SHARED: [Case; 4] = [
+    (
+        "a node is killed: 3 × 1",
+        (3, 1),
+        &["--spare", "1", "--kill-node-after-line", "1@1"],
+        &["n3"],
+    ),
+    (
+        "a node is killed: 2 × 2",
+        (2, 2),
+        &["--spare", "1", "--kill-node-after-line", "1@1"],
+        &["n2"],
+    ),
+    (
+        "two nodes are killed: 3 × 1",
+        (3, 1),
+        &["--spare", "2", "--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"],
+        &["n3", "n4"],
+    ),
+    (
+        "there is no spare node if the user wants none: 3 × 1",
+        (3, 1),
+        &[
+            "--spare",
+            "1",
+            "--mca",
+            "vprotocol_correlated_spares",
+            "0",
+            "--kill-node-after-line",
+            "1@1",
+        ],
+        &["n0"],
+    ),
+];
+
+/// Without one: images have to be brought there. And how often a set goes back.
+const PLAIN: [(Case, usize); 5] = [
+    (
+        (
+            "a node is killed: 3 × 1",
+            (3, 1),
+            &["--spare", "1", "--kill-node-after-copies", "1@1"],
+            &["n3"],
+        ),
+        1,
+    ),
+    (
+        (
+            "a node is killed: 2 × 2",
+            (2, 2),
+            &["--spare", "1", "--kill-node-after-copies", "1@1"],
+            &["n2"],
+        ),
+        1,
+    ),
+    (
+        (
+            "a node is killed, and then the spare one: 3 × 1",
+            (3, 1),
+            &["--spare", "1", "--kill-node-after-copies", "1@1", "--kill-node-after-copies", "3@2"],
+            &["n3", "n2"],
+        ),
+        2,
+    ),
+    (
+        (
+            "a node is killed, and the spare one's cable is pulled: 3 × 1",
+            (3, 1),
+            &["--spare", "1", "--kill-node-after-copies", "1@1", "--cut-node-after-copies", "3@2"],
+            &["n3", "n2"],
+        ),
+        2,
+    ),
+    (
+        (
+            "a node and the spare one are killed at a time: 3 × 1",
+            (3, 1),
+            &["--spare", "1", "--kill-node-after-copies", "1@1", "--kill-node-after-copies", "3@1"],
+            &["n2"],
+        ),
+        1,
+    ),
+];
+
+/// Runs the tier.
+pub fn run(summary: &mut Summary) {
+    summary.tier("spare nodes");
+    for (title, shape, faults, places) in SHARED {
+        summary.check(&format!("spare nodes: {title}"), || {
+            must_go(&node_loss::survives(&RING, node_loss::ITERATIONS, shape, faults)?, places)
+        });
+    }
+    for ((title, shape, faults, places), times) in PLAIN {
+        summary.check(&format!("spare nodes: plain command: {title}"), || {
+            must_go(&local_storage::survives(&Over::Component, shape, faults, times)?, places)
+        });
+    }
+}
+
+/// Ranks were started on these nodes, in this order, once or several times; before that perhaps
+/// on another one that broke on the way.
+fn must_go(events: &str, wanted: &[&str]) -> Result<()> {
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let placed = events.filter(|event| event["event"] == "placed");
+    let mut nodes: Vec<String> =
+        placed.map(|event| event["node"].as_str().unwrap_or_default().to_owned()).collect();
+    nodes.dedup();
+    let known: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    if !known.ends_with(wanted) {
+        fail!("the ranks went to {}, and should go to {}", known.join(", "), wanted.join(", "));
+    }
+    Ok(())
+}
