@@ -53,6 +53,16 @@ static int asked(uint32_t call, uint32_t active, size_t room, int *places, int32
     return rustbtl_question(call, active, (uint32_t) room, places, count);
 }
 
+/* The program hears that nothing is complete, and will ask again. What it waits for may need this
+ * processor: the coordinator, that frames of others wait for. */
+static int found_nothing(void)
+{
+    if (OPAL_UNLIKELY(rustbtl_recording)) {
+        rustbtl_idle();
+    }
+    return OMPI_SUCCESS;
+}
+
 /* What was seen since `epoch` was read may be told to the program. If not, the process was
  * pictured in between, and goes on from there with recording switched on, or as the one that was
  * restored: what it sees now is not what another life has seen, so it has to ask (again). */
@@ -96,6 +106,7 @@ static int32_t complete_late(size_t count, ompi_request_t **requests, size_t roo
 {
     int32_t found = complete_now(count, requests, room, places);
     while (0 == found && epoch == rustbtl_epoch) {
+        rustbtl_idle();
         opal_progress();
         found = complete_now(count, requests, room, places);
     }
@@ -123,7 +134,7 @@ static int test(ompi_request_t **request, int *completed, ompi_status_public_t *
         }
         *completed = complete_soon(1, request, 1, &place);
     } while (!told(RUSTBTL_CALL_TEST, active, *completed ? 0 : -1, NULL, epoch));
-    return *completed ? stock.req_test(request, completed, status) : OMPI_SUCCESS;
+    return *completed ? stock.req_test(request, completed, status) : found_nothing();
 }
 
 static bool all_complete(size_t count, ompi_request_t **requests)
@@ -162,7 +173,8 @@ static int test_all(size_t count, ompi_request_t **requests, int *completed,
             *completed = all_complete(count, requests);
         }
     } while (!told(RUSTBTL_CALL_TEST_ALL, active, *completed ? 0 : -1, NULL, epoch));
-    return *completed ? stock.req_test_all(count, requests, completed, statuses) : OMPI_SUCCESS;
+    return *completed ? stock.req_test_all(count, requests, completed, statuses)
+                      : found_nothing();
 }
 
 static int test_any(size_t count, ompi_request_t **requests, int *index, int *completed,
@@ -193,7 +205,7 @@ static int test_any(size_t count, ompi_request_t **requests, int *index, int *co
     if (0 == places) {
         *completed = 0;
         *index = MPI_UNDEFINED;
-        return OMPI_SUCCESS;
+        return found_nothing();
     }
     /* This one it was. */
     int rc = stock.req_test_any(1, &requests[place], index, completed, status);
@@ -264,6 +276,10 @@ static int some(bool waits, size_t count, ompi_request_t **requests, uint32_t ac
         }
     } while ((waits && 0 == places)
              || !told(call, active, 0 < places ? places : -1, indices, epoch));
+    if (0 == places) {
+        *outcount = 0;
+        return found_nothing();
+    }
     return give_some(requests, places, indices, outcount, statuses);
 }
 

@@ -32,6 +32,10 @@ static bool look(int source, int tag, ompi_communicator_t *comm, uint32_t how,
         opal_progress();
         seen = rustbtl_probe(in, source, tag, how, found);
     }
+    /* The program will ask again; what it waits for may need this processor. */
+    if (OPAL_UNLIKELY(rustbtl_recording) && RUSTBTL_PROBE_FOUND != seen && 0 != last) {
+        rustbtl_idle();
+    }
     return RUSTBTL_PROBE_FOUND == seen;
 }
 
