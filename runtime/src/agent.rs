@@ -5,6 +5,7 @@
 //! the agent connects again, and has its guardians say again who they are.
 
 mod copier;
+mod guarded;
 mod keeper;
 mod shelf;
 pub(crate) mod stream;
@@ -17,8 +18,8 @@ use crate::os::{self, Poll};
 use crate::prove::{self, Host, Secret};
 use crate::settings;
 use copier::{Copier, Order};
+use guarded::{Guarded, belongs, one_of_each};
 use rustbtl_coordination::control::{FromNode, ToNode};
-use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeMap;
 use std::env;
 use std::net::SocketAddr;
@@ -40,14 +41,6 @@ const CONNECT_ROUNDS: u32 = 4;
 const AGAIN: Duration = Duration::from_secs(15);
 /// How long an agent without guardians stays.
 const LONELY: Duration = Duration::from_millis(200);
-
-struct Guarded {
-    link: Link,
-    /// Known from its first message.
-    rank: Option<PeerId>,
-    /// It is no guardian, but waits at this port for ranks of lost nodes.
-    spare: Option<u16>,
-}
 
 struct Agent {
     directory: NodeDirectory,
@@ -168,7 +161,7 @@ impl Agent {
             // The directory lets nobody else in; this is for the case that it does.
             let ours = os::peer_uid(&stream).is_ok_and(|uid| uid == os::euid());
             if let (true, Ok(link)) = (ours, Link::new(stream)) {
-                self.guardians.insert(self.next, Guarded { link, rank: None, spare: None });
+                self.guardians.insert(self.next, Guarded::new(link));
                 self.next += 1;
             }
         }
@@ -319,6 +312,7 @@ impl Agent {
         let Some(guarded) = self.guardians.get_mut(&id) else { return true };
         let mut open = guarded.link.flush().is_ok() & guarded.link.read().is_ok();
         loop {
+            let Some(guarded) = self.guardians.get_mut(&id) else { return true };
             match guarded.link.next_message::<FromNode>() {
                 Ok(Some(FromNode::Spare { port, .. })) if guarded.rank.is_none() => {
                     guarded.spare = Some(port);
@@ -331,6 +325,15 @@ impl Agent {
                     if guarded.spare.is_some() || !belongs(&message, &mut guarded.rank) {
                         open = false;
                         break;
+                    }
+                    if guarded.obsolete {
+                        continue;
+                    }
+                    if let FromNode::Guardian { rank, incarnation, .. } = &message {
+                        guarded.incarnation = *incarnation;
+                        if one_of_each(&mut self.guardians, *rank) != Some(id) {
+                            return true;
+                        }
                     }
                     if coordinator.send(&message).is_err() {
                         return false;
@@ -346,7 +349,9 @@ impl Agent {
         if open {
             return true;
         }
-        let Some(gone) = self.guardians.remove(&id) else { return true };
+        let Some(gone) = self.guardians.remove(&id).filter(|gone| !gone.obsolete) else {
+            return true;
+        };
         if gone.spare.is_some() {
             let no_more = FromNode::Spare { port: 0, addresses: String::new() };
             return coordinator.send(&no_more).is_ok();
@@ -417,13 +422,17 @@ impl Agent {
             | ToNode::Adopt { host: rank, .. }
             | ToNode::AdoptAt { host: rank, .. }
             | ToNode::Abandon { host: rank, .. }
+            | ToNode::End { rank, .. }
             | ToNode::GiveUp { rank } => Some(*rank),
             _ => None,
         };
-        for guarded in self.guardians.values_mut() {
+        for guarded in self.guardians.values_mut().filter(|guarded| !guarded.obsolete) {
             if to.is_none() || guarded.rank == to {
                 // If it has gone, the next round of polling finds out.
                 let _ = guarded.link.send(message);
+                if let ToNode::Restore { incarnation, .. } = message {
+                    guarded.incarnation = *incarnation;
+                }
             }
         }
     }
@@ -491,48 +500,4 @@ fn at_port(hosts: &[SocketAddr], port: u16) -> String {
     let text: Vec<String> =
         hosts.iter().map(|host| SocketAddr::new(host.ip(), port).to_string()).collect();
     text.join(" ")
-}
-
-/// Does the message speak for the rank of its guardian? The first one says which rank that is.
-fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
-    let of = match message {
-        FromNode::Guardian { rank: first, .. } => return *rank.get_or_insert(*first) == *first,
-        FromNode::Rank { rank, .. }
-        | FromNode::Frozen { rank, .. }
-        | FromNode::Stored { rank, .. }
-        | FromNode::StoreFailed { rank, .. }
-        | FromNode::Fallen { rank, .. }
-        | FromNode::Printed { rank, .. }
-        | FromNode::Unhosted { host: rank, .. }
-        | FromNode::Ended { rank, .. } => rank,
-        // Of a rank that it was to adopt, too.
-        FromNode::NotRestored { .. } => return rank.is_some(),
-        _ => return false,
-    };
-    *rank == Some(*of)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustbtl_coordination::control::LineId;
-
-    #[test]
-    fn a_guardian_speaks_for_its_own_rank_only() {
-        let ended = |rank| FromNode::Ended { rank: PeerId(rank), status: 0 };
-        let mut rank = None;
-        assert!(!belongs(&ended(1), &mut rank), "it has not said who it is");
-        let incarnation = rustbtl_fragments::ids::Incarnation(0);
-        let first = |rank| FromNode::Guardian { rank: PeerId(rank), size: 4, pid: 9, incarnation };
-        assert!(belongs(&first(1), &mut rank));
-        assert!(belongs(&first(1), &mut rank), "to another coordinator");
-        assert!(belongs(&ended(1), &mut rank));
-        assert!(!belongs(&ended(2), &mut rank));
-        assert!(!belongs(&first(2), &mut rank), "it is the guardian of one");
-        let line = LineId(1);
-        let failed = FromNode::StoreFailed { rank: PeerId(0), line, reason: String::new() };
-        assert!(!belongs(&failed, &mut rank));
-        let agent = FromNode::Agent { node: "n".into(), pid: 1, version: "1".into() };
-        assert!(!belongs(&agent, &mut rank), "nor for an agent");
-    }
 }

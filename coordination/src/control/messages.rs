@@ -443,8 +443,12 @@ class 4 ToNode {
         /// The line.
         line: LineId,
     },
-    /// The job is to end here, as if the user had asked for it.
+    /// The rank goes on elsewhere: what there is of this life of it ends.
     4 End {
+        /// Which.
+        rank: PeerId,
+        /// As its guardian has said.
+        incarnation: Incarnation,
         /// Why.
         reason: String,
     },

@@ -62,6 +62,8 @@ const STRANGERS_MAX: usize = 64;
 const AGENT_SILENCE: Duration = Duration::from_secs(5);
 /// How long a question about the ranks' logs may take.
 const STATUS_PATIENCE: Duration = Duration::from_millis(300);
+/// For the guardian of a life of a rank that is over.
+const ELSEWHERE: &str = "this rank was started again on another node";
 
 struct Agent {
     link: Link,
@@ -293,8 +295,9 @@ impl Coordinator {
                 Ok(Some(message)) => {
                     if let FromNode::Guardian { rank, incarnation, .. } = &message {
                         if !self.job.accepts(*rank, *incarnation) {
-                            let reason = "this rank was started again on another node".to_owned();
-                            let _ = agent.link.send(&ToNode::End { reason });
+                            let (rank, incarnation) = (*rank, *incarnation);
+                            let end = ToNode::End { rank, incarnation, reason: ELSEWHERE.into() };
+                            let _ = agent.link.send(&end);
                             continue;
                         }
                         self.home.insert(*rank, id);

@@ -485,7 +485,11 @@ impl Guardian {
             }
             ToNode::Abandon { host, rank } if host == mine => self.abandon(rank),
             ToNode::GiveUp { rank } if rank == mine => self.give_up(),
-            ToNode::End { reason } => self.end_here(&reason),
+            ToNode::End { rank, incarnation, reason }
+                if rank == mine && incarnation == self.incarnation() =>
+            {
+                self.end_here(&reason)
+            }
             ToNode::Alone { reason } => self.no_agent(&reason),
             ToNode::Introduce {} => {
                 self.rank.nobody_coordinates("the job's coordinator has ended");
