@@ -6,10 +6,9 @@
 /// program would end with it.
 macro_rules! say {
     ($($words:tt)*) => {{
-        let _ = std::io::Write::write_fmt(
-            &mut std::io::stderr(),
-            format_args!("rustbtl: {}\n", format_args!($($words)*)),
-        );
+        // In one piece: others write to the same place at the same time.
+        let text = format!("rustbtl: {}\n", format_args!($($words)*));
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
     }};
 }
 

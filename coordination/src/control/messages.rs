@@ -462,7 +462,8 @@ class 4 ToNode {
         /// What is wrong and what to do; empty for all guardians but one.
         reason: String,
     },
-    /// For the agent: the coordinator ends because mpirun does; nobody comes after it.
+    /// For the agent: the coordinator ends because mpirun does, or lets the job go on without it;
+    /// nobody comes after it.
     7 Over {},
     /// From the agent: there is another coordinator, which has to hear who the rank is. A line
     /// that the one before has ordered will not be.

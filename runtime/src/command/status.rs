@@ -79,7 +79,10 @@ fn table(document: &Value) -> String {
         list(document, "nodes").len(),
         place(document),
     );
-    if let Some(missing) = document["protection"]["waits_for"].as_array() {
+    let protection = &document["protection"];
+    if protection["let_go"].as_bool() == Some(true) {
+        let _ = writeln!(out, "NOT PROTECTED: ranks were out of the coordinator's reach for long");
+    } else if let Some(missing) = protection["waits_for"].as_array() {
         let missing: Vec<String> = missing.iter().map(number).collect();
         let _ = writeln!(
             out,
@@ -161,6 +164,9 @@ mod tests {
         assert!(!text.contains("NOT PROTECTED"), "{text}");
         let text = table(&json!({"protection": {"waits_for": [1, 4]}}));
         assert!(text.contains("waits for rank 1, 4\n"), "{text}");
+        let text = table(&json!({"protection": {"let_go": true, "waits_for": [1]}}));
+        assert!(text.contains("out of the coordinator's reach"), "{text}");
+        assert!(!text.contains("waits for"), "{text}");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct State {
     /// Ranks.
     pub size: u32,
     pub(super) may_finish: bool,
+    /// Everybody was told to go on alone.
+    pub(super) let_go: bool,
     /// Since all ranks were ready.
     pub(super) lines: Option<Lines>,
     pub(super) complete: Vec<Complete>,
@@ -112,6 +114,13 @@ pub(super) struct Again {
     told: bool,
 }
 
+impl Again {
+    /// A set that was on its way back, and waits.
+    pub(super) fn going_anew(&self) -> Option<SetId> {
+        self.going.first().copied()
+    }
+}
+
 impl Job {
     /// Is there something in the state that was not kept yet?
     pub fn must_remember(&mut self) -> bool {
@@ -157,6 +166,7 @@ impl Job {
             life: self.life,
             size: self.setup.size,
             may_finish: self.may_finish,
+            let_go: self.is_let_go(),
             lines,
             complete: complete.collect(),
             ranks: self.ranks.iter().map(rank).collect(),
@@ -179,6 +189,7 @@ impl Job {
         self.life = state.life + 1;
         self.setup.size = state.size.max(self.setup.size);
         self.may_finish = state.may_finish;
+        self.out_of_reach.let_go = state.let_go;
         for (id, of) in state.ranks {
             let rank = Rank {
                 node: of.node,
@@ -210,7 +221,7 @@ impl Job {
         let given = |(set, given)| (SetId(set), Incarnation(given));
         self.recovery.given = state.given.into_iter().map(given).collect();
         let coordinator = self.life;
-        let Some(lines) = state.lines.filter(|_| !self.may_finish) else {
+        let Some(lines) = state.lines.filter(|_| !self.may_finish && !state.let_go) else {
             // As at the beginning, or at the end.
             self.log(json!({"event": "again", "life": coordinator, "ready": false}));
             return Ok(());
@@ -301,7 +312,7 @@ impl Job {
         )));
     }
 
-    fn name_of(&self, id: PeerId) -> String {
+    pub(super) fn name_of(&self, id: PeerId) -> String {
         format!("rank {id} on {}", self.ranks.get(&id).map_or("?", |rank| rank.node.as_str()))
     }
 
@@ -413,7 +424,9 @@ impl Job {
     pub(super) fn protection(&self) -> Value {
         let waits: Option<Vec<u32>> =
             self.awaited().map(|missing| missing.iter().map(|rank| rank.0).collect());
-        json!({"coordinators_before": self.life, "waits_for": waits})
+        json!({
+            "coordinators_before": self.life, "waits_for": waits, "let_go": self.is_let_go()
+        })
     }
 }
 

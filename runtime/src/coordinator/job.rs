@@ -7,6 +7,7 @@
 
 use super::again::Again;
 use super::orders::LineState;
+use super::out_of_reach::OutOfReach;
 use super::places::Places;
 use super::recovery::Recovery;
 use super::setup::Setup;
@@ -56,6 +57,8 @@ pub enum Effect {
     Log(Value),
     /// Tell the user, on the standard error of mpirun.
     Tell(String),
+    /// All agents and their ranks go on without a coordinator.
+    LetGo,
 }
 
 /// A rank.
@@ -99,6 +102,7 @@ pub struct Job {
     pub(super) recovery: Recovery,
     pub(super) storage: Storage,
     pub(super) places: Places,
+    pub(super) out_of_reach: OutOfReach,
     /// All ranks may leave MPI_Finalize.
     pub(super) may_finish: bool,
     pub(super) lines: BTreeMap<LineId, LineState>,
@@ -132,6 +136,7 @@ impl Job {
             recovery: Recovery::default(),
             storage: Storage::default(),
             places: Places::default(),
+            out_of_reach: OutOfReach::default(),
             may_finish: false,
             lines: BTreeMap::new(),
             wishes: Wishes::default(),
@@ -158,6 +163,7 @@ impl Job {
     /// Time has passed.
     pub fn tick(&mut self, now: u64) {
         self.lose_patience(now);
+        self.look_for_missing(now);
         self.input(now, Input::Tick);
     }
 

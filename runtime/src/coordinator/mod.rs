@@ -21,7 +21,10 @@ mod losses;
 mod memory;
 mod mpirun;
 mod orders;
+mod out_of_reach;
 mod places;
+#[cfg(test)]
+mod pretended;
 mod recovery;
 mod setup;
 mod start;
@@ -281,6 +284,9 @@ impl Coordinator {
                         "event": "agent", "node": node, "pid": pid, "version": version
                     });
                     (agent.node, agent.pid) = (node, pid);
+                    if self.job.is_let_go() {
+                        let _ = agent.link.send(&ToNode::Over {});
+                    }
                     self.events.write(event);
                     self.determinants.agent_here(id);
                     self.carry_out();
@@ -432,6 +438,7 @@ impl Coordinator {
                 Effect::TellMpirun(text) => tell_mpirun(&mpirun::in_one_line(&text)),
                 Effect::Log(event) => self.events.write(event),
                 Effect::Tell(text) => say!("{text}"),
+                Effect::LetGo => self.let_go(),
             }
         }
         self.carry_out_determinants();
@@ -493,11 +500,15 @@ impl Coordinator {
         }
     }
 
-    /// mpirun has ended: leave nothing behind but lines and the list of events.
-    fn end(&mut self) {
+    fn let_go(&mut self) {
         for agent in self.agents.values_mut() {
             let _ = agent.link.send(&ToNode::Over {});
         }
+    }
+
+    /// mpirun has ended: leave nothing behind but lines and the list of events.
+    fn end(&mut self) {
+        self.let_go();
         self.events.write(json!({"event": "end"}));
         if let Some(memory) = self.memory.take() {
             memory.forget();

@@ -101,6 +101,11 @@ impl Recovery {
         self.falls.extend(falls);
     }
 
+    /// One that has not met the others yet.
+    pub(super) fn waits_for_orders(&self) -> Option<SetId> {
+        self.going.iter().find(|(_, going)| !going.is_behind()).map(|(&set, _)| set)
+    }
+
     /// Sets that repeat what was lost, and from where.
     pub(super) fn behind(&self) -> Vec<(SetId, LineId)> {
         let behind = self.going.iter().filter(|(_, going)| going.is_behind());
@@ -191,6 +196,8 @@ impl Job {
             Some("no checkpoints are taken, so there is nothing to go back to")
         } else if self.may_finish {
             Some("all ranks were past MPI_Finalize: nobody can repeat what it received")
+        } else if self.is_let_go() {
+            Some("the job went on without protection since some ranks could not be reached")
         } else if self.machine.is_none() {
             Some("the job was still starting")
         } else {
