@@ -204,9 +204,13 @@ typedef struct rustbtl_glue {
     void (*fenced)(void);
     /* Open MPI's own MPI_Wtime. */
     double (*wtime)(void);
+    /* Open MPI's own MPI_Request_get_status: only its address is of use here. */
+    void (*stock_get_status)(void);
+    /* Ours, which records what it gives, or gives what was recorded. */
+    void (*get_status)(void);
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 136, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 152, "mirrored in component/src/glue.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 

@@ -140,6 +140,8 @@ static const rustbtl_glue_t glue = {
     .restored = rustbtl_glue_restored,
     .fenced = rustbtl_glue_fenced,
     .wtime = PMPI_Wtime,
+    .stock_get_status = (void (*)(void)) PMPI_Request_get_status,
+    .get_status = (void (*)(void)) mca_vprotocol_correlated_get_status,
 };
 
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,

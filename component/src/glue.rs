@@ -206,9 +206,13 @@ pub struct Glue {
     pub fenced: unsafe extern "C" fn(),
     /// Open MPI's own MPI_Wtime.
     pub wtime: unsafe extern "C" fn() -> f64,
+    /// Open MPI's own `MPI_Request_get_status`: only its address is of use here.
+    pub stock_get_status: unsafe extern "C" fn(),
+    /// Ours, which records what it gives, or gives what was recorded.
+    pub get_status: unsafe extern "C" fn(),
 }
 
-const_assert_eq!(size_of::<Glue>(), 136);
+const_assert_eq!(size_of::<Glue>(), 152);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

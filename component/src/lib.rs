@@ -19,6 +19,7 @@ pub mod glue;
 pub mod guardian;
 pub mod host;
 pub mod idle;
+pub mod in_place;
 pub mod lock;
 pub mod memory;
 pub mod opening;

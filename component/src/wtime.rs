@@ -1,29 +1,27 @@
 //! MPI_Wtime of a protected program: what it gives is an outcome like any other. Recorded, and
 //! given again to a process that was restored (docs/adr/0010).
 //!
-//! MPI_Wtime is no function of a PML. So the entries in the global offset tables of the program and
-//! its libraries are changed: they call `wtime`, which calls Open MPI's. Only the thread that has
-//! called MPI_Init is heard: its calls have an order, those of other threads have none.
+//! MPI_Wtime is no function of a PML. So the program and its libraries are made to call `wtime`
+//! (`in_place`), which calls Open MPI's. Only the thread that has called MPI_Init is heard: its
+//! calls have an order, those of other threads have none.
 //!
 //! A time is not shipped when it is read, but with the next thing that the process does or asks: a
 //! program that reads the clock in a loop makes no system call for it. And no more than
 //! `TIMES_PER_SECOND` different times are given over long; between them the clock stands still,
 //! which is a question that found nothing (`Determinant::Nothing`): runs of them are one record.
 //!
-//! Not reached: objects that are loaded between two lines, until the next one; a function whose
-//! address was looked up (dlsym) or stored by the program; other clocks.
+//! Not reached: other clocks, and what `in_place` does not reach.
 //!
 //! Invariants:
 //! 1. What the first thread reads never goes back, whatever machine it is restored on.
 //! 2. In replay it reads what it has read, in the same places among its other questions.
 
 use crate::glue::Glue;
+use crate::in_place::{self, WTIME};
 use crate::process::{Process, is_installed, shared};
 use crate::record::rustbtl_recording;
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use rustbtl_coordination::determinants::{Ask, Outcome, Question};
-use rustbtl_process::inside::got;
 use std::time::{Duration, SystemTime};
 
 const NS_PER_SECOND: f64 = 1e9;
@@ -35,16 +33,10 @@ const BURST_NS: i64 = 1_000_000_000;
 /// So many are recorded without being shipped, at most.
 const UNSHIPPED_MAX: usize = 4096;
 
-/// Open MPI's function, after [`install`].
-static STOCK: AtomicUsize = AtomicUsize::new(0);
 /// The thread that has called MPI_Init.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 /// Nanoseconds between this machine's clock and the program's.
 static OFFSET_NS: AtomicI64 = AtomicI64::new(0);
-/// Objects that were loaded and unloaded when the entries were changed last.
-static SEEN: [AtomicUsize; 2] = [const { AtomicUsize::new(usize::MAX) }; 2];
-/// The program's calls come here.
-static IN_PLACE: AtomicBool = AtomicBool::new(false);
 
 /// The clock of the program's first thread; part of its picture.
 #[derive(Debug, Default)]
@@ -79,7 +71,7 @@ fn thread() -> usize {
 
 /// The program's clock, from the machine's.
 fn machine_ns() -> i64 {
-    let stock = STOCK.load(Ordering::Relaxed);
+    let stock = WTIME.stock();
     if stock == 0 {
         return 0;
     }
@@ -121,35 +113,9 @@ extern "C" fn wtime() -> f64 {
 /// From now on the program's calls of MPI_Wtime come here. The calling thread is the one that is
 /// heard.
 pub fn install(glue: &Glue) {
-    STOCK.store((glue.wtime as *const ()).expose_provenance(), Ordering::Relaxed);
     THREAD.store(thread(), Ordering::Relaxed);
-    IN_PLACE.store(true, Ordering::Relaxed);
-    look_again();
-}
-
-/// Objects may have been loaded since.
-pub fn look_again() {
-    if !IN_PLACE.load(Ordering::Relaxed) {
-        return;
-    }
-    let (loaded, unloaded) = got::loaded();
-    let now = [loaded as usize, unloaded as usize];
-    if SEEN.iter().zip(now).all(|(seen, now)| seen.load(Ordering::Relaxed) == now) {
-        return;
-    }
-    let own = wtime as *const () as usize;
-    // SAFETY: looks up a name.
-    let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"MPI_Wtime".as_ptr()) }.addr();
-    // A tool that measures has its own MPI_Wtime, and calls Open MPI's by its second name.
-    let names: &[&CStr] = match known == STOCK.load(Ordering::Relaxed) {
-        true => &[c"MPI_Wtime", c"PMPI_Wtime"],
-        false => &[c"PMPI_Wtime"],
-    };
-    // SAFETY: it takes and gives what MPI_Wtime does. We call Open MPI's.
-    unsafe { got::redirect(names, &[own], own) };
-    for (seen, now) in SEEN.iter().zip(now) {
-        seen.store(now, Ordering::Relaxed);
-    }
+    let stock = (glue.wtime as *const ()).expose_provenance();
+    WTIME.put(stock, wtime as *const () as usize);
 }
 
 impl Process {
@@ -172,7 +138,7 @@ impl Process {
 
     /// A picture is taken next.
     pub fn picture_clock(&mut self) {
-        look_again();
+        in_place::look_again();
         self.host.wtime.pictured = Some((machine_ns(), SystemTime::now()));
     }
 

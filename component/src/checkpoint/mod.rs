@@ -189,6 +189,7 @@ pub fn start(
     members.dedup();
     let mut process = shared.enter();
     process.host.place_counts(&members);
+    crate::in_place::install(&shared.glue);
     if record_clock {
         crate::wtime::install(&shared.glue);
     }
