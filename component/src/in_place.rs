@@ -1,5 +1,5 @@
-//! Functions of MPI that are no functions of a PML, and that a protected program calls by way of us:
-//! the entries in the global offset tables of the program and its libraries are changed.
+//! Functions of MPI that are no functions of a PML, and that a protected program calls by way of
+//! us: the entries in the global offset tables of the program and its libraries are changed.
 //!
 //! Not reached: objects that are loaded between two lines, until the next one; a function whose
 //! address was looked up (dlsym) or stored by the program.
