@@ -100,10 +100,11 @@ pub fn write_markdown(
 ) -> Result<()> {
     let mut text = fs::read_to_string(file).unwrap_or_else(|_| EMPTY.to_string());
     let about = format!(
-        "{}. {} pairs of runs; load at the start {:.2}. {}",
+        "{}. {} pairs of runs; load at the start {:.2}, {}. {}",
         machine.line(),
         pairs,
         machine.load,
+        machine.quiet(),
         table::summary(lines, measured).trim()
     );
     let mut parts = vec![("machine", about), ("table", table::markdown(lines))];

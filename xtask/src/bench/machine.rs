@@ -3,9 +3,11 @@
 use std::fs;
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::stats;
 use crate::{paths, run};
 
 /// Machine, versions, and the state of the sources.
@@ -31,6 +33,36 @@ pub struct Machine {
     pub started: u64,
     /// Processes that were ready to run at the start, over one minute.
     pub load: f64,
+    /// Share of the time in which processors were taken away from programs that only compute: the
+    /// hypervisor's other guests, or programs beside the benchmarks. One value for each pair.
+    pub taken_away: Vec<f64>,
+}
+
+/// A program that computes notices a gap of its time as long as this.
+const GAP: Duration = Duration::from_millis(1);
+/// How long each thread looks for them.
+const LOOK: Duration = Duration::from_millis(300);
+/// Processors that the benchmarks use.
+const LOOKERS: usize = 2;
+
+fn gaps() -> f64 {
+    let start = Instant::now();
+    let (mut last, mut away) = (start, Duration::ZERO);
+    while last.duration_since(start) < LOOK {
+        let now = Instant::now();
+        let gap = now.duration_since(last);
+        away += if gap >= GAP { gap } else { Duration::ZERO };
+        last = now;
+    }
+    away.as_secs_f64() / last.duration_since(start).as_secs_f64()
+}
+
+/// The share of the time in which a program that computes stands still, now.
+pub fn taken_away() -> f64 {
+    thread::scope(|scope| {
+        let lookers: Vec<_> = (0..LOOKERS).map(|_| scope.spawn(gaps)).collect();
+        lookers.into_iter().map(|one| one.join().unwrap_or(1.0)).fold(0.0, f64::max)
+    })
 }
 
 fn file(name: &str) -> String {
@@ -70,7 +102,18 @@ impl Machine {
             commit: format!("{}{}", commit.trim(), if changed { "+" } else { "" }),
             started: since.map_or(0, |time| time.as_secs()),
             load: load.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
+            taken_away: Vec::new(),
         }
+    }
+
+    /// How much was taken away, for people.
+    pub fn quiet(&self) -> String {
+        let percent = |part| (stats::quantile(&self.taken_away, part).unwrap_or(0.0)) * 100.0;
+        format!(
+            "processors were away for {:.0} % of the time (median of the pairs; at worst {:.0} %)",
+            percent(0.5),
+            percent(1.0)
+        )
     }
 
     /// One line.
@@ -104,5 +147,9 @@ mod tests {
         let machine = Machine::ask();
         assert!(machine.processors > 0 && machine.memory_mib > 0);
         assert!(machine.line().contains("Linux"));
+        let away = taken_away();
+        assert!((0.0..=1.0).contains(&away), "{away}");
+        let noisy = Machine { taken_away: vec![0.1, 0.0, 0.4], ..machine };
+        assert!(noisy.quiet().contains("10 %") && noisy.quiet().contains("40 %"));
     }
 }

@@ -90,14 +90,14 @@ pub fn run(options: &Options) -> Result<()> {
     if experiments.iter().any(Experiment::needs_tools) {
         setup::run_for_bench()?;
     }
-    let machine = Machine::ask();
+    let mut machine = Machine::ask();
     eprintln!("bench: {}", machine.line());
     if machine.load > 0.5 {
         eprintln!("bench: warning: the load is {} before anything has started", machine.load);
     }
     eprintln!("bench: building");
     let bench = Bench::prepare(options.quick, &experiments)?;
-    let (measured, pairs) = measure(&bench, &experiments, pairs, limit);
+    let (measured, pairs) = measure(&bench, &experiments, pairs, limit, &mut machine.taken_away);
     show(options, &machine, pairs, &experiments, &measured)
 }
 
@@ -108,12 +108,15 @@ fn measure(
     experiments: &[Experiment],
     pairs: usize,
     limit: Duration,
+    taken_away: &mut Vec<f64>,
 ) -> (Measured, usize) {
     let start = Instant::now();
     let mut measured = Measured::default();
     for pair in 0..pairs {
         let begin = Instant::now();
-        eprintln!("bench: pair {} of {pairs}", pair + 1);
+        let away = machine::taken_away();
+        taken_away.push(away);
+        eprintln!("bench: pair {} of {pairs}; processors away {:.0} %", pair + 1, away * 100.0);
         for experiment in experiments.iter().filter(|e| pair == 0 || !e.once) {
             measure_pair(bench, experiment, pair, &mut measured);
         }
@@ -149,7 +152,7 @@ fn show(
     measured: &Measured,
 ) -> Result<()> {
     let lines = judge::all(rows::of(experiments), measured);
-    println!("{}\n", machine.line());
+    println!("{}; {}\n", machine.line(), machine.quiet());
     print!("{}\n{}", table::text(&lines), table::summary(&lines, measured));
     if let Some(file) = &options.json {
         document::write_json(file, machine, (options.quick, pairs), &lines, measured)?;
