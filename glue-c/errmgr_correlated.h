@@ -12,6 +12,7 @@
 #include "ompi_config.h"
 #include "opal/mca/base/mca_base_var.h"
 typedef struct orte_job_t orte_job_t;
+typedef struct orte_proc_t orte_proc_t;
 #define CORRELATED_PROTECTS_BY_DEFAULT 0 /* nobody asks */
 #else
 #include "orte_correlated.h"
@@ -73,9 +74,12 @@ void mca_errmgr_correlated_end_job(orte_job_t *job);
 void mca_errmgr_correlated_refuse_job(orte_job_t *job);
 
 /* Nodes without ranks are asked to take those of nodes that are lost: in mpirun. A daemon may be
- * asked (ORTE only). */
+ * asked, and is, with the program's path and variables for it. */
 void mca_errmgr_correlated_ask_spares(orte_job_t *job);
 void mca_errmgr_correlated_hear_spare(void);
+void mca_errmgr_correlated_be_spare(char *const *words);
+/* Where ORTE and PRRTE differ: words for a daemon; the last one is NULL. */
+void correlated_tell_daemon(orte_proc_t *daemon, char **words);
 
 /* mpirun: go on when a node is lost, if the job can. */
 int mca_errmgr_correlated_loss_open(void);

@@ -17,6 +17,7 @@
 #include "orte/mca/errmgr/errmgr.h"
 #include "orte/mca/oob/base/base.h"
 #include "orte/mca/plm/plm.h"
+#include "orte/mca/rmaps/rmaps_types.h"
 #include "orte/mca/rml/rml.h"
 #include "orte/mca/routed/routed.h"
 #include "orte/mca/state/state.h"

@@ -14,6 +14,7 @@
 #include "src/mca/errmgr/errmgr.h"
 #include "src/mca/oob/base/base.h"
 #include "src/mca/plm/plm.h"
+#include "src/mca/rmaps/rmaps_types.h"
 #include "src/mca/state/state.h"
 #include "src/pmix/pmix-internal.h"
 #include "src/rml/rml.h"
@@ -39,6 +40,7 @@
 #define OBJ_DESTRUCT PMIX_DESTRUCT
 #define OBJ_RETAIN PMIX_RETAIN
 #define OBJ_RELEASE PMIX_RELEASE
+#define opal_argv_copy PMIX_ARGV_COPY_COMPAT
 #define opal_argv_split PMIX_ARGV_SPLIT_COMPAT
 #define opal_argv_free PMIX_ARGV_FREE_COMPAT
 #define opal_bitmap_t pmix_bitmap_t
@@ -111,6 +113,7 @@ void prrte_correlated_values_of(const prte_job_t *job);
 #define orte_job_t prte_job_t
 /* Ctrl-C: it sets this, too. */
 #define orte_job_term_ordered prte_dvm_abort_ordered
+#define orte_node_t prte_node_t
 #define orte_oob_base_get_addr prte_oob_base_get_addr
 #define orte_plm prte_plm
 #define orte_proc_states prte_proc_states

@@ -84,11 +84,6 @@ void mca_errmgr_correlated_end_job(prte_job_t *job)
     (void) prte_plm.terminate_job(job->nspace);
 }
 
-void mca_errmgr_correlated_ask_spares(prte_job_t *job)
-{
-    (void) job; /* PRRTE's daemons are not asked yet: lost ranks go where others run */
-}
-
 void mca_errmgr_correlated_refuse_job(prte_job_t *job)
 {
     job->exit_code = PRTE_ERROR_DEFAULT_EXIT_CODE;
@@ -152,6 +147,7 @@ static int component_query(pmix_mca_base_module_t **chosen, int *priority)
     *priority = -1;
     if (PRTE_PROC_IS_DAEMON) {
         watch_in_daemon();
+        mca_errmgr_correlated_hear_spare();
     }
     if (!PRTE_PROC_IS_MASTER) {
         return PRTE_ERROR; /* PRRTE's own does all that is needed */

@@ -18,6 +18,7 @@ use std::process::Command;
 use super::local_storage;
 use super::mpi::{self, Over};
 use super::scratch::Scratch;
+use super::spares;
 use super::summary::Summary;
 use crate::error::{Context, Result, fail};
 use crate::tree::{self, Installed, Variant, Version};
@@ -41,6 +42,7 @@ pub fn some(summary: &mut Summary) {
         if version == Version::V41 || tree::was_built(version) {
             over(summary, version, Variant::Standard, |summary, installed| {
                 lives::run_one(summary, installed);
+                spares::run_over(summary, &Over::Tree(installed), 1);
                 mpi::run_some(summary, &Over::Tree(installed), |name| SOME.contains(&name));
             });
         }
@@ -75,6 +77,7 @@ fn standard(summary: &mut Summary, version: Version, installed: &Installed) {
     summary.check("a job goes on from a line", || lines::goes_on(installed));
     lives::run(summary, installed);
     local_storage::run_over(summary, &Over::Tree(installed));
+    spares::run_over(summary, &Over::Tree(installed), usize::MAX);
     mpi::run_over(summary, &Over::Tree(installed));
 }
 
