@@ -110,7 +110,7 @@ void mca_errmgr_correlated_register_params(void)
     variable("spares", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->spares,
              "So many nodes of the allocation on which no rank runs wait for the ranks of nodes "
              "that are lost, as many ranks as a node has at most; without any, those go to nodes "
-             "where others run. 0: nodes without ranks are left alone. Open MPI 4.1 only.");
+             "where others run. 0: nodes without ranks are left alone.");
     variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,
