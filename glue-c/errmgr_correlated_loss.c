@@ -198,7 +198,7 @@ void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on)
         /* Whoever counts twice ends too early: of others their daemons say in the end that they
          * have ended, and the end of its output is on its way. */
         if (ORTE_FLAG_TEST(proc, ORTE_PROC_FLAG_LOCAL)) {
-            ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
+            correlated_has_ended(job, proc);
         }
         OBJ_RELEASE(caddy);
     }

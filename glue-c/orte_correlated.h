@@ -73,6 +73,13 @@ static inline bool correlated_is_ending(void)
            || orte_job_term_ordered;
 }
 
+/* A process of mpirun's own node counts as one that has ended. */
+static inline void correlated_has_ended(orte_job_t *job, orte_proc_t *proc)
+{
+    (void) job;
+    ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
+}
+
 /* One job after the other, NULL at the end; `at` is NULL at the beginning. */
 static inline orte_job_t *correlated_next_job(void **at)
 {

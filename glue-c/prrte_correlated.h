@@ -150,12 +150,10 @@ static inline bool correlated_is_other_daemon(const pmix_proc_t *name)
            && PRTE_PROC_MY_NAME->rank != name->rank;
 }
 
-/* Is this a process of the job? Not asked yet: the loss of a guardian is not made good here. */
+/* Is this a process of the job? */
 static inline bool correlated_is_of(const pmix_proc_t *name, const prte_job_t *job)
 {
-    (void) name;
-    (void) job;
-    return false;
+    return PMIX_CHECK_NSPACE(name->nspace, job->nspace);
 }
 
 static inline void correlated_route_lost(const pmix_proc_t *daemon)
@@ -167,6 +165,19 @@ static inline bool correlated_is_ending(void)
 {
     return prte_finalizing || prte_prteds_term_ordered || prte_abnormal_term_ordered
            || prte_dvm_abort_ordered;
+}
+
+/* A process of mpirun's own node counts as one that has ended. Not by way of its states: PRRTE would
+ * have its PMIx server forget the rank while others of the node go on, and in one of six jobs that
+ * was the end of the server (openpmix of Open MPI 5.0.7: it waits for a lock in lost_connection). */
+static inline void correlated_has_ended(prte_job_t *job, prte_proc_t *proc)
+{
+    PRTE_FLAG_UNSET(proc, PRTE_PROC_FLAG_ALIVE);
+    proc->state = PRTE_PROC_STATE_TERMINATED;
+    job->num_terminated++;
+    if (job->num_terminated == job->num_procs) {
+        PRTE_ACTIVATE_JOB_STATE(job, PRTE_JOB_STATE_TERMINATED);
+    }
 }
 
 static inline prte_job_t *correlated_next_job(void **at)

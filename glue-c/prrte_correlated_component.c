@@ -39,6 +39,7 @@ static prte_errmgr_base_module_t module;
 
 /* PRRTE's own, of a daemon. */
 static prte_state_cbfunc_t stock_local_launch = NULL;
+static prte_state_cbfunc_t stock_error = NULL;
 
 const char *mca_errmgr_correlated_program(void)
 {
@@ -119,12 +120,50 @@ static bool goes_on(const prte_job_t *job)
     return false;
 }
 
+/* A guardian was ended by a signal. Stock tells mpirun, of the first one only since that ends the
+ * job, and does not count it among those that have ended; but the job may go on without it. */
+static void on_error(int fd, short flags, void *data)
+{
+    prte_state_caddy_t *caddy = (prte_state_caddy_t *) data;
+    PMIX_ACQUIRE_OBJECT(caddy);
+    pmix_proc_t name = caddy->name;
+    prte_job_t *job = prte_get_job_data_object(name.nspace);
+    bool ours = PRTE_PROC_STATE_ABORTED_BY_SIG == caddy->proc_state && goes_on(job)
+                && !correlated_are_daemons(job) && !correlated_is_ending();
+    if (ours) {
+        prte_remove_attribute(&job->attributes, PRTE_JOB_FAIL_NOTIFIED);
+    }
+    /* Releases it. */
+    stock_error(fd, flags, data);
+    if (ours) {
+        prte_proc_t *proc = pmix_pointer_array_get_item(job->procs, (int) name.rank);
+        if (NULL != proc && PRTE_FLAG_TEST(proc, PRTE_PROC_FLAG_LOCAL)) {
+            /* In the end mpirun has to hear of it once more, with the others. */
+            PRTE_FLAG_UNSET(proc, PRTE_PROC_FLAG_TERM_REPORTED);
+            PRTE_ACTIVATE_PROC_STATE(&name, PRTE_PROC_STATE_WAITPID_FIRED);
+        }
+    }
+}
+
+/* The daemon's own reaction is there once programs run. */
+static void watch_errors(void)
+{
+    prte_state_t *state;
+    PMIX_LIST_FOREACH(state, &prte_proc_states, prte_state_t) {
+        if (PRTE_PROC_STATE_ERROR == state->proc_state && NULL == stock_error) {
+            stock_error = state->cbfunc;
+            state->cbfunc = on_error;
+        }
+    }
+}
+
 static void on_local_launch(int fd, short flags, void *data)
 {
     prte_state_caddy_t *caddy = (prte_state_caddy_t *) data;
     PMIX_ACQUIRE_OBJECT(caddy);
     if (goes_on(caddy->jdata)) {
         mca_errmgr_correlated_notice_silence();
+        watch_errors();
     }
     stock_local_launch(fd, flags, data);
 }

@@ -7,6 +7,7 @@ use super::guardians::ENDS;
 use super::job::{Job, Outcome};
 use super::lives::{self, BY_PID, CLOCK, Program, RING, Shape};
 use super::mpi;
+use super::mpi::Over;
 use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::{Failure, Result, fail};
@@ -75,9 +76,9 @@ const BY_CLOCK: [(Shape, [&str; 2]); 2] =
 const MILLISECONDS: u64 = 8000;
 
 /// Guardians that are killed alone, of a remote node and of mpirun's own.
-const GUARDIANS: [(&str, Shape, &[&str]); 2] = [
-    ("a guardian is killed: 2 × 2", (2, 2), &["guardian:3"]),
-    ("a guardian of mpirun's node is killed: 2 × 2", (2, 2), &["guardian:1"]),
+const GUARDIANS: [(&str, Shape, &str); 2] = [
+    ("a guardian is killed: 2 × 2", (2, 2), "guardian:3"),
+    ("a guardian of mpirun's node is killed: 2 × 2", (2, 2), "guardian:1"),
 ];
 
 /// Runs the tier.
@@ -97,28 +98,7 @@ pub fn run(summary: &mut Summary) {
             survives(&CLOCK, MILLISECONDS, shape, &faults).map(drop)
         });
     }
-    for (title, shape, guardians) in GUARDIANS {
-        summary.check(&format!("live recovery: {title}"), || without_guardians(shape, guardians));
-    }
-    summary.check(
-        "live recovery: the death of a node's only guardian ends the job: 2 × 1",
-        || {
-            let scratch = Scratch::new("recovery")?;
-            let lines = lives::lines_folder(&scratch)?;
-            let job = lives::protected(endless((2, 1), &scratch, false)?, &lines);
-            let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
-            let outcome = job.with(&killed).run()?;
-            outcome.must(outcome.code == 137, "the exit code should be 137")?;
-            let said = outcome.said();
-            outcome.must(said.contains("rank 1 with PID"), "it should say which rank")?;
-            let set = "set 1 (ranks 1) does not go back: the guardian of rank 1 was killed, and";
-            outcome.must(said.contains(set), "it should say what is lost")?;
-            let (folder, command) = (lines.display(), "to go on from it: rustbtl restart");
-            let way_out = format!("{command} {folder}/");
-            outcome.must(said.contains(&way_out), "it should say what can be done")?;
-            must_be_clean(&outcome)
-        },
-    );
+    guardians_over(summary, &Over::Component);
     // So that the check above is known to be one.
     summary.check("live recovery: by a clock that is not recorded: 2 × 2", || {
         let (shape, faults) = BY_CLOCK[1];
@@ -197,20 +177,47 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     Ok(events)
 }
 
-/// The ranks of guardians that are killed go back, and mpirun takes no notice.
-fn without_guardians(shape: Shape, guardians: &[&str]) -> Result<()> {
+/// Guardians die alone, in jobs of this Open MPI.
+pub fn guardians_over(summary: &mut Summary, over: &Over) {
+    for (title, shape, guardian) in GUARDIANS {
+        summary
+            .check(&format!("live recovery: {title}"), || without_guardian(over, shape, guardian));
+    }
+    let title = "live recovery: the death of a node's only guardian ends the job: 2 × 1";
+    summary.check(title, || without_the_only_guardian(over));
+}
+
+/// The rank of a guardian that is killed goes back, and mpirun takes no notice.
+fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
     let lines = lives::lines_folder(&scratch)?;
-    let job = RING.job(shape, ITERATIONS, &scratch)?;
+    let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let mut job = lives::protected(job, &lines).with(&["--checkpoint-at", "0"]);
-    for guardian in guardians {
-        job = job.with(&["--kill-after", guardian, "0"]);
-    }
+    let job = lives::protected(job, &lines).with(&["--checkpoint-at", "0"]);
+    let job = job.with(&["--kill-after", guardian, "0"]);
     let outcome = job.with(&["--mca", "vprotocol_correlated_recover", "1"]).run()?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let lost = lives::events(&lines)?.matches("\"event\":\"guardian_lost\"").count();
-    outcome.must(lost == guardians.len(), "another number of guardians was lost")?;
+    outcome.must(lost == 1, "another number of guardians was lost")?;
+    must_be_clean(&outcome)
+}
+
+/// mpirun says which rank it was, and what is lost.
+fn without_the_only_guardian(over: &Over) -> Result<()> {
+    let scratch = Scratch::new("recovery")?;
+    let lines = lives::lines_folder(&scratch)?;
+    let mut job = RING.job_over(over, (2, 1), ENDLESS, &scratch)?;
+    job.seconds = 60;
+    let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
+    let outcome = lives::protected(job, &lines).with(&killed).run()?;
+    outcome.must(outcome.code == 137, "the exit code should be 137")?;
+    let said = outcome.said();
+    outcome.must(said.contains("rank 1 with PID"), "it should say which rank")?;
+    let set = "set 1 (ranks 1) does not go back: the guardian of rank 1 was killed, and";
+    outcome.must(said.contains(set), "it should say what is lost")?;
+    let (folder, command) = (lines.display(), "to go on from it: rustbtl restart");
+    let way_out = format!("{command} {folder}/");
+    outcome.must(said.contains(&way_out), "it should say what can be done")?;
     must_be_clean(&outcome)
 }
 

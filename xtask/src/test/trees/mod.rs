@@ -17,6 +17,7 @@ use std::process::Command;
 
 use super::local_storage;
 use super::mpi::{self, Over};
+use super::node_loss;
 use super::scratch::Scratch;
 use super::spares;
 use super::summary::Summary;
@@ -76,6 +77,7 @@ fn standard(summary: &mut Summary, version: Version, installed: &Installed) {
     }
     summary.check("a job goes on from a line", || lines::goes_on(installed));
     lives::run(summary, installed);
+    node_loss::guardians_over(summary, &Over::Tree(installed));
     local_storage::run_over(summary, &Over::Tree(installed));
     spares::run_over(summary, &Over::Tree(installed), usize::MAX);
     mpi::run_over(summary, &Over::Tree(installed));
