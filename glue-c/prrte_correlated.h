@@ -167,9 +167,9 @@ static inline bool correlated_is_ending(void)
            || prte_dvm_abort_ordered;
 }
 
-/* A process of mpirun's own node counts as one that has ended. Not by way of its states: PRRTE would
- * have its PMIx server forget the rank while others of the node go on, and in one of six jobs that
- * was the end of the server (openpmix of Open MPI 5.0.7: it waits for a lock in lost_connection). */
+/* A process of mpirun's own node counts as one that has ended. Not by way of its states: PRRTE
+ * would have its PMIx server forget the rank while others of the node go on, and in one of six jobs
+ * that was the end of the server (openpmix of Open MPI 5.0.7: it waits for a lock for ever). */
 static inline void correlated_has_ended(prte_job_t *job, prte_proc_t *proc)
 {
     PRTE_FLAG_UNSET(proc, PRTE_PROC_FLAG_ALIVE);

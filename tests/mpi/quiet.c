@@ -6,8 +6,8 @@
  * nobody waits inside MPI. malloc, calloc, realloc and pthread_mutex_lock are counted here; a
  * system call inside MPI raises SIGSYS (PR_SET_SYSCALL_USER_DISPATCH).
  *
- * Sockets have to be looked at now and then, which is a system call: one message in 100 may have
- * one. Each way of counting is tried out first.
+ * Sockets have to be looked at now and then, which is a system call (poll) with a few mutexes of the
+ * event library around it: one message in 100 may have one. Each way of counting is tried out first.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +28,7 @@
 #define PR_SET_SYSCALL_USER_DISPATCH 59
 #endif
 
-enum { BATCH = 16, BATCHES = 400, WARM = 40, BYTES = 8 };
+enum { BATCH = 16, BATCHES = 400, WARM = 40, BYTES = 8, LOCKS_PER_LOOK = 4 };
 
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
@@ -182,7 +182,7 @@ int main(int argc, char **argv)
         }
     }
     long all = (long) (BATCHES - WARM) * BATCH;
-    if (allocations > 0 || locks > 0 || calls > all / 100) {
+    if (allocations > 0 || locks > LOCKS_PER_LOOK * calls || calls > all / 100) {
         fprintf(stderr,
                 "rank %d: %ld allocations, %ld mutexes, %ld system calls (the last: %ld) in %ld "
                 "messages\n",
