@@ -182,7 +182,8 @@ int main(int argc, char **argv)
         }
     }
     long all = (long) (BATCHES - WARM) * BATCH;
-    if (allocations > 0 || locks > LOCKS_PER_LOOK * calls || calls > all / 100) {
+    long looks = traps ? calls : all / 100;
+    if (allocations > 0 || locks > LOCKS_PER_LOOK * looks || calls > all / 100) {
         fprintf(stderr,
                 "rank %d: %ld allocations, %ld mutexes, %ld system calls (the last: %ld) in %ld "
                 "messages\n",
