@@ -123,7 +123,7 @@ pub fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) ->
 
 /// Have sets gone back so often, and has each of them caught up since? One that falls again before
 /// it has done so begins anew.
-fn all_are_back(events: &str, times: usize) -> bool {
+pub fn all_are_back(events: &str, times: usize) -> bool {
     let mut behind = BTreeSet::new();
     let mut back = 0;
     for event in events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
