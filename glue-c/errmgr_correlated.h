@@ -78,7 +78,8 @@ void mca_errmgr_correlated_refuse_job(orte_job_t *job);
 void mca_errmgr_correlated_ask_spares(orte_job_t *job);
 void mca_errmgr_correlated_hear_spare(void);
 void mca_errmgr_correlated_be_spare(char *const *words);
-/* Where ORTE and PRRTE differ: words for a daemon; the last one is NULL. */
+/* Where ORTE and PRRTE differ: words for a daemon; the last one is NULL. It takes so many. */
+#define CORRELATED_WORDS_MAX 64
 void correlated_tell_daemon(orte_proc_t *daemon, char **words);
 
 /* mpirun: go on when a node is lost, if the job can. */

@@ -15,9 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* In mpirun's message there are more variables of others. */
-#define WORDS_MAX 64
-
 /* Its processes have no place yet, but it is known which nodes they will be on. */
 static bool has_ranks(const orte_proc_t *daemon, const orte_job_t *job)
 {
@@ -34,18 +31,21 @@ static bool has_ranks(const orte_proc_t *daemon, const orte_job_t *job)
 static char **what_guardians_know(const orte_job_t *job)
 {
     const orte_app_context_t *app = opal_pointer_array_get_item(job->apps, 0);
-    char **words = calloc(WORDS_MAX + 1, sizeof(*words));
-    int count = 0;
-    if (NULL == words || NULL == app) {
-        free(words);
+    char **words = NULL, *size = NULL;
+    if (NULL == app || 0 > asprintf(&size, "OMPI_COMM_WORLD_SIZE=%u", (unsigned) job->num_procs)) {
         return NULL;
     }
-    words[count++] = strdup(mca_errmgr_correlated_program());
-    count += 0 < asprintf(&words[count], "OMPI_COMM_WORLD_SIZE=%u", (unsigned) job->num_procs);
-    for (int i = 0; NULL != app->env && NULL != app->env[i] && count < WORDS_MAX; i++) {
+    bool good = ORTE_SUCCESS == opal_argv_append_nosize(&words, mca_errmgr_correlated_program())
+                && ORTE_SUCCESS == opal_argv_append_nosize(&words, size);
+    for (int i = 0; good && NULL != app->env && NULL != app->env[i]; i++) {
         if (0 == strncmp("RUSTBTL_", app->env[i], strlen("RUSTBTL_"))) {
-            words[count++] = strdup(app->env[i]);
+            good = ORTE_SUCCESS == opal_argv_append_nosize(&words, app->env[i]);
         }
+    }
+    free(size);
+    if (!good) {
+        opal_argv_free(words);
+        words = NULL;
     }
     return words;
 }

@@ -140,7 +140,8 @@ typedef struct rustbtl_job {
     uint32_t local_size;
     uint32_t processors; /* that this node's ranks may use */
     uint8_t threads;     /* MPI_THREAD_MULTIPLE was given */
-    uint8_t reserved[3];
+    uint8_t serialized;  /* MPI_THREAD_SERIALIZED was given */
+    uint8_t reserved[2];
 } rustbtl_job_t;
 
 _Static_assert(sizeof(rustbtl_job_t) == 56, "mirrored in component/src/glue.rs");

@@ -36,7 +36,10 @@ static void on_spare(int status, orte_process_name_t *sender, opal_buffer_t *mes
     char **words = NULL;
     char *word = NULL;
     int32_t one = 1;
-    while (OPAL_SUCCESS == opal_dss.unpack(message, &word, &one, OPAL_STRING) && NULL != word) {
+    for (int i = 0; i < CORRELATED_WORDS_MAX
+                    && OPAL_SUCCESS == opal_dss.unpack(message, &word, &one, OPAL_STRING)
+                    && NULL != word;
+         i++) {
         opal_argv_append_nosize(&words, word);
         free(word);
         word = NULL;

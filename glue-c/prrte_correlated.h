@@ -40,6 +40,7 @@
 #define OBJ_DESTRUCT PMIX_DESTRUCT
 #define OBJ_RETAIN PMIX_RETAIN
 #define OBJ_RELEASE PMIX_RELEASE
+#define opal_argv_append_nosize PMIX_ARGV_APPEND_NOSIZE_COMPAT
 #define opal_argv_copy PMIX_ARGV_COPY_COMPAT
 #define opal_argv_split PMIX_ARGV_SPLIT_COMPAT
 #define opal_argv_free PMIX_ARGV_FREE_COMPAT

@@ -36,9 +36,11 @@ static void on_spare(int status, pmix_proc_t *sender, pmix_data_buffer_t *messag
     char **words = NULL;
     char *word = NULL;
     int32_t one = 1;
-    while (PMIX_SUCCESS == PMIx_Data_unpack(NULL, message, &word, &one, PMIX_STRING)
-           && NULL != word) {
-        PMIX_ARGV_APPEND_NOSIZE_COMPAT(&words, word);
+    for (int i = 0; i < CORRELATED_WORDS_MAX
+                    && PMIX_SUCCESS == PMIx_Data_unpack(NULL, message, &word, &one, PMIX_STRING)
+                    && NULL != word;
+         i++) {
+        opal_argv_append_nosize(&words, word);
         free(word);
         word = NULL;
     }

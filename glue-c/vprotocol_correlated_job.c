@@ -90,6 +90,7 @@ int mca_vprotocol_correlated_job(rustbtl_job_t *job)
     job->processors = processors();
     /* Not opal_using_threads(): that is also set for MPI_THREAD_FUNNELED and SERIALIZED. */
     job->threads = ompi_mpi_thread_multiple ? 1 : 0;
+    job->serialized = MPI_THREAD_SERIALIZED == ompi_mpi_thread_provided ? 1 : 0;
     return OMPI_SUCCESS;
 }
 

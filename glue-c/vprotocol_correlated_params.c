@@ -146,10 +146,12 @@ static void register_rest(rustbtl_config_t *c)
          "pause gets much shorter, and memory that was only partly used takes up to 2 MiB for each "
          "such part.");
     flag("record_clock", &record_clock, &c->record_clock, 4,
-         "Where processes can go back alone: what MPI_Wtime gives is recorded, and given again to "
-         "a process that is started again, so that programs that decide by the time can be "
-         "protected. Messages to other sets that follow a call of MPI_Wtime wait until it is "
-         "stored. Off: a program that only measures with MPI_Wtime waits for nothing.");
+         "Where processes can go back alone: what MPI_Wtime and time() give the first thread is "
+         "recorded, and given again to a process that is started again, so that programs that "
+         "decide by the time, or seed random numbers with it, can be protected. Messages to other "
+         "sets that follow a call of MPI_Wtime, or a new date of time(), wait until it is stored. "
+         "Off: a program that only measures with them waits for nothing. Other clocks are not "
+         "recorded, nor is time() with MPI_THREAD_SERIALIZED.");
     flag("check_content", &check_content, &c->check_content, 4,
          "A digest of each message that leaves its correlated set goes with it. If a process that "
          "was started again sends something else than before, the job ends with both sides' "

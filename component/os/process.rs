@@ -75,6 +75,19 @@ fn on(pid: i32) -> String {
     format!("memory of process {pid}")
 }
 
+/// Have the calling thread run on any processor of the node: the rank's own is busy.
+pub fn leave_processor() {
+    // SAFETY: all-zero is a valid set.
+    let mut any: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    for processor in 0..libc::CPU_SETSIZE as usize {
+        // SAFETY: inside the set.
+        unsafe { libc::CPU_SET(processor, &mut any) };
+    }
+    // SAFETY: this thread and a valid set; processors that we may not use are left out by the
+    // kernel. If it refuses, the thread stays where it is.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &any) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

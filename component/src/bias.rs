@@ -49,6 +49,12 @@ impl Bias {
         }
     }
 
+    /// Is the program inside, or about to be?
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) != 0
+    }
+
     /// The program goes outside.
     #[inline(always)]
     pub fn leave(&self) {

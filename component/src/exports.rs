@@ -6,7 +6,7 @@ use crate::operation::Op;
 use crate::process::{Entered, is_installed, shared};
 use crate::record::ATTENTION;
 use crate::start::{self, Started};
-use crate::{checkpoint, finish, questions, report, summary};
+use crate::{answer, checkpoint, finish, questions, report, summary};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
@@ -161,8 +161,12 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
         process.act(tag);
     }
     process.host.allow_copy_later(!synchronous);
-    let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
     let bytes = op.bytes();
+    let mode = match synchronous {
+        true => Mode::Synchronous,
+        false if process.host.sets_are_nodes && answer::for_send(bytes) => Mode::Buffered,
+        false => Mode::Standard,
+    };
     let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
     let complete = sent == Ok(Sent::Complete) && process.host.settle(op);
     let to_another_node = process.host.tcp_holds && !op.on_stack();
@@ -173,6 +177,7 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
     if to_another_node {
         process.host.sent();
     }
+    answer::tell(&process);
     let code = match sent {
         Ok(Sent::Complete) if complete && !gathered => DONE,
         Ok(Sent::Complete) => PENDING,

@@ -1,5 +1,6 @@
 //! The end of the process' communication: nothing that was accepted may be lost.
 
+use crate::answer;
 use crate::os::{now_ns, yield_now};
 use crate::process::Shared;
 use crate::report;
@@ -13,6 +14,7 @@ const CLOSE_NS_MAX: u64 = 5_000_000_000;
 
 /// Push out what was accepted, write the report, say goodbye.
 pub fn finish(shared: &'static Shared, report: Option<&Path>) {
+    answer::end();
     let give_up = now_ns() + FLUSH_NS_MAX;
     shared.enter().finishing = true;
     loop {

@@ -153,8 +153,10 @@ pub struct Job {
     pub processors: u32,
     /// MPI_THREAD_MULTIPLE was given.
     pub threads: u8,
+    /// MPI_THREAD_SERIALIZED was given.
+    pub serialized: u8,
     /// Zero.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 2],
 }
 
 const_assert_eq!(size_of::<Job>(), 56);

@@ -53,6 +53,8 @@ pub struct Surroundings {
     pub policy: u64,
     /// The set policy, for messages.
     pub policy_text: String,
+    /// What leaves the set leaves the node, too.
+    pub sets_are_nodes: bool,
     /// Name of this node.
     pub node: String,
     /// The node's segment.
@@ -107,6 +109,7 @@ impl Surroundings {
             set: SetId(0),
             policy: 0,
             policy_text: String::new(),
+            sets_are_nodes: false,
             node: String::new(),
             shm: None,
             tcp: None,
@@ -555,7 +558,9 @@ impl Host for Surroundings {
     #[inline]
     fn complete(&mut self, mut token: Op, status: Status) {
         token.fill(&status);
-        self.end(token);
+        if self.settle(token) {
+            self.end(token);
+        }
     }
 
     #[inline]

@@ -7,12 +7,14 @@
 use crate::glue::Glue;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use rustbtl_process::inside::got;
+use rustbtl_process::inside::got::{self, Objects};
 
 /// A function that is called by way of us.
 pub struct InPlace {
     /// As MPI has it, and its second name, for tools that have their own of the first.
     names: [&'static CStr; 2],
+    /// Which objects call ours.
+    objects: Objects<'static>,
     /// Address of Open MPI's; 0: nobody is to call ours.
     stock: AtomicUsize,
     /// Address of ours.
@@ -24,12 +26,24 @@ pub static WTIME: InPlace = InPlace::of([c"MPI_Wtime", c"PMPI_Wtime"]);
 /// `MPI_Request_get_status`: looks at requests, and has no function in `ompi_request_functions`.
 static GET_STATUS: InPlace = InPlace::of([c"MPI_Request_get_status", c"PMPI_Request_get_status"]);
 
+/// `time`: see `date`.
+pub static TIME: InPlace = InPlace { objects: PROGRAMS, ..InPlace::of([c"time", c"time"]) };
+
+/// The program and libraries that call MPI for it, and Fortran's.
+const PROGRAMS: Objects<'_> = Objects {
+    not_in: &[],
+    not_named: &[b"mca_", b"libmpi.", b"libmpi_mpifh.", b"libmpi_usempi", b"libmpi_cxx."],
+    named: &[b"libgfortran."],
+    importing: &[b"MPI_", b"PMPI_", b"mpi_", b"pmpi_"],
+};
+
 /// Objects that were loaded and unloaded when the entries were changed last.
 static SEEN: [AtomicUsize; 2] = [const { AtomicUsize::new(usize::MAX) }; 2];
 
 impl InPlace {
     const fn of(names: [&'static CStr; 2]) -> Self {
-        Self { names, stock: AtomicUsize::new(0), own: AtomicUsize::new(0) }
+        let objects = Objects::but(&[]);
+        Self { names, objects, stock: AtomicUsize::new(0), own: AtomicUsize::new(0) }
     }
 
     /// Address of Open MPI's own; 0: ours is not called.
@@ -37,12 +51,11 @@ impl InPlace {
         self.stock.load(Ordering::Relaxed)
     }
 
-    /// Have ours called. Its address must be of a function that takes and gives what Open MPI's
-    /// does, and calls that one.
+    /// Have ours called from the next [`look_again`] on. Its address must be of a function that
+    /// takes and gives what Open MPI's does, and calls that one.
     pub fn put(&self, stock: usize, own: usize) {
         self.own.store(own, Ordering::Relaxed);
         self.stock.store(stock, Ordering::Relaxed);
-        self.redirect();
     }
 
     fn redirect(&self) {
@@ -55,25 +68,26 @@ impl InPlace {
         // A tool that measures has its own MPI_Wtime, and calls Open MPI's by its second name.
         let names = if known == stock { &self.names[..] } else { &self.names[1..] };
         // SAFETY: the promise of `put`.
-        unsafe { got::redirect(names, &[own], own) };
+        unsafe { got::redirect(names, &Objects { not_in: &[own], ..self.objects }, own) };
     }
 }
 
-/// From now on the program's calls of `MPI_Request_get_status` are recorded.
+/// From the next [`look_again`] on the program's calls of `MPI_Request_get_status` are recorded.
 pub fn install(glue: &Glue) {
     let address = |function: *const ()| function.expose_provenance();
     let stock = address(glue.stock_get_status as *const ());
     GET_STATUS.put(stock, address(glue.get_status as *const ()));
 }
 
-/// Objects may have been loaded since.
+/// Objects may have been loaded since, or a function was [put](InPlace::put) in place.
 pub fn look_again() {
     let (loaded, unloaded) = got::loaded();
     let now = [loaded as usize, unloaded as usize];
-    if SEEN.iter().zip(now).all(|(seen, now)| seen.swap(now, Ordering::Relaxed) == now) {
-        return;
-    }
-    for function in [&WTIME, &GET_STATUS] {
-        function.redirect();
+    // Both are noted, whichever differs.
+    let seen = [0, 1].map(|at| SEEN[at].swap(now[at], Ordering::Relaxed));
+    if seen != now {
+        for function in [&WTIME, &GET_STATUS, &TIME] {
+            function.redirect();
+        }
     }
 }

@@ -9,10 +9,13 @@ pub mod os;
 #[path = "../transports/mod.rs"]
 pub mod transports;
 
+pub mod answer;
 pub mod bias;
 pub mod burst;
 pub mod card;
 pub mod checkpoint;
+pub mod date;
+pub mod door;
 pub mod exports;
 pub mod finish;
 pub mod glue;

@@ -8,6 +8,8 @@
 //! lock: a thread that was stopped for ever only costs speed.
 
 use crate::memory::Segment;
+use crate::os::process::leave_processor;
+use crate::os::signals;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -53,11 +55,12 @@ impl Pages {
     pub fn start() -> Option<Self> {
         let slots = Arc::new(Slots::default());
         let shared = Arc::clone(&slots);
-        let worker = without_signals(|| {
-            let builder = std::thread::Builder::new().name("rustbtl-pages".into());
-            builder.stack_size(64 << 10).spawn(move || work(&shared)).ok()
-        })?;
-        Some(Self { slots, worker: Some(worker), used: [(0, 0); SIZES], forget: 0 })
+        // Threads inherit the mask: signals are the program's.
+        let mask = signals::block_all();
+        let builder = std::thread::Builder::new().name("rustbtl-pages".into());
+        let started = builder.stack_size(64 << 10).spawn(move || work(&shared));
+        signals::restore(&mask);
+        Some(Self { slots, worker: Some(started.ok()?), used: [(0, 0); SIZES], forget: 0 })
     }
 
     /// How often was this size asked for, now included?
@@ -140,34 +143,6 @@ impl Drop for Pages {
             }
         }
     }
-}
-
-/// Threads that `call` starts block every signal: signals are the program's.
-fn without_signals<T>(call: impl FnOnce() -> T) -> T {
-    // SAFETY: all-zero is a valid set.
-    let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
-    let mut before = all;
-    // SAFETY: a set of our own.
-    unsafe { libc::sigfillset(&mut all) };
-    // SAFETY: both sets are valid.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) };
-    let result = call();
-    // SAFETY: the set that was valid before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut()) };
-    result
-}
-
-/// Run on any processor of the node: the rank's own is busy.
-fn leave_processor() {
-    // SAFETY: all-zero is a valid set.
-    let mut any: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    for processor in 0..libc::CPU_SETSIZE as usize {
-        // SAFETY: inside the set.
-        unsafe { libc::CPU_SET(processor, &mut any) };
-    }
-    // SAFETY: this thread and a valid set; processors that we may not use are left out by the
-    // kernel. If it refuses, the thread stays where it is.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &any) };
 }
 
 fn work(slots: &Slots) {

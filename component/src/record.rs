@@ -56,7 +56,7 @@ pub fn has_recorded() -> bool {
 
 /// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
 pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
-/// A run of questions that found nothing has to be recorded first, or times be shipped.
+/// A run of questions that found nothing has to be recorded first, or times and dates be shipped.
 const RUN: u8 = 1;
 /// Outcomes are forced: receives are posted, whatever they are for.
 const REPLAY: u8 = 2;
@@ -96,6 +96,10 @@ pub fn set_stable(upto: u64) {
 
 /// Determinants that were not shipped yet.
 static OUTBOX: Mutex<VecDeque<Parcel>> = Mutex::new(VecDeque::new());
+
+/// So many dates that wait to be shipped need no allocation: signal handlers may read them. A
+/// program that reads the date without end records some twenty a second.
+const DATES_ROOM: usize = 1024;
 
 /// A parcel is not added to any more when it is so long: a message has a limit.
 const PARCEL_BYTES: usize = 4 << 20;
@@ -184,6 +188,11 @@ impl Record {
         self.place = Place::Nowhere;
     }
 
+    /// A picture is taken next, at this date of the machine.
+    pub fn pictured(&mut self, now: u64) {
+        self.decisions.pictured(now);
+    }
+
     /// See `Decisions::ask`.
     pub fn ask(&mut self, question: Question) -> Result<Ask, Divergence> {
         self.decisions.ask(question)
@@ -232,6 +241,7 @@ impl Surroundings {
                         with shared memory, or of single processes");
         }
         self.record.on = true;
+        self.record.decisions.make_room(DATES_ROOM);
         self.record.journal = Journal::of(self.peers.rank());
         rustbtl_recording.store(1, Ordering::Relaxed);
         rustbtl_epoch.fetch_add(1, Ordering::AcqRel);
@@ -369,6 +379,18 @@ impl Process {
             }
         }
         self.attend();
+    }
+
+    /// The program calls time(). Nothing else is done than to note that it has to be shipped: it
+    /// may do so in a signal handler.
+    pub fn read_date(&mut self, now: u64) -> u64 {
+        let decisions = &mut self.host.record.decisions;
+        let date = decisions.date(now);
+        if decisions.untaken() > 0 {
+            // Not one operation: whoever else writes it is in here, too.
+            ATTENTION.store(ATTENTION.load(Ordering::Relaxed) | RUN, Ordering::Relaxed);
+        }
+        date
     }
 
     /// What to do with a question. Ends the job if it is another one than before.

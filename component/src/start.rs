@@ -29,8 +29,8 @@ pub struct Started {
     segment: Option<Segment>,
     /// Have the kernel use huge pages before a picture is taken.
     huge_pages: bool,
-    /// What MPI_Wtime gives is an outcome that is recorded.
-    record_clock: bool,
+    /// What clocks give that is recorded.
+    recorded: checkpoint::Recorded,
     /// How transports are opened.
     pub opening: Opening,
     /// Processes of this node.
@@ -126,6 +126,8 @@ struct Sets {
     members: Option<Vec<PeerId>>,
     fingerprint: u64,
     text: String,
+    /// Each set is all processes of a node.
+    are_nodes: bool,
 }
 
 fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &Place) -> Sets {
@@ -154,7 +156,8 @@ fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &Place) -> 
         }
         _ => None,
     };
-    Sets { set: placed.set, members, fingerprint, text: policy.to_string() }
+    let (text, are_nodes) = (policy.to_string(), policy == SetPolicy::Node);
+    Sets { set: placed.set, members, fingerprint, text, are_nodes }
 }
 
 /// The log, with a place to spill to that was tried.
@@ -241,6 +244,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let mut host = Surroundings::new(glue, job.threads != 0, peers, log);
     host.set = card.set;
     host.policy = chosen.fingerprint;
+    host.sets_are_nodes = chosen.are_nodes;
     host.policy_text = chosen.text;
     host.node = place.node;
     host.tcp = tcp;
@@ -263,9 +267,10 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     process::install(process);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
     let members = chosen.members;
-    let (huge_pages, record_clock) = (config.huge_pages != 0, config.record_clock != 0);
+    let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
+    let recorded = checkpoint::Recorded { clock, dates: clock && job.serialized == 0 };
     let card = card.encode();
-    Started { card, segment, huge_pages, record_clock, opening, local, members, report }
+    Started { card, segment, huge_pages, recorded, opening, local, members, report }
 }
 
 impl Started {
@@ -274,7 +279,7 @@ impl Started {
     pub fn connect(&mut self) {
         let members = self.attach();
         let card = self.card.clone();
-        let how = (self.huge_pages, self.record_clock);
+        let how = (self.huge_pages, self.recorded);
         if let Err(error) = checkpoint::start(&self.opening, members, how, card) {
             process::shared().glue.fatal("guardian", &[&error]);
         }

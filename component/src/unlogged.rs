@@ -3,12 +3,13 @@
 //! A long message that leaves the set has its record, and the room in it, before anything of it is
 //! sent; its bytes are copied into the record while the process waits, for room in the network or
 //! for anything else. What is sent comes from the program's buffer: the network does not wait for
-//! the copy. Only when all of it is in the log is the send complete, so the buffer stays as it is
-//! until then.
+//! the copy. Only when the engine has done with it and all of it is in the log is the send
+//! complete, so the buffer stays as it is until then.
 //!
 //! Invariants:
 //! * U1 Bytes below `copied` are in the record; nothing reads the others from there.
-//! * U2 An operation is told of its end once, and not before all of it is in the record.
+//! * U2 An operation is told of its end once, and not before all of it is in the record and the
+//!   engine has done with it.
 
 use crate::memory::LogMemory;
 use crate::operation::Op;
@@ -26,14 +27,22 @@ struct Message {
     record: LogRecord,
     op: Op,
     copied: u64,
-    /// The call that sends has returned: the operation has to be told.
-    returned: bool,
+    /// The engine has done with it: the operation has to be told.
+    sent: bool,
+}
+
+impl Message {
+    fn is_copied(&self) -> bool {
+        self.copied == self.op.bytes()
+    }
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Unlogged {
     messages: VecDeque<Message>,
+    /// How many of them are not in the log.
+    uncopied: usize,
 }
 
 impl Unlogged {
@@ -43,9 +52,16 @@ impl Unlogged {
         self.messages.is_empty()
     }
 
+    /// Is there anything to be copied?
+    #[inline]
+    pub fn has_uncopied(&self) -> bool {
+        self.uncopied > 0
+    }
+
     /// This record has no contents yet; they are those of `op`.
     pub fn add(&mut self, record: LogRecord, op: Op) {
-        self.messages.push_back(Message { record, op, copied: 0, returned: false });
+        self.uncopied += 1;
+        self.messages.push_back(Message { record, op, copied: 0, sent: false });
     }
 
     /// The newest one is looked for first: most are found at once.
@@ -62,7 +78,8 @@ impl Unlogged {
 
     fn copy(&mut self, log: &mut PayloadLog<LogMemory>, at: usize, end: u64) -> Option<Op> {
         let message = &mut self.messages[at];
-        let Range { start, end } = message.copied..end.min(message.op.bytes());
+        let whole = message.op.bytes();
+        let Range { start, end } = message.copied..end.min(whole);
         if start < end
             && let Some(into) = log.payload_mut(message.record)
         {
@@ -72,23 +89,18 @@ impl Unlogged {
             past_caches(&mut into[start as usize..end as usize], bytes);
         }
         message.copied = message.copied.max(end);
-        let over = message.returned && message.copied == message.op.bytes();
+        self.uncopied -= usize::from(start < whole && end == whole);
+        let over = message.sent && message.is_copied();
         over.then(|| self.messages.remove(at).map(|message| message.op)).flatten()
     }
 
-    /// Copy a little of the oldest message. Gives the operation if that was all of it.
+    /// Copy a little of the oldest message that is not copied. Gives the operation if it is over.
     pub fn step(&mut self, log: &mut PayloadLog<LogMemory>) -> Option<Op> {
-        let end = self.messages.front()?.copied + STEP_BYTES;
-        self.copy(log, 0, end)
+        let at = self.messages.iter().position(|message| !message.is_copied())?;
+        self.copy(log, at, self.messages[at].copied + STEP_BYTES)
     }
 
-    /// All of a record, now.
-    pub fn copy_all(&mut self, log: &mut PayloadLog<LogMemory>, record: LogRecord) -> Option<Op> {
-        let at = self.find(record)?;
-        self.copy(log, at, u64::MAX)
-    }
-
-    /// The call that sends `op` is about to return. True: all is in the log.
+    /// The engine has done with `op`. True: all is in the log, so it is over.
     pub fn settle(&mut self, log: &mut PayloadLog<LogMemory>, op: Op, bytes_now: u64) -> bool {
         let Some(at) = self.messages.iter().rposition(|message| message.op == op) else {
             return true;
@@ -96,11 +108,11 @@ impl Unlogged {
         if op.bytes() <= bytes_now {
             self.copy(log, at, u64::MAX);
         }
-        if self.messages[at].copied == op.bytes() {
+        if self.messages[at].is_copied() {
             self.messages.remove(at);
             return true;
         }
-        self.messages[at].returned = true;
+        self.messages[at].sent = true;
         false
     }
 }
@@ -159,5 +171,17 @@ mod tests {
         assert_eq!(log.payload(record), data);
         unlogged.add(record, op);
         assert!(unlogged.settle(&mut log, op, u64::MAX) && unlogged.is_empty());
+
+        // All of the first is in the log, and the engine has not done with it: on to the second.
+        let second = log.append(&entry, |_| ()).unwrap();
+        unlogged.add(record, op);
+        unlogged.add(second, op);
+        for _ in 0..10 {
+            assert_eq!(unlogged.step(&mut log), None, "U2: the engine has not done with them");
+        }
+        assert!(!unlogged.has_uncopied() && !unlogged.is_empty());
+        assert_eq!(log.payload(second), data);
+        assert!(unlogged.settle(&mut log, op, 0) && unlogged.settle(&mut log, op, 0));
+        assert!(unlogged.is_empty());
     }
 }

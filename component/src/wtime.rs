@@ -16,11 +16,12 @@
 //! 1. What the first thread reads never goes back, whatever machine it is restored on.
 //! 2. In replay it reads what it has read, in the same places among its other questions.
 
+use crate::door::is_first;
 use crate::glue::Glue;
-use crate::in_place::{self, WTIME};
+use crate::in_place::WTIME;
 use crate::process::{Process, is_installed, shared};
 use crate::record::rustbtl_recording;
-use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI64, Ordering};
 use rustbtl_coordination::determinants::{Ask, Outcome, Question};
 use std::time::{Duration, SystemTime};
 
@@ -33,8 +34,6 @@ const BURST_NS: i64 = 1_000_000_000;
 /// So many are recorded without being shipped, at most.
 const UNSHIPPED_MAX: usize = 4096;
 
-/// The thread that has called MPI_Init.
-static THREAD: AtomicUsize = AtomicUsize::new(0);
 /// Nanoseconds between this machine's clock and the program's.
 static OFFSET_NS: AtomicI64 = AtomicI64::new(0);
 
@@ -64,11 +63,6 @@ impl ProgramClock {
     }
 }
 
-fn thread() -> usize {
-    // SAFETY: no arguments.
-    unsafe { libc::pthread_self() as usize }
-}
-
 /// The program's clock, from the machine's.
 fn machine_ns() -> i64 {
     let stock = WTIME.stock();
@@ -89,9 +83,7 @@ fn seconds(ns: i64) -> f64 {
 
 /// Are times that this thread reads recorded, or forced?
 fn is_heard() -> bool {
-    rustbtl_recording.load(Ordering::Acquire) != 0
-        && thread() == THREAD.load(Ordering::Relaxed)
-        && is_installed()
+    rustbtl_recording.load(Ordering::Acquire) != 0 && is_first() && is_installed()
 }
 
 /// What the program calls for MPI_Wtime.
@@ -110,10 +102,8 @@ extern "C" fn wtime() -> f64 {
     seconds(ns)
 }
 
-/// From now on the program's calls of MPI_Wtime come here. The calling thread is the one that is
-/// heard.
+/// From the next `in_place::look_again` on the program's calls of MPI_Wtime come here.
 pub fn install(glue: &Glue) {
-    THREAD.store(thread(), Ordering::Relaxed);
     let stock = (glue.wtime as *const ()).expose_provenance();
     WTIME.put(stock, wtime as *const () as usize);
 }
@@ -138,7 +128,6 @@ impl Process {
 
     /// A picture is taken next.
     pub fn picture_clock(&mut self) {
-        in_place::look_again();
         self.host.wtime.pictured = Some((machine_ns(), SystemTime::now()));
     }
 

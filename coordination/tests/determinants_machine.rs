@@ -56,6 +56,11 @@ fn determinant() -> impl Strategy<Value = Determinant> {
         }),
         (question(), outcome)
             .prop_map(|(question, outcome)| Determinant::Found { question, outcome }),
+        any::<[u64; 3]>().prop_map(|[call, calls, seconds]| Determinant::Date(Date {
+            call,
+            calls,
+            seconds
+        })),
     ]
 }
 
@@ -89,6 +94,18 @@ proptest! {
     }
 
     #[test]
+    fn dates_of_any_past_do_not_go_back(
+        kept in prop::collection::vec(any::<[u64; 3]>(), 0..10),
+        small in prop::collection::vec([0u64..60, 0u64..9, 0u64..200], 0..30),
+    ) {
+        let mut dates = Dates::default();
+        let all = small.into_iter().chain(kept);
+        dates.restored(all.map(|[call, calls, seconds]| Date { call, calls, seconds }));
+        let given: Vec<u64> = (0..100).map(|now| dates.give(now).0).collect();
+        prop_assert!(given.is_sorted(), "{:?}", given);
+    }
+
+    #[test]
     fn bytes_from_nowhere_give_errors_and_no_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -116,14 +133,16 @@ fn the_format_is_fixed() {
         &Determinant::Found { question, outcome: Outcome::Cancelled(Some(receive)) },
         &mut bytes,
     );
-    let golden: [u8; 35] = [
+    encode(&Determinant::Date(Date { call: 3, calls: 4, seconds: 200 }), &mut bytes);
+    let golden = [
         1, 0xAC, 2, 2, 5, 7, 0xC8, 1, // a match
         2, 3, 4, 0x82, 1, 2, 1, 0, 0, 0, 0, 0, 0, // a run
         4, 3, 4, 1, 3, // testany gave 3
         6, 9, 1, 0xAC, 2, 2, 5, // a cancel in time
-        0, 0,
+        9, 3, 4, 0xC8, 1, // a date
     ];
-    assert_eq!(bytes, golden[..33]);
+    assert_eq!(bytes, golden);
+    assert_eq!(decode(&mut &[9u8, 3, 4, 0xC8][..]), Err(CodecError::Short));
     assert_eq!(decode(&mut &[99u8, 0][..]), Err(CodecError::Kind(99)));
     assert_eq!(decode(&mut &[4u8, 3, 4, 200, 1][..]), Err(CodecError::Short));
 }
@@ -196,6 +215,53 @@ fn d3_a_divergence_names_both_sides_and_changes_nothing() {
     assert!(again.ask(test_of(3)).is_err());
     assert_eq!(again.ask(test_of(2)), Ok(Ask::Nothing));
     assert!(again.ask(Question::requests(Call::TestAny, 1)).is_err());
+}
+
+/// A program that looks at the date in a run of failed tests, and after it.
+fn dated(decisions: &mut Decisions, now: [u64; 3]) -> Vec<u64> {
+    let mut given = Vec::new();
+    for now in &now[..2] {
+        if decisions.ask(test_of(1)) == Ok(Ask::Look) {
+            decisions.nothing(test_of(1));
+        }
+        given.push(decisions.date(*now));
+    }
+    decisions.before_action().unwrap();
+    given.push(decisions.date(now[2]));
+    given
+}
+
+#[test]
+fn d4_dates_have_numbers_and_no_place_among_questions() {
+    let mut decisions = Decisions::default();
+    assert_eq!(dated(&mut decisions, [70, 71, 72]), [70, 71, 72]);
+    let past = recorded(&mut decisions);
+    let numbers: Vec<u64> = past.iter().map(|numbered| numbered.number).collect();
+    assert_eq!(numbers, [0, 1, 2, 3]);
+    assert!(matches!(past[2].determinant, Determinant::Nothing { count: 2, .. }), "{past:?}");
+    let mut again = Decisions::default();
+    again.restored(&past).unwrap();
+    assert!(again.has_past());
+    assert_eq!(dated(&mut again, [90; 3]), [70, 71, 72]);
+    assert!(!again.has_past());
+    assert_eq!((again.date(90), recorded(&mut again)[0].number), (90, 4));
+    // A date that is lost is a gap like any other.
+    assert_eq!(Decisions::default().restored(&past[1..]), Err(0));
+}
+
+#[test]
+fn d4_a_program_that_asks_for_the_date_no_more_has_no_past_left() {
+    let mut decisions = Decisions::default();
+    assert!((70..80).all(|now| decisions.date(now) == now));
+    let past = recorded(&mut decisions);
+    let mut again = Decisions::default();
+    again.restored(&past).unwrap();
+    assert!(!again.has_past() && again.clock() == 10);
+    assert_eq!(again.ask(test_of(1)), Ok(Ask::Look));
+    again.found(test_of(1), Outcome::Done).unwrap();
+    // Nor does one diverge that asks for it more often.
+    let given: Vec<u64> = (0..11).map(|_| again.date(95)).collect();
+    assert_eq!(given, (70..80).chain([95]).collect::<Vec<u64>>());
 }
 
 #[test]

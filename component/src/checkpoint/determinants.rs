@@ -184,7 +184,9 @@ impl Checkpoint {
         if !process.host.record.is_on() && std::env::var_os(RECORD).is_some() {
             self.switch_on(process);
         }
+        crate::in_place::look_again();
         process.picture_clock();
+        process.picture_date();
         let clock = process.host.record.clock();
         self.say(&FromRank::Clock { line, clock });
     }

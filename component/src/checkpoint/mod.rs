@@ -162,12 +162,21 @@ struct Checkpoint {
     sharing: together::Sharing,
 }
 
+/// What else than MPI's outcomes is recorded, where anything is.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded {
+    /// MPI_Wtime.
+    pub clock: bool,
+    /// time().
+    pub dates: bool,
+}
+
 /// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
 /// have the kernel use them before a picture is taken; `card`: the own one.
 pub fn start(
     opening: &Opening,
     members: Vec<PeerId>,
-    (huge_pages, record_clock): (bool, bool),
+    (huge_pages, recorded): (bool, Recorded),
     card: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
@@ -190,9 +199,14 @@ pub fn start(
     let mut process = shared.enter();
     process.host.place_counts(&members);
     crate::in_place::install(&shared.glue);
-    if record_clock {
+    crate::door::note_first();
+    if recorded.clock {
         crate::wtime::install(&shared.glue);
     }
+    if recorded.dates {
+        crate::date::install();
+    }
+    crate::in_place::look_again();
     let own = PeerId(process.host.peers.rank());
     crate::record::direct::begin(own, process.host.incarnation);
     let mut silence = Silence::new(me, &members);

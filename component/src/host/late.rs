@@ -17,7 +17,8 @@ impl Surroundings {
         self.copy_later = allowed && !self.checks_content;
     }
 
-    /// The operation is sent. False: it is not all in the log, so it is told later of its end.
+    /// The engine has done with the operation. False: it is not all in the log, so it is told later
+    /// of its end.
     #[inline]
     pub fn settle(&mut self, op: Op) -> bool {
         self.unlogged.is_empty() || self.unlogged.settle(&mut self.log, op, COPIED_AT_ONCE_BYTES)
@@ -26,7 +27,7 @@ impl Surroundings {
     /// There is nothing else to do: go on with the copies in the log. True: something was done.
     #[inline]
     pub fn copy_some(&mut self) -> bool {
-        !self.unlogged.is_empty() && self.copy_step()
+        self.unlogged.has_uncopied() && self.copy_step()
     }
 
     #[cold]
@@ -82,6 +83,12 @@ impl Surroundings {
     pub fn push(&mut self) {
         self.call();
         self.push_now();
+    }
+
+    /// Has TCP something for which there was no room, and which nobody waits for?
+    #[inline]
+    pub fn lacks_room(&self) -> bool {
+        self.tcp_holds && self.gathered.is_empty()
     }
 
     /// Another call of MPI has begun.

@@ -1,9 +1,8 @@
 //! Who may touch the process: its lock, and the rights that stand for it.
 
 use super::Process;
-use crate::bias::Bias;
+use crate::door::Door;
 use crate::glue::Glue;
-use crate::lock::Lock;
 use crate::operation::Op;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -15,14 +14,12 @@ pub struct Shared {
     pub threads: bool,
     /// What C does for us.
     pub glue: Glue,
-    lock: Lock,
-    bias: Bias,
+    door: Door,
     process: UnsafeCell<Process>,
 }
 
-// SAFETY: `process` is only reached through `Entered` and `Taken`: under the lock with threads;
-// without, MPI forbids calls from two threads at a time, and `bias` keeps the checkpoint thread
-// out.
+// SAFETY: `process` is only reached through `Entered` and `Taken`: the door lets one in. (Without
+// MPI_THREAD_MULTIPLE MPI forbids calls from two threads at a time; it keeps our own threads out.)
 unsafe impl Sync for Shared {}
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
@@ -31,9 +28,9 @@ static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 pub fn install(process: Process) {
     let threads = process.host.threads;
     let glue = process.host.glue;
-    let (lock, bias) = (Lock::new(), Bias::new());
+    let door = Door::new(threads);
     let process = UnsafeCell::new(process);
-    let shared = Box::new(Shared { threads, glue, lock, bias, process });
+    let shared = Box::new(Shared { threads, glue, door, process });
     SHARED.store(Box::into_raw(shared), Ordering::Release);
 }
 
@@ -58,23 +55,20 @@ impl Shared {
     /// Wait for the right to touch the process.
     #[inline]
     pub fn enter(&'static self) -> Entered {
-        if self.threads {
-            self.lock.lock();
-        } else {
-            self.bias.enter();
-        }
+        self.door.enter();
         Entered(self)
     }
 
     /// The same, if nobody else has it.
     #[inline]
     pub fn try_enter(&'static self) -> Option<Entered> {
-        if !self.threads {
-            self.bias.enter();
-        } else if !self.lock.try_lock() {
-            return None;
-        }
-        Some(Entered(self))
+        self.door.try_enter().then(|| Entered(self))
+    }
+
+    /// Wait for the right, on the first thread and maybe in a signal handler; None: the thread has
+    /// it already. Then nothing is told to C ([`Shared::deliver`]), which may be anywhere.
+    pub fn enter_unless_inside(&'static self) -> Option<Entered> {
+        self.door.enter_unless_inside().then(|| Entered(self))
     }
 
     /// Tell C of complete operations, without the right to touch the process.
@@ -120,27 +114,23 @@ impl DerefMut for Entered {
 impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
-        if self.0.threads {
-            self.0.lock.unlock();
-        } else {
-            self.0.bias.leave();
-        }
+        self.0.door.leave();
     }
 }
 
-/// The right of the checkpoint thread to touch the process, whatever the program's threads do
+/// The right of one of our own threads to touch the process, whatever the program's threads do
 /// meanwhile: those that come into MPI wait.
 pub struct Taken(&'static Shared);
 
 impl Shared {
+    /// Can [`Self::take`] be called? It cannot fail after this.
+    pub fn prepare(&self) -> std::io::Result<()> {
+        self.door.prepare()
+    }
+
     /// Wait until no thread of the program touches the process, and keep them out.
     pub fn take(&'static self) -> std::io::Result<Taken> {
-        if self.threads {
-            self.lock.lock();
-        } else {
-            self.bias.prepare()?;
-            self.bias.take();
-        }
+        self.door.take()?;
         let mut taken = Taken(self);
         taken.host.tells_at_once = false;
         Ok(taken)
@@ -165,10 +155,6 @@ impl DerefMut for Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         self.host.tells_at_once = !self.0.threads;
-        if self.0.threads {
-            self.0.lock.unlock();
-        } else {
-            self.0.bias.give_back();
-        }
+        self.0.door.give_back();
     }
 }

@@ -1,8 +1,9 @@
 //! Determinants as bytes: a kind, then integers of 7 bits a byte (LEB128), signed ones zigzag.
 //!
-//! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9.
+//! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9,
+//! a date 9.
 
-use super::{Call, Determinant, Outcome, Question};
+use super::{Call, Date, Determinant, Outcome, Question};
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, MessageSeq, PeerId, ReceiveName};
 
@@ -14,6 +15,7 @@ const FOUND_MESSAGE: u8 = 5;
 const CANCELLED: u8 = 6;
 const CANCELLED_LATE: u8 = 7;
 const FOUND_TIME: u8 = 8;
+const DATE: u8 = 9;
 
 /// Bytes that are no determinant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,6 +120,10 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
             out.extend_from_slice(&hash.to_le_bytes());
         }
         Determinant::Found { question, outcome } => encode_found(question, outcome, out),
+        Determinant::Date(Date { call, calls, seconds }) => {
+            out.push(DATE);
+            [call, calls, seconds].into_iter().for_each(|number| put(out, *number));
+        }
     }
 }
 
@@ -168,6 +174,10 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             let (hash, rest) = from.split_first_chunk().ok_or(CodecError::Short)?;
             *from = rest;
             Determinant::Nothing { first, count, hash: u64::from_le_bytes(*hash) }
+        }
+        DATE => {
+            let (call, calls, seconds) = (take(from)?, take(from)?, take(from)?);
+            Determinant::Date(Date { call, calls, seconds })
         }
         _ => {
             let question = match kind {

@@ -10,8 +10,9 @@
 //! * D2 A run of questions that found nothing is recorded before anything that follows it.
 //! * D3 In replay every question is the recorded one, or a [`Divergence`] is reported and nothing
 //!   changes.
+//! * D4 Dates are no questions: none is left over that a question, or the end of replay, waits for.
 
-use super::{Call, Determinant, Outcome, Question, mix};
+use super::{Call, Dates, Determinant, Outcome, Question, mix};
 use core::fmt;
 use rustbtl_fragments::engine::Forced;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};
@@ -87,8 +88,9 @@ pub struct Decisions {
     run: Option<Run>,
     /// Recorded, not yet handed to the set.
     recorded: VecDeque<Numbered>,
-    /// Outcomes to be forced, oldest first; matches are not among them.
+    /// Outcomes to be forced, oldest first; matches and dates are not among them.
     past: VecDeque<Numbered>,
+    dates: Dates,
 }
 
 impl Decisions {
@@ -188,7 +190,9 @@ impl Decisions {
                 }
                 Ok(Ask::Await(outcome.clone()))
             }
-            Determinant::Matched { .. } => unreachable!("matches are the engine's"),
+            Determinant::Matched { .. } | Determinant::Date(_) => {
+                unreachable!("matches are the engine's, dates the program's without asking")
+            }
         }
     }
 
@@ -207,6 +211,27 @@ impl Decisions {
     pub fn give_up(&mut self) {
         self.past.clear();
         self.run = None;
+        self.dates.give_up();
+    }
+
+    /// The program calls time(), and the machine would say `now`: what it is given. No memory is
+    /// allocated while there is room (see [`Decisions::make_room`]).
+    pub fn date(&mut self, now: u64) -> u64 {
+        let (given, date) = self.dates.give(now);
+        if let Some(date) = date {
+            self.record(Determinant::Date(date));
+        }
+        given
+    }
+
+    /// A picture is taken next, at this date of the machine.
+    pub fn pictured(&mut self, now: u64) {
+        self.dates.pictured(now);
+    }
+
+    /// So many can wait to be taken without an allocation.
+    pub fn make_room(&mut self, untaken: usize) {
+        self.recorded.reserve(untaken);
     }
 
     /// A question found nothing (after [`Ask::Look`]).
@@ -248,7 +273,7 @@ impl Decisions {
         self.recorded.clear();
         let mut forced = Forced::default();
         let mut clock = self.clock;
-        let mut past = Vec::new();
+        let (mut past, mut dates) = (Vec::new(), Vec::new());
         for numbered in kept.iter().filter(|numbered| numbered.number >= self.clock) {
             if numbered.number != clock {
                 return Err(clock);
@@ -257,6 +282,10 @@ impl Decisions {
             match &numbered.determinant {
                 Determinant::Matched { receive, message } => {
                     forced.matches.push((*receive, *message));
+                    continue;
+                }
+                Determinant::Date(date) => {
+                    dates.push(*date);
                     continue;
                 }
                 Determinant::Found { question, outcome } => match outcome {
@@ -272,6 +301,7 @@ impl Decisions {
         }
         self.clock = clock;
         self.past.extend(past);
+        self.dates.restored(dates);
         self.drop_spent_run();
         Ok(forced)
     }
@@ -285,6 +315,7 @@ impl fmt::Display for Determinant {
                 write!(f, "{count} questions that found nothing, the first {first}")
             }
             Self::Found { question, outcome } => write!(f, "{question} gives {outcome:?}"),
+            Self::Date(date) => write!(f, "{date:?}"),
         }
     }
 }

@@ -7,17 +7,20 @@
 //! | file | machine |
 //! |---|---|
 //! | `decisions` | one process: records outcomes; after a restore says what they have to be |
+//! | `dates` | its dates: what time() gives, beside the order of its questions |
 //! | `shipper` | one set: numbers them, brings them to keepers, says what is stable |
 //! | `keeper` | an agent: keeps those of other sets, gives them back |
 //! | `codec`, `parcel` | determinants and batches as bytes |
 
 mod codec;
+mod dates;
 mod decisions;
 mod keeper;
 pub mod parcel;
 mod shipper;
 
 pub use codec::{CodecError, decode, encode};
+pub use dates::{Date, Dates};
 pub use decisions::{Ask, Decisions, Divergence, Numbered};
 pub use keeper::{Keeper, Refused, choose};
 pub use shipper::{Ack, Batch, KeeperId, Record, Shipper};
@@ -150,4 +153,6 @@ pub enum Determinant {
         /// The answer.
         outcome: Outcome,
     },
+    /// time() gave a date that is not known to be given from those before.
+    Date(Date),
 }

@@ -1,6 +1,6 @@
 //! The engine's invariants, asserted.
 
-use super::state::{Link, Progress};
+use super::state::{Link, Origin, Progress};
 use super::{Engine, Host};
 
 impl<H: Host> Engine<H> {
@@ -40,5 +40,8 @@ impl<H: Host> Engine<H> {
             .iter()
             .filter(|(_, _, receive)| receive.progress.is_under_way() && internal(receive.peer.0));
         assert_eq!(under_way.count(), self.under_way as usize, "E8");
+        let late = || self.sends.iter().filter(|(_, _, send)| send.token.is_none());
+        assert_eq!(late().count(), self.late, "E10");
+        assert!(late().all(|(_, _, send)| matches!(send.origin, Origin::Log(_))), "E10");
     }
 }

@@ -14,6 +14,7 @@
 //! * E8 `under_way` counts the matched receives from inside the set whose payload is not here.
 //! * E9 While a peer of the set is held, `queue` carries no new message; what is half taken stays
 //!   first. While a peer of another set is held, `queue` carries at most the half-taken frame.
+//! * E10 `late` counts the sends that are complete for the program; these are in the log.
 //!
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
 //! and queues (docs/adr/0001).
@@ -56,6 +57,9 @@ use std::collections::BTreeMap;
 pub enum Mode {
     /// Complete when the buffer may be reused.
     Standard,
+    /// The same, but for a message that leaves the set: as soon as it is in the log. Somebody must
+    /// go on looking for what receivers ask for.
+    Buffered,
     /// Complete when the message is matched, too.
     Synchronous,
 }
@@ -153,6 +157,8 @@ pub struct Engine<H: Host> {
     /// Inside the set, to other sets: are new frames held back for a line?
     holds: [bool; 2],
     under_way: u32,
+    /// Sends that are complete for the program and not for us.
+    late: usize,
     /// Contents of messages that leave the set are told.
     checks: bool,
     /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
@@ -189,6 +195,7 @@ where
             counters: self.counters,
             holds: self.holds,
             under_way: self.under_way,
+            late: self.late,
             checks: self.checks,
             library_posts: self.library_posts.clone(),
             replay: self.replay.clone(),
@@ -220,6 +227,7 @@ impl<H: Host> Engine<H> {
             counters: Counters::default(),
             holds: [false; 2],
             under_way: 0,
+            late: 0,
             checks: false,
             library_posts: BTreeMap::new(),
             replay: None,

@@ -214,8 +214,17 @@ impl<H: Host> Engine<H> {
             }
             if let Some(token) = send.token {
                 host.complete(token, Status::default());
+            } else {
+                self.late -= 1;
             }
         }
+    }
+
+    /// Sends that are complete for the program, and whose payload nobody has asked for yet or is
+    /// on its way. While there are any, somebody must look for what their receivers say.
+    #[inline]
+    pub fn late(&self) -> usize {
+        self.late
     }
 }
 

@@ -192,19 +192,20 @@ impl<H: Host> Engine<H> {
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
             if send.peer == id && matches!(send.origin, Origin::Log(_)) {
+                let send_id = SendId::new(index, generation);
                 send.granted = false;
                 send.inline = 0;
                 if core::mem::take(&mut send.exposed) {
-                    host.withdraw(id, SendId::new(index, generation));
+                    host.withdraw(id, send_id);
                 }
-                if send.token.is_none() {
-                    over.push((index, generation));
+                if send.token.is_none() || !send.synchronous {
+                    over.push(send_id);
                 }
             }
         }
-        for (index, generation) in over {
-            // Complete for the program; the log has it if the peer asks again.
-            self.sends.remove(index, generation);
+        for send in over {
+            // The log has it if the peer asks again: the program has not to wait for that.
+            self.finish_send(host, send);
         }
         let outgoing = self.peer(id).outgoing;
         for (_, _, receive) in self.receives.iter_mut() {
@@ -379,6 +380,7 @@ impl<H: Host> Engine<H> {
         send: Option<SendId>,
         flags: u8,
     ) {
+        // Those that are complete for the program went with the channel.
         let old = send.and_then(|id| self.sends.remove(id.index(), id.generation()));
         let message = Outbound {
             peer: entry.to,
@@ -421,6 +423,7 @@ impl<H: Host> Engine<H> {
         mut message: Outbound<H::SendBuffer, H::Token>,
     ) -> Sent {
         self.counters.suppressed_messages += 1;
+        message.token = message.token.filter(|_| message.synchronous);
         let name = name_of(message.context, message.tag, message.sequence);
         let Self { peers, by_peer, channels, .. } = self;
         let mut open = false;

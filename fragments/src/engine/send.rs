@@ -24,8 +24,9 @@ pub(super) struct Outbound<B, T> {
 }
 
 impl<H: Host> Engine<H> {
-    /// Send `bytes` packed bytes of `buffer`. A standard-mode message that leaves the set is
-    /// complete as soon as it is in the log (DESIGN §5).
+    /// Send `bytes` packed bytes of `buffer`. A short standard-mode message that leaves the set is
+    /// complete as soon as it is in the log; one that is announced first when its payload has
+    /// gone, or at once when there is no channel (docs/adr/0015).
     ///
     /// `Host::complete` may be called for the token before this returns `Sent::Pending`.
     ///
@@ -44,8 +45,7 @@ impl<H: Host> Engine<H> {
         bytes: u64,
         token: H::Token,
     ) -> Result<Sent, SendError> {
-        let standard = mode == Mode::Standard;
-        if standard && self.send_now(host, comm, to, tag, &mut buffer, bytes) {
+        if mode != Mode::Synchronous && self.send_now(host, comm, to, tag, &mut buffer, bytes) {
             return Ok(Sent::Complete);
         }
         self.send_long_way(host, comm, to, tag, mode, buffer, bytes, token)
@@ -155,9 +155,6 @@ impl<H: Host> Engine<H> {
             };
             let record = host.log_append(&entry, &mut buffer).map_err(SendError::Log)?;
             message.origin = Origin::Log(record);
-            if !synchronous {
-                message.token = None;
-            }
             self.counters.sent_outgoing_messages += 1;
             self.counters.sent_outgoing_bytes += bytes;
         } else {
@@ -174,6 +171,11 @@ impl<H: Host> Engine<H> {
             return Ok(self.send_to_self(host, message));
         }
         let (eager_max, link) = (peer.info.eager_bytes_max, peer.link);
+        let short = bytes <= u64::from(eager_max);
+        if outgoing && !synchronous && (short || link != Link::Open || mode == Mode::Buffered) {
+            // It is in the log.
+            message.token = None;
+        }
         if outgoing && link != Link::Open {
             return Ok(self.send_while_down(message));
         }
@@ -273,6 +275,7 @@ impl<H: Host> Engine<H> {
         message: Outbound<H::SendBuffer, H::Token>,
         inline: u64,
     ) -> SendId {
+        self.late += usize::from(message.token.is_none());
         let (index, generation) = self.sends.insert(Send {
             peer: message.peer,
             context: message.context,
@@ -283,6 +286,7 @@ impl<H: Host> Engine<H> {
             inline,
             origin: message.origin,
             token: message.token,
+            synchronous: message.synchronous,
             exposed: false,
             granted: false,
         });

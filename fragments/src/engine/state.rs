@@ -159,6 +159,8 @@ pub struct Send<B, T> {
     pub origin: Origin<B>,
     /// None: complete for the program already.
     pub token: Option<T>,
+    /// Not complete before it is matched.
+    pub synchronous: bool,
     pub exposed: bool,
     pub granted: bool,
 }

@@ -281,6 +281,9 @@ impl World {
             if self.shared.options.planted == Some(Planted::RunMiscounted) {
                 mine.iter_mut().for_each(miscount);
             }
+            if self.shared.options.planted == Some(Planted::DatesForOneCall) {
+                mine.iter_mut().for_each(shorten);
+            }
             let process = &mut self.processes[rank];
             let clock = process.host.memory.decisions.clock();
             let forced = match process.host.memory.decisions.restored(&mine) {
@@ -350,6 +353,13 @@ impl World {
             self.coordinate(lines::Input::CaughtUp { set: SetId(set) });
         });
         true
+    }
+}
+
+fn shorten(numbered: &mut Numbered) {
+    use rustbtl_coordination::determinants::Determinant;
+    if let Determinant::Date(date) = &mut numbered.determinant {
+        date.calls = 1;
     }
 }
 

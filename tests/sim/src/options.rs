@@ -59,6 +59,8 @@ pub enum Planted {
     RecordedAfterSend,
     /// Replay is told of one failed poll less than there were.
     RunMiscounted,
+    /// Replay is told for which call a date was recorded, and not for how many more.
+    DatesForOneCall,
     /// The program does not repeat itself, and replay goes on all the same.
     DivergenceIgnored,
     /// The program does not repeat itself (no bug of ours: it is to be reported).

@@ -22,6 +22,8 @@ pub struct Shared {
     pub book: Book,
     /// (communicator, process): has come to `Op::Agree`.
     pub agreed: BTreeSet<(usize, usize)>,
+    /// Steps of the run: what clocks go by.
+    pub now: u64,
 }
 
 /// A request that is not complete.
@@ -58,6 +60,8 @@ pub struct Program {
     pub(crate) pending: Vec<Pending>,
     /// All that it has observed.
     pub(crate) digest: u64,
+    /// The last date that it has read.
+    pub(crate) date: u64,
     pub(crate) comms: BTreeMap<usize, CommId>,
     sent: BTreeMap<Stream, u64>,
     /// Matching as MPI says it.
@@ -187,7 +191,7 @@ impl Process {
             Op::Wait { request } => {
                 let done = !self.program.open.contains_key(&request);
                 if done {
-                    self.observe(request);
+                    self.observe(shared, request);
                 }
                 done
             }
@@ -242,6 +246,8 @@ impl Process {
         let (mut bytes, mut digest) = (bytes, 0);
         let info = &shared.script.comms[comm];
         if shared.options.determinants && tag >= 0 {
+            self.look_at_date(shared);
+            self.host.drain();
             digest = self.program.digest;
             bytes += digest % 3;
         }
@@ -260,7 +266,11 @@ impl Process {
             self.arrive(shared, message);
         }
         let early = shared.options.planted == Some(Planted::SynchronousEarly);
-        let mode = if synchronous && !early { Mode::Synchronous } else { Mode::Standard };
+        let mode = match synchronous && !early {
+            true => Mode::Synchronous,
+            false if message.sequence.is_multiple_of(2) => Mode::Buffered,
+            false => Mode::Standard,
+        };
         let comm = self.program.comms[&comm];
         let (to, buffer) = (CommRank(to), Buffer(request));
         match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {

@@ -19,6 +19,9 @@ pub struct Pending {
     pub wild: bool,
 }
 
+/// Steps of the run that one date lasts.
+const STEPS_OF_A_DATE: u64 = 50;
+
 fn fold(digest: &mut u64, word: u64) {
     *digest = (*digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31);
 }
@@ -68,17 +71,36 @@ impl Process {
     }
 
     /// The program sees that a request is complete.
-    pub(crate) fn observe(&mut self, request: Request) {
+    pub(crate) fn observe(&mut self, shared: &Shared, request: Request) {
         let before = self.program.pending.len();
         self.program.pending.retain(|pending| pending.request != request);
         if before == self.program.pending.len() {
             return;
         }
         fold(&mut self.program.digest, u64::from(request));
+        if shared.options.determinants {
+            // It goes out with what the program does next.
+            self.look_at_date(shared);
+        }
         if let Some(outcome) = self.program.results.get(&request) {
             let sum = outcome.sum();
             fold(&mut self.program.digest, sum);
         }
+    }
+
+    /// The date of its machine.
+    pub(crate) fn clock(&self, shared: &Shared) -> u64 {
+        let ahead = [0, 3, 1][(self.me + usize::from(self.host.incarnation())) % 3];
+        10 + ahead + shared.now / STEPS_OF_A_DATE
+    }
+
+    /// time(): what the program does next depends on it. The clocks of nodes differ, and those who
+    /// come back do so where it is earlier.
+    pub(crate) fn look_at_date(&mut self, shared: &Shared) {
+        let date = self.host.memory.decisions.date(self.clock(shared));
+        assert!(date >= self.program.date, "T1: {} after {}", date, self.program.date);
+        self.program.date = date;
+        fold(&mut self.program.digest, date);
     }
 
     fn is_complete(&self, request: Request) -> bool {
@@ -140,7 +162,7 @@ impl Process {
             _ => asked,
         };
         self.found(shared, question, outcome);
-        seen.into_iter().for_each(|request| self.observe(request));
+        seen.into_iter().for_each(|request| self.observe(shared, request));
         false
     }
 

@@ -77,7 +77,7 @@ impl World {
             })
             .collect();
         let (book, agreed) = (Book::default(), BTreeSet::new());
-        let shared = Shared { options: options.clone(), script, book, agreed };
+        let shared = Shared { options: options.clone(), script, book, agreed, now: 0 };
         let (faults, lines) = (Faults::new(options), LineWorld::new(options));
         let determinants = Determinants::new(options);
         let mut world =
@@ -101,6 +101,7 @@ impl World {
         let mut steps = 0;
         while !self.is_over() {
             steps += 1;
+            self.shared.now = steps;
             if steps > STEPS_MAX {
                 let at: Vec<String> = self.processes.iter().map(Process::position).collect();
                 let net = self.net.borrow();

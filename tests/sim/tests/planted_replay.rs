@@ -12,6 +12,7 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::DeterminantsTrimmedEarly, Tier::Replay, 2000),
         (Planted::RecordedAfterSend, Tier::Replay, 2000),
         (Planted::RunMiscounted, Tier::Replay, 2000),
+        (Planted::DatesForOneCall, Tier::Replay, 2000),
         (Planted::DivergenceIgnored, Tier::Replay, 2000),
         (Planted::StaleIncarnationAccepted, Tier::Replay, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 2000),

@@ -30,6 +30,9 @@ pub fn all_newer_than_sources(files: &[PathBuf]) -> bool {
 
 /// Time of the last change of the file, or of any file below the folder.
 fn newest_in(place: &Path) -> Option<SystemTime> {
+    if place.extension().is_some_and(|ending| ending == "md") {
+        return None;
+    }
     let own = fs::metadata(place).and_then(|m| m.modified()).ok();
     let Ok(entries) = fs::read_dir(place) else { return own };
     entries.flatten().filter_map(|e| newest_in(&e.path())).chain(own).max()
@@ -45,5 +48,6 @@ mod tests {
         let this = fs::metadata(source.join("src/build/fresh.rs")).unwrap().modified().unwrap();
         assert!(newest_in(&source).unwrap() >= this);
         assert_eq!(newest_in(Path::new("/no/such/place")), None);
+        assert_eq!(newest_in(&paths::root().join("README.md")), None, "nobody compiles it");
     }
 }

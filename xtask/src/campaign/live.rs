@@ -120,7 +120,10 @@ impl Run {
             return outcome.must(![0, 124].contains(&outcome.code), "it should have failed");
         }
         // What is killed behind MPI_Finalize ends like that, as with stock Open MPI.
-        let behind = self.back == 0 && events.contains("\"event\":\"finish\"");
+        let finish = events.find("\"event\":\"finish\"");
+        let deaths = ["\"event\":\"fallen\"", "\"event\":\"node_lost\""];
+        let last_death = deaths.iter().filter_map(|death| events.rfind(death)).max();
+        let behind = finish.is_some() && finish > last_death;
         if events.contains("all ranks were past MPI_Finalize") || behind && outcome.code == 137 {
             self.note = ", died behind MPI_Finalize";
             return outcome.must(outcome.code != 124, "it should have ended");

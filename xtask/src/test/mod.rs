@@ -3,6 +3,7 @@
 mod bad_moments;
 mod cluster;
 mod coordinator;
+mod dates;
 mod errors;
 mod guardians;
 mod header;
@@ -93,6 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
             line_faults::run(&mut summary, options.line_faults);
             guardians::run(&mut summary);
             node_loss::run(&mut summary);
+            dates::run(&mut summary);
             local_storage::run(&mut summary);
             coordinator::run(&mut summary);
             spares::run(&mut summary);

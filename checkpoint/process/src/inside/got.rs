@@ -1,5 +1,6 @@
 //! Where the objects of this process keep the addresses of functions that they call in others:
-//! their global offset tables. Who changes them is `old_ids.rs`, and the component for MPI_Wtime.
+//! their global offset tables. Who changes them is `old_ids.rs`, and the component for MPI_Wtime
+//! and the like.
 //!
 //! Source: System V ABI, x86-64 supplement (dynamic linking); dl_iterate_phdr(3).
 
@@ -12,6 +13,7 @@ const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
+const SHN_UNDEF: u16 = 0;
 const R_64: u32 = 1;
 const R_GLOB_DAT: u32 = 6;
 const R_JUMP_SLOT: u32 = 7;
@@ -68,15 +70,46 @@ fn note_of(note: Note) -> LibcNote {
     note
 }
 
+/// Which objects are meant.
+#[derive(Clone, Copy, Default)]
+pub struct Objects<'a> {
+    /// None with one of these addresses in it.
+    pub not_in: &'a [usize],
+    /// None whose file has a name that begins so.
+    pub not_named: &'a [&'a [u8]],
+    /// If there are any: only those whose file has a name that begins so...
+    pub named: &'a [&'a [u8]],
+    /// ...or that take something from another object whose name begins so.
+    pub importing: &'a [&'a [u8]],
+}
+
+impl<'a> Objects<'a> {
+    /// All but those that have one of these addresses.
+    pub const fn but(not_in: &'a [usize]) -> Self {
+        Self { not_in, not_named: &[], named: &[], importing: &[] }
+    }
+
+    /// By the name of their file. None: by what they import.
+    fn are_named(&self, path: &[u8]) -> Option<bool> {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        let begins = |with: &[&[u8]]| with.iter().any(|with| name.starts_with(with));
+        match () {
+            () if begins(self.not_named) => Some(false),
+            () if self.named.is_empty() && self.importing.is_empty() => Some(true),
+            () if begins(self.named) => Some(true),
+            () => None,
+        }
+    }
+}
+
 struct Search<'a> {
     names: &'a [&'a CStr],
-    /// Objects with one of these addresses in them are left alone.
-    not_in: &'a [usize],
+    objects: &'a Objects<'a>,
     found: &'a mut dyn FnMut(Place),
 }
 
-/// Finds all places of these functions, but for those in objects that have one of `not_in`.
-pub fn places(names: &[&CStr], not_in: &[usize], found: &mut dyn FnMut(Place)) {
+/// Finds all places of these functions in such objects.
+pub fn places(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMut(Place)) {
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
         // SAFETY: the C library gives a valid structure.
         let info = unsafe { &*info };
@@ -85,7 +118,7 @@ pub fn places(names: &[&CStr], not_in: &[usize], found: &mut dyn FnMut(Place)) {
         object(info, search);
         0
     }
-    let mut search = Search { names, not_in, found };
+    let mut search = Search { names, objects, found };
     // SAFETY: the function fits the data, which lives.
     unsafe { libc::dl_iterate_phdr(Some(note_of(look)), (&raw mut search).cast()) };
 }
@@ -115,7 +148,7 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
     let has = |address: &usize| of(libc::PT_LOAD).any(|range| range.contains(address));
     let Some(dynamic) = of(libc::PT_DYNAMIC).next() else { return };
     // The kernel's own object has no relocations, and its table no addresses.
-    if search.not_in.iter().any(has) || !has(&dynamic.start) {
+    if search.objects.not_in.iter().any(has) || !has(&dynamic.start) {
         return;
     }
     let count = dynamic.len() / size_of::<Dynamic>();
@@ -135,7 +168,18 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
     if !has(&symbols) || !has(&names) {
         return;
     }
+    let path = if info.dlpi_name.is_null() {
+        c""
+    } else {
+        // SAFETY: a name that the dynamic linker keeps.
+        unsafe { CStr::from_ptr(info.dlpi_name) }
+    };
+    let mut meant = search.objects.are_named(path.to_bytes());
+    let mut here = Vec::new();
     for (start, bytes) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
+        if meant == Some(false) {
+            return;
+        }
         let count = value(bytes) / size_of::<Relocation>();
         let start = address(start);
         // SAFETY: the object's table of relocations, which the dynamic linker has worked through.
@@ -151,12 +195,20 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
             let name = names + symbol[0].st_name as usize;
             // SAFETY: names of symbols end with 0.
             let name = unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(name)) };
+            let imported = symbol[0].st_shndx == SHN_UNDEF;
+            let begins = |with: &&[u8]| name.to_bytes().starts_with(with);
+            if meant.is_none() && imported && search.objects.importing.iter().any(begins) {
+                meant = Some(true);
+            }
             if let Some(index) = search.names.iter().position(|wanted| *wanted == name) {
                 let address = base + relocation.offset as usize;
                 let sealed = of(libc::PT_GNU_RELRO).any(|range| range.contains(&address));
-                (search.found)(Place { address, name: index, sealed });
+                here.push(Place { address, name: index, sealed });
             }
         }
+    }
+    if meant == Some(true) {
+        here.into_iter().for_each(&mut *search.found);
     }
 }
 
@@ -186,14 +238,14 @@ pub unsafe fn put(place: &Place, function: usize) {
     }
 }
 
-/// Has all objects of this process call `function` in place of the functions with these names, but
-/// for objects that have one of the addresses `not_in`. How many places were changed.
+/// Has such objects of this process call `function` in place of the functions with these names. How
+/// many places were changed.
 ///
 /// # Safety
 /// As for [`put`], for each of the names.
-pub unsafe fn redirect(names: &[&CStr], not_in: &[usize], function: usize) -> usize {
+pub unsafe fn redirect(names: &[&CStr], objects: &Objects<'_>, function: usize) -> usize {
     let mut found = Vec::new();
-    places(names, not_in, &mut |place| found.push(place));
+    places(names, objects, &mut |place| found.push(place));
     for place in &found {
         // SAFETY: the caller's promise.
         unsafe { put(place, function) };
@@ -210,7 +262,8 @@ mod tests {
         let mut all = Vec::new();
         // The test itself calls it, by way of the standard library.
         let own = the_place_of_a_function_holds_its_address as *const () as usize;
-        places(&[c"no_such_function", c"pthread_self"], &[], &mut |place| all.push(place));
+        let everywhere = Objects::default();
+        places(&[c"no_such_function", c"pthread_self"], &everywhere, &mut |place| all.push(place));
         // SAFETY: looks up a name.
         let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_self".as_ptr()) }.addr();
         let bound = |place: &&Place| {
@@ -221,9 +274,31 @@ mod tests {
         assert!(all.iter().all(|place| place.name == 1));
         assert!(all.iter().filter(bound).count() >= 1, "{all:?}");
         let mut others = 0;
-        places(&[c"pthread_self"], &[own], &mut |_| others += 1);
+        places(&[c"pthread_self"], &Objects::but(&[own]), &mut |_| others += 1);
         assert!(others < all.len(), "this object is left out");
         assert_eq!(loaded(), loaded());
+    }
+
+    #[test]
+    fn objects_are_chosen_by_what_they_import_and_by_the_names_of_their_files() {
+        let count = |objects: &Objects<'_>| {
+            let mut count = 0;
+            places(&[c"pthread_self"], objects, &mut |_| count += 1);
+            count
+        };
+        let all = Objects::default();
+        // The test itself, whose file the dynamic linker gives no name.
+        let own = count(&Objects { importing: &[b"no_such", b"pthread_se"], ..all });
+        assert!(own > 0 && own <= count(&all));
+        assert_eq!(count(&Objects { importing: &[b"no_such"], ..all }), 0);
+        assert_eq!(count(&Objects { importing: &[b"no_such"], named: &[b""], ..all }), count(&all));
+        let here: &[&[u8]] = &[b"pthread_self"];
+        assert_eq!(count(&Objects { importing: here, not_named: &[b""], ..all }), 0);
+        let objects = Objects { not_named: &[b"mca_"], named: &[b"libgf"], importing: here, ..all };
+        assert_eq!(objects.are_named(b"/usr/lib/openmpi/mca_x.so"), Some(false));
+        assert_eq!(objects.are_named(b"/usr/lib/libgfortran.so.5"), Some(true));
+        assert_eq!(objects.are_named(b"/usr/mca_/libgf/program"), None);
+        assert_eq!(Objects::but(&[1]).are_named(b""), Some(true));
     }
 
     #[test]
@@ -231,16 +306,17 @@ mod tests {
         extern "C" fn own_getppid() -> libc::pid_t {
             7
         }
+        let own = own_getppid as *const ();
         // SAFETY: no arguments.
         let parent = unsafe { libc::getppid() };
         // SAFETY: it takes and gives what getppid does.
-        let changed = unsafe { redirect(&[c"getppid"], &[], own_getppid as *const () as usize) };
+        let changed = unsafe { redirect(&[c"getppid"], &Objects::default(), own as usize) };
         // SAFETY: as above.
         assert!(changed > 0 && parent != 7 && unsafe { libc::getppid() } == 7);
         // SAFETY: looks up a name.
         let stock = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getppid".as_ptr()) }.addr();
         // SAFETY: what was there before.
-        unsafe { redirect(&[c"getppid"], &[], stock) };
+        unsafe { redirect(&[c"getppid"], &Objects::default(), stock) };
         // SAFETY: as above.
         assert_eq!(unsafe { libc::getppid() }, parent);
     }

@@ -16,7 +16,7 @@
 //!    what it did.
 //! 2. Entries are changed while all other threads wait, and ids are known before.
 
-use super::got::{self, Place};
+use super::got::{self, Objects, Place};
 use super::park::{Notes, SLOTS_MAX};
 use super::sheet::Table;
 use crate::raw::{self, Errno};
@@ -118,7 +118,7 @@ impl OldIds {
             *address = original.load(Ordering::Acquire);
         }
         self.places.clear();
-        got::places(&FUNCTIONS, &not_in, &mut |place| self.places.push(place));
+        got::places(&FUNCTIONS, &Objects::but(&not_in), &mut |place| self.places.push(place));
         self.places.finish()?;
         self.loaded = loaded;
         Ok(())

@@ -401,6 +401,9 @@ impl World {
             self.machine(rank, Input::NotFrozen { line });
             return;
         }
+        let process = &mut self.processes[rank];
+        let date = process.clock(&self.shared);
+        process.host.memory.decisions.pictured(date);
         let image = self.picture(rank);
         self.lines.report.held_frames += image.engine.held_frames() as u64;
         self.lines.report.open_sends += image.engine.open().2 as u64;

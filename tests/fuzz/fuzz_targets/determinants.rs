@@ -1,0 +1,26 @@
+//! Determinants and batches of them that decode are the same when they are encoded and decoded
+//! again; a process that is told to repeat anything at all reads dates that do not go back.
+#![no_main]
+
+use rustbtl_coordination::determinants::{Batch, Dates, Determinant, decode, encode, parcel};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let mut rest = data;
+    while let Ok(determinant) = decode(&mut rest) {
+        let mut bytes = Vec::new();
+        encode(&determinant, &mut bytes);
+        assert_eq!(decode(&mut bytes.as_slice()), Ok(determinant));
+    }
+    if let Ok(batch) = Batch::decode(data) {
+        assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
+    }
+    let all = parcel::read(data).unwrap_or_default();
+    let kept = all.into_iter().filter_map(|(_, determinant)| match determinant {
+        Determinant::Date(date) => Some(date),
+        _ => None,
+    });
+    let mut dates = Dates::default();
+    dates.restored(kept);
+    let given: Vec<u64> = (0..100).map(|now| dates.give(now).0).collect();
+    assert!(given.is_sorted());
+});
