@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use crate::error::{Failure, Result};
 
-/// Lines of a reason that are shown.
-const REASON_LINES: usize = 25;
+/// Lines of a reason that are shown, from its beginning and from its end.
+const FIRST_LINES: usize = 25;
+const LAST_LINES: usize = 25;
 
 /// What has passed and failed so far.
 pub struct Summary {
@@ -79,14 +80,14 @@ impl Summary {
     }
 }
 
-/// The last lines, set in.
+/// The first and the last lines, set in: what failed is said first, what came of it last.
 fn shorten(reason: &str) -> String {
     let lines: Vec<&str> = reason.lines().collect();
-    let from = lines.len().saturating_sub(REASON_LINES);
-    let mut text = if from > 0 { "          …\n".to_string() } else { String::new() };
-    for line in &lines[from..] {
-        text += &format!("          {line}\n");
-    }
+    let (first, rest) = lines.split_at(lines.len().min(FIRST_LINES));
+    let (left_out, last) = rest.split_at(rest.len().saturating_sub(LAST_LINES));
+    let gap = (!left_out.is_empty()).then(|| format!("… {} lines …", left_out.len()));
+    let shown = first.iter().copied().chain(gap.as_deref()).chain(last.iter().copied());
+    let text: String = shown.map(|line| format!("          {line}\n")).collect();
     text.trim_end().to_string()
 }
 
@@ -106,9 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_a_long_reason_is_shown() {
+    fn the_middle_of_a_long_reason_is_left_out() {
         let long = (0..100).map(|n| format!("{n}\n")).collect::<String>();
         let shown = shorten(&long);
-        assert!(shown.contains('…') && shown.ends_with("99") && shown.lines().count() == 26);
+        assert!(shown.contains("\n          24\n          … 50 lines …\n          75\n"));
+        assert!(shown.starts_with("          0\n") && shown.ends_with("99"));
+        assert_eq!(shorten("a\nb"), "          a\n          b");
     }
 }
