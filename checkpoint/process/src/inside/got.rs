@@ -18,6 +18,8 @@ const R_64: u32 = 1;
 const R_GLOB_DAT: u32 = 6;
 const R_JUMP_SLOT: u32 = 7;
 
+const PAGE: usize = 4096;
+
 /// Elf64_Dyn.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -202,7 +204,10 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
             }
             if let Some(index) = search.names.iter().position(|wanted| *wanted == name) {
                 let address = base + relocation.offset as usize;
-                let sealed = of(libc::PT_GNU_RELRO).any(|range| range.contains(&address));
+                // Of whole pages only: the rest of the last one stays writable, and other entries
+                // are written to it when they are called first.
+                let sealed = of(libc::PT_GNU_RELRO)
+                    .any(|range| (range.start..range.end & !(PAGE - 1)).contains(&address));
                 here.push(Place { address, name: index, sealed });
             }
         }
@@ -217,7 +222,6 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
 /// # Safety
 /// It takes and gives what the function takes and gives whose name was looked for.
 pub unsafe fn put(place: &Place, function: usize) {
-    const PAGE: usize = 4096;
     let (start, bytes) = (place.address & !(PAGE - 1), PAGE);
     let protect = |protection: c_int| {
         let a = [start, bytes, protection as usize, 0];
