@@ -419,7 +419,7 @@ impl Host for Surroundings {
         if long && self.copy_later && op.convertor().is_none() && self.route(entry.to) == Route::Tcp
         {
             let record = self.log.append(entry, |_| ())?;
-            self.unlogged.add(record, op);
+            self.unlogged.add(&mut self.log, record, op);
             self.look_at_log();
             return Ok(record);
         }

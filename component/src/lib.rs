@@ -14,6 +14,7 @@ pub mod bias;
 pub mod burst;
 pub mod card;
 pub mod checkpoint;
+pub mod copier;
 pub mod date;
 pub mod door;
 pub mod exports;

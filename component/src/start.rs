@@ -217,7 +217,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let chosen = choose_set(&glue, &texts.sets, rank, job.size, &place);
     let report = report::directory(&glue, &texts.report);
     let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);
-    if job.processors > job.local_size {
+    let has_idle_processors = job.processors > job.local_size;
+    if has_idle_processors {
         log.memory_mut().prepare_ahead();
     }
 
@@ -253,6 +254,9 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         spin: config.spin,
         spin_oversubscribed: config.spin_oversubscribed,
     };
+    if has_idle_processors {
+        host.share_copies();
+    }
     host.checks_content = config.check_content != 0;
     let mut engine = Engine::new(me, host.set, Incarnation(0));
     if host.checks_content {

@@ -2,39 +2,36 @@
 //!
 //! A long message that leaves the set has its record, and the room in it, before anything of it is
 //! sent; its bytes are copied into the record while the process waits, for room in the network or
-//! for anything else. What is sent comes from the program's buffer: the network does not wait for
-//! the copy. Only when the engine has done with it and all of it is in the log is the send
-//! complete, so the buffer stays as it is until then.
+//! for anything else, and by a thread beside it where a processor is idle (`copier`). What is sent
+//! comes from the program's buffer: the network does not wait for the copy. Only when the engine
+//! has done with it and all of it is in the log is the send complete, so the buffer stays as it is
+//! until then.
 //!
 //! Invariants:
-//! * U1 Bytes below `copied` are in the record; nothing reads the others from there.
+//! * U1 Nothing is read from a record before all of it is copied.
 //! * U2 An operation is told of its end once, and not before all of it is in the record and the
 //!   engine has done with it.
+//! * U3 A record that is being copied stays in the log: before records are dropped the copies of
+//!   those that the engine has done with are made ([`Unlogged::finish`]); the engine's own cannot
+//!   be dropped.
 
+use crate::copier::{Copier, Copy};
 use crate::memory::LogMemory;
 use crate::operation::Op;
-use crate::os::copy::past_caches;
-use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_fragments::ids::LogRecord;
 use std::collections::VecDeque;
-
-/// Bytes that are copied in one go while a process waits.
-const STEP_BYTES: u64 = 128 << 10;
+use std::sync::Arc;
 
 #[derive(Debug)]
 struct Message {
     record: LogRecord,
     op: Op,
-    copied: u64,
+    copy: Arc<Copy>,
+    /// All of it is in the record, and it was counted as such.
+    copied: bool,
     /// The engine has done with it: the operation has to be told.
     sent: bool,
-}
-
-impl Message {
-    fn is_copied(&self) -> bool {
-        self.copied == self.op.bytes()
-    }
 }
 
 /// See the module's documentation.
@@ -43,9 +40,17 @@ pub struct Unlogged {
     messages: VecDeque<Message>,
     /// How many of them are not in the log.
     uncopied: usize,
+    /// There is a processor for a thread that copies.
+    may_share: bool,
+    copier: Option<Copier>,
 }
 
 impl Unlogged {
+    /// Let a thread take part in copies from now on; only where a processor is free for it.
+    pub fn share(&mut self) {
+        self.may_share = true;
+    }
+
     /// Nothing to do?
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -59,9 +64,29 @@ impl Unlogged {
     }
 
     /// This record has no contents yet; they are those of `op`.
-    pub fn add(&mut self, record: LogRecord, op: Op) {
+    pub fn add(&mut self, log: &mut PayloadLog<LogMemory>, record: LogRecord, op: Op) {
+        let Some(into) = log.payload_mut(record) else { return };
+        // SAFETY: the program's buffer, which stays unchanged until the send is complete.
+        let from = unsafe { op.slice(0, op.bytes()) };
+        // SAFETY: as above; the record has room for it and stays until then (U3), and nobody reads
+        // or writes its contents meanwhile (U1).
+        let copy = Arc::new(unsafe { Copy::new(from, into.as_mut_ptr()) });
+        // A single one is copied while the network is busy with it, and nearer to the caches.
+        if self.may_share && self.uncopied > 0 {
+            self.offer(&copy);
+        }
         self.uncopied += 1;
-        self.messages.push_back(Message { record, op, copied: 0, sent: false });
+        self.messages.push_back(Message { record, op, copy, copied: false, sent: false });
+    }
+
+    fn offer(&mut self, copy: &Arc<Copy>) {
+        if self.copier.is_none() {
+            self.copier = Copier::start();
+            self.may_share = self.copier.is_some();
+        }
+        if let Some(copier) = &self.copier {
+            copier.offer(copy);
+        }
     }
 
     /// The newest one is looked for first: most are found at once.
@@ -76,44 +101,46 @@ impl Unlogged {
         self.find(record).map(|at| self.messages[at].op)
     }
 
-    fn copy(&mut self, log: &mut PayloadLog<LogMemory>, at: usize, end: u64) -> Option<Op> {
+    /// Is all of a message in the record by now?
+    fn look(&mut self, at: usize) -> bool {
         let message = &mut self.messages[at];
-        let whole = message.op.bytes();
-        let Range { start, end } = message.copied..end.min(whole);
-        if start < end
-            && let Some(into) = log.payload_mut(message.record)
-        {
-            // SAFETY: inside the program's buffer, which stays unchanged until the send is
-            // complete.
-            let bytes = unsafe { message.op.slice(start, end - start) };
-            past_caches(&mut into[start as usize..end as usize], bytes);
+        if !message.copied && message.copy.is_done() {
+            message.copied = true;
+            self.uncopied -= 1;
         }
-        message.copied = message.copied.max(end);
-        self.uncopied -= usize::from(start < whole && end == whole);
-        let over = message.sent && message.is_copied();
-        over.then(|| self.messages.remove(at).map(|message| message.op)).flatten()
+        message.copied
     }
 
-    /// Copy a little of the oldest message that is not copied. Gives the operation if it is over.
-    pub fn step(&mut self, log: &mut PayloadLog<LogMemory>) -> Option<Op> {
-        let at = self.messages.iter().position(|message| !message.is_copied())?;
-        self.copy(log, at, self.messages[at].copied + STEP_BYTES)
+    /// Copy a little of the oldest message that nobody has begun to copy the rest of. Gives an
+    /// operation that is over.
+    pub fn step(&mut self) -> Option<Op> {
+        if let Some(message) = self.messages.iter().find(|message| !message.copy.is_begun()) {
+            message.copy.step();
+        }
+        let over = (0..self.messages.len()).find(|&at| self.look(at) && self.messages[at].sent)?;
+        self.messages.remove(over).map(|message| message.op)
     }
 
     /// The engine has done with `op`. True: all is in the log, so it is over.
-    pub fn settle(&mut self, log: &mut PayloadLog<LogMemory>, op: Op, bytes_now: u64) -> bool {
+    pub fn settle(&mut self, op: Op, bytes_now: u64) -> bool {
         let Some(at) = self.messages.iter().rposition(|message| message.op == op) else {
             return true;
         };
         if op.bytes() <= bytes_now {
-            self.copy(log, at, u64::MAX);
+            self.messages[at].copy.finish();
         }
-        if self.messages[at].is_copied() {
+        let over = self.look(at);
+        if over {
             self.messages.remove(at);
-            return true;
+        } else {
+            self.messages[at].sent = true;
         }
-        self.messages[at].sent = true;
-        false
+        over
+    }
+
+    /// Records may be dropped next: copy what the engine has done with (U3).
+    pub fn finish(&mut self) {
+        self.messages.iter().filter(|message| message.sent).for_each(|sent| sent.copy.finish());
     }
 }
 
@@ -126,10 +153,8 @@ mod tests {
     use rustbtl_fragments::ids::*;
     use rustbtl_fragments::wire::StreamKey;
 
-    #[test]
-    fn a_send_is_over_when_all_of_it_is_in_the_log_and_told_once() {
-        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 3) as u8).collect();
-        let mut operation = Operation {
+    fn operation(data: &mut [u8]) -> Operation {
+        Operation {
             state: 0,
             start: data.as_mut_ptr(),
             bytes: data.len() as u64,
@@ -140,11 +165,11 @@ mod tests {
             tag: 0,
             outcome: 0,
             kind: IN_REQUEST,
-        };
-        // SAFETY: it lives to the end of the test.
-        let op = unsafe { Op::new(&mut operation) }.unwrap();
-        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
-        let entry = LogEntry {
+        }
+    }
+
+    fn entry(op: Op) -> LogEntry {
+        LogEntry {
             to: PeerId(1),
             set: SetId(1),
             stream: StreamKey::of(ContextId(0), 0),
@@ -152,36 +177,78 @@ mod tests {
             source: CommRank(0),
             tag: 0,
             bytes: op.bytes(),
-        };
-        let record = log.append(&entry, |_| ()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_send_is_over_when_all_of_it_is_in_the_log_and_told_once() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 3) as u8).collect();
+        let mut operation = operation(&mut data);
+        // SAFETY: it lives to the end of the test.
+        let op = unsafe { Op::new(&mut operation) }.unwrap();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let record = log.append(&entry(op), |_| ()).unwrap();
         let mut unlogged = Unlogged::default();
-        unlogged.add(record, op);
-        assert_eq!(unlogged.step(&mut log), None);
+        unlogged.add(&mut log, record, op);
+        assert_eq!(unlogged.step(), None);
         assert_eq!(unlogged.source(record), Some(op), "U1: read from the program's buffer");
-        assert!(!unlogged.settle(&mut log, op, 1000), "it is too long to be copied at once");
+        assert!(!unlogged.settle(op, 1000), "it is too long to be copied at once");
         let mut over = None;
         for _ in 0..10 {
             assert_eq!(over, None, "U2: told once");
-            over = unlogged.step(&mut log);
+            over = unlogged.step();
             if unlogged.is_empty() {
                 break;
             }
         }
         assert_eq!(over, Some(op));
         assert_eq!(log.payload(record), data);
-        unlogged.add(record, op);
-        assert!(unlogged.settle(&mut log, op, u64::MAX) && unlogged.is_empty());
+        unlogged.add(&mut log, record, op);
+        assert!(unlogged.settle(op, u64::MAX) && unlogged.is_empty());
 
         // All of the first is in the log, and the engine has not done with it: on to the second.
-        let second = log.append(&entry, |_| ()).unwrap();
-        unlogged.add(record, op);
-        unlogged.add(second, op);
+        let second = log.append(&entry(op), |_| ()).unwrap();
+        unlogged.add(&mut log, record, op);
+        unlogged.add(&mut log, second, op);
         for _ in 0..10 {
-            assert_eq!(unlogged.step(&mut log), None, "U2: the engine has not done with them");
+            assert_eq!(unlogged.step(), None, "U2: the engine has not done with them");
         }
         assert!(!unlogged.has_uncopied() && !unlogged.is_empty());
         assert_eq!(log.payload(second), data);
-        assert!(unlogged.settle(&mut log, op, 0) && unlogged.settle(&mut log, op, 0));
+        assert!(unlogged.settle(op, 0) && unlogged.settle(op, 0));
         assert!(unlogged.is_empty());
+    }
+
+    #[test]
+    fn records_can_be_dropped_when_the_copies_of_what_was_sent_are_made() {
+        let mut data: Vec<u8> = (0..1_000_000u32).map(|i| (i / 5) as u8).collect();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let mut unlogged = Unlogged::default();
+        unlogged.share();
+        let mut operations: Vec<Operation> = (0..8).map(|_| operation(&mut data)).collect();
+        // SAFETY: they live to the end of the test.
+        let ops: Vec<Op> = operations.iter_mut().map(|o| unsafe { Op::new(o) }.unwrap()).collect();
+        for round in 0..20 {
+            for &op in &ops {
+                let record = log.append(&entry(op), |_| ()).unwrap();
+                unlogged.add(&mut log, record, op);
+            }
+            let mut over: Vec<Op> =
+                ops[..6].iter().filter(|&&op| unlogged.settle(op, 0)).copied().collect();
+            unlogged.finish();
+            assert!(unlogged.messages.iter().all(|of| !of.sent || of.copy.is_done()), "U3");
+            if round % 2 == 0 {
+                assert!(
+                    unlogged.messages.iter().all(|of| log.payload(of.record) == data || !of.sent)
+                );
+            }
+            over.extend(ops[6..].iter().filter(|&&op| unlogged.settle(op, u64::MAX)));
+            while !unlogged.is_empty() {
+                over.extend(unlogged.step());
+            }
+            assert!(!unlogged.has_uncopied());
+            assert!(ops.iter().all(|op| over.iter().filter(|other| *other == op).count() == 1));
+            log.trim(SetId(1), |_| true);
+        }
     }
 }

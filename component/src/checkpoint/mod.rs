@@ -466,7 +466,7 @@ impl Checkpoint {
             let Some((_, set, _)) = known else { return };
             // Records that a send still refers to are open at the receiver, hence not covered.
             debug_assert_ne!(set, host.set);
-            host.log.trim(set, |entry| entry.to == from && held.covers(entry));
+            host.trim_log(set, |entry| entry.to == from && held.covers(entry));
         });
     }
 

@@ -7,8 +7,8 @@ use crate::os::ticks;
 use crate::transports::tcp::Tcp;
 use crate::transports::{Payload as Outgoing, Transport};
 use core::ops::Range;
-use rustbtl_fragments::host::Transmit;
-use rustbtl_fragments::ids::{LogRecord, PeerId};
+use rustbtl_fragments::host::{LogEntry, Transmit};
+use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
 
 impl Surroundings {
     /// Call `send` for an operation in standard mode: its copy in the log may be made later.
@@ -21,7 +21,18 @@ impl Surroundings {
     /// of its end.
     #[inline]
     pub fn settle(&mut self, op: Op) -> bool {
-        self.unlogged.is_empty() || self.unlogged.settle(&mut self.log, op, COPIED_AT_ONCE_BYTES)
+        self.unlogged.is_empty() || self.unlogged.settle(op, COPIED_AT_ONCE_BYTES)
+    }
+
+    /// A thread may take part in copies from now on.
+    pub fn share_copies(&mut self) {
+        self.unlogged.share();
+    }
+
+    /// Drop what a process of this set has in its line.
+    pub fn trim_log(&mut self, set: SetId, is_held: impl FnMut(&LogEntry) -> bool) {
+        self.unlogged.finish();
+        self.log.trim(set, is_held);
     }
 
     /// There is nothing else to do: go on with the copies in the log. True: something was done.
@@ -32,7 +43,7 @@ impl Surroundings {
 
     #[cold]
     fn copy_step(&mut self) -> bool {
-        let over = self.unlogged.step(&mut self.log);
+        let over = self.unlogged.step();
         self.copied(over);
         true
     }

@@ -1,0 +1,248 @@
+//! Copies of long messages in the payload log, shared with a thread where a processor is idle.
+//!
+//! The sender's processor does all that TCP does for a message, and copies it into the log: that
+//! is twice the work of who keeps no log. The copy is independent of the rest, and made in steps
+//! that whoever has time claims: the process when it waits, the thread at once. A thread that never
+//! gets a processor only costs speed, unless it is stopped in a step, which ends soon.
+//!
+//! Invariants:
+//! * P1 A step is claimed once (`next`), and written before it is counted (`done`, `[done]`).
+//! * P2 Both ends of a copy stay where they are until it is done: `unlogged` keeps the operation,
+//!   hence the program's buffer, and has the log keep the record.
+
+use crate::os::copy::past_caches;
+use crate::os::process::leave_processor;
+use crate::os::signals;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes that are copied in one go.
+const STEP_BYTES: usize = 64 << 10;
+/// Copies below this are over before a thread has woken up.
+const SHARED_BYTES_MIN: usize = 128 << 10;
+/// How long the thread looks for another copy before it goes to sleep.
+const LINGER: Duration = Duration::from_micros(200);
+/// Copies that wait for the thread, at most.
+const WAITING_MAX: usize = 64;
+
+/// One copy.
+#[derive(Debug)]
+pub struct Copy {
+    from: *const u8,
+    to: *mut u8,
+    bytes: usize,
+    /// Bytes below are copied or being copied.
+    next: AtomicUsize,
+    /// So many are.
+    done: AtomicUsize,
+}
+
+// SAFETY: each byte is written by one thread (P1), and where it is stays (P2).
+unsafe impl Send for Copy {}
+// SAFETY: as above.
+unsafe impl Sync for Copy {}
+
+impl Copy {
+    /// Of `from` into the memory at `to`.
+    ///
+    /// # Safety
+    /// Until it is done both stay where they are, `from` unchanged; `to` is writable for as many
+    /// bytes, and nobody else uses these.
+    pub unsafe fn new(from: &[u8], to: *mut u8) -> Self {
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { from: from.as_ptr(), to, bytes: from.len(), next, done }
+    }
+
+    /// Is every byte copied or being copied?
+    #[inline]
+    pub fn is_begun(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.bytes
+    }
+
+    /// Is every byte copied?
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        // [done] the bytes.
+        self.done.load(Ordering::Acquire) == self.bytes
+    }
+
+    /// Copy a step that nobody has begun. False: there is none.
+    pub fn step(&self) -> bool {
+        if self.is_begun() {
+            return false;
+        }
+        let start = self.next.fetch_add(STEP_BYTES, Ordering::Relaxed);
+        if start >= self.bytes {
+            return false;
+        }
+        let bytes = STEP_BYTES.min(self.bytes - start);
+        let (to, from) = (self.to.wrapping_add(start), self.from.wrapping_add(start));
+        // SAFETY: the promises of `new`; the step is ours alone (P1).
+        let to = unsafe { core::slice::from_raw_parts_mut(to, bytes) };
+        // SAFETY: as above.
+        let from = unsafe { core::slice::from_raw_parts(from, bytes) };
+        past_caches(to, from);
+        // [done] the bytes.
+        self.done.fetch_add(bytes, Ordering::Release);
+        true
+    }
+
+    /// Copy all that is left, and wait for what the thread has begun.
+    pub fn finish(&self) {
+        while self.step() {}
+        while !self.is_done() {
+            crate::os::yield_now();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<VecDeque<Arc<Copy>>>,
+    /// How many wait, for who does not want the lock.
+    count: AtomicUsize,
+    asleep: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Queue {
+    fn take(&self) -> Option<Arc<Copy>> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let copy = waiting.pop_front();
+        self.count.store(waiting.len(), Ordering::SeqCst);
+        copy
+    }
+
+    /// Nothing waits, and it is not over.
+    fn has_nothing(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0 && !self.over.load(Ordering::SeqCst)
+    }
+}
+
+/// The thread.
+#[derive(Debug)]
+pub struct Copier {
+    queue: Arc<Queue>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Copier {
+    /// Start it. `None`: the system has none to give.
+    pub fn start() -> Option<Self> {
+        let queue = Arc::new(Queue::default());
+        let shared = Arc::clone(&queue);
+        // Threads inherit the mask: signals are the program's.
+        let mask = signals::block_all();
+        let builder = std::thread::Builder::new().name("rustbtl-copy".into());
+        let started = builder.stack_size(64 << 10).spawn(move || work(&shared));
+        signals::restore(&mask);
+        Some(Self { queue, worker: Some(started.ok()?) })
+    }
+
+    /// Have the thread take part in a copy, if that is worth it.
+    pub fn offer(&self, copy: &Arc<Copy>) {
+        // Who finds the lock taken does not wait for it.
+        if copy.bytes >= SHARED_BYTES_MIN
+            && let Ok(mut waiting) = self.queue.waiting.try_lock()
+            && waiting.len() < WAITING_MAX
+        {
+            waiting.push_back(Arc::clone(copy));
+            // [count] before `asleep` is looked at; the thread does it the other way round.
+            self.queue.count.store(waiting.len(), Ordering::SeqCst);
+            drop(waiting);
+            if self.queue.asleep.load(Ordering::SeqCst) {
+                self.wake();
+            }
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(worker) = &self.worker {
+            worker.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Copier {
+    fn drop(&mut self) {
+        self.queue.over.store(true, Ordering::SeqCst);
+        self.wake();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+fn work(queue: &Queue) {
+    leave_processor();
+    while !queue.over.load(Ordering::SeqCst) {
+        if let Some(copy) = queue.take() {
+            while copy.step() {}
+            continue;
+        }
+        let since = Instant::now();
+        while queue.has_nothing() && since.elapsed() < LINGER {
+            core::hint::spin_loop();
+        }
+        // [count]
+        queue.asleep.store(true, Ordering::SeqCst);
+        if queue.has_nothing() {
+            std::thread::park();
+        }
+        queue.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_shares_a_copy_finds_all_of_it_once() {
+        let copier = Copier::start().unwrap();
+        for round in 0..200usize {
+            let bytes = round * 9_973 + usize::from(round % 2 == 0) * SHARED_BYTES_MIN;
+            let from: Vec<u8> = (0..bytes).map(|at| (at / 7 + round) as u8).collect();
+            // The byte behind it is nobody's.
+            let mut to = vec![0xEE; bytes + 1];
+            // SAFETY: both live until it is done.
+            let copy = Arc::new(unsafe { Copy::new(&from, to.as_mut_ptr()) });
+            copier.offer(&copy);
+            if round % 3 == 0 {
+                while !copy.step() && !copy.is_begun() {}
+            }
+            copy.finish();
+            assert!(copy.is_done() && copy.is_begun() && !copy.step());
+            assert_eq!((&to[..bytes], to[bytes]), (&from[..], 0xEE));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_woken_for_a_copy() {
+        let copier = Copier::start().unwrap();
+        let from = vec![7u8; 1 << 20];
+        for _ in 0..3 {
+            let start = Instant::now();
+            while !copier.queue.asleep.load(Ordering::SeqCst) {
+                assert!(start.elapsed() < Duration::from_secs(60), "it does not go to sleep");
+                std::thread::yield_now();
+            }
+            let mut to = vec![0u8; from.len()];
+            // SAFETY: both live until it is done.
+            let copy = Arc::new(unsafe { Copy::new(&from, to.as_mut_ptr()) });
+            copier.offer(&copy);
+            let start = Instant::now();
+            while !copy.is_done() {
+                assert!(start.elapsed() < Duration::from_secs(60), "nobody copies");
+                std::thread::yield_now();
+            }
+            assert_eq!(to, from);
+        }
+    }
+}
