@@ -1,7 +1,7 @@
 //! Answers for a program that computes.
 //!
-//! A long message to another node is announced, and sent when its receiver asks for it. Since it is
-//! in the payload log, the program's send need not wait for that; but the program may compute for
+//! A long message to another node is announced, and sent when its receiver asks for it. When it is
+//! in the payload log and nobody has asked, the program's send need not wait for that; but the program may compute for
 //! long before it is in MPI again, and the receiver would wait all that time. The same is true of a
 //! short one for which there was no connection, or no room. So there is a thread that sleeps on the
 //! sockets while sends are *late* (complete for the program, not sent), and looks in the program's

@@ -162,13 +162,16 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
     }
     process.host.allow_copy_later(!synchronous);
     let bytes = op.bytes();
-    let mode = match synchronous {
-        true => Mode::Synchronous,
-        false if process.host.sets_are_nodes && answer::for_send(bytes) => Mode::Buffered,
-        false => Mode::Standard,
-    };
+    let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
     let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
-    let complete = sent == Ok(Sent::Complete) && process.host.settle(op);
+    let complete = match sent {
+        Ok(Sent::Complete) => process.host.settle(op),
+        Ok(Sent::Pending(id)) => {
+            op.set_id(id.0);
+            process.complete_early(op)
+        }
+        Err(_) => false,
+    };
     let to_another_node = process.host.tcp_holds && !op.on_stack();
     let gathered = complete && to_another_node && process.host.gather(op);
     if !gathered {
@@ -179,12 +182,8 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
     }
     answer::tell(&process);
     let code = match sent {
-        Ok(Sent::Complete) if complete && !gathered => DONE,
-        Ok(Sent::Complete) => PENDING,
-        Ok(Sent::Pending(id)) => {
-            op.set_id(id.0);
-            PENDING
-        }
+        Ok(_) if complete && !gathered => DONE,
+        Ok(_) => PENDING,
         Err(SendError::Log(full)) => {
             process.host.tell_log_full(full.bytes);
             LOG_FULL

@@ -18,7 +18,7 @@ use crate::transports::{Incoming, Transport};
 use channels::Lost;
 use core::ptr::NonNull;
 use rustbtl_fragments::engine::{Engine, FrameError};
-use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::ids::{PeerId, SendId};
 pub use shared::{Entered, Shared, Taken, install, is_installed, shared};
 pub use unposted::Unposted;
 
@@ -202,7 +202,11 @@ impl Process {
             self.timed(|engine, host| engine.flush(host));
         }
         if happened == 0 {
-            self.host.copy_some();
+            if let Some(op) = self.host.copy_some()
+                && self.complete_early(op)
+            {
+                self.host.end(op);
+            }
             if crate::record::is_held() {
                 // What a frame waits for is told by processes that need a processor for it.
                 crate::os::yield_now();
@@ -215,6 +219,17 @@ impl Process {
             self.slow();
         }
         happened
+    }
+
+    /// Need the program not wait for a long send any more? It is in the log, its receiver has not
+    /// asked for it, and somebody answers when that does. Where the receiver has asked, to push it
+    /// out now is quicker than to leave it to the thread (docs/adr/0015).
+    pub fn complete_early(&mut self, op: Op) -> bool {
+        self.host.sets_are_nodes
+            && answer::for_send(op.bytes())
+            && self.host.is_logged(op)
+            && self.engine.complete_early(SendId(op.id()))
+            && self.host.settle(op)
     }
 
     /// One call of Open MPI's progress: how many things happened.

@@ -34,6 +34,15 @@ struct Message {
     sent: bool,
 }
 
+/// An operation all of which is in the log now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    /// The engine has not done with it.
+    Before(Op),
+    /// The engine has: it is over.
+    Last(Op),
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Unlogged {
@@ -111,14 +120,27 @@ impl Unlogged {
         message.copied
     }
 
+    /// Is all of `op` in the log, as far as is known?
+    #[inline]
+    pub fn is_logged(&self, op: Op) -> bool {
+        self.messages.iter().rev().find(|message| message.op == op).is_none_or(|of| of.copied)
+    }
+
     /// Copy a little of the oldest message that nobody has begun to copy the rest of. Gives an
-    /// operation that is over.
-    pub fn step(&mut self) -> Option<Op> {
+    /// operation all of which is in the log now.
+    pub fn step(&mut self) -> Option<Copied> {
         if let Some(message) = self.messages.iter().find(|message| !message.copy.is_begun()) {
             message.copy.step();
         }
-        let over = (0..self.messages.len()).find(|&at| self.look(at) && self.messages[at].sent)?;
-        self.messages.remove(over).map(|message| message.op)
+        let is_new = |of: &Message| !of.copied && of.copy.is_done();
+        let at = self.messages.iter().position(is_new)?;
+        self.look(at);
+        let Message { op, sent, .. } = self.messages[at];
+        if !sent {
+            return Some(Copied::Before(op));
+        }
+        self.messages.remove(at);
+        Some(Copied::Last(op))
     }
 
     /// The engine has done with `op`. True: all is in the log, so it is over.
@@ -201,7 +223,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(over, Some(op));
+        assert_eq!(over, Some(Copied::Last(op)));
         assert_eq!(log.payload(record), data);
         unlogged.add(&mut log, record, op);
         assert!(unlogged.settle(op, u64::MAX) && unlogged.is_empty());
@@ -210,9 +232,10 @@ mod tests {
         let second = log.append(&entry(op), |_| ()).unwrap();
         unlogged.add(&mut log, record, op);
         unlogged.add(&mut log, second, op);
-        for _ in 0..10 {
-            assert_eq!(unlogged.step(), None, "U2: the engine has not done with them");
-        }
+        assert!(!unlogged.is_logged(op));
+        let seen: Vec<Copied> = (0..20).filter_map(|_| unlogged.step()).collect();
+        assert_eq!(seen, [Copied::Before(op); 2], "U2: the engine has not done with them");
+        assert!(unlogged.is_logged(op));
         assert!(!unlogged.has_uncopied() && !unlogged.is_empty());
         assert_eq!(log.payload(second), data);
         assert!(unlogged.settle(op, 0) && unlogged.settle(op, 0));
@@ -244,7 +267,7 @@ mod tests {
             }
             over.extend(ops[6..].iter().filter(|&&op| unlogged.settle(op, u64::MAX)));
             while !unlogged.is_empty() {
-                over.extend(unlogged.step());
+                over.extend(unlogged.step().map(|(Copied::Before(op) | Copied::Last(op))| op));
             }
             assert!(!unlogged.has_uncopied());
             assert!(ops.iter().all(|op| over.iter().filter(|other| *other == op).count() == 1));

@@ -1,12 +1,13 @@
-//! The short ways in: who may take them, and that they do what the long way does.
+//! The short ways: who may take them, and that they do what the long way does.
 
 #[path = "../benches/null/mod.rs"]
 #[allow(dead_code)]
 mod null;
 
 use null::{Null, Pair};
-use rustbtl_fragments::engine::{Engine, Mode, Received, Source, TagMatch};
-use rustbtl_fragments::ids::{CommRank, PeerId};
+use rustbtl_fragments::engine::{Engine, Mode, Received, Sent, Source, TagMatch};
+use rustbtl_fragments::ids::{CommRank, ContextId, Incarnation, PeerId, SetId};
+use rustbtl_fragments::wire::{Header, Kind};
 
 /// The short way of a message whose receive is not posted, and who must not take it.
 #[test]
@@ -91,4 +92,39 @@ fn the_oldest_of_receives_that_are_alike_takes_its_message_and_no_other_one() {
     assert_eq!(host.completed, 1);
     assert!(!engine.complete_exact(host, from, &frames[1]), "it came already");
     engine.check();
+}
+
+/// Sends that are complete before anybody has asked for them.
+#[test]
+fn who_need_not_wait_is_complete_early_and_not_told_again() {
+    let mut pair = Pair::new();
+    let (to, comm) = (CommRank(1), pair.comm);
+    let long = |engine: &mut Engine<Null>, host: &mut Null, mode| {
+        let sent = engine.send(host, comm, to, 3, mode, 10_000, 10_000, 0);
+        let Ok(Sent::Pending(id)) = sent else { panic!("{sent:?}") };
+        id
+    };
+    let inside = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
+    assert!(!pair.engines[0].complete_early(inside), "it is in no log");
+    // The same process in a set of its own.
+    pair.engines[0] = Engine::new(PeerId(0), SetId(5), Incarnation(0));
+    pair.engines[0].add_comm(ContextId(0), CommRank(0), 2, 0);
+    let synchronous = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Synchronous);
+    assert!(!pair.engines[0].complete_early(synchronous), "its match is awaited");
+    let early = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
+    assert_eq!(pair.engines[0].late(), 0);
+    assert!(pair.engines[0].complete_early(early) && !pair.engines[0].complete_early(early));
+    assert_eq!(pair.engines[0].late(), 1);
+    pair.engines[0].check();
+    let waits = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
+    // All of them are asked for, in the order in which they were sent.
+    for (send, completed) in [(synchronous, 1), (early, 1), (waits, 2)] {
+        let grant = Header::control(Kind::Grant, Incarnation(0), Incarnation(0), send.0, 0);
+        let (engine, host) = (&mut pair.engines[0], &mut pair.hosts[0]);
+        assert!(engine.on_frame(host, PeerId(1), &grant.encode()).is_ok());
+        assert_eq!(host.completed, completed);
+        assert!(!engine.complete_early(send), "it has gone");
+        engine.check();
+    }
+    assert_eq!(pair.engines[0].late(), 0);
 }

@@ -6,6 +6,7 @@ use crate::operation::Op;
 use crate::os::ticks;
 use crate::transports::tcp::Tcp;
 use crate::transports::{Payload as Outgoing, Transport};
+use crate::unlogged::Copied;
 use core::ops::Range;
 use rustbtl_fragments::host::{LogEntry, Transmit};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
@@ -35,29 +36,32 @@ impl Surroundings {
         self.log.trim(set, is_held);
     }
 
-    /// There is nothing else to do: go on with the copies in the log. True: something was done.
+    /// There is nothing else to do: go on with the copies in the log. An operation all of which is
+    /// in the log now, and which the engine has not done with.
     #[inline]
-    pub fn copy_some(&mut self) -> bool {
-        self.unlogged.has_uncopied() && self.copy_step()
+    pub fn copy_some(&mut self) -> Option<Op> {
+        if self.unlogged.has_uncopied() { self.copy_step() } else { None }
     }
 
     #[cold]
-    fn copy_step(&mut self) -> bool {
-        let over = self.unlogged.step();
-        self.copied(over);
-        true
+    fn copy_step(&mut self) -> Option<Op> {
+        match self.unlogged.step()? {
+            Copied::Before(op) => Some(op),
+            Copied::Last(op) => {
+                self.end(op);
+                None
+            }
+        }
     }
 
-    /// All of an operation is in the log.
-    fn copied(&mut self, over: Option<Op>) {
-        if let Some(op) = over {
-            self.end(op);
-        }
+    /// Is all of an operation in the log?
+    pub fn is_logged(&self, op: Op) -> bool {
+        self.unlogged.is_logged(op)
     }
 
     /// Tell of the end of an operation.
     #[inline]
-    pub(super) fn end(&mut self, op: Op) {
+    pub fn end(&mut self, op: Op) {
         if op.on_stack() && !self.threads {
             op.set_complete();
             return;

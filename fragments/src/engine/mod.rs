@@ -57,9 +57,6 @@ use std::collections::BTreeMap;
 pub enum Mode {
     /// Complete when the buffer may be reused.
     Standard,
-    /// The same, but for a message that leaves the set: as soon as it is in the log. Somebody must
-    /// go on looking for what receivers ask for.
-    Buffered,
     /// Complete when the message is matched, too.
     Synchronous,
 }

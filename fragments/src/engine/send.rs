@@ -26,7 +26,8 @@ pub(super) struct Outbound<B, T> {
 impl<H: Host> Engine<H> {
     /// Send `bytes` packed bytes of `buffer`. A short standard-mode message that leaves the set is
     /// complete as soon as it is in the log; one that is announced first when its payload has
-    /// gone, or at once when there is no channel (docs/adr/0015).
+    /// gone, or at once when there is no channel, or when it is [completed early](Self::complete_early)
+    /// (docs/adr/0015).
     ///
     /// `Host::complete` may be called for the token before this returns `Sent::Pending`.
     ///
@@ -92,6 +93,19 @@ impl<H: Host> Engine<H> {
         self.counters.sent_internal_messages += 1;
         self.counters.sent_internal_bytes += bytes;
         self.counters.eager_messages += 1;
+        true
+    }
+
+    /// All of a pending send is in the log. If its receiver has not asked for it yet, it is complete
+    /// for the program now, whose token is not told of its end; somebody must go on looking for
+    /// what receivers ask for. False: nothing has changed, and the token is told (or was).
+    pub fn complete_early(&mut self, id: SendId) -> bool {
+        let Some(send) = self.sends.get_mut(id.index(), id.generation()) else { return false };
+        let is_logged = matches!(send.origin, Origin::Log(_));
+        if !is_logged || send.granted || send.synchronous || send.token.take().is_none() {
+            return false;
+        }
+        self.late += 1;
         true
     }
 
@@ -172,7 +186,7 @@ impl<H: Host> Engine<H> {
         }
         let (eager_max, link) = (peer.info.eager_bytes_max, peer.link);
         let short = bytes <= u64::from(eager_max);
-        if outgoing && !synchronous && (short || link != Link::Open || mode == Mode::Buffered) {
+        if outgoing && !synchronous && (short || link != Link::Open) {
             // It is in the log.
             message.token = None;
         }

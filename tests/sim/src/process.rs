@@ -268,14 +268,17 @@ impl Process {
         let early = shared.options.planted == Some(Planted::SynchronousEarly);
         let mode = match synchronous && !early {
             true => Mode::Synchronous,
-            false if message.sequence.is_multiple_of(2) => Mode::Buffered,
             false => Mode::Standard,
         };
         let comm = self.program.comms[&comm];
         let (to, buffer) = (CommRank(to), Buffer(request));
         match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {
             Ok(Sent::Complete) => self.send_is_complete(shared, request),
-            Ok(Sent::Pending(_)) => {}
+            Ok(Sent::Pending(id)) => {
+                if message.sequence.is_multiple_of(2) && self.engine.complete_early(id) {
+                    self.send_is_complete(shared, request);
+                }
+            }
             Err(error) => panic!("the log refused a message: {error:?}"),
         }
         self.settle(shared);
