@@ -1,14 +1,15 @@
 //! Answers for a program that computes.
 //!
 //! A long message to another node is announced, and sent when its receiver asks for it. When it is
-//! in the payload log and nobody has asked, the program's send need not wait for that; but the program may compute for
-//! long before it is in MPI again, and the receiver would wait all that time. The same is true of a
-//! short one for which there was no connection, or no room. So there is a thread that sleeps on the
-//! sockets while sends are *late* (complete for the program, not sent), and looks in the program's
-//! place when it does not look itself. Stock Open MPI has the sender wait.
+//! in the payload log and nobody has asked, the program's send need not wait for that; but the
+//! program may compute for long before it is in MPI again, and the receiver would wait all that
+//! time. The same is true of a short one for which there was no connection, or no room. So there is
+//! a thread that sleeps on the sockets while sends are *late* (complete for the program, not sent),
+//! and looks in the program's place when it does not look itself. Stock Open MPI has the sender
+//! wait.
 //!
-//! Where the system gives no such thread, a long send is complete when its payload has gone
-//! (`Mode::Standard`). Source: docs/adr/0015.
+//! Where the system gives no such thread, a long send is complete when its payload has gone.
+//! Source: docs/adr/0015.
 //!
 //! Invariants:
 //! * T1 While the thread sleeps for good, no send is late, or the one who makes it late wakes it.

@@ -26,8 +26,8 @@ pub(super) struct Outbound<B, T> {
 impl<H: Host> Engine<H> {
     /// Send `bytes` packed bytes of `buffer`. A short standard-mode message that leaves the set is
     /// complete as soon as it is in the log; one that is announced first when its payload has
-    /// gone, or at once when there is no channel, or when it is [completed early](Self::complete_early)
-    /// (docs/adr/0015).
+    /// gone, or at once when there is no channel, or when the driver says so
+    /// ([`Self::complete_early`], docs/adr/0015).
     ///
     /// `Host::complete` may be called for the token before this returns `Sent::Pending`.
     ///
@@ -96,9 +96,10 @@ impl<H: Host> Engine<H> {
         true
     }
 
-    /// All of a pending send is in the log. If its receiver has not asked for it yet, it is complete
-    /// for the program now, whose token is not told of its end; somebody must go on looking for
-    /// what receivers ask for. False: nothing has changed, and the token is told (or was).
+    /// All of a pending send is in the log. If its receiver has not asked for it yet, it is
+    /// complete for the program now, whose token is not told of its end; somebody must go on
+    /// looking for what receivers ask for. False: nothing has changed, and the token is told (or
+    /// was).
     pub fn complete_early(&mut self, id: SendId) -> bool {
         let Some(send) = self.sends.get_mut(id.index(), id.generation()) else { return false };
         let is_logged = matches!(send.origin, Origin::Log(_));
