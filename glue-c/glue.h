@@ -243,6 +243,8 @@ int32_t rustbtl_receive(rustbtl_operation_t *op, uint32_t comm, int32_t source, 
 int32_t rustbtl_receive_claimed(rustbtl_operation_t *op, uint64_t message);
 /* 1: it is gone and will not complete; 0: it will complete. */
 int32_t rustbtl_cancel(rustbtl_operation_t *op);
+/* The program has freed the request of a send that is not complete. It completes as others do. */
+void rustbtl_release(rustbtl_operation_t *op);
 /* Wait for an operation on the stack. RUSTBTL_PENDING (only with threads): wait elsewhere. */
 int32_t rustbtl_wait(rustbtl_operation_t *op);
 /* RUSTBTL_PROBE_*; `how`: a sum of RUSTBTL_PROBE_CLAIM and the like. */

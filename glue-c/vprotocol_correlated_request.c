@@ -357,6 +357,11 @@ static int request_free(ompi_request_t **handle)
 {
     mca_vprotocol_correlated_request_t *request = (mca_vprotocol_correlated_request_t *) *handle;
     *handle = MPI_REQUEST_NULL;
+    if (CORRELATED_SEND == request->kind && OMPI_REQUEST_ACTIVE == request->ompi.req_state
+        && !REQUEST_COMPLETE(&request->ompi)) {
+        /* Who hears from the receiver that it has everything may take the buffer away. */
+        rustbtl_release(&request->op);
+    }
     /* If it is still active, the engine's reference keeps it until it is complete. */
     mca_vprotocol_correlated_request_drop(request);
     return OMPI_SUCCESS;

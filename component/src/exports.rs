@@ -310,6 +310,20 @@ pub unsafe extern "C" fn rustbtl_cancel(operation: *mut Operation) -> i32 {
     i32::from(process.engine.cancel_receive(ReceiveId(op.id())))
 }
 
+/// The program has freed the request of a send that is not complete.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_release(operation: *mut Operation) {
+    // SAFETY: the caller's promise.
+    let Some(op) = (unsafe { Op::new(operation) }) else { return };
+    let shared = shared();
+    let mut process = shared.enter();
+    process.host.release(op);
+    shared.deliver(process);
+}
+
 /// Wait for an operation on the stack.
 ///
 /// # Safety

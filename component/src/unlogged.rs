@@ -14,6 +14,9 @@
 //! * U3 A record that is being copied stays in the log: before records are dropped the copies of
 //!   those that the engine has done with are made ([`Unlogged::finish`]); the engine's own cannot
 //!   be dropped.
+//! * U4 Nothing is read from the buffer of an operation that the program has let go
+//!   ([`Unlogged::release`]), but for what its receiver still lacks: who is told by the receiver
+//!   that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
 
 use crate::copier::{Copier, Copy};
 use crate::memory::LogMemory;
@@ -160,6 +163,17 @@ impl Unlogged {
         over
     }
 
+    /// The program lets an operation go and will not wait for its end: have all of it in the log
+    /// now (U4). True: the engine has done with it, so it is over.
+    pub fn release(&mut self, op: Op) -> bool {
+        let Some(at) = self.messages.iter().rposition(|message| message.op == op) else {
+            return false;
+        };
+        self.messages[at].copy.finish();
+        self.look(at);
+        self.messages.remove(at).is_some_and(|message| message.sent)
+    }
+
     /// Records may be dropped next: copy what the engine has done with (U3).
     pub fn finish(&mut self) {
         self.messages.iter().filter(|message| message.sent).for_each(|sent| sent.copy.finish());
@@ -240,6 +254,30 @@ mod tests {
         assert_eq!(log.payload(second), data);
         assert!(unlogged.settle(op, 0) && unlogged.settle(op, 0));
         assert!(unlogged.is_empty());
+    }
+
+    #[test]
+    fn what_the_program_lets_go_is_in_the_log_at_once() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
+        let (mut one, mut other) = (operation(&mut data), operation(&mut data));
+        // SAFETY: they live to the end of the test.
+        let (one, other) = unsafe { (Op::new(&mut one).unwrap(), Op::new(&mut other).unwrap()) };
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let mut unlogged = Unlogged::default();
+        let records = [one, other].map(|op| {
+            let record = log.append(&entry(op), |_| ()).unwrap();
+            unlogged.add(&mut log, record, op);
+            record
+        });
+        assert!(!unlogged.release(one), "the engine has not done with it");
+        assert_eq!(unlogged.source(records[0]), None, "U4: read from the log");
+        assert_eq!(log.payload(records[0]), data);
+        assert!(unlogged.is_logged(one) && unlogged.settle(one, 0));
+        assert!(!unlogged.settle(other, 0));
+        assert!(unlogged.release(other), "U2: the engine has, so it is told now");
+        assert_eq!(log.payload(records[1]), data);
+        assert!(unlogged.is_empty() && !unlogged.has_uncopied());
+        assert!(!unlogged.release(other), "U2: told once");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 /* MPI_Request_free on active sends and receives: the operation goes on and ends by itself; many of
  * them; the memory of the engine's requests comes back. MPI 3.1 section 3.7.3. */
 #include "check.h"
+#include <sys/mman.h>
 
 enum { N = 64 };
 
@@ -75,6 +76,35 @@ static void receives(int n, bool wildcard, int iteration)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* Who is told by the receiver that it has everything knows that a freed send is complete, and may
+ * take the buffer away (MPI 3.1 section 3.7.3, example 3.14): nothing may read it any more. */
+static void told_by_the_receiver(int n)
+{
+    int next = (me + 1) % np, previous = (me + np - 1) % np;
+    size_t bytes = (size_t)n * N;
+    unsigned char *in = buffer_new((size_t)n);
+    unsigned char *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                              0);
+    STEP("freed sends of %d bytes, gone when their receiver says so", n);
+    CHECK(out != MAP_FAILED, "no memory");
+    for (int k = 0; k < N; k++) {
+        MPI_Request r;
+        fill(out + (size_t)k * n, (size_t)n, key_of(me, k, n, 0));
+        MPI_Isend(out + (size_t)k * n, n, MPI_BYTE, next, k, MPI_COMM_WORLD, &r);
+        MPI_Request_free(&r);
+    }
+    for (int k = 0; k < N; k++) {
+        poison(in, (size_t)n);
+        MPI_Recv(in, n, MPI_BYTE, previous, k, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        VERIFY(in, n, key_of(previous, k, n, 0), "from a freed send");
+    }
+    MPI_Sendrecv(&me, 1, MPI_INT, previous, 998, &next, 1, MPI_INT, next, 998, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+    munmap(out, bytes);
+    MPI_Barrier(MPI_COMM_WORLD);
+    buffer_free(in);
+}
+
 static void memory_comes_back(void)
 {
     int next = (me + 1) % np, previous = (me + np - 1) % np, x = 3, y;
@@ -110,6 +140,8 @@ int main(int argc, char **argv)
             receives(LARGE_BYTES / 4, k & 1, k);
         }
     }
+    for (int k = 0; k < 4; k++)
+        told_by_the_receiver(k % 2 ? LARGE_BYTES : LARGE_BYTES / 4);
     memory_comes_back();
     return check_end();
 }

@@ -25,6 +25,14 @@ impl Surroundings {
         self.unlogged.is_empty() || self.unlogged.settle(op, COPIED_AT_ONCE_BYTES)
     }
 
+    /// The program does not wait for the end of an operation: nothing of it may be left to be
+    /// copied when it knows otherwise that it is over.
+    pub fn release(&mut self, op: Op) {
+        if self.unlogged.release(op) {
+            self.end(op);
+        }
+    }
+
     /// A thread may take part in copies from now on.
     pub fn share_copies(&mut self) {
         self.unlogged.share();
