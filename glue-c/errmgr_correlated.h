@@ -13,6 +13,7 @@
 #include "opal/mca/base/mca_base_var.h"
 typedef struct orte_job_t orte_job_t;
 typedef struct orte_proc_t orte_proc_t;
+typedef struct orte_process_name_t orte_process_name_t;
 #define CORRELATED_PROTECTS_BY_DEFAULT 0 /* nobody asks */
 #else
 #include "orte_correlated.h"
@@ -88,6 +89,8 @@ void mca_errmgr_correlated_loss_close(void);
 /* Daemons are connected: have their silence noticed, if there is an answer to it; in any case. */
 void mca_errmgr_correlated_loss_watch(void);
 void mca_errmgr_correlated_notice_silence(void);
+/* Was it declared lost? */
+bool mca_errmgr_correlated_is_lost(const orte_process_name_t *daemon);
 /* Does the user want that, and is there a place for lines? */
 bool mca_errmgr_correlated_may_recover(void);
 /* Do the nodes keep images themselves, since there is no directory that all share? */
@@ -104,6 +107,14 @@ bool mca_errmgr_correlated_loss_is_open(void);
 void mca_errmgr_correlated_loss_tell_again(void);
 /* The coordinator did not take what it was told: it has ended. True: there is another one now. */
 bool mca_errmgr_correlated_coordinator_revive(void);
+
+#if defined(CORRELATED_COUNTS_OUTPUT)
+/* What has come of the output of a job's ranks is counted from now on. The coordinator is told of
+ * one whose node is lost: "came RANK OUT ERR". */
+void correlated_output_watch(const orte_job_t *job);
+void correlated_output_tell(const orte_proc_t *proc);
+void correlated_output_close(void);
+#endif
 
 /* The path, as it is from the root (to be freed); NULL if there is none. */
 char *mca_errmgr_correlated_absolute(const char *path);

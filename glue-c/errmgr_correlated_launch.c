@@ -173,6 +173,9 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     free(place);
     watch();
     mca_errmgr_correlated_loss_watch();
+    if (mca_errmgr_correlated_may_recover()) {
+        correlated_output_watch(job);
+    }
     mca_errmgr_correlated_ask_spares(job);
     mca_errmgr_correlated_signal_open();
 }
@@ -234,6 +237,7 @@ void mca_errmgr_correlated_launch_close(void)
         opal_event_del(&requests);
         watching = false;
     }
+    correlated_output_close();
     mca_errmgr_correlated_loss_close();
     mca_errmgr_correlated_coordinator_stop();
 }

@@ -40,7 +40,7 @@ static opal_pointer_array_t asked_codes;
 static opal_bitmap_t taken_up;
 static bool have_asked = false;
 
-static bool is_lost(const orte_process_name_t *daemon)
+bool mca_errmgr_correlated_is_lost(const orte_process_name_t *daemon)
 {
     return have_lost && opal_bitmap_is_set_bit(&lost, correlated_rank(daemon));
 }
@@ -86,12 +86,24 @@ static bool tell_some_coordinator(const char *key, const char *value)
                && mca_errmgr_correlated_coordinator_tell(key, value));
 }
 
+/* How much of their output has come is told first. */
+static void tell_output(const orte_job_t *job, const orte_proc_t *daemon)
+{
+    for (int i = 0; NULL != job && i < job->procs->size; i++) {
+        const orte_proc_t *proc = opal_pointer_array_get_item(job->procs, i);
+        if (NULL != proc && NULL != proc->node && proc->node->daemon == daemon) {
+            correlated_output_tell(proc);
+        }
+    }
+}
+
 /* False: it is not lost in a way that we could answer. */
 static bool node_lost(const orte_process_name_t *name)
 {
     orte_job_t *daemons = correlated_daemons();
     orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, correlated_rank(name));
     orte_job_t *job = NULL == daemon ? NULL : can_be_recovered(daemon);
+    tell_output(job, daemon);
     if (NULL == job || !tell_some_coordinator("lost", daemon->node->name)) {
         return false;
     }
@@ -210,6 +222,7 @@ void mca_errmgr_correlated_loss_tell_again(void)
     for (int i = 0; have_lost && NULL != daemons && i < (int) daemons->num_procs; i++) {
         orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, i);
         if (opal_bitmap_is_set_bit(&lost, i) && NULL != daemon && NULL != daemon->node) {
+            tell_output(mca_errmgr_correlated_protected_job(), daemon);
             (void) mca_errmgr_correlated_coordinator_tell("lost", daemon->node->name);
         }
     }
@@ -230,7 +243,7 @@ static bool handled(const orte_state_caddy_t *caddy)
     if (!correlated_is_other_daemon(name) || !means_loss(caddy)) {
         return false;
     }
-    if (is_lost(name)) {
+    if (mca_errmgr_correlated_is_lost(name)) {
         if (ORTE_PROC_STATE_FAILED_TO_START == caddy->proc_state && !correlated_is_ending()) {
             orte_exit_status = 0;
         }

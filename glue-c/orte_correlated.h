@@ -31,6 +31,9 @@
 /* Plain jobs, without a directory for lines, are protected. */
 #define CORRELATED_PROTECTS_BY_DEFAULT 1
 
+/* orte_correlated_output.c */
+#define CORRELATED_COUNTS_OUTPUT 1
+
 #define CORRELATED_SESSION_DIR orte_process_info.jobfam_session_dir
 
 /* Is this the job that the daemons are? */

@@ -259,9 +259,9 @@ mod tests {
     #[test]
     fn what_the_program_lets_go_is_in_the_log_at_once() {
         let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
-        let (mut one, mut other) = (operation(&mut data), operation(&mut data));
+        let mut operations = [operation(&mut data), operation(&mut data)];
         // SAFETY: they live to the end of the test.
-        let (one, other) = unsafe { (Op::new(&mut one).unwrap(), Op::new(&mut other).unwrap()) };
+        let [one, other] = operations.each_mut().map(|op| unsafe { Op::new(op) }.unwrap());
         let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
         let mut unlogged = Unlogged::default();
         let records = [one, other].map(|op| {

@@ -5,6 +5,7 @@ use crate::prove::Secret;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::outside::Compression;
 use std::ffi::OsString;
+use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -26,7 +27,7 @@ pub const FOLDER: &str = "RUSTBTL_FOLDER";
 pub const LOCAL: &str = "RUSTBTL_LOCAL";
 /// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
 pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
-/// Bytes of the rank's standard output and error that were handed on, on another node.
+/// What was printed of a rank whose guardian another one has started: [`Printed`] as text.
 pub const PRINTED: &str = "RUSTBTL_PRINTED";
 /// Number of the rank's end of the socket to its guardian.
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
@@ -69,8 +70,8 @@ pub struct Settings {
     pub folder: Option<PathBuf>,
     /// Where this node keeps images of the job, if there is no folder that all share.
     pub local: Option<PathBuf>,
-    /// What was handed on of its output, if this node does not know it.
-    pub printed: [u64; 2],
+    /// What was printed of its output, if another guardian has started this one.
+    pub printed: Option<Printed>,
     /// Whom to guard.
     pub rank: PeerId,
     /// Ranks of the job.
@@ -119,8 +120,8 @@ impl Settings {
         };
         let incarnation = Incarnation(incarnation);
         let printed = match text(PRINTED) {
-            Some(text) => printed(&text).ok_or(NoSettings::Bad(PRINTED))?,
-            None => [0; 2],
+            Some(text) => Some(text.parse().map_err(|()| NoSettings::Bad(PRINTED))?),
+            None => None,
         };
         Ok(Self {
             job,
@@ -138,9 +139,32 @@ impl Settings {
     }
 }
 
-fn printed(text: &str) -> Option<[u64; 2]> {
-    let (out, err) = text.split_once(' ')?;
-    Some([out.parse().ok()?, err.parse().ok()?])
+/// How much of a rank's output was printed before its node was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Printed {
+    /// Bytes of its standard output and standard error.
+    pub bytes: [u64; 2],
+    /// So much has come to mpirun. Otherwise it was handed on, and more may have been.
+    pub exact: bool,
+}
+
+impl Display for Printed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let ([out, err], exact) = (self.bytes, u8::from(self.exact));
+        write!(f, "{out} {err} {exact}")
+    }
+}
+
+impl FromStr for Printed {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let numbers: Result<Vec<u64>, _> = text.split(' ').map(str::parse).collect();
+        match numbers.as_deref() {
+            Ok(&[out, err, exact @ (0 | 1)]) => Ok(Self { bytes: [out, err], exact: exact == 1 }),
+            _ => Err(()),
+        }
+    }
 }
 
 /// How images are written.

@@ -350,6 +350,16 @@ class 3 FromNode {
         /// And of its standard error.
         err: u64,
     },
+    /// Of a guardian that a daemon of mpirun's has started: from here on the rank's output, and
+    /// nobody else's, goes to mpirun by way of that daemon.
+    35 OwnWay {
+        /// Which.
+        rank: PeerId,
+        /// Bytes of its standard output that had gone before.
+        out: u64,
+        /// And of its standard error.
+        err: u64,
+    },
     /// Of a guardian: a rank that it has started on a spare node cannot be reached there any more.
     33 Unhosted {
         /// Whose guardian says it.
@@ -487,10 +497,12 @@ class 4 ToNode {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
-        /// What its guardian has said in `Printed`.
+        /// Bytes of its standard output that were printed, as far as is known.
         out: u64,
-        /// The same.
+        /// And of its standard error.
         err: u64,
+        /// So much has come to mpirun, and no more, whatever was handed on.
+        exact: bool,
     },
     /// The fallen rank is not started again: end as it has ended.
     32 GiveUp {
@@ -507,10 +519,12 @@ class 4 ToNode {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
-        /// What its guardian has said in `Printed`.
+        /// Bytes of its standard output that were printed, as far as is known.
         out: u64,
-        /// The same.
+        /// And of its standard error.
         err: u64,
+        /// So much has come to mpirun, and no more, whatever was handed on.
+        exact: bool,
         /// As the spare node has said in `Spare`.
         addresses: String,
     },

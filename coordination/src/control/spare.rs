@@ -20,6 +20,8 @@ class 9 ToSpare {
         out: u64,
         /// And of its standard error.
         err: u64,
+        /// As in [`ToNode::Adopt`](super::ToNode::Adopt).
+        exact: bool,
     },
     /// Pass a signal on to the program.
     2 Signal {

@@ -53,6 +53,7 @@ pub(super) fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
         | FromNode::Stored { rank, .. }
         | FromNode::StoreFailed { rank, .. }
         | FromNode::Fallen { rank, .. }
+        | FromNode::OwnWay { rank, .. }
         | FromNode::Printed { rank, .. }
         | FromNode::Unhosted { host: rank, .. }
         | FromNode::Ended { rank, .. } => rank,

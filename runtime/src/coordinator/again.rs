@@ -13,6 +13,7 @@ use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
 use super::orders::LineState;
 use super::recovery::Going;
+use crate::settings::Printed;
 use crate::store::{Image, Kind};
 use rustbtl_coordination::control::{LineId, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Known};
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the state.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// How long ranks may take to come back before a word is said about it. Agents try for less.
 const PATIENCE_MS: u64 = 20_000;
 /// Of so many lines before the next one what is left is removed.
@@ -78,6 +79,8 @@ pub(super) struct OfRank {
     host: Option<u32>,
     ended: Option<i32>,
     printed: [u64; 2],
+    exact: bool,
+    own_way: Option<[u64; 2]>,
 }
 
 /// A set that goes back.
@@ -153,7 +156,9 @@ impl Job {
                 adopted_in: rank.adopted_in.0,
                 host: rank.host.map(|host| host.0),
                 ended: rank.ended,
-                printed: rank.printed,
+                printed: rank.printed.bytes,
+                exact: rank.printed.exact,
+                own_way: rank.own_way,
             };
             (id.0, of)
         };
@@ -198,7 +203,8 @@ impl Job {
                 adopted_in: Incarnation(of.adopted_in),
                 host: of.host.map(PeerId),
                 ended: of.ended,
-                printed: of.printed,
+                printed: Printed { bytes: of.printed, exact: of.exact },
+                own_way: of.own_way,
                 // Of one that does not come it has to be known whose set it was.
                 set: of.set.map(SetId),
                 ..Rank::default()

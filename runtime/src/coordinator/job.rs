@@ -13,6 +13,7 @@ use super::recovery::Recovery;
 use super::setup::Setup;
 use super::storage::Storage;
 use super::wishes::{Wisher, Wishes};
+use crate::settings::Printed;
 use crate::store::{self, Image, Manifest};
 use rustbtl_coordination::control::{FromNode, FromRank, LineId, RankCard, Reply, ToNode, ToRank};
 use rustbtl_coordination::interval::Interval;
@@ -83,8 +84,10 @@ pub(super) struct Rank {
     pub(super) ended: Option<i32>,
     /// Its guardian was told that it is not started again.
     pub(super) given_up: bool,
-    /// Bytes of its output that were handed on, as far as that is only known here.
-    pub(super) printed: [u64; 2],
+    /// What was printed of its output, as far as that is only known here.
+    pub(super) printed: Printed,
+    /// Its output goes to mpirun by a way that is its own since it was there.
+    pub(super) own_way: Option<[u64; 2]>,
     /// To this coordinator.
     pub(super) said_hello: bool,
     pub(super) log: Option<[u64; 3]>,
@@ -219,8 +222,15 @@ impl Job {
                 self.fallen(now, rank, status, incarnation);
             }
             FromNode::Printed { rank, out, err } => {
+                if let Some(Rank { printed, .. }) = self.ranks.get_mut(&rank) {
+                    let [before_out, before_err] = printed.bytes;
+                    printed.bytes = [before_out.max(out), before_err.max(err)];
+                }
+            }
+            FromNode::OwnWay { rank, out, err } => {
                 if let Some(state) = self.ranks.get_mut(&rank) {
-                    state.printed = [state.printed[0].max(out), state.printed[1].max(err)];
+                    state.own_way = Some([out, err]);
+                    self.changed = true;
                 }
             }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
@@ -246,6 +256,10 @@ impl Job {
         let rank = self.ranks.entry(id).or_default();
         (rank.here, rank.lost, rank.node) = (true, false, node.to_owned());
         rank.incarnation = incarnation;
+        if incarnation.0 > 0 && incarnation == rank.adopted_in {
+            // This guardian was told, and counts from there on.
+            rank.printed.exact = false;
+        }
         self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
         self.guardian_of_going(id, incarnation);
         self.come_back(id);

@@ -346,6 +346,7 @@ impl Coordinator {
             | FromNode::StoreFailed { rank, .. }
             | FromNode::Ended { rank, .. }
             | FromNode::Fallen { rank, .. }
+            | FromNode::OwnWay { rank, .. }
             | FromNode::Printed { rank, .. }
             | FromNode::NotRestored { rank, .. }
             | FromNode::Unhosted { host: rank, .. }

@@ -3,6 +3,7 @@
 use super::job::Job;
 use super::setup::LINE_BYTES_MAX;
 use super::wishes::Wisher;
+use crate::settings::Printed;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 
@@ -52,6 +53,9 @@ pub(super) fn in_one_line(text: &str) -> String {
 impl Job {
     /// A line from mpirun.
     pub fn hear_mpirun(&mut self, now: u64, line: &str) {
+        if let Some(("came", what)) = line.split_once(' ') {
+            return self.output_came(what);
+        }
         if self.waits_with_word(now, line) {
             return;
         }
@@ -68,8 +72,35 @@ impl Job {
             ("guardian", rank) if rank.parse::<u32>().is_ok() => {
                 self.guardian_ended(now, PeerId(rank.parse().unwrap_or_default()));
             }
-            _ => self.log(json!({"event": "nonsense", "from": "mpirun", "what": line})),
+            _ => self.nonsense(line),
         }
+    }
+
+    fn nonsense(&mut self, line: &str) {
+        self.log(json!({"event": "nonsense", "from": "mpirun", "what": line}));
+    }
+
+    /// So much of a rank's output has come to mpirun, and no more will: its node is lost. What
+    /// else was handed on is printed again.
+    fn output_came(&mut self, what: &str) {
+        let numbers: Result<Vec<u64>, _> = what.split(' ').map(str::parse).collect();
+        let Ok(&[rank, out, err]) = numbers.as_deref() else {
+            return self.nonsense(&format!("came {what}"));
+        };
+        let id = PeerId(u32::try_from(rank).unwrap_or(u32::MAX));
+        let Some(rank) = self.ranks.get_mut(&id).filter(|rank| rank.ended.is_none()) else {
+            return;
+        };
+        // Without a way of its own others' output is counted, too.
+        let Some([before_out, before_err]) = rank.own_way.take() else { return };
+        let bytes = [before_out.saturating_add(out), before_err.saturating_add(err)];
+        let [more_out, more_err] =
+            [0, 1].map(|at| rank.printed.bytes[at].saturating_sub(bytes[at]));
+        rank.printed = Printed { bytes, exact: true };
+        self.changed = true;
+        self.log(json!({
+            "event": "output", "rank": id.0, "came": bytes, "on_its_way": [more_out, more_err]
+        }));
     }
 }
 
@@ -152,6 +183,26 @@ mod tests {
     }
 
     #[test]
+    fn what_has_come_of_the_output_of_a_lost_node_counts_and_once() {
+        let mut job = job();
+        let rank = PeerId(1);
+        job.hear(0, "n1", FromNode::OwnWay { rank, out: 100, err: 7 });
+        job.hear(0, "n1", FromNode::Printed { rank, out: 180, err: 7 });
+        job.hear_mpirun(1, "came 1 50 0");
+        let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
+        let wanted = json!({"event": "output", "rank": 1, "came": [150, 7], "on_its_way": [30, 0]});
+        assert_eq!(event, wanted);
+        assert_eq!(job.ranks[&rank].printed, Printed { bytes: [150, 7], exact: true });
+        // It does not go that way any more; another one never said that it did.
+        for line in ["came 1 60 0", "came 2 60 0", "came 9 1 1"] {
+            job.hear_mpirun(2, line);
+        }
+        assert_eq!(job.ranks[&rank].printed.bytes, [150, 7]);
+        assert_eq!(job.ranks[&PeerId(2)].printed, Printed::default());
+        assert_eq!(job.next_effect(), None);
+    }
+
+    #[test]
     fn a_node_without_ranks_is_no_loss() {
         let mut job = job();
         job.hear_mpirun(7, "lost n2");
@@ -162,7 +213,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_noted_and_changes_nothing() {
-        for line in ["", "lost", "found n1", "guardian x"] {
+        for line in ["", "lost", "found n1", "guardian x", "came", "came 1 x", "came 1 2"] {
             let mut job = job();
             job.hear_mpirun(7, line);
             let Some(Effect::Log(event)) = job.next_effect() else { panic!("{line}") };

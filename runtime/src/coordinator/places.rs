@@ -11,6 +11,7 @@
 
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
+use crate::settings::Printed;
 use rustbtl_coordination::control::{LineId, ToNode};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
@@ -287,18 +288,23 @@ impl Job {
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
             let Some(state) = self.ranks.get_mut(&rank) else { continue };
             (state.node, state.host) = (place.node.clone(), Some(host));
-            let [out, err] = state.printed;
+            // Its output goes by the way of the one that waits for it.
+            state.own_way = None;
+            let Printed { bytes: [out, err], exact } = state.printed;
             let spare = place.kind == Kind::Spare;
             self.log(json!({
                 "event": "placed", "rank": rank.0, "set": set.0, "node": place.node, "spare": spare
             }));
             let order = if spare {
                 let addresses = addresses.clone();
-                ToNode::AdoptAt { host, rank, directory, incarnation, out, err, addresses }
+                ToNode::AdoptAt { host, rank, directory, incarnation, out, err, exact, addresses }
             } else {
-                ToNode::Adopt { host, rank, directory, incarnation, out, err }
+                ToNode::Adopt { host, rank, directory, incarnation, out, err, exact }
             };
             self.effects.push_back(Effect::Send(host, order));
+            if let Some(host) = self.ranks.get_mut(&host) {
+                host.own_way = None;
+            }
             if let Some(going) = self.recovery.going.get_mut(&set) {
                 going.placed.insert(rank);
             }

@@ -2,9 +2,8 @@
 //! of another rank. It has started theirs, or, if they are on a spare node, a stand-in for it.
 
 use super::Guardian;
-use super::positions::STREAMS;
 use crate::os;
-use crate::settings;
+use crate::settings::{self, Printed};
 use crate::spare::StandIn;
 use rustbtl_coordination::control::FromNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
@@ -45,7 +44,7 @@ impl Guardian {
         rank: PeerId,
         line: &str,
         incarnation: Incarnation,
-        [out, err]: [u64; STREAMS],
+        printed: Printed,
     ) {
         let line = match self.folder(line) {
             Ok(line) => line,
@@ -56,9 +55,9 @@ impl Guardian {
         guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
         guardian.env(settings::RESTORE, line);
         guardian.env(settings::INCARNATION, incarnation.to_string());
-        guardian.env(settings::PRINTED, format!("{out} {err}"));
+        guardian.env(settings::PRINTED, printed.to_string());
         match guardian.spawn() {
-            Ok(child) => self.adopted.push(Adopted { child, rank, incarnation, lost: None }),
+            Ok(child) => self.take_up(Adopted { child, rank, incarnation, lost: None }),
             Err(error) => {
                 let node = os::hostname();
                 let reason = format!("starting a guardian for rank {rank} on node {node}: {error}");
@@ -78,10 +77,16 @@ impl Guardian {
         let started = stand_in.and_then(|stand_in| start(&stand_in));
         match started {
             Ok((child, lost)) => {
-                self.adopted.push(Adopted { child, rank, incarnation, lost: Some(lost) });
+                self.take_up(Adopted { child, rank, incarnation, lost: Some(lost) });
             }
             Err(reason) => self.unhosted(rank, incarnation, reason),
         }
+    }
+
+    fn take_up(&mut self, adopted: Adopted) {
+        // What both print goes the same way.
+        self.own_way = None;
+        self.adopted.push(adopted);
     }
 
     /// It goes on elsewhere; its node may be lost without a word.

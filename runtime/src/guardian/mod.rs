@@ -19,7 +19,7 @@ use crate::link::Link;
 use crate::local::{self, Local};
 use crate::node;
 use crate::os::{self, Poll, Signals};
-use crate::settings::{NoSettings, Settings};
+use crate::settings::{NoSettings, Printed, Settings};
 use crate::spare::StandIn;
 use adopted::Adopted;
 use images::{ImageStore, Writers, Written};
@@ -111,6 +111,8 @@ struct Guardian {
     fallen: Option<Fallen>,
     /// Orted has started the program, and this guardian has made it anew.
     made_anew: bool,
+    /// What goes to orted is this rank's alone, and began where its streams were then.
+    own_way: Option<[u64; STREAMS]>,
     /// What was handed on of its output, as it was told last.
     printed: [u64; STREAMS],
     /// Orted has told the program to end.
@@ -188,6 +190,8 @@ fn guard(
     waker.set_nonblocking(true)?;
     let (sender, news) = mpsc::channel();
     let reporter = Reporter { news: sender, wake: Arc::new(waker) };
+    let adopted = settings.printed.is_some();
+    let own_way = output.as_ref().filter(|_| !adopted).map(Output::began);
     let mut rank = Rank::new(pid, Link::new(ours)?, output);
     if settings.restore.is_some() {
         rank.say(&ToRank::Reborn { incarnation: settings.incarnation });
@@ -203,6 +207,7 @@ fn guard(
         writers: Writers::default(),
         fallen: None,
         made_anew: false,
+        own_way,
         printed: [0; STREAMS],
         ending: false,
         adopted: Vec::new(),
@@ -416,6 +421,9 @@ impl Guardian {
         for message in self.rank.said() {
             self.tell(&FromNode::Rank { rank, message });
         }
+        if let Some([out, err]) = self.own_way {
+            self.tell(&FromNode::OwnWay { rank, out, err });
+        }
         if self.local.is_some() {
             let [out, err] = self.printed;
             self.tell(&FromNode::Printed { rank, out, err });
@@ -474,13 +482,17 @@ impl Guardian {
             ToNode::Restore { rank, directory, incarnation } if rank == mine => {
                 self.start_again(&directory, incarnation);
             }
-            ToNode::Adopt { host, rank, directory, incarnation, out, err } if host == mine => {
-                self.adopt(rank, &directory, incarnation, [out, err]);
-            }
-            ToNode::AdoptAt { host, rank, directory, incarnation, out, err, addresses }
+            ToNode::Adopt { host, rank, directory, incarnation, out, err, exact }
                 if host == mine =>
             {
-                let stand_in = StandIn::new(rank, incarnation, [out, err], directory, &addresses);
+                let printed = Printed { bytes: [out, err], exact };
+                self.adopt(rank, &directory, incarnation, printed);
+            }
+            ToNode::AdoptAt { host, rank, directory, incarnation, out, err, exact, addresses }
+                if host == mine =>
+            {
+                let printed = Printed { bytes: [out, err], exact };
+                let stand_in = StandIn::new(rank, incarnation, printed, directory, &addresses);
                 self.adopt_at(rank, incarnation, stand_in);
             }
             ToNode::Abandon { host, rank } if host == mine => self.abandon(rank),

@@ -7,12 +7,15 @@
 //!    handed on, and what a restored program prints again is dropped up to that count.
 //! 2. What the program had printed when its picture was taken, and was not handed on, is in the
 //!    line: it is not printed again by the restored program, so the next guardian hands it on.
-//! 3. A reader who does not read slows the program down as without a guardian; the guardian never
+//! 3. What was handed on to the orted of a node that is lost may not have come to mpirun, which has
+//!    counted. A guardian on another node goes back to what has come: the line has the last of what
+//!    was handed on before it, and what is after it the program prints again.
+//! 4. A reader who does not read slows the program down as without a guardian; the guardian never
 //!    waits for it.
 
 use super::positions::{Ledger, Mark, Place, STREAMS};
 use crate::os::{self, Poll};
-use crate::settings::Settings;
+use crate::settings::{Printed, Settings};
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -23,6 +26,8 @@ const PIECE_BYTES: usize = 64 << 10;
 const HANDED_BYTES: usize = 4096;
 /// Bytes that wait for orted before the program has to wait, too.
 const WAITING_BYTES_MAX: usize = 256 << 10;
+/// Bytes that are kept of what was handed on: as much as may be on its way to mpirun.
+const KEPT_BYTES: usize = 256 << 10;
 /// Bytes that are taken in for a mark at most: somebody else may be printing all the time.
 const DRAIN_BYTES_MAX: usize = 4 << 20;
 
@@ -47,6 +52,8 @@ struct Stream {
     /// Taken in, not handed on; its end is at `written`.
     waiting: Vec<u8>,
     written: u64,
+    /// The last of what was handed on, in whatever life.
+    kept: Vec<u8>,
     /// What is before this place was handed on in an earlier life.
     known: u64,
     /// `to` takes nothing at the moment.
@@ -62,6 +69,7 @@ pub struct Places([(Option<usize>, Option<usize>); STREAMS]);
 pub struct Output {
     streams: [Stream; STREAMS],
     ledger: Ledger,
+    began: [u64; STREAMS],
 }
 
 impl Output {
@@ -70,25 +78,33 @@ impl Output {
         let place = settings.folder.as_ref().or(settings.local.as_ref());
         let Some(folder) = place else { return Ok(None) };
         let (ledger, mut known) = Ledger::open(folder, settings.rank)?;
-        for (at, known) in known.iter_mut().enumerate() {
-            if settings.printed[at] > *known {
-                *known = settings.printed[at];
-                ledger.set(at, *known);
-            }
-        }
         let mark = match &settings.restore {
             Some(line) => Mark::read(line, settings.rank)?,
             None => None,
         };
+        let oldest = |at: usize| {
+            let of = |Mark(places): &Mark| places[at].handed_on() - places[at].before.len() as u64;
+            mark.as_ref().map_or(0, of)
+        };
+        for (at, known) in known.iter_mut().enumerate() {
+            match settings.printed {
+                Some(Printed { bytes, exact: true }) => {
+                    *known = bytes[at];
+                    tell_gap(settings, at, oldest(at).saturating_sub(*known));
+                }
+                Some(Printed { bytes, .. }) => *known = bytes[at].max(*known),
+                None => {}
+            }
+            ledger.set(at, *known);
+        }
         let (out, out_end) = Stream::open(1, known[0])?;
         let (err, err_end) = Stream::open(2, known[1])?;
-        let mut output = Self { streams: [out, err], ledger };
-        for (stream, Place { written, waiting }) in
-            output.streams.iter_mut().zip(mark.into_iter().flat_map(|mark| mark.0))
-        {
-            stream.written = written - waiting.len() as u64;
-            stream.take_in(&waiting);
+        let mut output = Self { streams: [out, err], ledger, began: [0; STREAMS] };
+        let exact = settings.printed.is_some_and(|printed| printed.exact);
+        for (stream, place) in output.streams.iter_mut().zip(mark.iter().flat_map(|mark| &mark.0)) {
+            stream.go_back(place, exact);
         }
+        output.began = [0, 1].map(|at| output.handed_on()[at].max(output.streams[at].known));
         output.hand_on();
         Ok(Some((output, Ends([Some(out_end), Some(err_end)]))))
     }
@@ -123,6 +139,11 @@ impl Output {
         self.hand_on();
     }
 
+    /// Where the streams were before anything was handed on through here.
+    pub fn began(&self) -> [u64; STREAMS] {
+        self.began
+    }
+
     /// Where the streams are that orted has got.
     pub fn handed_on(&self) -> [u64; STREAMS] {
         [0, 1].map(|at| self.streams[at].written - self.streams[at].waiting.len() as u64)
@@ -132,8 +153,9 @@ impl Output {
     pub fn mark(&mut self) -> Mark {
         self.drain();
         Mark([0, 1].map(|at| {
-            let Stream { waiting, written, .. } = &self.streams[at];
-            Place { written: *written, waiting: waiting.clone() }
+            let Stream { waiting, written, kept, .. } = &self.streams[at];
+            let before = kept[kept.len().saturating_sub(KEPT_BYTES)..].to_vec();
+            Place { written: *written, waiting: waiting.clone(), before }
         }))
     }
 
@@ -182,16 +204,30 @@ impl Stream {
             to: os::writer_that_never_waits(own)?,
             waiting: Vec::new(),
             written: known,
+            kept: Vec::new(),
             known,
             blocked: false,
         };
         Ok((stream, end))
     }
 
+    /// To where it was at a line. Of what was handed on before that nothing is printed again,
+    /// unless it is known exactly what was printed.
+    fn go_back(&mut self, at: &Place, exact: bool) {
+        self.written = at.handed_on() - at.before.len() as u64;
+        if !exact {
+            self.known = self.known.max(at.handed_on());
+        }
+        self.take_in(&at.before);
+        self.take_in(&at.waiting);
+    }
+
     fn take_in(&mut self, bytes: &[u8]) {
         let again = self.known.saturating_sub(self.written).min(bytes.len() as u64);
         self.written += bytes.len() as u64;
-        self.waiting.extend_from_slice(&bytes[again as usize..]);
+        let (printed, new) = bytes.split_at(again as usize);
+        keep(&mut self.kept, printed);
+        self.waiting.extend_from_slice(new);
     }
 
     /// Bytes that were taken in; 0: there are none at the moment, or there will be none.
@@ -237,11 +273,32 @@ impl Stream {
                     return;
                 }
             };
+            keep(&mut self.kept, &self.waiting[..done]);
             self.waiting.drain(..done);
             if done < bytes {
                 count(begin + done as u64);
             }
         }
+    }
+}
+
+/// More was handed on: of all that, the last is kept.
+fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
+    kept.extend_from_slice(bytes);
+    if kept.len() > 2 * KEPT_BYTES {
+        kept.drain(..kept.len() - KEPT_BYTES);
+    }
+}
+
+/// What was printed before this line is not kept by it.
+fn tell_gap(settings: &Settings, stream: usize, bytes: u64) {
+    if bytes > 0 {
+        let name = ["output", "error"][stream];
+        say!(
+            "{bytes} bytes of rank {}'s standard {name} are lost: they were on their way to mpirun \
+             when the rank's node was lost, and are older than what its line keeps",
+            settings.rank
+        );
     }
 }
 
@@ -251,7 +308,46 @@ mod tests {
 
     fn stream(known: u64) -> Stream {
         let to = File::options().write(true).open("/dev/null").unwrap();
-        Stream { from: None, to, waiting: Vec::new(), written: 0, known, blocked: false }
+        let (waiting, kept) = (Vec::new(), Vec::new());
+        Stream { from: None, to, waiting, written: 0, kept, known, blocked: false }
+    }
+
+    #[test]
+    fn what_mpirun_has_not_got_is_printed_again_from_what_the_line_keeps() {
+        // At the line the program had written ten bytes, of which three were not handed on.
+        let at = Place { written: 10, waiting: b"789".into(), before: b"3456".into() };
+        let cases = [
+            // What has come of it exactly, or at least; what is handed on next.
+            (5, true, "56789ab"),
+            (3, true, "3456789ab"),
+            (9, true, "9ab"),
+            (11, true, "b"),
+            // Too much was lost.
+            (1, true, "3456789ab"),
+            (5, false, "789ab"),
+            (9, false, "9ab"),
+            (0, false, "789ab"),
+        ];
+        for (known, exact, wanted) in cases {
+            let mut stream = stream(known);
+            stream.go_back(&at, exact);
+            stream.take_in(b"ab");
+            assert_eq!(stream.waiting, wanted.as_bytes(), "{known} {exact}");
+            assert_eq!(stream.written, 12);
+            // All of it is history in the end.
+            stream.hand_on(|_| ());
+            assert_eq!(stream.kept, b"3456789ab", "{known} {exact}");
+        }
+    }
+
+    #[test]
+    fn of_what_was_handed_on_only_the_last_is_kept() {
+        let mut kept = Vec::new();
+        for round in 0..40u8 {
+            keep(&mut kept, &vec![round; KEPT_BYTES / 8]);
+            assert!(kept.len() <= 2 * KEPT_BYTES && kept.last() == Some(&round));
+        }
+        assert!(kept.len() >= KEPT_BYTES);
     }
 
     #[test]

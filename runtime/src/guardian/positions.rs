@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub const STREAMS: usize = 2;
 /// Folder of the ledgers in a job's folder. A restarted job goes on with those of the first one.
 pub const FOLDER: &str = "output";
-const MAGIC: &[u8; 8] = b"RBTLOUT1";
+const MAGIC: &[u8; 8] = b"RBTLOUT2";
 const CHECKSUM_BYTES: usize = 32;
 
 /// What was handed on of each stream.
@@ -60,6 +60,15 @@ pub struct Place {
     pub written: u64,
     /// The last of them, which had not been handed on.
     pub waiting: Vec<u8>,
+    /// What is before these, as much as is kept: it may be lost on its way to mpirun.
+    pub before: Vec<u8>,
+}
+
+impl Place {
+    /// Bytes that had been handed on.
+    pub fn handed_on(&self) -> u64 {
+        self.written - self.waiting.len() as u64
+    }
 }
 
 /// The streams at a line.
@@ -74,10 +83,12 @@ impl Mark {
 
     fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        for Place { written, waiting } in &self.0 {
+        for Place { written, waiting, before } in &self.0 {
             out.extend(written.to_le_bytes());
-            out.extend((waiting.len() as u64).to_le_bytes());
-            out.extend(waiting);
+            for bytes in [waiting, before] {
+                out.extend((bytes.len() as u64).to_le_bytes());
+                out.extend(bytes);
+            }
         }
         let sum = Sha256::digest(&out);
         out.extend(sum);
@@ -90,12 +101,15 @@ impl Mark {
         let mut mark = Self::default();
         for place in &mut mark.0 {
             place.written = number(&mut rest)?;
-            let length = usize::try_from(number(&mut rest)?).ok()?;
-            let waiting;
-            (waiting, rest) = rest.split_at_checked(length)?;
-            place.waiting = waiting.to_vec();
+            for bytes in [&mut place.waiting, &mut place.before] {
+                let length = usize::try_from(number(&mut rest)?).ok()?;
+                let these;
+                (these, rest) = rest.split_at_checked(length)?;
+                *bytes = these.to_vec();
+            }
         }
-        let sane = mark.0.iter().all(|place| place.waiting.len() as u64 <= place.written);
+        let sane = |of: &Place| (of.waiting.len() + of.before.len()) as u64 <= of.written;
+        let sane = mark.0.iter().all(sane);
         (rest.is_empty() && sane).then_some(mark)
     }
 
@@ -127,7 +141,7 @@ pub fn rewind(line: &Path, rank: PeerId) -> io::Result<()> {
     let (Some(mark), Some(job)) = (Mark::read(line, rank)?, line.parent()) else { return Ok(()) };
     let (ledger, _) = Ledger::open(job, rank)?;
     for (stream, place) in mark.0.iter().enumerate() {
-        ledger.set(stream, place.written - place.waiting.len() as u64);
+        ledger.set(stream, place.handed_on());
     }
     Ok(())
 }
@@ -148,8 +162,12 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let rank = PeerId(3);
         assert_eq!(Mark::read(&folder, rank).unwrap(), None);
-        let place = |written, waiting: &[u8]| Place { written, waiting: waiting.to_vec() };
-        let mark = Mark([place(7, b"abc"), place(1 << 40, b"")]);
+        let place = |written, waiting: &[u8], before: &[u8]| Place {
+            written,
+            waiting: waiting.to_vec(),
+            before: before.to_vec(),
+        };
+        let mark = Mark([place(7, b"abc", b"defg"), place(1 << 40, b"", b"h")]);
         mark.store(&folder, rank).unwrap();
         assert_eq!(Mark::read(&folder, rank).unwrap(), Some(mark.clone()));
         let good = mark.encode();
@@ -167,7 +185,11 @@ mod tests {
         let job = std::env::temp_dir().join(format!("rustbtl-rewind-{}", std::process::id()));
         let line = job.join("line-1");
         std::fs::create_dir_all(&line).unwrap();
-        let place = |written, waiting: &[u8]| Place { written, waiting: waiting.to_vec() };
+        let place = |written, waiting: &[u8]| Place {
+            written,
+            waiting: waiting.to_vec(),
+            before: vec![0; 2],
+        };
         let rank = PeerId(2);
         Mark([place(70, b"abc"), place(5, b"")]).store(&line, rank).unwrap();
         let (ledger, _) = Ledger::open(&job, rank).unwrap();

@@ -5,7 +5,7 @@ use crate::agent::stream::Patient;
 use crate::command::PLACEHOLDER;
 use crate::local;
 use crate::os::{self, Pid, Poll};
-use crate::settings;
+use crate::settings::{self, Printed};
 use rustbtl_coordination::control::{FromSpare, ToSpare};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ struct Start {
     rank: PeerId,
     folder: PathBuf,
     incarnation: Incarnation,
-    printed: [u64; 2],
+    printed: Printed,
 }
 
 impl Hosted {
@@ -60,8 +60,8 @@ impl Hosted {
             // What is printed waits as long as its reader does.
             let Ok(mut stand_in) = Patient::over(stream, None) else { return };
             let ended = match stand_in.receive::<ToSpare>() {
-                Ok(ToSpare::Start { rank, directory, incarnation, out, err }) => {
-                    let printed = [out, err];
+                Ok(ToSpare::Start { rank, directory, incarnation, out, err, exact }) => {
+                    let printed = Printed { bytes: [out, err], exact };
                     folder(&directory, local.as_deref()).and_then(|folder| {
                         let start = Start { rank, folder, incarnation, printed };
                         host(&mut stand_in, &start, &guardians)
@@ -138,14 +138,13 @@ fn end_earlier(rank: PeerId, guardians: &Guardians) -> Result<(), String> {
 }
 
 fn start_guardian(start: &Start) -> io::Result<Child> {
-    let [out, err] = start.printed;
     let mut guardian = Command::new("/proc/self/exe");
     guardian.arg("guardian").arg(PLACEHOLDER).process_group(0);
     guardian.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     guardian.env("OMPI_COMM_WORLD_RANK", start.rank.to_string());
     guardian.env(settings::RESTORE, &start.folder);
     guardian.env(settings::INCARNATION, start.incarnation.to_string());
-    guardian.env(settings::PRINTED, format!("{out} {err}"));
+    guardian.env(settings::PRINTED, start.printed.to_string());
     guardian.spawn()
 }
 

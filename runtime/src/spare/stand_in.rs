@@ -8,7 +8,7 @@ use crate::agent::stream::Patient;
 use crate::guardian::SIGNALS;
 use crate::os::{self, Poll, Signals};
 use crate::prove::{self, Host};
-use crate::settings::{self, Settings};
+use crate::settings::{self, Printed, Settings};
 use clap::Args;
 use rustbtl_coordination::control::{FromSpare, ToSpare};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
@@ -30,6 +30,8 @@ pub struct StandIn {
     incarnation: u16,
     out: u64,
     err: u64,
+    #[arg(action = clap::ArgAction::Set)]
+    exact: bool,
     /// As the coordinator calls it.
     directory: String,
     /// Of the spare node.
@@ -44,20 +46,22 @@ impl StandIn {
     pub fn new(
         rank: PeerId,
         incarnation: Incarnation,
-        [out, err]: [u64; 2],
+        printed: Printed,
         directory: String,
         addresses: &str,
     ) -> Result<Self, String> {
         let known = addresses.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>();
         let addresses = known.map_err(|_| format!("{addresses:?} is no address"))?;
         let (rank, incarnation) = (rank.0, incarnation.0);
-        Ok(Self { rank, incarnation, out, err, directory, addresses })
+        let Printed { bytes: [out, err], exact } = printed;
+        Ok(Self { rank, incarnation, out, err, exact, directory, addresses })
     }
 
     /// The command line that says all this.
     pub fn words(&self, command: &mut Command) {
         command.arg("stand-in").arg(self.rank.to_string()).arg(self.incarnation.to_string());
         command.arg(self.out.to_string()).arg(self.err.to_string());
+        command.arg(self.exact.to_string());
         command.arg(&self.directory).args(self.addresses.iter().map(ToString::to_string));
     }
 
@@ -97,6 +101,7 @@ impl StandIn {
             incarnation: Incarnation(self.incarnation),
             out: self.out,
             err: self.err,
+            exact: self.exact,
         })?;
         loop {
             let mut poll = Poll::default();
@@ -151,6 +156,7 @@ mod tests {
             incarnation: 2,
             out: 1 << 40,
             err: 0,
+            exact: true,
             directory: "line-7".into(),
             addresses: vec!["10.0.0.1:77".parse().unwrap(), "[fd00::1]:77".parse().unwrap()],
         };
