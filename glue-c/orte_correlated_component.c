@@ -212,10 +212,27 @@ static void on_error(int fd, short flags, void *data)
     }
 }
 
+static orte_state_cbfunc_t stock_local_launch = NULL;
+
+/* Programs run, so the connections are there. A daemon that is cut off while it sends what ranks
+ * have printed would stay, with them, for a quarter of an hour. */
+static void on_local_launch(int fd, short flags, void *data)
+{
+    mca_errmgr_correlated_notice_silence();
+    stock_local_launch(fd, flags, data);
+}
+
 static int daemon_init(void)
 {
     orte_state_t *state;
     int rc = stock_module->init();
+    OPAL_LIST_FOREACH(state, &orte_job_states, orte_state_t) {
+        if (ORTE_SUCCESS == rc && ORTE_JOB_STATE_LOCAL_LAUNCH_COMPLETE == state->job_state
+            && NULL != state->cbfunc) {
+            stock_local_launch = state->cbfunc;
+            state->cbfunc = on_local_launch;
+        }
+    }
     OPAL_LIST_FOREACH(state, &orte_proc_states, orte_state_t) {
         if (ORTE_SUCCESS == rc && ORTE_PROC_STATE_ERROR == state->proc_state) {
             stock_error = state->cbfunc;

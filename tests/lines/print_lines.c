@@ -1,6 +1,7 @@
 /*
- * print_lines ITERATIONS MICROSECONDS: every rank prints a numbered line on standard output and on
- * standard error in each iteration, each in one piece, and nothing twice. The ranks keep together.
+ * print_lines ITERATIONS MICROSECONDS [LINES]: every rank prints numbered lines on standard output
+ * and on standard error in each iteration (one), each in one piece, and nothing twice. The ranks
+ * keep together. MICROSECONDS are between two lines.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     long iterations = argc > 1 ? atol(argv[1]) : 1000;
     long pause_us = argc > 2 ? atol(argv[2]) : 1000;
+    long lines = argc > 3 ? atol(argv[3]) : 1;
     int rank, size;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -19,9 +21,11 @@ int main(int argc, char **argv)
     for (long i = 0; i < iterations; i++) {
         long sum = 0;
         MPI_Allreduce(&i, &sum, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
-        printf("out %d %ld %ld\n", rank, i, sum);
-        fprintf(stderr, "err %d %ld %ld\n", rank, i, sum);
-        usleep(pause_us);
+        for (long line = i * lines; line < (i + 1) * lines; line++) {
+            printf("out %d %ld %ld\n", rank, line, sum);
+            fprintf(stderr, "err %d %ld %ld\n", rank, line, sum);
+            usleep(pause_us);
+        }
     }
     MPI_Finalize();
     return 0;

@@ -94,12 +94,10 @@ impl Job {
         // Without a way of its own others' output is counted, too.
         let Some([before_out, before_err]) = rank.own_way.take() else { return };
         let bytes = [before_out.saturating_add(out), before_err.saturating_add(err)];
-        let [more_out, more_err] =
-            [0, 1].map(|at| rank.printed.bytes[at].saturating_sub(bytes[at]));
-        rank.printed = Printed { bytes, exact: true };
+        let before = core::mem::replace(&mut rank.printed, Printed { bytes, exact: true });
         self.changed = true;
         self.log(json!({
-            "event": "output", "rank": id.0, "came": bytes, "on_its_way": [more_out, more_err]
+            "event": "output", "rank": id.0, "came": bytes, "handed_on": before.bytes
         }));
     }
 }
@@ -190,7 +188,7 @@ mod tests {
         job.hear(0, "n1", FromNode::Printed { rank, out: 180, err: 7 });
         job.hear_mpirun(1, "came 1 50 0");
         let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
-        let wanted = json!({"event": "output", "rank": 1, "came": [150, 7], "on_its_way": [30, 0]});
+        let wanted = json!({"event": "output", "rank": 1, "came": [150, 7], "handed_on": [180, 7]});
         assert_eq!(event, wanted);
         assert_eq!(job.ranks[&rank].printed, Printed { bytes: [150, 7], exact: true });
         // It does not go that way any more; another one never said that it did.

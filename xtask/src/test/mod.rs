@@ -12,6 +12,7 @@ mod line_faults;
 mod lines;
 pub mod lives;
 mod local_storage;
+mod lost_output;
 pub mod mpi;
 mod node_loss;
 mod programs;
@@ -96,6 +97,7 @@ pub fn run(options: &Options) -> Result<()> {
             node_loss::run(&mut summary);
             dates::run(&mut summary);
             local_storage::run(&mut summary);
+            lost_output::run(&mut summary);
             coordinator::run(&mut summary);
             spares::run(&mut summary);
             bad_moments::run(&mut summary);
