@@ -23,13 +23,13 @@ pub struct Descriptors<'a> {
     pub alone: bool,
 }
 
-impl Descriptors<'_> {
+impl<'a> Descriptors<'a> {
     /// The highest number in use.
     pub fn highest(&self) -> RawFd {
         self.all.iter().map(|descriptor| descriptor.fd).max().unwrap_or(2)
     }
 
-    /// Makes all; gives the far ends of those that are muted.
+    /// Makes all but the files of threads; gives the far ends of those that are muted.
     pub fn make(
         &self,
         hands: &mut Hands,
@@ -37,11 +37,12 @@ impl Descriptors<'_> {
     ) -> Result<Vec<(RawFd, RawFd)>, OutsideError> {
         let mut muted = Vec::new();
         let mut ends: BTreeMap<(u64, u8), u64> = BTreeMap::new();
-        for descriptor in &self.all {
+        for descriptor in
+            self.all.iter().filter(|descriptor| self.thread_file(descriptor).is_none())
+        {
             let to = descriptor.fd;
             if descriptor.same_as >= 0 {
-                let from = descriptor.same_as as u64;
-                hands.call(libc::SYS_dup3, [from, to as u64, 0, 0, 0, 0])?;
+                duplicate(hands, descriptor)?;
             } else if descriptor.kind == record::DESCRIPTOR_SUPPLIED {
                 if !supplied.contains(&to) {
                     let what = format!("descriptor {to}");
@@ -74,9 +75,7 @@ impl Descriptors<'_> {
                 let fd = self.open(hands, descriptor)?;
                 place(hands, fd, to)?;
             }
-            let cloexec = u64::from(descriptor.close_on_exec);
-            let command = libc::F_SETFD as u64;
-            hands.queue(Call::new(libc::SYS_fcntl, [to as u64, command, cloexec, 0, 0, 0]))?;
+            close_on_exec(hands, descriptor)?;
         }
         // Ends that the program had closed.
         for fd in ends.values() {
@@ -93,6 +92,44 @@ impl Descriptors<'_> {
             return Err(ImageError::Limit("muted descriptors").into());
         }
         Ok(muted)
+    }
+
+    /// Makes those that are files of threads, whose ids are by now what `ids` says.
+    pub fn make_thread_files(
+        &self,
+        hands: &mut Hands,
+        ids: &BTreeMap<u32, u32>,
+    ) -> Result<(), OutsideError> {
+        for descriptor in &self.all {
+            let Some((tid, name)) = self.thread_file(descriptor) else { continue };
+            if descriptor.same_as >= 0 {
+                duplicate(hands, descriptor)?;
+            } else if let Some(tid) = ids.get(&tid) {
+                let path = [format!("/proc/self/task/{tid}").as_bytes(), name].concat();
+                let fd = open_path(hands, &path, u64::from(descriptor.flags))?;
+                let set = libc::SEEK_SET as u64;
+                hands.attempt(libc::SYS_lseek, [fd, descriptor.a, set, 0, 0, 0])?;
+                place(hands, fd, descriptor.fd)?;
+            } else {
+                // The thread had ended: to read it was an error, and is.
+                let fd = open_path(hands, b"/dev/null", libc::O_PATH as u64)?;
+                place(hands, fd, descriptor.fd)?;
+            }
+            close_on_exec(hands, descriptor)?;
+        }
+        Ok(())
+    }
+
+    /// Id of the thread that this is a file of in /proc, and what is behind it in the path. Whoever
+    /// names a thread has such a file open for a moment.
+    fn thread_file(&self, descriptor: &Descriptor<'a>) -> Option<(u32, &'a [u8])> {
+        let is_first = |other: &&Descriptor<'a>| other.fd == descriptor.same_as;
+        let first = self.all.iter().find(is_first).unwrap_or(descriptor);
+        if ![record::DESCRIPTOR_FILE, record::DESCRIPTOR_PATH].contains(&first.kind) {
+            return None;
+        }
+        let (_, rest) = number(first.data.strip_prefix(b"/proc/")?)?;
+        number(rest.strip_prefix(b"/task/")?)
     }
 
     /// Opens what is not a pipe, with all its properties, at any number.
@@ -174,6 +211,23 @@ impl Descriptors<'_> {
     }
 }
 
+/// A number at the beginning, and what follows it.
+fn number(text: &[u8]) -> Option<(u32, &[u8])> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at(digits);
+    Some((std::str::from_utf8(digits).ok()?.parse().ok()?, rest))
+}
+
+fn duplicate(hands: &mut Hands, descriptor: &Descriptor<'_>) -> Result<(), OutsideError> {
+    let (from, to) = (descriptor.same_as as u64, descriptor.fd as u64);
+    hands.call(libc::SYS_dup3, [from, to, 0, 0, 0, 0]).map(|_| ())
+}
+
+fn close_on_exec(hands: &mut Hands, descriptor: &Descriptor<'_>) -> Result<(), OutsideError> {
+    let (fd, flag) = (descriptor.fd as u64, u64::from(descriptor.close_on_exec));
+    hands.queue(Call::new(libc::SYS_fcntl, [fd, libc::F_SETFD as u64, flag, 0, 0, 0]))
+}
+
 fn other_end(descriptor: &Descriptor<'_>) -> Option<u8> {
     match descriptor.kind {
         record::DESCRIPTOR_PIPE_READ => Some(record::DESCRIPTOR_PIPE_WRITE),
@@ -223,12 +277,8 @@ fn pair(
 
 fn open_path(hands: &mut Hands, path: &[u8], flags: u64) -> Result<u64, OutsideError> {
     let mut path = path.to_vec();
-    let own = path.strip_prefix(b"/proc/").and_then(|rest| {
-        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        (digits > 0).then(|| [b"/proc/self", &rest[digits..]].concat())
-    });
-    if let Some(own) = own {
-        path = own;
+    if let Some((_, rest)) = path.strip_prefix(b"/proc/").and_then(number) {
+        path = [b"/proc/self", rest].concat();
     }
     path.push(0);
     let creating = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u64;

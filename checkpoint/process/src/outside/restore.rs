@@ -38,7 +38,9 @@ pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, Ou
     let filled_bytes = restoring.fill(&image, options.threads)?;
     restoring.finish_memory()?;
     let muted = restoring.descriptors(&options)?;
-    let same_ids = restoring.threads()?;
+    let ids = restoring.threads()?;
+    restoring.thread_files(&ids)?;
+    let same_ids = restoring.hands.has_pid && ids.iter().all(|(was, is)| was == is);
     restoring.letter(same_ids, &muted, &options.payload)?;
     let pid = restoring.go()?;
     let restore_us = start.elapsed().as_micros() as u64;
@@ -354,10 +356,10 @@ impl<'a, 'b> Restoring<'a, 'b> {
         Ok(muted)
     }
 
-    /// Starts all threads but the leader.
-    fn threads(&mut self) -> Result<bool, OutsideError> {
+    /// Starts all threads but the leader. What their ids are now, by what they were.
+    fn threads(&mut self) -> Result<BTreeMap<u32, u32>, OutsideError> {
         let leader = self.plan.leader()?.tid;
-        let mut same = self.hands.has_pid;
+        let mut ids = BTreeMap::from([(leader, self.hands.pid)]);
         let mut at = self.hands.threads_at();
         for thread in &self.plan.threads {
             threads::clear_rseq(&self.hands, thread)?;
@@ -369,10 +371,16 @@ impl<'a, 'b> Restoring<'a, 'b> {
                 self.leader = Some(born);
             } else {
                 let wanted = self.wanted_ids.then_some(thread.tid);
-                same &= born.spawn(&mut self.hands, thread, wanted)?;
+                ids.insert(thread.tid, born.spawn(&mut self.hands, thread, wanted)?);
             }
         }
-        Ok(same)
+        Ok(ids)
+    }
+
+    /// Descriptors of files that are there when the threads are.
+    fn thread_files(&mut self, ids: &BTreeMap<u32, u32>) -> Result<(), OutsideError> {
+        self.plan.descriptors.make_thread_files(&mut self.hands, ids)?;
+        self.hands.flush()
     }
 
     fn letter(

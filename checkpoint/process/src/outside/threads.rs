@@ -60,15 +60,16 @@ impl Newborn {
         Ok(Self { at, end: at + THREAD_BYTES })
     }
 
-    /// Starts it: with its own id if that is wanted and possible. Says whether it has it.
+    /// Starts it: with its own id if that is wanted and possible. Gives the one that it has.
     pub fn spawn(
         &self,
         hands: &mut Hands,
         thread: &Thread,
         wanted: Option<u32>,
-    ) -> Result<bool, OutsideError> {
+    ) -> Result<u32, OutsideError> {
         let at = self.end - 256;
         let tid_at = at + 96;
+        let mut error = std::io::Error::from_raw_os_error(libc::EAGAIN);
         for set in [wanted, None] {
             let flags = libc::CLONE_VM
                 | libc::CLONE_FS
@@ -100,14 +101,11 @@ impl Newborn {
             hands.write(at, &bytes)?;
             let result = hands.spawn(at, 80, self.at)?;
             if result > 0 {
-                return Ok(result == i64::from(thread.tid));
+                return Ok(result as u32);
             }
-            if set.is_none() {
-                let error = std::io::Error::from_raw_os_error(-result as i32);
-                return Err(OutsideError::System { what: "starting a thread".into(), error });
-            }
+            error = std::io::Error::from_raw_os_error(-result as i32);
         }
-        Ok(false)
+        Err(OutsideError::System { what: "starting a thread".into(), error })
     }
 }
 

@@ -1,7 +1,9 @@
 /* Threads that ask for things of each other by their names, all the time: that works whatever ids
- * they have. Ends with threads that are cancelled where they wait. */
+ * they have. One has its own files open, and those of a thread that has ended. Ends with threads
+ * that are cancelled where they wait. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,9 +27,30 @@ static void on_signal(int signal, siginfo_t *info, void *unused)
     atomic_fetch_add(&signals, 1);
 }
 
+/* A file of this thread. */
+static void *own_name(void *fd)
+{
+    *(int *)fd = open("/proc/thread-self/comm", O_RDWR);
+    return NULL;
+}
+
+static int gone = -1;
+
 static void *work(void *unused)
 {
-    while (!atomic_load(&over)) usleep(300);
+    char name[16], found[17] = "";
+    int own = -1, copy;
+    own_name(&own);
+    copy = dup(own);
+    while (!atomic_load(&over)) {
+        if (pread(own, found, 16, 0) < 1 || pread(copy, found, 16, 0) < 1) atomic_fetch_add(&wrong, 1);
+        usleep(300);
+    }
+    /* Nobody gives it another one now. */
+    prctl(PR_GET_NAME, name);
+    long count = pread(copy, found, 16, 0);
+    if (count != (long)strlen(name) + 1 || memcmp(name, found, count - 1)) atomic_fetch_add(&wrong, 1);
+    if (pread(gone, found, 16, 0) >= 0) atomic_fetch_add(&wrong, 1);
     return unused;
 }
 
@@ -106,6 +130,8 @@ int main(void)
     struct sigaction action = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART };
     sigaction(SIGUSR1, &action, NULL);
     must(pipe(pipe_fds), "pipe");
+    must(pthread_create(&reader, NULL, own_name, &gone), "pthread_create");
+    must(pthread_join(reader, NULL), "pthread_join");
     must(pthread_create(&worker, NULL, work, NULL), "pthread_create");
     must(pthread_create(&reader, NULL, read_for_ever, NULL), "pthread_create");
     must(pthread_create(&spinner, NULL, spin_for_ever, NULL), "pthread_create");
@@ -123,7 +149,7 @@ int main(void)
     cancel(reader, "cancel a new thread");
     atomic_store(&over, 1);
     must(pthread_join(worker, NULL), "pthread_join");
-    must(atomic_load(&wrong) ? EINVAL : 0, "the thread that got the signal");
+    must(atomic_load(&wrong) ? EINVAL : 0, "the thread that got the signal, or a file of a thread");
     printf("all right\n");
     return 0;
 }
