@@ -130,8 +130,8 @@ impl Case {
         Ok(listed.lines().count())
     }
 
-    /// Is it sure that a line in which somebody dies like this is not complete? A rank whose image is
-    /// stored may die: then it matters what is heard first, that or the last image.
+    /// Is it sure that a line in which somebody dies like this is not complete? A rank whose image
+    /// is stored may die: then it matters what is heard first, that or the last image.
     fn must_be_torn(&self, how: &[&str]) -> bool {
         let has_image = how[1].starts_with("rank:") && how[2] == "images";
         how[0] == "--kill-in-line" && how[2] != "manifest" && !has_image

@@ -43,13 +43,17 @@ static void *work(void *unused)
     own_name(&own);
     copy = dup(own);
     while (!atomic_load(&over)) {
-        if (pread(own, found, 16, 0) < 1 || pread(copy, found, 16, 0) < 1) atomic_fetch_add(&wrong, 1);
+        if (pread(own, found, 16, 0) < 1 || pread(copy, found, 16, 0) < 1) {
+            atomic_fetch_add(&wrong, 1);
+        }
         usleep(300);
     }
     /* Nobody gives it another one now. */
     prctl(PR_GET_NAME, name);
     long count = pread(copy, found, 16, 0);
-    if (count != (long)strlen(name) + 1 || memcmp(name, found, count - 1)) atomic_fetch_add(&wrong, 1);
+    if (count != (long)strlen(name) + 1 || memcmp(name, found, count - 1)) {
+        atomic_fetch_add(&wrong, 1);
+    }
     if (pread(gone, found, 16, 0) >= 0) atomic_fetch_add(&wrong, 1);
     return unused;
 }
