@@ -6,11 +6,14 @@
 //! it needs is in the environment that orted has given the guardian (FACTS-openmpi §5).
 
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long it may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What of its complaints is passed on.
+const SAID_BYTES_MAX: u64 = 2000;
 
 /// From PMIx's public interface, version 2 and later.
 type Init = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> c_int;
@@ -67,18 +70,33 @@ pub fn leave() -> Result<(), String> {
 }
 
 /// Have it done by a process of its own: the library starts threads and takes descriptors.
-pub fn have_left() {
+///
+/// # Errors
+/// Why it was not: mpirun is going to say that the rank has ended improperly.
+pub fn have_left() -> Result<(), String> {
     let mut client = Command::new("/proc/self/exe");
-    client.arg("leave").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut client) = client.spawn() else { return };
+    client.arg("leave").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut client = client.spawn().map_err(|error| error.to_string())?;
     let until = Instant::now() + PATIENCE;
-    // If it fails, mpirun says that the rank has ended improperly.
-    while let Ok(None) = client.try_wait() {
-        if Instant::now() > until {
-            let _ = client.kill();
-            let _ = client.wait();
-            return;
+    let status = loop {
+        match client.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() <= until => std::thread::sleep(Duration::from_millis(1)),
+            Ok(None) => {
+                let _ = client.kill();
+                let _ = client.wait();
+                return Err(format!("no answer in {} s", PATIENCE.as_secs()));
+            }
+            Err(error) => return Err(error.to_string()),
         }
-        std::thread::sleep(Duration::from_millis(1));
+    };
+    if status.success() {
+        return Ok(());
     }
+    let mut said = Vec::new();
+    if let Some(from) = client.stderr {
+        let _ = from.take(SAID_BYTES_MAX).read_to_end(&mut said);
+    }
+    let said = String::from_utf8_lossy(&said);
+    Err(format!("{status}; {}", said.trim().replace('\n', "; ")))
 }

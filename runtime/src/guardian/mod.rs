@@ -309,7 +309,10 @@ impl Guardian {
             self.hear_news(news);
         }
         if self.made_anew && status == 0 && self.rank.has_finished() {
-            crate::pmix::have_left();
+            if let Err(reason) = crate::pmix::have_left() {
+                let rank = self.settings.rank;
+                say!("rank {rank} could not take its leave of Open MPI's runtime: {reason}");
+            }
         }
         self.last_words(status);
         self.writers.wait(LAST_IMAGE);
