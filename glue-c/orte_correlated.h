@@ -76,10 +76,13 @@ static inline bool correlated_is_ending(void)
            || orte_job_term_ordered;
 }
 
-/* A process of mpirun's own node counts as one that has ended. */
+/* A process of mpirun's own node counts as one that has ended. As one that is not of this node:
+ * otherwise mpirun's PMIx server forgets the rank, and then did not answer those ranks of the node
+ * that took their leave (10 of 60 jobs). */
 static inline void correlated_has_ended(orte_job_t *job, orte_proc_t *proc)
 {
     (void) job;
+    ORTE_FLAG_UNSET(proc, ORTE_PROC_FLAG_LOCAL);
     ORTE_ACTIVATE_PROC_STATE(&proc->name, ORTE_PROC_STATE_WAITPID_FIRED);
 }
 
