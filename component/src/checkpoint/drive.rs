@@ -154,6 +154,9 @@ impl Checkpoint {
             Output::Freeze { line } => self.freeze(LineId(line), taken),
             Output::Answer(answer) => self.answer(answer),
             Output::Resume { .. } => {
+                if let Some(process) = taken {
+                    self.leave_sharing(process);
+                }
                 self.with(taken, |p| {
                     p.engine.release(&mut p.host, Side::Internal);
                     p.host.push();

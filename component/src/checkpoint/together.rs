@@ -4,7 +4,7 @@
 //!
 //! 1. None of them copies before the threads of all stand still, and none goes on before all have
 //!    copied.
-//! 2. Who waits does not wait for one that has failed, nor for ever.
+//! 2. Who waits does not wait for one that has failed or left the line, nor for ever.
 //!
 //! Who shares nothing pays a look at its mappings, most of it before the program is kept out. The
 //! counts of `transports::shm::Counts` belong to a line: its number times 2¹⁶, plus how many have
@@ -160,6 +160,16 @@ impl Checkpoint {
             self.sharing.told = join(&counts.sharing, line).is_some();
         }
     }
+
+    /// The line is left. If it was aborted, others may not have heard of it yet, and stand still
+    /// until this process does.
+    pub(super) fn leave_sharing(&mut self, process: &Process) {
+        let Sharing { line, told, .. } = self.sharing;
+        if told && let Some(counts) = counts(process, &self.members) {
+            break_up(&counts.parked, line);
+            break_up(&counts.pictured, line);
+        }
+    }
 }
 
 /// The pictures of this line on this node.
@@ -250,6 +260,19 @@ mod tests {
         assert_eq!(join(&word, LineId(4)), Some(1));
         break_up(&word, LineId(3));
         assert_eq!(join(&word, LineId(4)), Some(2), "an old failure does not touch a new line");
+    }
+
+    #[test]
+    fn who_leaves_the_line_lets_those_go_who_wait_for_it() {
+        let word = Arc::new(AtomicU64::new(0));
+        let there = Arc::clone(&word);
+        let start = now_ns();
+        let waits = thread::spawn(move || await_all(&there, LineId(5), 2));
+        while word.load(Ordering::Relaxed) != (5 << 16) + 1 {
+            thread::yield_now();
+        }
+        break_up(&word, LineId(5));
+        assert!(!waits.join().unwrap() && now_ns() - start < PATIENCE_NS);
     }
 
     #[test]
