@@ -23,7 +23,7 @@ use crate::settings::{NoSettings, Printed, Settings};
 use crate::spare::StandIn;
 use adopted::Adopted;
 use images::{ImageStore, Writers, Written};
-use output::{Ends, Output};
+use output::Output;
 use positions::STREAMS;
 use rank::Rank;
 use recovery::Fallen;
@@ -177,7 +177,7 @@ fn guard(
     let theirs = OwnedFd::from(theirs);
     // Before the agent, which removes what nobody holds.
     let local = settings.local.as_deref().map(Local::enter);
-    let (output, ends) = open_output(&settings);
+    let (output, ends) = output::open(&settings);
     let pid = match &settings.restore {
         None => program::start(words, theirs, ends, signals.mask_before())?.id() as os::Pid,
         Some(line) => {
@@ -215,23 +215,6 @@ fn guard(
     };
     guardian.seek_agent();
     guardian.attend(&signals, &orted, &wake, &news).map_err(Trouble::Start)
-}
-
-/// Where the program prints. Without the way through here it prints all the same.
-fn open_output(settings: &Settings) -> (Option<Output>, Ends) {
-    match Output::open(settings) {
-        Ok(Some((output, ends))) => (Some(output), ends),
-        Ok(None) => Default::default(),
-        Err(error) => {
-            say!(
-                "rank {} on node {}: its output cannot be counted, so a restart may print some of \
-                 it again: {error}",
-                settings.rank,
-                os::hostname()
-            );
-            Default::default()
-        }
-    }
 }
 
 impl Guardian {
@@ -308,11 +291,13 @@ impl Guardian {
         {
             self.hear_news(news);
         }
-        if self.made_anew && status == 0 && self.rank.has_finished() {
-            if let Err(reason) = crate::pmix::have_left() {
-                let rank = self.settings.rank;
-                say!("rank {rank} could not take its leave of Open MPI's runtime: {reason}");
-            }
+        if self.made_anew
+            && status == 0
+            && self.rank.has_finished()
+            && let Err(reason) = crate::pmix::have_left()
+        {
+            let rank = self.settings.rank;
+            say!("rank {rank} could not take its leave of Open MPI's runtime: {reason}");
         }
         self.last_words(status);
         self.writers.wait(LAST_IMAGE);

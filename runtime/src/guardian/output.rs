@@ -187,6 +187,23 @@ impl Output {
     }
 }
 
+/// Where the program prints. Without the way through here it prints all the same.
+pub fn open(settings: &Settings) -> (Option<Output>, Ends) {
+    match Output::open(settings) {
+        Ok(Some((output, ends))) => (Some(output), ends),
+        Ok(None) => Default::default(),
+        Err(error) => {
+            say!(
+                "rank {} on node {}: its output cannot be counted, so a restart may print some of \
+                 it again: {error}",
+                settings.rank,
+                os::hostname()
+            );
+            Default::default()
+        }
+    }
+}
+
 impl Stream {
     /// In place of the guardian's own descriptor `fd`; the second is the program's end.
     fn open(fd: RawFd, known: u64) -> io::Result<(Self, OwnedFd)> {

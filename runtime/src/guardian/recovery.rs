@@ -8,7 +8,7 @@
 
 use super::images::{ImageStore, file_name};
 use super::output::Ends;
-use super::{Guardian, open_output};
+use super::{Guardian, output};
 use crate::link::Link;
 use crate::os::{self, Pid};
 use crate::settings::{self, Settings};
@@ -139,7 +139,7 @@ impl Guardian {
         let what = |error: std::io::Error| format!("rank {}: {error}", self.settings.rank);
         let (ours, theirs) = UnixStream::pair().map_err(what)?;
         let link = Link::new(ours).map_err(what)?;
-        let (output, ends) = open_output(&self.settings);
+        let (output, ends) = output::open(&self.settings);
         let theirs = OwnedFd::from(theirs);
         let pid = restore(&*self.store, &self.settings, line, theirs, ends)?;
         self.rank.reborn(pid, link, output);

@@ -127,6 +127,8 @@ pub fn run(summary: &mut Summary) {
         survives(&RING, ITERATIONS, (3, 1), &checked).map(drop)
     });
     summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
+    let soon = "live recovery: a guardian of mpirun's node is killed, and soon all ends: 2 × 2";
+    summary.check(soon, soon_over);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
     summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
     summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
@@ -200,6 +202,25 @@ fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
     let lost = lives::events(&lines)?.matches("\"event\":\"guardian_lost\"").count();
     outcome.must(lost == 1, "another number of guardians was lost")?;
     must_be_clean(&outcome)
+}
+
+/// Ranks that went back take their leave while mpirun still deals with the guardian's death; and it
+/// is killed while another line is taken.
+fn soon_over() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/lines/print_lines.c"))?;
+    for _ in 0..3 {
+        let scratch = Scratch::new("recovery")?;
+        let lines = lives::lines_folder(&scratch)?;
+        let mut job = Job::new(2, 2, &[&program.display().to_string(), "1000", "500"]);
+        job.seconds = 60;
+        let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
+        let outcome = lives::protected(job, &lines).with(&killed).run()?;
+        outcome.must(outcome.code == 0, "the job failed")?;
+        let events = lives::events(&lines)?;
+        outcome.must(events.contains("\"caught_up\""), "no set went back")?;
+        must_be_clean(&outcome)?;
+    }
+    Ok(())
 }
 
 /// mpirun says which rank it was, and what is lost.
