@@ -37,10 +37,33 @@ static bool chosen(void)
     return NULL != value && 0 == strcmp(value, CHOSEN);
 }
 
+/* Another thread may be in getenv (Open MPI's own, which is told which libraries are in use):
+ * setenv frees the array that it reads. This leaves it as it is. */
+static void add_to_environment(const char *entry)
+{
+    extern char **environ;
+    size_t count = 0;
+    while (NULL != environ && NULL != environ[count]) {
+        count++;
+    }
+    char **more = calloc(count + 2, sizeof(*more));
+    char *copy = strdup(entry);
+    if (NULL == more || NULL == copy) {
+        free(more);
+        free(copy);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        more[i] = environ[i];
+    }
+    more[count] = copy;
+    __atomic_store_n(&environ, more, __ATOMIC_RELEASE);
+}
+
 void mca_vprotocol_correlated_osc_open(void)
 {
-    if (CORRELATED_HAS_OSC_PT2PT && !ompi_mpi_thread_multiple) {
-        setenv(CHOICE, CHOSEN, 0);
+    if (CORRELATED_HAS_OSC_PT2PT && !ompi_mpi_thread_multiple && NULL == getenv(CHOICE)) {
+        add_to_environment(CHOICE "=" CHOSEN);
     }
 }
 
