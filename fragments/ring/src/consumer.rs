@@ -1,6 +1,6 @@
 //! The receiving end.
 
-use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes};
+use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes, turn_bytes};
 
 /// Lines of a frame that are fetched as soon as it is seen, at most.
 const FETCHED_BYTES_MAX: usize = 32 * LINE;
@@ -30,6 +30,8 @@ pub struct Consumer<M> {
     position: u64,
     /// What the producer knows of `position`.
     given_back: u64,
+    /// After so many bytes it is told.
+    give_back_each: u64,
     /// Bytes of the record that `peek` returned last.
     peeked: u64,
 }
@@ -39,7 +41,16 @@ impl<M: Memory> Consumer<M> {
     pub fn new(memory: M) -> Self {
         let mask = memory.bytes() as u64 - 1;
         let frame_bytes_max = frame_bytes_max(memory.bytes());
-        Self { memory, mask, frame_bytes_max, position: 0, given_back: 0, peeked: 0 }
+        let give_back_each = turn_bytes(memory.bytes()) as u64 / 4;
+        Self {
+            memory,
+            mask,
+            frame_bytes_max,
+            position: 0,
+            given_back: 0,
+            give_back_each,
+            peeked: 0,
+        }
     }
 
     /// Is there anything? One load; `peek` tells what.
@@ -111,7 +122,7 @@ impl<M: Memory> Consumer<M> {
     fn advance(&mut self, bytes: u64) {
         self.position += bytes;
         // Seldom, since the producer's view of this line is a cache miss for both (invariant 4).
-        if self.position - self.given_back >= (self.mask + 1) / 4 {
+        if self.position - self.given_back >= self.give_back_each {
             // [room] nothing before this position is read any more.
             self.memory.give_back(self.position);
             self.given_back = self.position;

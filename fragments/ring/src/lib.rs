@@ -11,12 +11,14 @@
 //! 1. The word at the producer's position is zero until the record there is complete; zero means
 //!    "nothing yet". Therefore the word *behind* a record is zeroed before the record is
 //!    published: stale payload bytes are never taken for a header.
-//! 2. A record never splits. What does not fit before the end of the ring starts at its beginning,
-//!    and a [`WRAP`] word is left in its place.
+//! 2. A record never splits. What does not fit before the end of the ring, or of its first part
+//!    ([`turn_bytes`]) if the consumer keeps up, starts at the beginning, and a [`WRAP`] word is left
+//!    in its place.
 //! 3. The producer never writes into bytes that the consumer has not given back: the records from
 //!    the consumed position on, and the zero word behind them, fit into the ring.
-//! 4. The consumer writes nothing into the ring. It gives back at least each quarter of a ring;
-//!    since no record is longer than a quarter, a producer that waits for room gets it.
+//! 4. The consumer writes nothing into the ring. It gives back at least each quarter of the first
+//!    part; since no record is longer than a quarter of the ring, a producer that waits for room
+//!    gets it.
 //! 5. The consumer trusts nothing that it reads: a word that no producer can have written is
 //!    [`Damage`], and no byte outside of the ring is ever read.
 //!
@@ -43,6 +45,8 @@ mod tests;
 pub const LINE: usize = 64;
 /// Length in a publish word that stands for "go on at the beginning of the ring".
 pub const WRAP: u32 = u32::MAX;
+/// A quarter of a first cache: there are two directions, and the program's own data.
+const TURN_BYTES_MAX: usize = 128 * LINE;
 /// A frame has at least its publish word.
 pub const FRAME_BYTES_MIN: usize = 8;
 /// Smallest ring.
@@ -58,6 +62,13 @@ pub const fn record_bytes(frame: usize) -> usize {
 #[inline]
 pub const fn frame_bytes_max(ring_bytes: usize) -> usize {
     ring_bytes / 4
+}
+
+/// The first part of a ring of this size, which is used alone while the consumer keeps up: so many
+/// lines stay in the first cache of both processors.
+#[inline]
+pub const fn turn_bytes(ring_bytes: usize) -> usize {
+    if ring_bytes / 8 < TURN_BYTES_MAX { ring_bytes / 8 } else { TURN_BYTES_MAX }
 }
 
 /// May a ring have this size? A power of two, so that positions need no division.

@@ -1,6 +1,6 @@
 //! The sending end.
 
-use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes};
+use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes, turn_bytes};
 
 /// Lines that are fetched ahead of the next frame, at most.
 const PREPARED_BYTES_MAX: usize = 32 * LINE;
@@ -21,6 +21,9 @@ pub struct Producer<M> {
     clean: u64,
     /// Positions below this may be written (invariant 3); a cached view of the consumer's line.
     limit: u64,
+    /// Offset before which records end, until something else is decided there: the end of the
+    /// ring's first part, which is used alone while that will do, or of the ring.
+    turn: u64,
     /// The largest frame that is moved to the shared cache.
     given_away_max: usize,
 }
@@ -28,13 +31,15 @@ pub struct Producer<M> {
 impl<M: Memory> Producer<M> {
     /// The sending end of a fresh (zeroed, never used) ring.
     pub fn new(memory: M) -> Self {
-        let bytes = memory.bytes() as u64;
+        let memory_bytes = memory.bytes();
+        let bytes = memory_bytes as u64;
         Self {
             memory,
             mask: bytes - 1,
             position: 0,
             clean: LINE as u64,
             limit: bytes,
+            turn: turn_bytes(memory_bytes) as u64,
             given_away_max: GIVEN_AWAY_BYTES_MAX,
         }
     }
@@ -106,7 +111,7 @@ impl<M: Memory> Producer<M> {
         let need = record_bytes(len) as u64;
         let at = self.position & self.mask;
         let end = self.position + need;
-        if at + need > self.mask + 1 || end + LINE as u64 > self.limit {
+        if at + need > self.turn || end + LINE as u64 > self.limit {
             return self.reserve_slowly(len);
         }
         Some(at as usize)
@@ -126,11 +131,18 @@ impl<M: Memory> Producer<M> {
         // [room] what the consumer has read before it gave this back is not read again.
         self.limit = self.memory.consumed().wrapping_add(bytes);
         let at = self.position & self.mask;
-        if at + need > bytes {
+        if at + need > self.turn {
             let start = self.position + (bytes - at);
+            let is_near = start + need.max(self.turn / 2) + line <= self.limit;
+            if at + need <= bytes && (at == 0 || !is_near) {
+                // It is a long one, or the consumer is far behind: go on in the rest of the ring.
+                self.turn = bytes;
+                return self.reserve(len);
+            }
             if start + line > self.limit {
                 return None;
             }
+            self.turn = turn_bytes(self.memory.bytes()) as u64;
             self.clean_through(start);
             // [frame] the marker; the word that the consumer polls next is zero (invariant 1).
             self.memory.publish(at as usize, WRAP as u64);

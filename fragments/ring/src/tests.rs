@@ -135,6 +135,22 @@ fn frames_of_every_length_arrive() {
 }
 
 #[test]
+fn the_first_part_is_used_alone_while_the_consumer_keeps_up() {
+    let ring_bytes = 1 << 16;
+    let (mut input, mut output) = heap(ring_bytes);
+    for n in 0..if cfg!(miri) { 300 } else { 5000 } {
+        let (header, payload) = frame(n, (n as usize * 37) % 900);
+        assert!(input.try_push(&header, &payload));
+        let (at, len) = output.peek_at().expect("no damage").expect("a frame");
+        assert!(at + len <= turn_bytes(ring_bytes), "frame {n} at {at}");
+        output.consume();
+    }
+    let (header, payload) = frame(0, 1000);
+    let frames = (0..100).take_while(|_| input.try_push(&header, &payload)).count();
+    assert!(frames * 1024 > ring_bytes * 3 / 4, "a stream gets the whole ring");
+}
+
+#[test]
 fn consume_without_peek_does_nothing() {
     let (mut input, mut output) = heap(512);
     output.consume();
