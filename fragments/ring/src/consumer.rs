@@ -1,6 +1,6 @@
 //! The receiving end.
 
-use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes, turn_bytes};
+use crate::{FRAME_BYTES_MIN, GO_ON, LINE, Memory, frame_bytes_max, record_bytes, turn_bytes};
 
 /// Lines of a frame that are fetched as soon as it is seen, at most.
 const FETCHED_BYTES_MAX: usize = 32 * LINE;
@@ -99,15 +99,22 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
-    /// Not a record: the wrap marker, or damage.
+    /// Not a record: a marker, or damage.
     #[cold]
     #[inline(never)]
     fn peek_oddly(&mut self, at: usize, word: u64) -> Result<Option<(usize, usize)>, Damage> {
-        // At offset 0 nothing can be left over before the end of the ring (ends recursion, too).
-        if word != WRAP as u64 || at == 0 {
+        let (bytes, to) = (self.memory.bytes(), (word >> 32) as usize);
+        let skipped = if to > at { to - at } else { bytes - at };
+        let is_place = to.is_multiple_of(LINE) && to < bytes && (to > at || to == 0);
+        if word as u32 != GO_ON || !is_place || (at, to) == (0, 0) {
             return Err(Damage { word, at });
         }
-        self.advance((self.memory.bytes() - at) as u64);
+        // [frame] only to be sure that a record follows (it ends recursion, too).
+        let next = self.memory.poll(to);
+        if next as u32 == GO_ON {
+            return Err(Damage { word: next, at: to });
+        }
+        self.advance(skipped as u64);
         self.peek_at()
     }
 

@@ -12,8 +12,9 @@
 //!    "nothing yet". Therefore the word *behind* a record is zeroed before the record is
 //!    published: stale payload bytes are never taken for a header.
 //! 2. A record never splits. What does not fit before the end of the ring, or of its first part
-//!    ([`turn_bytes`]) if the consumer keeps up, starts at the beginning, and a [`WRAP`] word is left
-//!    in its place.
+//!    ([`turn_bytes`]) if the consumer keeps up, starts at the beginning, and a [`GO_ON`] word is left
+//!    in its place. If the consumer does not come so far, another one leads on into the rest of the
+//!    ring. Behind it there is a record, or nothing yet.
 //! 3. The producer never writes into bytes that the consumer has not given back: the records from
 //!    the consumed position on, and the zero word behind them, fit into the ring.
 //! 4. The consumer writes nothing into the ring. It gives back at least each quarter of the first
@@ -43,8 +44,8 @@ mod tests;
 
 /// Bytes of a cache line: records start on a multiple of it.
 pub const LINE: usize = 64;
-/// Length in a publish word that stands for "go on at the beginning of the ring".
-pub const WRAP: u32 = u32::MAX;
+/// Length in a publish word that stands for "go on at the offset in the word's high half".
+pub const GO_ON: u32 = u32::MAX;
 /// A quarter of a first cache: there are two directions, and the program's own data.
 const TURN_BYTES_MAX: usize = 128 * LINE;
 /// A frame has at least its publish word.

@@ -121,12 +121,12 @@ fn pop(memory: &Model, ring: &mut Consumer<Model>, number: u64, words: usize) ->
     true
 }
 
-/// Frames of these sizes (in words) through a ring of 8 lines, every interleaving.
-fn all_interleavings(sizes: &'static [usize], preemptions: usize) {
+/// Frames of these sizes (in words) through a ring of so many lines, every interleaving.
+fn all_interleavings(lines: usize, sizes: &'static [usize], preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
-        let memory = Model::new(8 * LINE);
+        let memory = Model::new(lines * LINE);
         assert!(sizes.iter().all(|words| 8 * words <= frame_bytes_max(memory.bytes())));
         let mut input = Producer::new(memory.clone());
         let mut output = Consumer::new(memory.clone());
@@ -149,21 +149,27 @@ fn all_interleavings(sizes: &'static [usize], preemptions: usize) {
 
 #[test]
 fn published_frames_are_complete() {
-    all_interleavings(&[4, 8, 2], 3);
+    all_interleavings(8, &[4, 8, 2], 3);
 }
 
 #[test]
 fn stale_payload_is_never_a_header() {
     // Two lines of payload, then small frames over them a lap later.
-    all_interleavings(&[16, 16, 16, 4, 4, 4], 2);
+    all_interleavings(8, &[16, 16, 16, 4, 4, 4], 2);
 }
 
 #[test]
 fn a_record_that_does_not_fit_wraps() {
-    all_interleavings(&[4, 16, 16, 12, 16, 4], 2);
+    all_interleavings(8, &[4, 16, 16, 12, 16, 4], 2);
 }
 
 #[test]
 fn a_full_ring_waits_for_room() {
-    all_interleavings(&[16; 5], 2);
+    all_interleavings(8, &[16; 5], 2);
+}
+
+#[test]
+fn a_ring_that_was_begun_again_goes_on_in_its_rest() {
+    // The consumer keeps up for two frames, and comes to the third when others lie behind it.
+    all_interleavings(16, &[4; 6], 2);
 }

@@ -1,6 +1,6 @@
 //! The sending end.
 
-use crate::{FRAME_BYTES_MIN, LINE, Memory, WRAP, frame_bytes_max, record_bytes, turn_bytes};
+use crate::{FRAME_BYTES_MIN, GO_ON, LINE, Memory, frame_bytes_max, record_bytes, turn_bytes};
 
 /// Lines that are fetched ahead of the next frame, at most.
 const PREPARED_BYTES_MAX: usize = 32 * LINE;
@@ -24,6 +24,11 @@ pub struct Producer<M> {
     /// Offset before which records end, until something else is decided there: the end of the
     /// ring's first part, which is used alone while that will do, or of the ring.
     turn: u64,
+    /// Where the ring was last begun again behind its first part.
+    lap: u64,
+    /// Offset behind the marker that was left there: while the consumer has not come to it, the
+    /// rest of the ring from here on is free.
+    rest: u64,
     /// The largest frame that is moved to the shared cache.
     given_away_max: usize,
 }
@@ -40,6 +45,8 @@ impl<M: Memory> Producer<M> {
             clean: LINE as u64,
             limit: bytes,
             turn: turn_bytes(memory_bytes) as u64,
+            lap: 0,
+            rest: bytes,
             given_away_max: GIVEN_AWAY_BYTES_MAX,
         }
     }
@@ -129,12 +136,20 @@ impl<M: Memory> Producer<M> {
         );
         let bytes = self.mask + 1;
         // [room] what the consumer has read before it gave this back is not read again.
-        self.limit = self.memory.consumed().wrapping_add(bytes);
+        let consumed = self.memory.consumed();
+        self.limit = consumed.wrapping_add(bytes);
         let at = self.position & self.mask;
+        // It has not come to this lap: so the rest is free, and what this lap has in the first part
+        // ends before what it has not read there.
+        let is_behind = consumed < self.lap;
+        if is_behind && at >= self.rest {
+            self.limit = self.lap + bytes;
+        }
         if at + need > self.turn {
             let start = self.position + (bytes - at);
             let is_near = start + need.max(self.turn / 2) + line <= self.limit;
-            if at + need <= bytes && (at == 0 || !is_near) {
+            let fits = at + need <= bytes;
+            if fits && (at == 0 || !is_near) {
                 // It is a long one, or the consumer is far behind: go on in the rest of the ring.
                 self.turn = bytes;
                 return self.reserve(len);
@@ -142,16 +157,28 @@ impl<M: Memory> Producer<M> {
             if start + line > self.limit {
                 return None;
             }
+            (self.lap, self.rest) = (start, if fits { at + line } else { bytes });
             self.turn = turn_bytes(self.memory.bytes()) as u64;
-            self.clean_through(start);
-            // [frame] the marker; the word that the consumer polls next is zero (invariant 1).
-            self.memory.publish(at as usize, WRAP as u64);
-            self.position = start;
+            self.go_on_at(start);
         }
         if self.position + need + line > self.limit {
-            return None;
+            if !is_behind || at >= self.rest || self.rest + need + line > bytes {
+                return None;
+            }
+            self.limit = self.lap + bytes;
+            self.turn = bytes;
+            self.go_on_at(self.lap + self.rest);
         }
         Some((self.position & self.mask) as usize)
+    }
+
+    /// Leave a marker, and go on at a later position.
+    fn go_on_at(&mut self, position: u64) {
+        let to = position & self.mask;
+        self.clean_through(position);
+        // [frame] the marker; the word that the consumer polls next is zero (invariant 1).
+        self.memory.publish((self.position & self.mask) as usize, to << 32 | u64::from(GO_ON));
+        self.position = position;
     }
 
     /// Make the word at `position` zero, which is about to become the end of the records.
