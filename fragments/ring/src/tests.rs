@@ -102,7 +102,10 @@ proptest! {
 
     #[test]
     fn whatever_is_in_the_memory_nothing_outside_is_read(
-        word in prop_oneof![any::<u64>(), (0..20u64).prop_map(|line| line << 38 | u64::from(GO_ON))],
+        word in prop_oneof![
+            any::<u64>(),
+            (0..20u64).prop_map(|line| line << 38 | u64::from(GO_ON)),
+        ],
         at in 0usize..16,
     ) {
         let (mut input, mut output) = heap(1024);
