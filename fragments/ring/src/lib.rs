@@ -13,8 +13,8 @@
 //!    published: stale payload bytes are never taken for a header.
 //! 2. A record never splits. What does not fit before the end of the ring, or of its first part
 //!    ([`turn_bytes`]) if the consumer keeps up, starts at the beginning, and a [`GO_ON`] word is
-//!    left in its place. If the consumer does not come so far, another one leads on into the rest of the
-//!    ring. Behind it there is a record, or nothing yet.
+//!    left in its place. If the consumer does not come so far, another one leads on into the rest
+//!    of the ring. Behind it there is a record, or nothing yet.
 //! 3. The producer never writes into bytes that the consumer has not given back: the records from
 //!    the consumed position on, and the zero word behind them, fit into the ring.
 //! 4. The consumer writes nothing into the ring. It gives back at least each quarter of the first
