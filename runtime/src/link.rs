@@ -9,7 +9,9 @@ use std::os::unix::net::UnixStream;
 
 /// Bytes that may wait for a reader who does not read.
 const WAITING_BYTES_MAX: usize = 256 << 20;
-/// Bytes that are read at a time.
+/// Bytes that are read first: most messages are short, and room for more would have to be cleared.
+const SHORT_BYTES: usize = 2 << 10;
+/// Bytes that are read at a time when there are more.
 const READ_BYTES: usize = 64 << 10;
 
 /// Why a connection is of no more use.
@@ -124,23 +126,47 @@ impl Link {
     /// Take what has arrived; the end of the connection is an error, but comes after everything
     /// that was sent before it.
     pub fn read(&mut self) -> Result<(), LinkError> {
+        let mut piece = [0; SHORT_BYTES];
+        match self.read_into(&mut piece)? {
+            0 => Ok(()),
+            SHORT_BYTES => self.read_on(),
+            _ => self.read_into(&mut piece).map(drop),
+        }
+    }
+
+    /// The short piece was full.
+    #[cold]
+    #[inline(never)]
+    fn read_on(&mut self) -> Result<(), LinkError> {
         let mut piece = [0; READ_BYTES];
         // Not for ever: others wait, too.
         for _ in 0..16 {
-            match self.stream.read(&mut piece) {
+            if self.read_into(&mut piece)? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Read once; 0: there is nothing.
+    fn read_into(&mut self, piece: &mut [u8]) -> Result<usize, LinkError> {
+        loop {
+            match self.stream.read(piece) {
                 Ok(0) => {
                     let end = io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed");
                     return Err(LinkError::Closed(end));
                 }
-                Ok(bytes) => self.incoming.add(&piece[..bytes]),
+                Ok(bytes) => {
+                    self.incoming.add(&piece[..bytes]);
+                    return Ok(bytes);
+                }
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => break,
+                    io::ErrorKind::WouldBlock => return Ok(0),
                     io::ErrorKind::Interrupted => {}
                     _ => return Err(LinkError::Closed(error)),
                 },
             }
         }
-        Ok(())
     }
 
     /// The next message that is whole.

@@ -173,6 +173,10 @@ pub fn look() {
         match way.next() {
             Ok(Some(ToRank::Stable { incarnation, upto })) => {
                 answered |= way.stable(incarnation, upto);
+                if way.unstable.is_empty() {
+                    // Nothing else is awaited.
+                    break;
+                }
             }
             Ok(Some(_)) => {}
             Ok(None) => break,
