@@ -240,6 +240,9 @@ int32_t rustbtl_send(rustbtl_operation_t *op, uint32_t comm, int32_t to, int32_t
 /* 1: sent, complete. 0: nothing has happened (it takes the long way). Contiguous, standard mode. */
 int32_t rustbtl_send_now(rustbtl_operation_t *op, uint32_t comm, int32_t to, int32_t tag);
 int32_t rustbtl_receive(rustbtl_operation_t *op, uint32_t comm, int32_t source, int32_t tag);
+/* The same for an operation in a request. */
+int32_t rustbtl_receive_later(rustbtl_operation_t *op, uint32_t comm, int32_t source,
+                              int32_t tag);
 int32_t rustbtl_receive_claimed(rustbtl_operation_t *op, uint64_t message);
 /* 1: it is gone and will not complete; 0: it will complete. */
 int32_t rustbtl_cancel(rustbtl_operation_t *op);

@@ -37,8 +37,9 @@ int mca_vprotocol_correlated_recv(void *buffer, size_t count, ompi_datatype_t *d
     return mca_vprotocol_correlated_request_finish(request, status);
 }
 
-static int receive(void *buffer, size_t count, ompi_datatype_t *datatype, int source, int tag,
-                   ompi_communicator_t *comm, bool persistent, ompi_request_t **handle)
+static inline int receive(void *buffer, size_t count, ompi_datatype_t *datatype, int source,
+                          int tag, ompi_communicator_t *comm, bool persistent,
+                          ompi_request_t **handle)
 {
     mca_vprotocol_correlated_request_t *request = mca_vprotocol_correlated_request_new(
         CORRELATED_RECEIVE, buffer, count, datatype, source, tag, comm, persistent);
@@ -54,6 +55,15 @@ static int receive(void *buffer, size_t count, ompi_datatype_t *datatype, int so
     return OMPI_SUCCESS;
 }
 
+/* Into memory with gaps. Out of line, so that others need not save registers for it. */
+static __attribute__((noinline)) int receive_scattered(void *buffer, size_t count,
+                                                       ompi_datatype_t *datatype, int source,
+                                                       int tag, ompi_communicator_t *comm,
+                                                       ompi_request_t **handle)
+{
+    return receive(buffer, count, datatype, source, tag, comm, false, handle);
+}
+
 int mca_vprotocol_correlated_irecv(void *buffer, size_t count, ompi_datatype_t *datatype,
                                    int source, int tag, ompi_communicator_t *comm,
                                    ompi_request_t **handle)
@@ -62,7 +72,7 @@ int mca_vprotocol_correlated_irecv(void *buffer, size_t count, ompi_datatype_t *
         return mca_vprotocol_correlated_request_receive(buffer, count, datatype, source, tag, comm,
                                                         handle);
     }
-    return receive(buffer, count, datatype, source, tag, comm, false, handle);
+    return receive_scattered(buffer, count, datatype, source, tag, comm, handle);
 }
 
 int mca_vprotocol_correlated_irecv_init(void *buffer, size_t count, ompi_datatype_t *datatype,

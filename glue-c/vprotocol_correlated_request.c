@@ -50,7 +50,16 @@ void mca_vprotocol_correlated_requests_close(void)
     OBJ_DESTRUCT(&free_requests);
 }
 
-static inline mca_vprotocol_correlated_request_t *request_get(void)
+/* A request has no datatype and uses no convertor when it comes from here: a new one does not, nor
+ * one that was released. NULL: the list is empty, or in use by threads. */
+static inline mca_vprotocol_correlated_request_t *request_get_quickly(void)
+{
+    return OPAL_UNLIKELY(mca_vprotocol_correlated_threads)
+               ? NULL
+               : (mca_vprotocol_correlated_request_t *) opal_lifo_pop_st(&free_requests.super);
+}
+
+static mca_vprotocol_correlated_request_t *request_get(void)
 {
     opal_free_list_item_t *item = mca_vprotocol_correlated_threads
                                       ? opal_free_list_get_mt(&free_requests)
@@ -80,14 +89,12 @@ mca_vprotocol_correlated_request_new(mca_vprotocol_correlated_kind_t kind, void 
     request->tag = tag;
     request->buffer = buffer;
     request->count = count;
-    request->datatype = datatype;
     request->comm = NULL;
-    request->uses_convertor = false;
     if (OPAL_UNLIKELY(persistent || !correlated_contiguous(datatype, count))) {
         OMPI_DATATYPE_RETAIN(datatype);
+        request->datatype = datatype;
     } else {
         correlated_operation(&request->op, RUSTBTL_IN_REQUEST, buffer, count, datatype);
-        request->datatype = NULL;
     }
     if (persistent) {
         OBJ_RETAIN(comm);
@@ -95,10 +102,11 @@ mca_vprotocol_correlated_request_new(mca_vprotocol_correlated_kind_t kind, void 
     return request;
 }
 
-/* Last user gone. */
-static void request_release(mca_vprotocol_correlated_request_t *request)
+/* Last user gone, and something is left to be done, or there are threads. Like all that is out of
+ * line here: so that others need not save registers for it. */
+static __attribute__((noinline)) void request_strip(mca_vprotocol_correlated_request_t *request)
 {
-    if (OPAL_UNLIKELY(NULL != request->datatype)) {
+    if (NULL != request->datatype) {
         if (request->uses_convertor) {
             opal_convertor_cleanup(&request->convertor);
             request->uses_convertor = false;
@@ -117,6 +125,19 @@ static void request_release(mca_vprotocol_correlated_request_t *request)
     }
 }
 
+/* Last user gone. */
+static inline void request_release(mca_vprotocol_correlated_request_t *request)
+{
+    if (OPAL_UNLIKELY(NULL != request->datatype || request->ompi.req_persistent
+                      || MPI_UNDEFINED != request->ompi.req_f_to_c_index
+                      || mca_vprotocol_correlated_threads)) {
+        request_strip(request);
+        return;
+    }
+    request->ompi.req_state = OMPI_REQUEST_INVALID; /* OMPI_REQUEST_FINI */
+    opal_free_list_return_st(&free_requests, &request->ompi.super);
+}
+
 static inline void request_hold(mca_vprotocol_correlated_request_t *request)
 {
     if (mca_vprotocol_correlated_threads) {
@@ -126,7 +147,7 @@ static inline void request_hold(mca_vprotocol_correlated_request_t *request)
     }
 }
 
-void mca_vprotocol_correlated_request_drop(mca_vprotocol_correlated_request_t *request)
+static inline void request_drop(mca_vprotocol_correlated_request_t *request)
 {
     int32_t left = mca_vprotocol_correlated_threads
                        ? __atomic_sub_fetch(&request->references, 1, __ATOMIC_ACQ_REL)
@@ -134,6 +155,11 @@ void mca_vprotocol_correlated_request_drop(mca_vprotocol_correlated_request_t *r
     if (0 == left) {
         request_release(request);
     }
+}
+
+void mca_vprotocol_correlated_request_drop(mca_vprotocol_correlated_request_t *request)
+{
+    request_drop(request);
 }
 
 /* Make the operation ready to be posted (again). */
@@ -184,33 +210,10 @@ static void request_fill(mca_vprotocol_correlated_request_t *request)
     }
 }
 
-int mca_vprotocol_correlated_request_receive(void *buffer, size_t count,
-                                             const ompi_datatype_t *datatype, int source, int tag,
-                                             ompi_communicator_t *comm, ompi_request_t **handle)
+/* What the engine answered to a receive that nobody waits for yet, if that is not "later". */
+static __attribute__((noinline)) int
+request_not_pending(mca_vprotocol_correlated_request_t *request, int32_t outcome)
 {
-    mca_vprotocol_correlated_request_t *request = request_get();
-    if (OPAL_UNLIKELY(NULL == request)) {
-        return OMPI_ERR_OUT_OF_RESOURCE;
-    }
-    OMPI_REQUEST_INIT(&request->ompi, false);
-    request->ompi.req_state = OMPI_REQUEST_ACTIVE;
-    request->ompi.req_mpi_object.comm = comm;
-    /* Open MPI reads it of requests that are pending, too, where another one has failed. */
-    request->ompi.req_status.MPI_ERROR = MPI_SUCCESS;
-    request->kind = CORRELATED_RECEIVE;
-    request->tag = tag;
-    request->datatype = NULL;
-    request->uses_convertor = false;
-    correlated_operation(&request->op, RUSTBTL_IN_REQUEST, buffer, count, datatype);
-    /* With threads it may be complete before we hear of it. */
-    request->references = 2;
-    request->comm = comm;
-    OBJ_RETAIN(comm);
-    *handle = &request->ompi;
-    int32_t outcome = rustbtl_receive(&request->op, correlated_comm(comm), source, tag);
-    if (RUSTBTL_PENDING == outcome) {
-        return OMPI_SUCCESS;
-    }
     OBJ_RELEASE(request->comm);
     request->comm = NULL;
     request->references = 1;
@@ -221,6 +224,50 @@ int mca_vprotocol_correlated_request_receive(void *buffer, size_t count,
     request_received(request);
     request->ompi.req_complete = REQUEST_COMPLETED;
     return OMPI_SUCCESS;
+}
+
+static inline int request_receive(mca_vprotocol_correlated_request_t *request, void *buffer,
+                                  size_t count, const ompi_datatype_t *datatype, int source,
+                                  int tag, ompi_communicator_t *comm, ompi_request_t **handle)
+{
+    OMPI_REQUEST_INIT(&request->ompi, false);
+    request->ompi.req_state = OMPI_REQUEST_ACTIVE;
+    request->ompi.req_mpi_object.comm = comm;
+    /* Open MPI reads it of requests that are pending, too, where another one has failed. */
+    request->ompi.req_status.MPI_ERROR = MPI_SUCCESS;
+    request->kind = CORRELATED_RECEIVE;
+    request->tag = tag;
+    correlated_operation(&request->op, RUSTBTL_IN_REQUEST, buffer, count, datatype);
+    /* With threads it may be complete before we hear of it. */
+    request->references = 2;
+    request->comm = comm;
+    OBJ_RETAIN(comm);
+    *handle = &request->ompi;
+    int32_t outcome = rustbtl_receive_later(&request->op, correlated_comm(comm), source, tag);
+    return OPAL_LIKELY(RUSTBTL_PENDING == outcome) ? OMPI_SUCCESS
+                                                   : request_not_pending(request, outcome);
+}
+
+static __attribute__((noinline)) int
+request_get_and_receive(void *buffer, size_t count, const ompi_datatype_t *datatype, int source,
+                        int tag, ompi_communicator_t *comm, ompi_request_t **handle)
+{
+    mca_vprotocol_correlated_request_t *request = request_get();
+    if (OPAL_UNLIKELY(NULL == request)) {
+        return OMPI_ERR_OUT_OF_RESOURCE;
+    }
+    return request_receive(request, buffer, count, datatype, source, tag, comm, handle);
+}
+
+int mca_vprotocol_correlated_request_receive(void *buffer, size_t count,
+                                             const ompi_datatype_t *datatype, int source, int tag,
+                                             ompi_communicator_t *comm, ompi_request_t **handle)
+{
+    mca_vprotocol_correlated_request_t *request = request_get_quickly();
+    if (OPAL_UNLIKELY(NULL == request)) {
+        return request_get_and_receive(buffer, count, datatype, source, tag, comm, handle);
+    }
+    return request_receive(request, buffer, count, datatype, source, tag, comm, handle);
 }
 
 /* What the engine answered to a post. `request` holds a reference for the engine. */
@@ -274,7 +321,7 @@ int mca_vprotocol_correlated_request_post(mca_vprotocol_correlated_request_t *re
     uint32_t comm = correlated_comm(request->comm);
     int32_t outcome =
         CORRELATED_RECEIVE == request->kind
-            ? rustbtl_receive(&request->op, comm, request->peer, request->tag)
+            ? rustbtl_receive_later(&request->op, comm, request->peer, request->tag)
             : rustbtl_send(&request->op, comm, request->peer, request->tag,
                            MCA_PML_BASE_SEND_SYNCHRONOUS == request->mode
                                || correlated_waits_for_match(request->comm, request->op.bytes));
@@ -319,25 +366,40 @@ void rustbtl_glue_complete(rustbtl_operation_t *op)
     OBJ_RELEASE(comm);
 }
 
+static __attribute__((noinline)) int32_t wake(ompi_wait_sync_t *sync, int error)
+{
+    wait_sync_update(sync, 1, error);
+    return 1;
+}
+
 int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op)
 {
     mca_vprotocol_correlated_request_t *request = of_operation(op);
     ompi_communicator_t *comm = request->comm;
     /* Callbacks, and whatever is destroyed with the last reference, come back into Rust. */
-    if (NULL != request->ompi.req_complete_cb || CORRELATED_BUFFERED == request->kind
-        || 1 == request->references || 1 == ((opal_object_t *) comm)->obj_reference_count) {
+    if (NULL != request->ompi.req_complete_cb || 1 == request->references
+        || 1 == ((opal_object_t *) comm)->obj_reference_count) {
         return 0;
     }
-    request_fill(request);
+    if (OPAL_LIKELY(CORRELATED_RECEIVE == request->kind)) {
+        request_received(request);
+    } else if (CORRELATED_BUFFERED == request->kind) {
+        return 0;
+    }
     request->comm = NULL;
-    OBJ_RELEASE(comm);
+    (void) opal_obj_update((opal_object_t *) comm, -1); /* OBJ_RELEASE; it is not the last */
+    request->references--;
     /* As ompi_request_complete, but that no other thread looks at it. */
     void *waits = (void *) request->ompi.req_complete;
     request->ompi.req_complete = REQUEST_COMPLETED;
-    if (REQUEST_PENDING != waits) {
-        wait_sync_update((ompi_wait_sync_t *) waits, 1, request->ompi.req_status.MPI_ERROR);
+    if (OPAL_UNLIKELY(MPI_SUCCESS != request->ompi.req_status.MPI_ERROR
+                      || opal_using_threads())) {
+        return REQUEST_PENDING == waits ? 1 : wake(waits, request->ompi.req_status.MPI_ERROR);
     }
-    request->references--;
+    if (REQUEST_PENDING != waits) {
+        /* wait_sync_update, where nobody sleeps. */
+        (void) OPAL_THREAD_ADD_FETCH32(&((ompi_wait_sync_t *) waits)->count, -1);
+    }
     return 1;
 }
 
@@ -353,17 +415,25 @@ int mca_vprotocol_correlated_request_finish(mca_vprotocol_correlated_request_t *
     return rc;
 }
 
+/* Who hears from the receiver that it has everything may take the buffer away. */
+static __attribute__((noinline)) int free_pending_send(mca_vprotocol_correlated_request_t *request)
+{
+    rustbtl_release(&request->op);
+    request_drop(request);
+    return OMPI_SUCCESS;
+}
+
 static int request_free(ompi_request_t **handle)
 {
     mca_vprotocol_correlated_request_t *request = (mca_vprotocol_correlated_request_t *) *handle;
     *handle = MPI_REQUEST_NULL;
-    if (CORRELATED_SEND == request->kind && OMPI_REQUEST_ACTIVE == request->ompi.req_state
-        && !REQUEST_COMPLETE(&request->ompi)) {
-        /* Who hears from the receiver that it has everything may take the buffer away. */
-        rustbtl_release(&request->op);
+    if (OPAL_UNLIKELY(CORRELATED_SEND == request->kind
+                      && OMPI_REQUEST_ACTIVE == request->ompi.req_state
+                      && !REQUEST_COMPLETE(&request->ompi))) {
+        return free_pending_send(request);
     }
     /* If it is still active, the engine's reference keeps it until it is complete. */
-    mca_vprotocol_correlated_request_drop(request);
+    request_drop(request);
     return OMPI_SUCCESS;
 }
 

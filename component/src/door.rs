@@ -74,11 +74,17 @@ impl Door {
     #[inline(always)]
     pub fn enter(&self) {
         if self.threads {
-            self.mark(true);
-            self.lock.lock();
+            self.enter_with_threads();
         } else {
             self.bias.enter();
         }
+    }
+
+    /// Out of line, so that who has no threads need not save registers for it.
+    #[inline(never)]
+    fn enter_with_threads(&self) {
+        self.mark(true);
+        self.lock.lock();
     }
 
     /// The same, unless another of its threads is inside.
@@ -110,11 +116,17 @@ impl Door {
     #[inline(always)]
     pub fn leave(&self) {
         if self.threads {
-            self.lock.unlock();
-            self.mark(false);
+            self.leave_with_threads();
         } else {
             self.bias.leave();
         }
+    }
+
+    /// As [`Self::enter_with_threads`].
+    #[inline(never)]
+    fn leave_with_threads(&self) {
+        self.lock.unlock();
+        self.mark(false);
     }
 
     /// Have what [`Self::take`] needs of the system.

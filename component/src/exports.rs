@@ -237,18 +237,55 @@ pub unsafe extern "C" fn rustbtl_receive(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
-    let shared = shared();
-    let plain_tag = tag;
-    let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
-    if op.on_stack() && idle::receive_unposted(shared, comm, from, tag, &mut op) {
+    let envelope = (CommId(comm), source(from), tag_match(tag));
+    if op.on_stack() && idle::receive_unposted(shared(), envelope, &mut op) {
         return DONE;
     }
-    let mut process = shared.enter();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        return receive_with_attention(process, op, (comm, from, tag), plain_tag);
+    post(shared().enter(), op, envelope, tag)
+}
+
+/// Post a receive that is part of a request.
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_receive_later(
+    operation: *mut Operation,
+    comm: u32,
+    from: i32,
+    tag: i32,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    let envelope @ (comm, source, matches) = (CommId(comm), source(from), tag_match(tag));
+    let mut entered = shared().enter();
+    let process = &mut *entered;
+    // It does not look for its message: to look where the sender is writing would slow both down.
+    // Who waits finds all of a window's messages behind each other.
+    let odd = process.clock.on || ATTENTION.load(Ordering::Relaxed) != 0;
+    if odd || !process.engine.receive_alike(comm, source, matches, op, op) {
+        return post(entered, op, envelope, tag);
     }
-    // A nonblocking receive does not look for its message: to look where the sender is writing
-    // would slow both down. Who waits finds all of a window's messages behind each other.
+    op.set_id(ReceiveId::NONE.0);
+    process.host.push();
+    if shared().threads {
+        shared().deliver(entered);
+    }
+    PENDING
+}
+
+#[inline(never)]
+fn post(
+    mut process: Entered,
+    mut op: Op,
+    envelope: (CommId, Source, TagMatch),
+    plain_tag: i32,
+) -> i32 {
+    let shared = shared();
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        return receive_with_attention(process, op, envelope, plain_tag);
+    }
+    let (comm, from, tag) = envelope;
     let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
     process.host.push();
     let code = received(outcome, &mut op);
@@ -307,7 +344,8 @@ pub unsafe extern "C" fn rustbtl_cancel(operation: *mut Operation) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
     let mut process = shared().enter();
-    i32::from(process.engine.cancel_receive(ReceiveId(op.id())))
+    let receive = process.receive_id(op);
+    i32::from(process.engine.cancel_receive(receive))
 }
 
 /// The program has freed the request of a send that is not complete.

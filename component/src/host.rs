@@ -555,12 +555,16 @@ impl Host for Surroundings {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete(&mut self, mut token: Op, status: Status) {
         token.fill(&status);
         if self.settle(token) {
             self.end(token);
         }
+    }
+
+    fn named(&mut self, mut token: Op, receive: ReceiveId) {
+        token.set_id(receive.0);
     }
 
     #[inline]

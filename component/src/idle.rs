@@ -68,14 +68,12 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
 #[inline]
 pub fn receive_unposted(
     shared: &'static Shared,
-    comm: CommId,
-    source: Source,
-    tag: TagMatch,
+    envelope: (CommId, Source, TagMatch),
     op: &mut Op,
 ) -> bool {
     for _ in 0..LOOKS {
         let mut entered = shared.enter();
-        let outcome = entered.receive_unposted((comm, source, tag), op);
+        let outcome = entered.receive_unposted(envelope, op);
         let crowded = entered.idle.oversubscribed || entered.tcp_is_busy();
         let give_up = outcome == Unposted::Post || crowded;
         shared.deliver(entered);

@@ -13,12 +13,13 @@ use crate::host::Surroundings;
 use crate::idle::Idle;
 use crate::operation::Op;
 use crate::os::{now_ns, ticks};
+use crate::transports::shm::Shm;
 use crate::transports::tcp::Tcp;
 use crate::transports::{Incoming, Transport};
 use channels::Lost;
 use core::ptr::NonNull;
 use rustbtl_fragments::engine::{Engine, FrameError};
-use rustbtl_fragments::ids::{PeerId, SendId};
+use rustbtl_fragments::ids::{PeerId, ReceiveId, SendId};
 pub use shared::{Entered, Shared, Taken, install, is_installed, shared};
 pub use unposted::Unposted;
 
@@ -143,16 +144,42 @@ impl Process {
         result
     }
 
+    /// Frames from shared memory, as many as there are, but not more than `most`.
+    #[inline(never)]
+    fn take_many_shm(&mut self, most: usize) -> usize {
+        let mut taken = 0;
+        while taken < most && self.take_one_shm() {
+            taken += 1;
+        }
+        taken
+    }
+
     /// The next frame from shared memory, if there is one.
+    #[inline(always)]
+    fn take_one_shm(&mut self) -> bool {
+        match self.host.shm.as_mut().and_then(Shm::peek_here) {
+            Some(incoming) => self.accept_shm(incoming),
+            None => return self.take_shm(),
+        }
+        true
+    }
+
+    /// The same, wherever it lies.
     #[inline(never)]
     fn take_shm(&mut self) -> bool {
-        let Some(shm) = &mut self.host.shm else { return false };
-        let Some(incoming) = shm.peek() else { return false };
+        let Some(incoming) = self.host.shm.as_mut().and_then(Transport::peek) else {
+            return false;
+        };
+        self.accept_shm(incoming);
+        true
+    }
+
+    #[inline(always)]
+    fn accept_shm(&mut self, incoming: Incoming) {
         self.accept(incoming);
         if let Some(shm) = &mut self.host.shm {
             shm.consume(incoming);
         }
-        true
     }
 
     /// Take everything that these peers (ascending) have put into shared memory so far.
@@ -232,12 +259,15 @@ impl Process {
             && self.host.settle(op)
     }
 
+    /// The engine's name for a receive that may be pending.
+    pub fn receive_id(&mut self, op: Op) -> ReceiveId {
+        self.engine.name_receives(&mut self.host);
+        ReceiveId(op.id())
+    }
+
     /// One call of Open MPI's progress: how many things happened.
     pub fn poll(&mut self) -> usize {
-        let mut happened = 0;
-        while happened < FRAMES_MAX && self.take_shm() {
-            happened += 1;
-        }
+        let mut happened = self.take_many_shm(FRAMES_MAX);
         happened += self.look_around(FRAMES_MAX);
         if happened > 0 {
             self.fruitless = 0;
@@ -255,11 +285,17 @@ impl Process {
     fn accept(&mut self, incoming: Incoming) {
         // SAFETY: the transport keeps the frame where it is until it is consumed.
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
-        let begin = self.clock.begin();
-        let complete = self.engine.complete_exact(&mut self.host, incoming.from, frame);
-        self.clock.end(begin);
-        if !complete {
+        if self.clock.on {
+            self.accept_timed(incoming.from, frame);
+        } else if !self.engine.complete_exact(&mut self.host, incoming.from, frame) {
             self.accept_any(incoming.from, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn accept_timed(&mut self, from: PeerId, frame: &[u8]) {
+        if !self.timed(|engine, host| engine.complete_exact(host, from, frame)) {
+            self.accept_any(from, frame);
         }
     }
 

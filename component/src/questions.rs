@@ -122,7 +122,8 @@ pub unsafe extern "C" fn rustbtl_cancel_recorded(operation: *mut Operation, comp
     let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
     let shared = shared();
     let mut process = shared.enter();
-    let gone = cancel(&mut process, ReceiveId(op.id()), complete != 0);
+    let receive = process.receive_id(op);
+    let gone = cancel(&mut process, receive, complete != 0);
     shared.deliver(process);
     i32::from(gone)
 }

@@ -243,6 +243,15 @@ impl Shm {
         false
     }
 
+    /// The oldest frame of the ring that had the last one, which is the only one most often.
+    /// `None`: `peek` knows more.
+    #[inline(always)]
+    pub fn peek_here(&mut self) -> Option<Incoming> {
+        let active = self.active.get_mut(self.cursor)?;
+        let (start, len) = active.ring.peek().ok()??;
+        Some(Incoming { from: active.from, start, len })
+    }
+
     /// The first frame to a peer: let it know that there is a ring to poll.
     #[cold]
     #[inline(never)]
@@ -473,13 +482,7 @@ impl Transport for Shm {
 
     #[inline(always)]
     fn peek(&mut self) -> Option<Incoming> {
-        // Most often it is the ring that had the last frame, and the only one.
-        if let Some(active) = self.active.get_mut(self.cursor)
-            && let Ok(Some((start, len))) = active.ring.peek()
-        {
-            return Some(Incoming { from: active.from, start, len });
-        }
-        self.peek_further()
+        self.peek_here().or_else(|| self.peek_further())
     }
 
     #[inline(always)]

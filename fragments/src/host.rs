@@ -182,6 +182,9 @@ pub trait Host {
     /// driver queues it and tells MPI after the engine has returned.
     fn complete(&mut self, token: Self::Token, status: Status);
 
+    /// A receive that was posted without an id has one now. For drivers that cancel receives.
+    fn named(&mut self, _token: Self::Token, _receive: ReceiveId) {}
+
     /// A receive from MPI_ANY_SOURCE has taken a message (a determinant; not called for matches
     /// that replay forces). Nothing that depends on it is offered to a transport before this
     /// returns, so the driver must have counted it in [`Host::marks`] by then.

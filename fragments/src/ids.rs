@@ -129,6 +129,12 @@ generational! {
     MessageId
 }
 
+impl ReceiveId {
+    /// A receive that waits among others that are alike: it gets an id when somebody needs one.
+    /// (No slot has this number.)
+    pub const NONE: Self = Self(u64::MAX);
+}
+
 /// Where a payload lies in the payload log (made and understood by the log alone).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]

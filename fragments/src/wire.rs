@@ -181,11 +181,9 @@ impl Header {
     /// Is this it, as it travels? Length and kind are compared like everything else.
     #[inline(always)]
     pub fn is_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
-        let mut differs = 0;
-        for (place, word) in head.chunks_exact(8).zip(self.words()) {
-            differs |= u64_at(place, 0) ^ word;
-        }
-        differs == 0
+        let [a, b, c, d] = self.words();
+        let at = |place| u64_at(head, place);
+        a == at(0) && b == at(8) && c == at(16) && d == at(24)
     }
 
     /// As it travels.

@@ -6,8 +6,9 @@ mod null;
 
 use null::{Null, Pair};
 use rustbtl_fragments::engine::{Engine, Mode, Received, Sent, Source, TagMatch};
-use rustbtl_fragments::ids::{CommRank, ContextId, Incarnation, PeerId, SetId};
+use rustbtl_fragments::ids::{CommRank, ContextId, Incarnation, PeerId, ReceiveId, SetId};
 use rustbtl_fragments::wire::{Header, Kind};
+use std::collections::VecDeque;
 
 /// The short way of a message whose receive is not posted, and who must not take it.
 #[test]
@@ -92,6 +93,62 @@ fn the_oldest_of_receives_that_are_alike_takes_its_message_and_no_other_one() {
     assert_eq!(host.completed, 1);
     assert!(!engine.complete_exact(host, from, &frames[1]), "it came already");
     engine.check();
+}
+
+/// Receives that are alike have no ids, until somebody needs one or another receive is posted.
+#[test]
+fn receives_that_are_alike_keep_their_order_when_they_get_ids() {
+    let mut pair = Pair::new();
+    let (comm, from) = (pair.comm, PeerId(0));
+    let one = Source::Rank(CommRank(0));
+    let mut frames = VecDeque::new();
+    for tag in [3; 12] {
+        pair.send(0, tag, 8);
+        frames.push_back(pair.hosts[0].frame.clone());
+    }
+    let (engine, host) = (&mut pair.engines[1], &mut pair.hosts[1]);
+    let post = |engine: &mut Engine<Null>, host: &mut Null, source, tag, token| {
+        let posted = engine.receive(host, comm, source, TagMatch::Is(tag), 8, token);
+        let Received::Pending(id) = posted else { panic!("{posted:?}") };
+        engine.check();
+        id
+    };
+    // A frame goes the short way if there is one.
+    let mut come = |engine: &mut Engine<Null>, host: &mut Null| {
+        let frame = frames.pop_front().unwrap();
+        let short = engine.complete_exact(host, from, &frame);
+        assert!(short || engine.on_frame(host, from, &frame).is_ok());
+        engine.check();
+        (short, host.last)
+    };
+    let posted = |engine: &mut Engine<Null>, host: &mut Null, tokens: core::ops::Range<u64>| {
+        tokens.for_each(|token| assert_eq!(post(engine, host, one, 3, token), ReceiveId::NONE));
+    };
+    posted(engine, host, 0..3);
+    assert!(!engine.is_quiet() && engine.open().0 == 3);
+    assert_eq!(come(engine, host), (false, 0), "its sender was not heard of");
+    assert_eq!(come(engine, host), (true, 1));
+    assert!(!engine.cancel_receive(ReceiveId::NONE));
+
+    posted(engine, host, 3..5);
+    engine.name_receives(host);
+    let tokens: Vec<u64> = host.named.iter().map(|(token, _)| *token).collect();
+    assert_eq!(tokens, [2, 3, 4], "oldest first");
+    let [second, third] = [1, 2].map(|at: usize| host.named[at].1);
+    assert_eq!(engine.receive_name(third).map(|name| name.number), Some(5));
+    assert!(engine.cancel_receive(second) && !engine.cancel_receive(second));
+    engine.check();
+    assert_ne!(post(engine, host, one, 3, 5), ReceiveId::NONE, "others have ids");
+    assert_eq!([2, 4, 5].map(|_| come(engine, host)), [2, 4, 5].map(|token| (false, token)));
+    assert!(!engine.cancel_receive(third), "it came");
+
+    posted(engine, host, 6..8);
+    host.named.clear();
+    assert_ne!(post(engine, host, Source::Any, 3, 8), ReceiveId::NONE);
+    assert_eq!(host.named.len(), 2, "a wildcard: those before it have to be known");
+    assert_eq!([6, 7, 8].map(|_| come(engine, host).1), [6, 7, 8]);
+    assert_ne!(post(engine, host, one, 4, 9), post(engine, host, one, 3, 10));
+    assert_eq!(come(engine, host), (false, 10), "another tag");
 }
 
 /// Sends that are complete before anybody has asked for them.

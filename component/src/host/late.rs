@@ -118,8 +118,13 @@ impl Surroundings {
     #[inline]
     pub fn call(&mut self) {
         if self.burst.is_open() {
-            self.burst.call(ticks(), !self.gathered.is_empty());
+            self.call_in_burst();
         }
+    }
+
+    #[inline(never)]
+    fn call_in_burst(&mut self) {
+        self.burst.call(ticks(), !self.gathered.is_empty());
     }
 
     /// The same in the middle of a call that sends.

@@ -12,6 +12,10 @@ pub struct Null {
     pub frame: Vec<u8>,
     /// Completions.
     pub completed: u64,
+    /// The token of the last one.
+    pub last: u64,
+    /// Receives that have got an id.
+    pub named: Vec<(u64, ReceiveId)>,
     /// Matches that are determinants.
     pub matched: Vec<(ReceiveName, MessageName)>,
     memory: [u8; 4096],
@@ -20,7 +24,8 @@ pub struct Null {
 impl Null {
     pub fn new() -> Self {
         let frame = Vec::with_capacity(8192);
-        Self { frame, completed: 0, matched: Vec::new(), memory: [7; 4096] }
+        let (named, matched) = (Vec::new(), Vec::new());
+        Self { frame, completed: 0, last: 0, named, matched, memory: [7; 4096] }
     }
 }
 
@@ -100,8 +105,13 @@ impl Host for Null {
     }
 
     #[inline]
-    fn complete(&mut self, _: u64, _: Status) {
+    fn complete(&mut self, token: u64, _: Status) {
         self.completed += 1;
+        self.last = token;
+    }
+
+    fn named(&mut self, token: u64, receive: ReceiveId) {
+        self.named.push((token, receive));
     }
 
     fn line_frame(&mut self, _: PeerId, _: LineFrame) {}

@@ -9,27 +9,30 @@ use core::ptr;
 /// As [`ptr::copy_nonoverlapping`].
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    if len > 64 {
-        // SAFETY: the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, len) }
-    } else if len >= 32 {
-        // SAFETY: 32 <= len <= 64: two blocks of 32 cover it.
-        unsafe { ends::<[u64; 4]>(from, to, len) }
-    } else if len >= 16 {
+    // The shortest first: one question more is a smaller part of what the longer ones take.
+    if len <= 16 {
+        if len >= 8 {
+            // SAFETY: 8 <= len <= 16.
+            unsafe { ends::<u64>(from, to, len) }
+        } else if len >= 4 {
+            // SAFETY: 4 <= len <= 8.
+            unsafe { ends::<u32>(from, to, len) }
+        } else if len >= 2 {
+            // SAFETY: 2 <= len <= 4.
+            unsafe { ends::<u16>(from, to, len) }
+        } else if len == 1 {
+            // SAFETY: one byte.
+            unsafe { ends::<u8>(from, to, 1) }
+        }
+    } else if len <= 32 {
         // SAFETY: 16 <= len <= 32: two blocks of 16 cover it.
         unsafe { ends::<[u64; 2]>(from, to, len) }
-    } else if len >= 8 {
-        // SAFETY: 8 <= len <= 16.
-        unsafe { ends::<u64>(from, to, len) }
-    } else if len >= 4 {
-        // SAFETY: 4 <= len <= 8.
-        unsafe { ends::<u32>(from, to, len) }
-    } else if len >= 2 {
-        // SAFETY: 2 <= len <= 4.
-        unsafe { ends::<u16>(from, to, len) }
-    } else if len == 1 {
-        // SAFETY: one byte.
-        unsafe { ends::<u8>(from, to, 1) }
+    } else if len <= 64 {
+        // SAFETY: 32 <= len <= 64: two blocks of 32 cover it.
+        unsafe { ends::<[u64; 4]>(from, to, len) }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) }
     }
 }
 

@@ -45,7 +45,7 @@ impl<H: Host> Engine<H> {
         wanted: Wanted,
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
-        debug_assert!(self.posted.is_empty() && self.unexpected.is_empty(), "E3: it is the first");
+        debug_assert!(self.is_quiet(), "E3: it is the first");
         debug_assert!(self.replay.is_none(), "P3: nothing is forced");
         let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
         if header.kind != Kind::Eager {
@@ -93,8 +93,7 @@ impl<H: Host> Engine<H> {
     /// The oldest of receives that are alike takes a message.
     #[inline(always)]
     pub(super) fn take_next(&mut self, host: &mut H, key: Key, payload: &[u8]) {
-        if let Some(slot) = self.posted.take_plain(key) {
-            let mut receive = self.receives.take(slot);
+        if let Some(mut receive) = self.alike.pop() {
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         }
@@ -260,14 +259,13 @@ impl<H: Host> Engine<H> {
         self.unexpected.insert(slot, key);
     }
 
-    /// The receive that takes an arriving message; it is taken out of `posted`.
+    /// The receive that takes an arriving message; it is taken out of `alike` or `posted`.
     #[inline]
     fn find_posted(&mut self, host: &mut H, key: Key, from: PeerId, sequence: u64) -> Option<u32> {
-        if self.posted.is_plain() {
-            self.posted.take_plain(key)
-        } else {
-            self.take_rare(host, key, from, sequence)
+        if !self.posted.is_plain() {
+            return self.take_rare(host, key, from, sequence);
         }
+        self.record_alike(key).or_else(|| self.posted.take_plain(key))
     }
 
     /// E1: the next number of its stream, or an error. Counts the message, and `posts` receives of

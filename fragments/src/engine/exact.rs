@@ -40,9 +40,7 @@ impl<H: Host> Engine<H> {
     /// that are alike, then that one is complete. False: nothing has happened.
     #[inline(always)]
     pub fn complete_exact(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> bool {
-        let Some(key) = self.posted.next() else { return false };
-        let number = crate::ids::ContextId(key.context).number();
-        let Some(&comm) = self.contexts.get(number as usize) else { return false };
+        let Some((key, comm)) = self.alike.next() else { return false };
         let Some(payload) = self.accept_exact(from, frame, comm, key, 0) else { return false };
         self.take_next(host, key, payload);
         true

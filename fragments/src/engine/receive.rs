@@ -1,9 +1,10 @@
 //! Receiving: posting, probing, claiming, cancelling.
 
+use super::alike::Waiting;
 use super::state::{Message, Progress, Receive};
 use super::{CommId, Engine, Host, Received, Source, TagMatch, Wanted};
 use crate::host::Status;
-use crate::ids::{CommRank, MessageId, PeerId, ReceiveId, SendId};
+use crate::ids::{CommRank, MessageId, ReceiveId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 
 #[inline]
@@ -38,11 +39,32 @@ impl<H: Host> Engine<H> {
     /// No receive is posted, and no message waits for one.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.posted.is_empty() && self.unexpected.is_empty()
+        self.alike.is_empty() && self.posted.is_empty() && self.unexpected.is_empty()
+    }
+
+    /// Post a receive that is like those before it: it has no id ([`ReceiveId::NONE`]). False: it
+    /// is not, or a message may be here already; nothing has happened.
+    #[inline(always)]
+    pub fn receive_alike(
+        &mut self,
+        comm: CommId,
+        source: Source,
+        tag: TagMatch,
+        buffer: H::ReceiveBuffer,
+        token: H::Token,
+    ) -> bool {
+        let known = &mut self.comms[comm.0 as usize];
+        let key = pattern(known.context, source, tag);
+        let alike = self.alike.is_pattern(&key) && self.unexpected.is_empty();
+        if alike {
+            known.posts += u64::from(key.is_user());
+            self.alike.push(Waiting { buffer, token, number: known.posts });
+        }
+        alike
     }
 
     /// Post a receive.
-    #[inline]
+    #[inline(never)]
     pub fn receive(
         &mut self,
         host: &mut H,
@@ -66,44 +88,11 @@ impl<H: Host> Engine<H> {
             let message = self.messages.take(slot);
             return self.take_message(host, message, buffer, token, Some((key, number)));
         }
-        Received::Pending(self.post(key, number, buffer, token))
+        let waiting = Waiting { buffer, token, number };
+        Received::Pending(self.post_other(host, key, waiting))
     }
 
-    #[inline(always)]
-    fn post(
-        &mut self,
-        key: Key,
-        number: u64,
-        buffer: H::ReceiveBuffer,
-        token: H::Token,
-    ) -> ReceiveId {
-        let (index, generation) = self.receives.insert(Receive {
-            buffer,
-            token,
-            key,
-            progress: Progress::Posted,
-            peer: PeerId(0),
-            sequence: number,
-            send: SendId(0),
-            total: 0,
-        });
-        self.posted.insert(index, key);
-        ReceiveId::new(index, generation)
-    }
-
-    /// The same where speed does not matter.
-    #[inline(never)]
-    pub(super) fn post_rare(
-        &mut self,
-        key: Key,
-        number: u64,
-        buffer: H::ReceiveBuffer,
-        token: H::Token,
-    ) -> ReceiveId {
-        self.post(key, number, buffer, token)
-    }
-
-    /// The same where speed does not matter.
+    /// [`Self::take_message`] where speed does not matter.
     #[inline(never)]
     pub(super) fn take_rarely(
         &mut self,
@@ -219,7 +208,8 @@ impl<H: Host> Engine<H> {
     }
 
     /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to
-    /// `Host::complete` (the driver completes it as cancelled). False: it will complete.
+    /// `Host::complete` (the driver completes it as cancelled). False: it will complete. (Whoever
+    /// has no id has to ask for it before: [`Self::name_receives`].)
     pub fn cancel_receive(&mut self, receive: ReceiveId) -> bool {
         match self.receives.get(receive.index(), receive.generation()) {
             Some(posted) if posted.progress == Progress::Posted => {

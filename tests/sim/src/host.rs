@@ -62,6 +62,8 @@ pub struct Memory {
     pub log: Log,
     /// Members of communicators, by handle.
     pub comms: Vec<Vec<usize>>,
+    /// Receives that got their ids after they were posted.
+    pub named: BTreeMap<u32, ReceiveId>,
     /// Outcomes: recorded, or forced.
     pub decisions: Decisions,
 }
@@ -107,6 +109,7 @@ impl SimHost {
             buffers: BTreeMap::new(),
             log: Log::new(Segments, limits),
             comms,
+            named: BTreeMap::new(),
             decisions: Decisions::default(),
         };
         let prng = Prng::new(options.seed).fork(100 + me as u64);
@@ -359,6 +362,10 @@ impl Host for SimHost {
 
     fn complete(&mut self, token: u32, status: Status) {
         self.completed.push((token, status));
+    }
+
+    fn named(&mut self, request: u32, receive: ReceiveId) {
+        self.memory.named.insert(request, receive);
     }
 
     fn matched(&mut self, receive: ReceiveName, message: MessageName) {

@@ -382,6 +382,13 @@ impl Process {
         true
     }
 
+    /// The engine's name for a receive whose post gave this id.
+    pub(crate) fn receive_id(&mut self, request: Request, id: ReceiveId) -> ReceiveId {
+        self.engine.name_receives(&mut self.host);
+        let named = || self.host.memory.named.get(&request).copied();
+        if id == ReceiveId::NONE { named().unwrap_or(id) } else { id }
+    }
+
     fn cancel_and_repeat(&mut self, shared: &mut Shared, request: Request) {
         let Some(Open::Receive { id, comm, pattern, capacity }) =
             self.program.open.get(&request).copied()
@@ -389,6 +396,7 @@ impl Process {
             return;
         };
         let Some(id) = id else { panic!("a receive that is open has an id") };
+        let id = self.receive_id(request, id);
         let gone = self.engine.cancel_receive(id);
         assert_eq!(gone, self.program.matching.cancel(request), "cancel of an unmatched receive");
         if gone {
@@ -406,7 +414,10 @@ impl Process {
         let comm = self.program.comms[&comm];
         let buffer = Buffer(token);
         match self.engine.receive(&mut self.host, comm, source, tag, buffer, token) {
-            Received::Pending(id) => assert!(self.engine.cancel_receive(id), "nothing matches it"),
+            Received::Pending(id) => {
+                let id = self.receive_id(token, id);
+                assert!(self.engine.cancel_receive(id), "nothing matches it");
+            }
             Received::Complete(status) => panic!("matched by nothing: {status:?}"),
         }
         self.host.memory.buffers.remove(&token);

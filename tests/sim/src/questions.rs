@@ -260,6 +260,7 @@ impl Process {
         let name = match (&ask, open) {
             (Ask::Await(Outcome::Cancelled(None)), _) | (_, None) => None,
             (_, Some((id, ..))) => {
+                let id = self.receive_id(request, id);
                 let name = self.engine.receive_name(id);
                 let gone = self.engine.cancel_receive(id);
                 assert_eq!(gone, self.program.matching.cancel(request), "cancel");
