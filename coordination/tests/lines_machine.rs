@@ -552,11 +552,11 @@ proptest! {
                         None => Input::Tick,
                     }
                 }
+                4 if more < 20 => Input::Repaired { rank: PeerId(rank) },
                 4 => Input::CaughtUp { set },
                 5 if more < 3 => Input::NotStored { rank: PeerId(rank), line },
                 6 if more < 3 => failed(rank, line, Refusal::Picture),
                 6 if more < 5 => failed(rank, line, Refusal::Behind),
-                4 if more < 20 => Input::Repaired { rank: PeerId(rank) },
                 7 if more < 3 => Input::NotCommitted { line },
                 8..11 if !book.begun.contains(&line) => stopped(rank, line),
                 11..16 if in_line => {

@@ -34,7 +34,7 @@ impl Job {
         let mut job = Self { back: line.clone(), survivor, hosts, comm };
         for _ in 0..2 {
             job.send();
-            job.to_survivor();
+            job.reach_survivor();
         }
         job.back = line;
         job.back.restarted(AGAIN);
@@ -47,7 +47,7 @@ impl Job {
         assert_eq!(sent, Ok(Sent::Complete));
     }
 
-    fn to_survivor(&mut self) {
+    fn reach_survivor(&mut self) {
         let frame = self.hosts[0].frame.clone();
         assert_eq!(self.survivor.on_frame(&mut self.hosts[1], GOES_BACK, &frame), Ok(()));
     }
@@ -71,7 +71,7 @@ fn until_all_is_sent_again_one_of_the_two_knows() {
     assert_eq!(job.caught_up(), [true, false], "who went back knows of nobody");
     job.account();
     assert_eq!(job.caught_up(), [false, false]);
-    job.to_survivor();
+    job.reach_survivor();
     assert_eq!(job.caught_up(), [false, true], "the channel is repaired, the past not repeated");
     job.send();
     assert_eq!(job.caught_up(), [false, true], "one of two");
@@ -91,7 +91,7 @@ fn an_account_that_is_made_while_a_global_line_is_taken_does_not_leave() {
     assert!(picture.has_caught_up() && job.hosts[0].frame.is_empty());
     assert!(!job.survivor.has_caught_up(), "it refuses");
     job.back.release(&mut job.hosts[0], Side::Outgoing);
-    job.to_survivor();
+    job.reach_survivor();
     assert!(job.survivor.has_caught_up());
 }
 

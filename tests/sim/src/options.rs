@@ -51,8 +51,6 @@ pub enum Planted {
     TrimBeforeCommit,
     /// A picture of a global line is taken whatever a set that went back has not repeated.
     PicturedBehind,
-    /// Orders of lines are faster than the news of who was started again.
-    CardsOvertaken,
     /// News of matches pass between sets while a global line is taken.
     MatchesNotHeld,
     /// Frames leave the set whatever is stable.

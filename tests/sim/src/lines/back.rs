@@ -1,7 +1,6 @@
 //! Jobs that start again from a global line, sets that come back alone from one of theirs.
 
 use super::coordinator;
-use crate::options::Planted;
 use crate::world::World;
 use rustbtl_coordination::lines;
 use rustbtl_fragments::ids::*;
@@ -112,9 +111,6 @@ impl World {
     /// What the guardians of the others' processes say before the next order: who was started
     /// again. Then a process has no channel to an earlier life of somebody that it knows.
     pub(super) fn read_cards(&mut self, rank: usize) {
-        if self.shared.options.planted == Some(Planted::CardsOvertaken) {
-            return;
-        }
         for other in 0..self.processes.len() {
             let peer = PeerId(other as u32);
             let dead = self.faults.is_dead(self.shared.options.sets[other]);
