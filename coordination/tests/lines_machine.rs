@@ -305,6 +305,89 @@ fn failing_lines_wait_longer_each_time() {
     assert_eq!(between, [300, 500, 900, 1700, 3300], "100 ms until given up, then the wait");
 }
 
+/// L6, L7: it comes as what it was asked for, however often it is refused and for whatever time.
+#[test]
+fn a_global_line_that_was_refused_comes_when_all_is_repaired() {
+    let mut lines = Lines::new(Config { retry_ms: 50, ..config() }, &SETS, 1, 0);
+    let behind = |rank, line| failed(rank, line, Refusal::Behind);
+    let repaired = |rank| Input::Repaired { rank: PeerId(rank) };
+    let again = |line: u64, rank: u32| {
+        format!("abort {line} of 0+2: rank {rank}: {} (tried again), drop {line}", Refusal::Behind)
+    };
+    run(
+        &mut lines,
+        &[
+            (0, Input::Checkpoint { exit: true }, "stop 1"),
+            (1, behind(0, 1), &again(1, 0)),
+            // Of a line that is aborted already.
+            (2, behind(1, 1), ""),
+            (3, repaired(0), ""),
+            (60, Input::Tick, ""),
+            // Lines of sets go on.
+            (61, demand(2), "begin Set 2 of 2"),
+            (62, frozen(2, 2), ""),
+            (63, stored(2, 2), "commit 2 of 2"),
+            (64, Input::Committed { line: 2 }, "complete 2 after 1, trim 2 by 2"),
+        ],
+    );
+    assert_eq!(lines.next_deadline(), None, "it is not time that it waits for");
+    run(
+        &mut lines,
+        &[
+            (9_000, repaired(1), "stop 3"),
+            (9_001, behind(2, 3), &again(3, 2)),
+            (9_002, repaired(2), ""),
+            (9_051, Input::Tick, "stop 4"),
+        ],
+    );
+    for (answer, last) in [
+        (stopped as fn(u32, u64) -> Input, "begin Global 4 of 0+2"),
+        (frozen, ""),
+        (stored, "commit 4 of 0+2"),
+    ] {
+        for (rank, want) in [(0, ""), (1, ""), (2, last)] {
+            run(&mut lines, &[(9_052, answer(rank, 4), want)]);
+        }
+    }
+    lines.handle(9_055, Input::Committed { line: 4 }).unwrap();
+    assert!(text(&mut lines).ends_with("exit 4"));
+}
+
+/// L6.
+#[test]
+fn a_set_that_has_gone_back_has_refused_nothing() {
+    let mut lines = Lines::new(config(), &SETS, 1, 0);
+    let why = format!("rank 0: {} (tried again)", Refusal::Behind);
+    run(
+        &mut lines,
+        &[
+            (0, Input::Checkpoint { exit: false }, "stop 1"),
+            (1, failed(0, 1, Refusal::Behind), &format!("abort 1 of 0+2: {why}, drop 1")),
+            (2, Input::Lost { rank: PeerId(0) }, ""),
+            (3, Input::Back { set: SetId(0), line: 0 }, ""),
+            (4, Input::CaughtUp { set: SetId(0) }, "stop 2"),
+        ],
+    );
+}
+
+/// A line that is due, and not asked for, is not put off by what passes.
+#[test]
+fn a_refused_line_that_was_due_does_not_wait_twice_as_long() {
+    let interval = Interval::Fixed { interval_ms: 10_000 };
+    let config = Config { global_interval: interval, retry_ms: 50, ..config() };
+    let mut lines = Lines::new(config, &SETS, 1, 0);
+    let why = format!("rank 0: {} (tried again)", Refusal::Behind);
+    run(
+        &mut lines,
+        &[
+            (10_000, Input::Tick, "stop 1"),
+            (10_001, failed(0, 1, Refusal::Behind), &format!("abort 1 of 0+2: {why}, drop 1")),
+            (10_051, Input::Tick, ""),
+            (15_000, Input::Repaired { rank: PeerId(0) }, "stop 2"),
+        ],
+    );
+}
+
 /// L7: once, after a moment, and as what it was asked for.
 #[test]
 fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
@@ -469,9 +552,11 @@ proptest! {
                         None => Input::Tick,
                     }
                 }
+                4 if more < 20 => Input::Repaired { rank: PeerId(rank) },
                 4 => Input::CaughtUp { set },
                 5 if more < 3 => Input::NotStored { rank: PeerId(rank), line },
                 6 if more < 3 => failed(rank, line, Refusal::Picture),
+                6 if more < 5 => failed(rank, line, Refusal::Behind),
                 7 if more < 3 => Input::NotCommitted { line },
                 8..11 if !book.begun.contains(&line) => stopped(rank, line),
                 11..16 if in_line => {

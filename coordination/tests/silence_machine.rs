@@ -416,7 +416,7 @@ fn counted_lines_step_by_step() {
             (met(7, Left, true), ""),
             (silent(&[0]), "come Silent false"),
             (met(7, Silent, false), "freeze 7"),
-            (Input::NotFrozen { line: 7 }, "failed 7 Picture, come Pictured false"),
+            (not_frozen(Refusal::Picture), "failed 7 Picture, come Pictured false"),
             (met(7, Pictured, false), "resume 7 false"),
             (met(7, Pictured, false), ""),
             (Input::StopOutgoing { line: 8 }, "hold, stopped 8"),
@@ -468,6 +468,10 @@ fn a_set_of_one_needs_nobody() {
     step(Input::Resume { line: 2 }, "resume 2 true, release");
 }
 
+fn not_frozen(why: Refusal) -> Input {
+    Input::NotFrozen { line: 7, why }
+}
+
 #[test]
 fn a_picture_that_cannot_be_taken_keeps_nobody_waiting() {
     transcript(&[
@@ -477,7 +481,7 @@ fn a_picture_that_cannot_be_taken_keeps_nobody_waiting() {
         (silent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(2, 7, false, 1), ""),
         (barrier(0, 7, false, 0), "freeze 7"),
-        (Input::NotFrozen { line: 7 }, "failed 7 Picture, barrier2.0>2, barrier2.1>0"),
+        (not_frozen(Refusal::Picture), "failed 7 Picture, barrier2.0>2, barrier2.1>0"),
         (barrier(0, 7, true, 0), ""),
         (barrier(2, 7, true, 1), "resume 7 false"),
     ]);

@@ -74,6 +74,11 @@ impl Checkpoint {
         Some(message)
     }
 
+    /// Is there news of ranks that were started again, which a line keeps from being read?
+    pub(super) fn has_cards_to_read(&self) -> bool {
+        self.shipping.later.iter().any(|message| matches!(message, ToRank::Cards { .. }))
+    }
+
     /// A message to a process that is being restored.
     pub(super) fn before_cards(&mut self, message: ToRank) {
         match message {

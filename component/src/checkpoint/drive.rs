@@ -1,10 +1,11 @@
 //! One line: the machine of the phases (`coordination::silence`) over real transports.
 
+use super::together::Together;
 use super::{Checkpoint, picture, restored};
 use crate::os::{now_ns, yield_now};
 use crate::process::{Process, Taken};
 use rustbtl_coordination::control::{FromRank, LineId, LineKind, Picture};
-use rustbtl_coordination::silence::{Input, Output, Phase, Scope};
+use rustbtl_coordination::silence::{Input, Output, Phase, Refusal, Scope};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::PeerId;
 
@@ -188,6 +189,15 @@ impl Checkpoint {
     fn freeze(&mut self, line: LineId, taken: &mut Option<Taken>) {
         self.drive.silent_ns = now_ns();
         let Some(process) = taken else { self.fatal("a picture out of a line") };
+        if self.silence.scope() == Some(Scope::Global)
+            && (self.has_cards_to_read() || !process.has_caught_up())
+        {
+            // A job that starts from it would have messages that nobody has sent, or will send
+            // otherwise (docs/adr/0016).
+            Together::of(self, line, process).failed();
+            self.behind = true;
+            return self.input(Input::NotFrozen { line: line.0, why: Refusal::Behind });
+        }
         self.tell_clock(line, process);
         self.covered.insert(line, picture::covered(process));
         let outcome = picture::take(self, line, taken);
@@ -206,7 +216,7 @@ impl Checkpoint {
             }
             picture::Taken::Failed(reason) => {
                 self.drive.failure = Some(reason);
-                self.input(Input::NotFrozen { line: line.0 });
+                self.input(Input::NotFrozen { line: line.0, why: Refusal::Picture });
             }
             picture::Taken::Restored(new) => restored::go_on(self, line, taken, new),
         }

@@ -35,7 +35,7 @@ use asking::Wishes;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use log::log_nearly_full;
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
-use rustbtl_coordination::silence::{Answer, Input, Silence};
+use rustbtl_coordination::silence::{Answer, Input, Refusal, Silence};
 use rustbtl_fragments::engine::Held;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Freezer, FrozenChild};
@@ -148,7 +148,8 @@ struct Checkpoint {
     ready: bool,
     /// The coordinator knows that the program's data goes past us.
     told_past_us: bool,
-    /// It was started again alone, and has not repeated all that others have of its lost future.
+    /// It was started again alone, and has not repeated all that others have of its lost future; or
+    /// it has refused a global line since that, or a channel, was not as it should be.
     behind: bool,
     /// For the first `Hello`.
     card: Vec<u8>,
@@ -326,9 +327,17 @@ impl Checkpoint {
         if !self.behind {
             return;
         }
-        let Ok(process) = self.shared.take() else { return };
+        let Ok(mut process) = self.shared.take() else { return };
+        // A program that computes does not look, and lines of all sets wait for the channel.
+        let repairs = self.ending == Ending::Not && !process.engine.is_repaired();
+        if repairs {
+            process.poll();
+        }
         self.behind = !process.has_caught_up();
         drop(process);
+        if repairs {
+            self.deliver();
+        }
         if !self.behind {
             self.say(&FromRank::CaughtUp {});
         }
@@ -474,6 +483,9 @@ impl Checkpoint {
         match answer {
             Answer::Stopped { line } => self.say(&FromRank::Stopped { line: LineId(line) }),
             Answer::Frozen { line } => self.tell_frozen(LineId(line)),
+            Answer::Failed { line, why: Refusal::Behind } => {
+                self.say(&FromRank::Behind { line: LineId(line) });
+            }
             Answer::Failed { line, why } => {
                 let reason = self.drive.failure.take().unwrap_or_else(|| why.to_string());
                 self.say(&FromRank::LineFailed { line: LineId(line), reason });

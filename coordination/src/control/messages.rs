@@ -2,7 +2,7 @@
 
 use super::codec::Field;
 use super::fields::{LineId, LineKind, Picture, RankCard, RankClock};
-use super::frame::{BODY_BYTES_MAX, ControlError, HEADER_BYTES, Message, VERSION};
+use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
 messages! {
@@ -91,8 +91,14 @@ class 1 FromRank {
         line: LineId,
     },
     /// Of a rank that was started again alone: it has repeated all that others have of its lost
-    /// future.
+    /// future, as far as it knows. Of any rank that has said `Behind`: that is over.
     30 CaughtUp {},
+    /// In place of `Frozen`, of a global line: lost work is not repeated, or a channel to a rank
+    /// that was started again is not repaired. `CaughtUp` follows.
+    31 Behind {
+        /// Of this line.
+        line: LineId,
+    },
     /// What it has recorded of nondeterministic calls.
     40 Determinants {
         /// In which incarnation.
@@ -573,28 +579,4 @@ class 4 ToNode {
         ranks: Vec<PeerId>,
     },
 }
-}
-
-/// The frame of [`FromRank::Frozen`] for [`Picture::InPause`], into memory that is there already:
-/// while threads are parked nothing may be allocated. False: there is too little of it.
-pub fn frozen_in_pause(
-    line: LineId,
-    description: &[u8],
-    coordination_ns: u64,
-    out: &mut Vec<u8>,
-) -> bool {
-    let body = 8 + 1 + 4 + description.len() + 8 + 8;
-    if body > BODY_BYTES_MAX || out.capacity() < HEADER_BYTES + body {
-        return false;
-    }
-    out.clear();
-    (body as u32).put(out);
-    out.extend_from_slice(&[VERSION, FromRank::CLASS, 4, 0]);
-    line.put(out);
-    Picture::InPause.put(out);
-    (description.len() as u32).put(out);
-    out.extend_from_slice(description);
-    coordination_ns.put(out);
-    0u64.put(out);
-    true
 }

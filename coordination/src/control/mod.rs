@@ -20,6 +20,7 @@ mod command;
 mod fields;
 mod frame;
 mod messages;
+mod pause;
 mod shelf;
 mod spare;
 
@@ -27,7 +28,8 @@ pub use codec::Field;
 pub use command::{Reply, Request};
 pub use fields::{LineId, LineKind, Picture, RankCard, RankClock};
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
-pub use messages::{FromNode, FromRank, ToNode, ToRank, frozen_in_pause};
+pub use messages::{FromNode, FromRank, ToNode, ToRank};
+pub use pause::frozen_in_pause;
 pub use shelf::{FromShelf, ToShelf};
 pub use spare::{FromSpare, ToSpare};
 

@@ -43,6 +43,7 @@ fn invariant_1_the_format_does_not_change_by_accident() {
             "2200000001010400 0700000000000000010201000001000000090500000000000000\
              0600000000000000",
         ),
+        (FromRank::Behind { line: LineId(7) }.encode(), "0800000001011f00 0700000000000000"),
         (
             FromRank::LogNearlyFull { set: SetId(2), bytes: 258 }.encode(),
             "0c00000001010b00 020000000201000000000000",

@@ -15,9 +15,11 @@
 //! * L4 A line that is ordered ends in `Complete` or in `Abort` and `Drop`, once.
 //! * L5 Messages are trimmed by the oldest line that their receiver's set can go back to alone.
 //! * L6 No line is ordered of a set that has lost a rank or of which one is in MPI_Finalize; no
-//!   global line while there is such a set or one that repeats its past.
+//!   global line while there is such a set or one that repeats its past, or a rank has refused one
+//!   since something is not repaired ([`Why::passes`]) and has not said that it is.
 //! * L7 A line that somebody asked for and that failed is tried once more, if its reason may pass
-//!   ([`Why::may_pass`]); lines that are due are tried again after twice the time, each time.
+//!   ([`Why::may_pass`]); lines that are due are tried again after twice the time, each time. What
+//!   passes by itself does not count: such a line is ordered again when it has (L6).
 
 mod words;
 
@@ -42,6 +44,8 @@ struct Set {
     /// Others have seen what it has not done again yet: of such a state a global line would hold
     /// messages that nobody has sent.
     behind: bool,
+    /// Ranks that have refused a global line since something is not repaired.
+    late: BTreeSet<PeerId>,
     finishing: bool,
     wanted: Option<Wanted>,
     due: Option<u64>,
@@ -195,6 +199,9 @@ impl Lines {
             Input::CaughtUp { set } => {
                 self.sets.get_mut(&set).ok_or(LinesError::Set(set))?.behind = false;
             }
+            Input::Repaired { rank } => {
+                self.rank(rank)?.late.remove(&rank);
+            }
             Input::Finishing { rank } => self.rank(rank)?.finishing = true,
         }
         self.time_out();
@@ -263,16 +270,22 @@ impl Lines {
         let (Answer::Stopped { line: number }
         | Answer::Frozen { line: number }
         | Answer::Failed { line: number, .. }) = answer;
-        let Some(line) = self.lines.get_mut(&number) else { return Ok(()) };
-        let asked = line.ranks.contains(&rank)
-            && match answer {
-                Answer::Stopped { .. } => line.scope == Scope::Global,
-                Answer::Frozen { .. } => line.phase >= Phase::Taking,
-                Answer::Failed { .. } => true,
-            };
+        let asked = self.lines.get(&number).is_none_or(|line| {
+            line.ranks.contains(&rank)
+                && match answer {
+                    Answer::Stopped { .. } => line.scope == Scope::Global,
+                    Answer::Frozen { .. } => line.phase >= Phase::Taking,
+                    Answer::Failed { .. } => true,
+                }
+        });
         if !asked {
             return Err(LinesError::NotAsked(rank, number));
         }
+        if matches!(answer, Answer::Failed { why: Refusal::Behind, .. }) {
+            // Also if another one was faster, and the line is aborted: it would refuse the next.
+            self.rank(rank)?.late.insert(rank);
+        }
+        let Some(line) = self.lines.get_mut(&number) else { return Ok(()) };
         match answer {
             Answer::Stopped { .. } => {
                 line.stopped.insert(rank);
@@ -371,11 +384,20 @@ impl Lines {
         let Some(line) = self.lines.remove(&number) else { return };
         let (now, retry_ms) = (self.now, self.config.retry_ms);
         let first = line.asked.is_some_and(|asked| !asked.again);
-        let retried = first && retry_ms > 0 && why.may_pass();
-        let again = Wanted { from: now.saturating_add(retry_ms), again: true };
-        let again = retried.then_some(again);
+        let retried = why.passes() || first && retry_ms > 0 && why.may_pass();
+        let from = now.saturating_add(retry_ms);
+        let again = line.asked.filter(|_| retried);
+        let again = again.map(|asked| Wanted { from, again: asked.again || !why.passes() });
         let next = match line.scope {
             Scope::Set => line.sets.iter().filter_map(|id| self.aborted_set(*id, again)).min(),
+            Scope::Global if why.passes() => {
+                self.global_wanted = self.global_wanted.or(again);
+                self.exit_wanted |= line.exit;
+                if line.asked.is_none() {
+                    self.global_due = Some(from);
+                }
+                Some(from)
+            }
             Scope::Global => {
                 self.global_aborted += 1;
                 let interval = self.config.global_interval;
@@ -383,11 +405,8 @@ impl Lines {
                 self.global_due = interval.map(|ms| later(now, ms, self.global_aborted));
                 self.global_wanted = self.global_wanted.or(again);
                 self.exit_wanted |= line.exit && retried;
-                self.global_wanted
-                    .map(|wanted| wanted.from)
-                    .into_iter()
-                    .chain(self.global_due)
-                    .min()
+                let wanted = self.global_wanted.map(|wanted| wanted.from);
+                wanted.into_iter().chain(self.global_due).min()
             }
         };
         let next_ms = next.map(|next| next.saturating_sub(now));
@@ -419,6 +438,8 @@ impl Lines {
         let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
         set.lost = false;
         set.behind = true;
+        // Whatever its ranks have said was in an earlier life.
+        set.late.clear();
         // It comes to MPI_Finalize again.
         set.finishing = false;
         let younger: BTreeSet<u64> = set.kept.iter().copied().filter(|kept| *kept > line).collect();
@@ -457,7 +478,7 @@ impl Lines {
         let due = |due: Option<u64>| due.is_some_and(|due| due <= now);
         let asked = |wanted: Option<Wanted>| due(wanted.map(|wanted| wanted.from));
         let wanted = asked(self.global_wanted) || due(self.global_due);
-        if wanted && self.sets.values().all(|set| set.usable() && !set.behind) {
+        if wanted && self.sets.values().all(|set| set.usable() && set.is_repaired()) {
             if self.lines.is_empty() {
                 self.begin_global();
             }
@@ -557,6 +578,10 @@ fn later(now: u64, interval_ms: u64, aborted: u32) -> u64 {
 impl Set {
     fn usable(&self) -> bool {
         !self.lost && !self.finishing
+    }
+
+    fn is_repaired(&self) -> bool {
+        !self.behind && self.late.is_empty()
     }
 }
 

@@ -103,6 +103,11 @@ pub enum Input {
         /// The set.
         set: SetId,
     },
+    /// A rank that has refused a global line ([`Refusal::Behind`]) would not refuse it any more.
+    Repaired {
+        /// The rank.
+        rank: PeerId,
+    },
     /// A rank is in MPI_Finalize.
     Finishing {
         /// The rank.
@@ -140,7 +145,7 @@ pub enum Output {
         sets: Vec<SetId>,
         /// For the user.
         why: Why,
-        /// Who asked for it goes on waiting: it is tried once more.
+        /// Who asked for it goes on waiting: it is tried again.
         retried: bool,
         /// The next line of these sets comes by itself after so many milliseconds.
         next_ms: Option<u64>,
@@ -201,6 +206,11 @@ impl Why {
     /// for him again would keep the program from its work.
     pub fn may_pass(self) -> bool {
         !matches!(self, Self::Timeout(_) | Self::Failed(_, Refusal::Finishing))
+    }
+
+    /// Does it pass by itself, and will it be said when?
+    pub fn passes(self) -> bool {
+        matches!(self, Self::Failed(_, Refusal::Behind))
     }
 }
 

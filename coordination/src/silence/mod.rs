@@ -127,8 +127,8 @@ impl Silence {
             Input::RendezvousSilent { told } => return self.on_rendezvous_silent(&told),
             Input::Left { open } => return self.on_left(open),
             Input::Met { line, station, open } => return self.on_met(line, station, open),
-            Input::Frozen { line } => return self.on_picture(line, true),
-            Input::NotFrozen { line } => return self.on_picture(line, false),
+            Input::Frozen { line } => return self.on_picture(line, None),
+            Input::NotFrozen { line, why } => return self.on_picture(line, Some(why)),
             Input::Resume { line } => self.on_resume(line),
             Input::Abort { line } => self.abort(line),
             Input::Finish => self.finish(),
@@ -150,6 +150,11 @@ impl Silence {
     /// The line that is being taken, and how far it is.
     pub fn phase(&self) -> Option<(u64, Phase)> {
         self.current.as_ref().map(|current| (current.line, current.phase))
+    }
+
+    /// Whose line it is.
+    pub fn scope(&self) -> Option<Scope> {
+        self.current.as_ref().map(|current| current.scope)
     }
 
     /// The driver has to look at `Engine::is_rendezvous_silent` after each of its rounds.
@@ -343,7 +348,7 @@ impl Silence {
         Ok(())
     }
 
-    fn on_picture(&mut self, line: u64, frozen: bool) -> Result<(), SilenceError> {
+    fn on_picture(&mut self, line: u64, refusal: Option<Refusal>) -> Result<(), SilenceError> {
         if self.is_over(line) {
             return Ok(());
         }
@@ -355,12 +360,14 @@ impl Silence {
         else {
             return Err(SilenceError::NotAsked("a picture"));
         };
-        current.frozen = frozen;
+        current.frozen = refusal.is_none();
         let scope = current.scope;
         current.phase =
             if scope == Scope::Global { Phase::AwaitResume } else { Phase::SecondBarrier };
-        let why = Refusal::Picture;
-        self.answer(if frozen { Answer::Frozen { line } } else { Answer::Failed { line, why } });
+        self.answer(match refusal {
+            None => Answer::Frozen { line },
+            Some(why) => Answer::Failed { line, why },
+        });
         if scope == Scope::Set && alone {
             self.leave();
         } else if self.way == Way::Counts {

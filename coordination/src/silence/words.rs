@@ -67,6 +67,8 @@ pub enum Input {
     NotFrozen {
         /// The line.
         line: u64,
+        /// [`Refusal::Picture`] or [`Refusal::Behind`].
+        why: Refusal,
     },
     /// Coordinator: all sets have frozen this global line, go on.
     Resume {
@@ -157,6 +159,9 @@ pub enum Refusal {
     Finishing,
     /// The picture could not be taken; the driver knows more.
     Picture,
+    /// Of a global line: what it was before it went back is not repeated, or a channel to a process
+    /// that went back is not repaired (docs/adr/0016). It passes by itself.
+    Behind,
     /// A global line began here without `StopOutgoing`.
     NotStopped,
 }
@@ -166,6 +171,10 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Self::Finishing => "the process is in MPI_Finalize",
             Self::Picture => "the picture of the process could not be taken",
+            Self::Behind => {
+                "what was lost when a set went back is not repeated yet, or its channels are not \
+                 repaired"
+            }
             Self::NotStopped => "a global line began before sends to other sets were stopped",
         })
     }

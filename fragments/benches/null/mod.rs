@@ -58,8 +58,13 @@ impl Host for Null {
     ) -> Transmit {
         self.frame.clear();
         self.frame.extend_from_slice(header);
-        if let Payload::Program(_, range) = payload {
-            self.frame.extend_from_slice(&self.memory[range.start as usize..range.end as usize]);
+        match payload {
+            Payload::Program(_, range) => {
+                let range = range.start as usize..range.end as usize;
+                self.frame.extend_from_slice(&self.memory[range]);
+            }
+            Payload::Bytes(bytes) => self.frame.extend_from_slice(bytes),
+            _ => {}
         }
         Transmit::Accepted
     }

@@ -15,7 +15,7 @@
 //! * P3 Until the outcomes have run out no receive from MPI_ANY_SOURCE is in `posted`.
 
 use super::alike::Waiting;
-use super::state::{Announced, Message, Progress, Receive};
+use super::state::{Announced, Link, Message, Progress, Receive};
 use super::{Engine, Host, Received};
 use crate::host::Status;
 use crate::ids::*;
@@ -117,13 +117,24 @@ impl<H: Host> Engine<H> {
         self.replay.as_ref().is_some_and(|replay| !replay.over)
     }
 
-    /// Is nothing left of the past: every forced match made, every repeated send known to be
-    /// there, every channel open? When it holds for all processes of the set it has caught up.
+    /// Is nothing left of the past, as far as this process knows: every forced match made, every
+    /// repeated send known to be there, every channel repaired? A channel of which the peer alone
+    /// knows is not seen here, but there. So only where it holds for all processes of the job, and
+    /// nothing leaves a set meanwhile, nobody has what has not been sent: a global line has to ask
+    /// (docs/adr/0016).
     pub fn has_caught_up(&self) -> bool {
-        let open = |peer: &super::Peer| {
-            !peer.outgoing || peer.link == super::state::Link::Open && peer.ahead.is_none()
-        };
-        self.replay.is_none() && self.peers.iter().flatten().all(|peer| open(peer))
+        let ahead = self.peers.iter().flatten().any(|peer| peer.ahead.is_some());
+        self.replay.is_none() && !ahead && self.is_repaired()
+    }
+
+    /// Is every channel open between this process and one of another set, where one of the two was
+    /// started again?
+    pub fn is_repaired(&self) -> bool {
+        let first = Incarnation(0);
+        self.peers.iter().flatten().all(|peer| {
+            let again = peer.outgoing && self.incarnation.max(peer.info.incarnation) > first;
+            !again || peer.link == Link::Open
+        })
     }
 
     /// The outcomes have run out: receives that nothing was known of take part in matching.

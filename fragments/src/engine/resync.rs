@@ -234,6 +234,12 @@ impl<H: Host> Engine<H> {
         self.peers.get(peer.0 as usize).is_some_and(Option::is_some)
     }
 
+    /// Is this the life of `peer` that its channel is to?
+    pub fn runs_in(&self, peer: PeerId, incarnation: Incarnation) -> bool {
+        let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        peer.is_some_and(|peer| peer.info.incarnation == incarnation)
+    }
+
     /// Is the channel to `peer` open and repaired, or was it never used?
     pub fn is_open(&self, peer: PeerId) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);

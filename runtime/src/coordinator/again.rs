@@ -334,8 +334,17 @@ impl Job {
         let known = Known { next_line: next, globals, kept };
         self.resume_lines(now, &known);
         self.tidy_up(next);
-        for (set, line) in self.recovery.behind() {
+        let behind = self.recovery.behind();
+        for &(set, line) in &behind {
             self.input(now, Input::Back { set, line: line.0 });
+        }
+        // The coordinator before this one may have been killed before all had heard of them. (Who
+        // is not ready may be a new process that waits for cards of its own.)
+        let behind: Vec<SetId> = behind.into_iter().map(|(set, _)| set).collect();
+        let mut behind = self.members(&behind);
+        behind.retain(|rank| self.ranks[rank].ready && self.ranks[rank].said_hello);
+        if !behind.is_empty() {
+            self.make_known(&behind, |rank| rank.ready);
         }
         for (id, finishing, ended) in
             self.ranks.iter().map(|(&id, r)| (id, r.finishing, r.ended)).collect::<Vec<_>>()

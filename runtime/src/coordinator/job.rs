@@ -301,6 +301,7 @@ impl Job {
                 self.is_ready(now, id);
             }
             FromRank::CaughtUp {} => self.has_caught_up(now, id),
+            FromRank::Behind { line } => self.is_behind(now, id, line),
             FromRank::Stopped { line } => {
                 let answer = Answer::Stopped { line: line.0 };
                 self.input(now, Input::Answered { rank: id, answer });

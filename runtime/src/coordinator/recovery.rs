@@ -20,6 +20,7 @@ use super::mpirun::same_host;
 use crate::store;
 use rustbtl_coordination::control::{LineId, RankCard, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Lines};
+use rustbtl_coordination::silence::{Answer, Refusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -359,6 +360,12 @@ impl Job {
                 self.effects.push_back(Effect::Replay { set, incarnation, members });
             }
         }
+        self.make_known(&restarted, |_| true);
+    }
+
+    /// These were started again: how to reach them goes to everybody, and to them how to reach
+    /// everybody, if `to` is true of them. Whoever has heard it before takes no notice.
+    pub(super) fn make_known(&mut self, restarted: &[PeerId], to: impl Fn(&Rank) -> bool) {
         let card = |(&rank, state): (&PeerId, &Rank)| RankCard {
             rank,
             incarnation: state.incarnation,
@@ -367,9 +374,10 @@ impl Job {
         let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
         let theirs: Vec<RankCard> =
             cards.iter().filter(|card| restarted.contains(&card.rank)).cloned().collect();
-        for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
+        let to = self.ranks.iter().filter(|(_, rank)| to(rank));
+        for rank in to.map(|(&id, _)| id).collect::<Vec<_>>() {
             let cards = if restarted.contains(&rank) { cards.clone() } else { theirs.clone() };
-            self.send(rank, ToRank::Cards { cards, restarted: restarted.clone() });
+            self.send(rank, ToRank::Cards { cards, restarted: restarted.to_vec() });
         }
     }
 
@@ -392,8 +400,18 @@ impl Job {
         }
     }
 
-    /// A rank has repeated all that others have of its lost future.
+    /// A rank cannot be in a global line: it was believed too early that a set had caught up, or a
+    /// channel is not repaired (docs/adr/0016). `CaughtUp` follows, in this life or the next.
+    pub(super) fn is_behind(&mut self, now: u64, id: PeerId, line: LineId) {
+        self.log(json!({"event": "behind", "rank": id.0, "line": line.0}));
+        let answer = Answer::Failed { line: line.0, why: Refusal::Behind };
+        self.input(now, Input::Answered { rank: id, answer });
+    }
+
+    /// A rank has repeated all that others have of its lost future, as far as it knows. What it
+    /// does not know shows at the next global line.
     pub(super) fn has_caught_up(&mut self, now: u64, id: PeerId) {
+        self.input(now, Input::Repaired { rank: id });
         if let Some(set) = self.done(id, Phase::Behind) {
             self.set_has_caught_up(now, set);
         }

@@ -184,6 +184,7 @@ impl Rank {
             }
             FromRank::Ready {} => self.ready = true,
             FromRank::CaughtUp {} => self.caught_up = true,
+            FromRank::Behind { .. } => self.caught_up = false,
             FromRank::NotRecording { .. } => self.not_recording = Some(message.clone()),
             FromRank::Finishing {} => {
                 self.finishing = true;

@@ -7,7 +7,6 @@ use crate::world::World;
 use rustbtl_coordination::determinants::{
     Ack, Batch, Keeper, KeeperId, Numbered, Record, Shipper, choose,
 };
-use rustbtl_coordination::lines;
 use rustbtl_fragments::ids::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -300,10 +299,13 @@ impl World {
 
     /// All processes of a set did again what they had done.
     pub fn has_replayed(&self, set: u32) -> bool {
-        self.members(set).into_iter().all(|rank| {
-            let process = &self.processes[rank];
-            !process.host.memory.decisions.has_past() && process.engine.has_caught_up()
-        })
+        self.members(set).into_iter().all(|rank| self.has_caught_up(rank))
+    }
+
+    /// Has it repeated its past, as far as it knows itself?
+    pub fn has_caught_up(&self, rank: usize) -> bool {
+        let process = &self.processes[rank];
+        !process.host.memory.decisions.has_past() && process.engine.has_caught_up()
     }
 
     /// The oldest line that a set may go back to: what is before is not needed any more.
@@ -338,21 +340,6 @@ impl World {
         for rank in 0..self.processes.len() {
             self.processes[rank].maybe_end_replay(&mut self.shared);
         }
-    }
-
-    /// Sets that came back have caught up, if all have.
-    pub(crate) fn catch_up_replayed(&mut self, behind: Vec<u32>) -> bool {
-        if !behind.iter().all(|&set| self.has_replayed(set)) {
-            return false;
-        }
-        let programs = self.processes.iter().map(|process| &process.program).enumerate();
-        if let Some(orphan) = self.orphan(&programs.collect()) {
-            panic!("an orphan after replay: {orphan}");
-        }
-        behind.into_iter().for_each(|set| {
-            self.coordinate(lines::Input::CaughtUp { set: SetId(set) });
-        });
-        true
     }
 }
 

@@ -309,7 +309,11 @@ impl World {
         }
         for rank in self.members(set) {
             for other in self.others(set) {
-                self.peer_down(rank, other);
+                // What the line knows nothing of is made as if for the first time.
+                self.net.borrow_mut().end(rank, other).view = None;
+                if self.processes[rank].engine.knows(PeerId(other as u32)) {
+                    self.peer_down(rank, other);
+                }
             }
         }
         self.begin_replay(set);

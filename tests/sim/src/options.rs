@@ -49,6 +49,8 @@ pub enum Planted {
     StaleLineAccepted,
     /// Senders trim when a line is frozen, before it is complete.
     TrimBeforeCommit,
+    /// A picture of a global line is taken whatever a set that went back has not repeated.
+    PicturedBehind,
     /// News of matches pass between sets while a global line is taken.
     MatchesNotHeld,
     /// Frames leave the set whatever is stable.

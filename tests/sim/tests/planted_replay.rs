@@ -16,6 +16,7 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::DivergenceIgnored, Tier::Replay, 2000),
         (Planted::StaleIncarnationAccepted, Tier::Replay, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 2000),
+        (Planted::PicturedBehind, Tier::Replay, 2000),
     ];
     let mut missed = Vec::new();
     for (planted, tier, seeds) in plan {

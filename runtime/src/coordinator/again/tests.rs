@@ -95,6 +95,77 @@ fn a_set_that_repeats_its_past_is_let_go_on() {
     assert_eq!(world.events("caught_up").len(), 1);
 }
 
+/// The first coordinator may have been killed before its word went to all.
+#[test]
+fn how_a_set_that_repeats_its_past_is_reached_is_said_once_more() {
+    let cards = |world: &World, rank| {
+        let is = |message: &&ToNode| {
+            let of_1 = vec![PeerId(1)];
+            matches!(message, ToNode::Rank { message: ToRank::Cards { restarted, .. }, .. }
+                if *restarted == of_1)
+        };
+        world.sent(rank).into_iter().filter(is).count()
+    };
+    let mut world = World::with_line();
+    world.falls(1, "b", 0);
+    world.hello(1, "b", 1);
+    world.rank(1, "b", FromRank::Ready {});
+    assert_eq!((0..3).map(|rank| cards(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
+    let mut world = world.again();
+    for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
+        world.comes(rank, node, incarnation);
+    }
+    assert_eq!((0..3).map(|rank| cards(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
+}
+
+/// A process that waits for cards of its own would take these for them.
+#[test]
+fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
+    let mut world = World::with_line();
+    world.falls(1, "b", 0);
+    world.hello(1, "b", 1);
+    world.rank(1, "b", FromRank::Ready {});
+    world.falls(2, "c", 0);
+    let mut world = world.again();
+    world.comes(0, "a", 0);
+    world.comes(1, "b", 1);
+    world.guardian(2, "c", 1);
+    world.hello(2, "c", 1);
+    assert_eq!(world.events("whole").len(), 1);
+    let is =
+        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::Cards { .. }, .. });
+    assert_eq!(world.sent(2).into_iter().filter(is).count(), 0);
+    assert_eq!(world.sent(0).into_iter().filter(is).count(), 1);
+}
+
+/// docs/adr/0016: without going back, and whoever coordinates.
+#[test]
+fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
+    for killed in [false, true] {
+        let mut world = World::with_line();
+        world.mpirun("checkpoint stay");
+        let line = LineId(2);
+        world.rank(2, "c", FromRank::Behind { line });
+        assert_eq!(world.events("aborted")[0]["retried"], true);
+        if killed {
+            // What was wanted is asked for again by whoever wants it; nobody is waited for.
+            world = world.again();
+            for (rank, node) in (0..).zip(NODES) {
+                world.comes(rank, node, 0);
+            }
+            world.mpirun("checkpoint stay");
+            assert_eq!(world.events("line").len(), 1);
+            continue;
+        }
+        world.now += 60_000;
+        world.job.tick(world.now);
+        world.look();
+        assert_eq!(world.events("line").len(), 1, "only the one that was refused");
+        world.rank(2, "c", FromRank::CaughtUp {});
+        assert_eq!(world.events("line").len(), 2);
+    }
+}
+
 #[test]
 fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
     let mut world = World::with_line();

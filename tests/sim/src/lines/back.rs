@@ -108,16 +108,45 @@ impl World {
         })
     }
 
-    /// Sets that came back have done again what others know of them. (Replay will say so; here it
-    /// is the state of all processes that does.)
+    /// What the guardians of the others' processes say before the next order: who was started
+    /// again. Then a process has no channel to an earlier life of somebody that it knows.
+    pub(super) fn read_cards(&mut self, rank: usize) {
+        for other in 0..self.processes.len() {
+            let peer = PeerId(other as u32);
+            let dead = self.faults.is_dead(self.shared.options.sets[other]);
+            let incarnation = self.net.borrow().incarnations[other];
+            let engine = &self.processes[rank].engine;
+            if dead || !engine.leaves_set(peer) || engine.runs_in(peer, Incarnation(incarnation)) {
+                continue;
+            }
+            self.peer_down(rank, other);
+            let process = &mut self.processes[rank];
+            process.engine.peer_up(&mut process.host, peer, Incarnation(incarnation));
+            process.settle(&mut self.shared);
+        }
+    }
+
+    /// Sets that came back have done again what others know of them, as far as they know that
+    /// themselves. (Without determinants it is the state of all processes that says so.)
     pub(super) fn catch_up(&mut self) {
-        if self.lines.behind.is_empty() || !self.faults.dead.is_empty() || !self.is_repaired() {
-            return;
+        for rank in 0..self.processes.len() {
+            let alive = !self.faults.is_dead(self.shared.options.sets[rank]);
+            if alive && self.lines.threads[rank].late && self.has_caught_up(rank) {
+                self.lines.threads[rank].late = false;
+                let repaired = lines::Input::Repaired { rank: PeerId(rank as u32) };
+                self.lines.threads[rank].answers.push_back(repaired);
+            }
         }
         if self.shared.options.determinants {
-            if self.catch_up_replayed(self.lines.behind.iter().copied().collect()) {
-                self.lines.behind.clear();
+            for set in self.lines.behind.clone() {
+                if !self.faults.is_dead(set) && self.has_replayed(set) {
+                    self.lines.behind.remove(&set);
+                    self.coordinate(lines::Input::CaughtUp { set: SetId(set) });
+                }
             }
+            return;
+        }
+        if self.lines.behind.is_empty() || !self.faults.dead.is_empty() || !self.is_repaired() {
             return;
         }
         let programs = self.processes.iter().map(|process| &process.program).enumerate();

@@ -15,7 +15,7 @@ use crate::prng::Prng;
 use crate::world::World;
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::lines::{self, Config, Lines};
-use rustbtl_coordination::silence::{Answer, Count, Input, Output, Phase, Scope, Silence};
+use rustbtl_coordination::silence::{Answer, Count, Input, Output, Phase, Refusal, Scope, Silence};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
@@ -37,6 +37,8 @@ struct Thread {
     computes: bool,
     freezing: Option<u64>,
     finished: bool,
+    /// It has refused a global line, and not said since that it would not do so any more.
+    late: bool,
 }
 
 /// What happened, for coverage.
@@ -48,6 +50,8 @@ pub struct LineReport {
     pub aborted_in: [u64; 8],
     /// Whole jobs started again.
     pub restarts: u64,
+    /// Global lines that a process refused since something was not repaired.
+    pub refused: u64,
     /// Frames that lines held, when pictures were taken.
     pub held_frames: u64,
     /// Flushes.
@@ -131,6 +135,7 @@ impl LineWorld {
                 computes: false,
                 freezing: None,
                 finished: false,
+                late: false,
             })
             .collect();
         Self {
@@ -167,6 +172,7 @@ impl LineWorld {
         thread.answers.clear();
         thread.freezing = None;
         thread.finished = false;
+        thread.late = false;
         self.storing.retain(|(of, _)| *of != rank);
     }
 
@@ -267,6 +273,10 @@ impl World {
             return;
         }
         let Some(order) = thread.orders.pop_front() else { return };
+        if matches!(order, Input::StopOutgoing { .. }) {
+            self.read_cards(rank);
+        }
+        let thread = &mut self.lines.threads[rank];
         let report = &mut self.lines.report;
         match order {
             Input::Abort { .. } => {
@@ -398,7 +408,16 @@ impl World {
         let failures = self.shared.options.failures;
         if self.prng.chance(failures) {
             self.lines.threads[rank].freezing = None;
-            self.machine(rank, Input::NotFrozen { line });
+            self.machine(rank, Input::NotFrozen { line, why: Refusal::Picture });
+            return;
+        }
+        let global = self.lines.scopes.get(&line) == Some(&Scope::Global);
+        let sound = self.shared.options.planted != Some(Planted::PicturedBehind);
+        if global && sound && !self.has_caught_up(rank) {
+            self.lines.report.refused += 1;
+            self.lines.threads[rank].freezing = None;
+            self.lines.threads[rank].late = true;
+            self.machine(rank, Input::NotFrozen { line, why: Refusal::Behind });
             return;
         }
         let process = &mut self.processes[rank];
