@@ -88,8 +88,10 @@ pub struct Process {
     pub grace_ns: u64,
     /// MPI_Finalize has begun: peers may go.
     pub finishing: bool,
-    /// Somebody starts dead processes of other sets again: to wait for them is no failure.
+    /// Somebody starts dead processes again: to wait for them is no failure.
     pub protected: bool,
+    /// Since when nobody does any more.
+    pub unprotected_ns: u64,
     /// Rounds of waiting loops in which nothing happened.
     pub fruitless: u32,
     /// The report is written.
@@ -121,6 +123,7 @@ impl Process {
             grace_ns: 5 * SECOND,
             finishing: false,
             protected: false,
+            unprotected_ns: 0,
             fruitless: 0,
             reported: false,
             unposted: 0,

@@ -28,6 +28,7 @@ mod together;
 
 use crate::guardian::{Guardian, GuardianError};
 use crate::opening::Opening;
+use crate::os::now_ns;
 use crate::os::wake::Wake;
 use crate::process::{Shared, Taken, shared};
 pub use asking::Wish;
@@ -365,6 +366,7 @@ impl Checkpoint {
         if let Ok(mut process) = self.shared.take() {
             // Nor start anybody again.
             process.protected = false;
+            process.unprotected_ns = now_ns();
         }
         // Nobody will ever say MayFinish.
         self.may_finish();

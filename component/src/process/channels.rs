@@ -14,8 +14,7 @@ const RECONNECT_NS: u64 = 100_000_000;
 pub(super) struct Lost {
     peer: PeerId,
     reason: String,
-    /// When the job ends for it.
-    deadline_ns: u64,
+    since_ns: u64,
     /// When the next attempt to connect is made; `None`: such a channel cannot be repaired.
     again_ns: Option<u64>,
 }
@@ -49,9 +48,7 @@ impl Process {
         // What was under way inside a set is in no log.
         let outgoing = self.engine.leaves_set(peer);
         let again_ns = outgoing.then_some(now + RECONNECT_NS);
-        let waits = self.protected && outgoing;
-        let deadline_ns = if waits { u64::MAX } else { now + self.grace_ns };
-        self.lost.push(Lost { peer, reason, deadline_ns, again_ns });
+        self.lost.push(Lost { peer, reason, since_ns: now, again_ns });
     }
 
     /// A channel is open. The first one of two processes that were never started again is no news.
@@ -98,7 +95,13 @@ impl Process {
                 tcp.reconnect(lost.peer);
             }
         }
-        let Some(lost) = self.lost.iter().find(|lost| now >= lost.deadline_ns) else { return };
+        if self.protected {
+            // Others see to it: processes of another set are started again, this one goes back with
+            // its own. How long they take, with storage and processors that are busy, nobody knows.
+            return;
+        }
+        let until = |lost: &Lost| lost.since_ns.max(self.unprotected_ns) + self.grace_ns;
+        let Some(lost) = self.lost.iter().find(|lost| now >= until(lost)) else { return };
         let who = self.host.describe(lost.peer);
         let node = crate::peers::card_of(&self.host.glue, self.host.peers.name(lost.peer))
             .and_then(Result::ok)

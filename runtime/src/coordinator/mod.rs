@@ -30,19 +30,19 @@ mod setup;
 mod start;
 mod status;
 mod storage;
+mod storer;
 mod wishes;
 
 use crate::agent::BEAT;
 use crate::link::Link;
 use crate::os::Poll;
 use crate::prove::{Host, Progress, Secret, Stranger};
-use crate::store;
 use determinants::{Determinants, Out};
 use direct::Direct;
 use events::Events;
 use job::{Effect, Job};
 use memory::Memory;
-use rustbtl_coordination::control::{FromNode, FromRank, ToNode, ToRank};
+use rustbtl_coordination::control::{FromNode, FromRank, LineId, ToNode, ToRank};
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -53,6 +53,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use storer::{Report, Storer};
 
 /// How long a stranger may take to prove that it belongs to the job.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
@@ -89,6 +90,7 @@ struct Coordinator {
     events: Events,
     /// For a coordinator that comes after this one.
     memory: Option<Memory>,
+    storer: Storer,
     listener: TcpListener,
     commands: UnixListener,
     socket: PathBuf,
@@ -168,6 +170,7 @@ impl Coordinator {
             let listener = (self.strangers.len() < STRANGERS_MAX)
                 .then(|| poll.add(self.listener.as_raw_fd(), false));
             let commands = poll.add(self.commands.as_raw_fd(), false);
+            let storer = poll.add(self.storer.fd(), false);
             let strangers: Vec<usize> =
                 self.strangers.iter().map(|s| poll.add(s.stream().as_raw_fd(), false)).collect();
             let mut add = |link: &Link| poll.add(link.fd(), link.wants_to_write());
@@ -205,6 +208,10 @@ impl Coordinator {
             }
             if poll.is_ready(commands) {
                 self.accept_commands();
+            }
+            if poll.is_ready(storer) {
+                let done = self.storer.look();
+                self.stored(done);
             }
             if Instant::now() >= beat_at {
                 beat_at = Instant::now() + BEAT;
@@ -398,6 +405,19 @@ impl Coordinator {
         self.carry_out();
     }
 
+    fn stored(&mut self, (reports, told): (Vec<Report>, Vec<(PeerId, ToNode)>)) {
+        for (rank, message) in told {
+            self.send_to(rank, &message);
+        }
+        for report in reports {
+            if let Report::Written(line, written) = report {
+                let now = self.now();
+                self.job.committed(now, line, written);
+            }
+        }
+        self.carry_out();
+    }
+
     fn beat(&mut self) {
         self.beat += 1;
         let beat = ToNode::Beat { count: self.beat };
@@ -436,7 +456,9 @@ impl Coordinator {
                     if let ToNode::Rank { message: ToRank::Cards { .. }, .. } = &message {
                         self.hand_back_journals();
                     }
-                    self.send_to(rank, &message);
+                    if let Some((rank, message)) = self.storer.pass(rank, message) {
+                        self.send_to(rank, &message);
+                    }
                 }
                 Effect::SendNode(node, message) => {
                     let mut agents = self.agents.values_mut().rev();
@@ -445,15 +467,10 @@ impl Coordinator {
                     }
                 }
                 Effect::Commit(mut manifest) => {
-                    let line = rustbtl_coordination::control::LineId(manifest.line);
                     manifest.unix_ms = unix_ms();
-                    let folder = self.job.folder(line);
-                    let what = |error| format!("the manifest in {}: {error}", folder.display());
-                    let written = manifest.write(&folder).map_err(what);
-                    let now = self.now();
-                    self.job.committed(now, line, written);
+                    self.storer.write(self.job.folder(LineId(manifest.line)), manifest);
                 }
-                Effect::Forget(line) => store::forget(&self.job.folder(line)),
+                Effect::Forget(line) => self.storer.remove(line, self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
                 Effect::TellMpirun(text) if text.starts_with("fail ") => {
                     let whole = format!("{text}\n{}", self.determinants.account());
@@ -532,6 +549,8 @@ impl Coordinator {
 
     /// mpirun has ended: leave nothing behind but lines and the list of events.
     fn end(&mut self) {
+        let done = self.storer.finish();
+        self.stored(done);
         self.let_go();
         self.events.write(json!({"event": "end"}));
         if let Some(memory) = self.memory.take() {

@@ -6,6 +6,7 @@ use super::events::Events;
 use super::job::Job;
 use super::memory::{self, Memory, Remembered};
 use super::setup::{self, Setup};
+use super::storer::Storer;
 use super::{Coordinator, mpirun, tell_mpirun, unix_ms};
 use crate::guardian::positions::FOLDER;
 use crate::settings::hex;
@@ -149,6 +150,7 @@ impl Coordinator {
         if memory.is_some() {
             determinants.keep_notes();
         }
+        let storer = Storer::start().map_err(text("a thread for what is written to storage"))?;
         tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,
@@ -158,6 +160,7 @@ impl Coordinator {
             journals: std::env::var_os("RUSTBTL_JOURNALS").map(PathBuf::from),
             events,
             memory,
+            storer,
             listener,
             commands,
             socket,

@@ -259,14 +259,21 @@ pub fn hash(outcome: &Outcome) -> Result<String> {
     Ok(first.unwrap_or_default().to_string())
 }
 
+/// A library of `tests/lines` for LD_PRELOAD.
+pub fn library(name: &str, scratch: &Scratch) -> Result<PathBuf> {
+    let library = scratch.0.join(format!("{name}.so"));
+    let source = paths::root().join(format!("tests/lines/{name}.c"));
+    let mut gcc = Command::new("mpicc");
+    gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"]);
+    gcc.arg(&library).arg(source).arg("-ldl");
+    run::check(&mut gcc)?;
+    Ok(library)
+}
+
 /// A job of a program that knows of no gate: before the `call`-th message that rank 0 sends or
 /// receives it waits until [`gate`] is there; its first line is asked for meanwhile.
 pub fn held_at(program: &Program, shape: Shape, call: u32, scratch: &Scratch) -> Result<Job> {
-    let library = scratch.0.join("gate_calls.so");
-    let mut gcc = Command::new("mpicc");
-    gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"]);
-    gcc.arg(&library).arg(paths::root().join("tests/lines/gate_calls.c")).arg("-ldl");
-    run::check(&mut gcc)?;
+    let library = library("gate_calls", scratch)?;
     let gate = gate(scratch).display().to_string();
     let mut command = vec![
         "env".to_string(),

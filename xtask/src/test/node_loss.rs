@@ -99,6 +99,7 @@ pub fn run(summary: &mut Summary) {
         });
     }
     guardians_over(summary, &Over::Component);
+    summary.check("live recovery: while the storage takes its time: 2 × 2", slow_storage);
     // So that the check above is known to be one.
     summary.check("live recovery: by a clock that is not recorded: 2 × 2", || {
         let (shape, faults) = BY_CLOCK[1];
@@ -168,7 +169,8 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     let known = program.answer(&job.run()?, &scratch)?;
     let outcome = lives::protected(job, &lines).with(faults).run()?;
     program.must_answer(&outcome, &scratch, &known)?;
-    let broken = faults.iter().filter(|word| word.contains("-after-line")).count();
+    let breaks = |word: &&&str| word.starts_with("--kill-") || word.starts_with("--cut-");
+    let broken = faults.iter().filter(breaks).count();
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
@@ -177,6 +179,20 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     outcome.must(back > 0, "no set went back")?;
     must_be_clean(&outcome)?;
     Ok(events)
+}
+
+/// What waits for the storage does not keep the coordinator from hearing of a death, nor do ranks
+/// give up meanwhile.
+fn slow_storage() -> Result<()> {
+    let scratch = Scratch::new("slow-storage")?;
+    let library = lives::library("slow_storage", &scratch)?;
+    let seen = scratch.0.join("seen");
+    let (preload, told) = (format!("LD_PRELOAD={}", library.display()), seen.display());
+    let told = format!("SLOW_SEEN={told}");
+    let slow = ["--env", &preload, "--env", &told, "--env", "SLOW_SECONDS=12"];
+    let lines = ["--mca", "vprotocol_correlated_interval", "1", "--kill-rank", "3@5"];
+    survives(&CLOCK, MILLISECONDS, (2, 2), &[&slow[..], &lines].concat())?;
+    if seen.exists() { Ok(()) } else { fail!("the storage was as quick as ever") }
 }
 
 /// Guardians die alone, in jobs of this Open MPI.

@@ -1,0 +1,193 @@
+//! Manifests are written and removed by a thread of their own: storage that has much to do takes
+//! seconds, sometimes many, until something is on it, and a coordinator that waits for it would
+//! neither hear of a death nor let anybody hear that it lives.
+//!
+//! 1. Orders are carried out one after the other, in the order in which they are given.
+//! 2. Images of a line are discarded when its manifest is gone, not before: what is told to
+//!    guardians behind an order of the same line waits for it.
+
+use crate::store::{self, Manifest};
+use rustbtl_coordination::control::{LineId, ToNode};
+use rustbtl_fragments::ids::PeerId;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+/// What is to be done in a line's folder.
+enum Order {
+    Write(Box<Manifest>),
+    Remove,
+}
+
+/// What was done.
+#[derive(Debug)]
+pub enum Report {
+    /// The manifest is on the storage, or why it is not.
+    Written(LineId, Result<(), String>),
+    /// Nothing is left of it.
+    Removed,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Storer {
+    orders: Option<Sender<(LineId, PathBuf, Order)>>,
+    reports: Receiver<(LineId, Report)>,
+    bell: UnixStream,
+    thread: Option<JoinHandle<()>>,
+    /// Orders of a line that are not carried out, and what has to wait for them.
+    open: BTreeMap<LineId, (usize, Vec<(PeerId, ToNode)>)>,
+}
+
+impl Storer {
+    /// Its thread waits for orders.
+    pub fn start() -> io::Result<Self> {
+        let (orders, todo) = mpsc::channel::<(LineId, PathBuf, Order)>();
+        let (done, reports) = mpsc::channel();
+        let (bell, mut rope) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        let thread = thread::Builder::new().name("storer".into()).spawn(move || {
+            for (line, folder, order) in todo {
+                let report = carry_out(line, &folder, order);
+                // Whoever does not listen any more does not need it.
+                if done.send((line, report)).is_err() || rope.write_all(&[1]).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let thread = Some(thread);
+        Ok(Self { orders: Some(orders), reports, bell, thread, open: BTreeMap::new() })
+    }
+
+    /// To poll: something was done.
+    pub fn fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Write the manifest of a line into its folder.
+    pub fn write(&mut self, folder: PathBuf, manifest: Manifest) {
+        self.order(LineId(manifest.line), folder, Order::Write(Box::new(manifest)));
+    }
+
+    /// Remove the manifest of a line, and the folder if nothing else is in it.
+    pub fn remove(&mut self, line: LineId, folder: PathBuf) {
+        self.order(line, folder, Order::Remove);
+    }
+
+    fn order(&mut self, line: LineId, folder: PathBuf, order: Order) {
+        self.open.entry(line).or_default().0 += 1;
+        if let Some(orders) = &self.orders {
+            // The thread ends after us.
+            let _ = orders.send((line, folder, order));
+        }
+    }
+
+    /// To this guardian, unless it has to wait: then it is given back by [`Self::look`].
+    pub fn pass(&mut self, rank: PeerId, message: ToNode) -> Option<(PeerId, ToNode)> {
+        if let ToNode::Discard { line, .. } = &message
+            && let Some((_, waiting)) = self.open.get_mut(line)
+        {
+            waiting.push((rank, message));
+            return None;
+        }
+        Some((rank, message))
+    }
+
+    /// What was done since, and what may be told now.
+    pub fn look(&mut self) -> (Vec<Report>, Vec<(PeerId, ToNode)>) {
+        let mut rings = [0; 64];
+        while matches!(self.bell.read(&mut rings), Ok(1..)) {}
+        let (mut reports, mut told) = (Vec::new(), Vec::new());
+        while let Ok((line, report)) = self.reports.try_recv() {
+            self.close(line, &mut told);
+            reports.push(report);
+        }
+        (reports, told)
+    }
+
+    fn close(&mut self, line: LineId, told: &mut Vec<(PeerId, ToNode)>) {
+        if let Some((open, _)) = self.open.get_mut(&line) {
+            *open -= 1;
+            if *open == 0
+                && let Some((_, waiting)) = self.open.remove(&line)
+            {
+                told.extend(waiting);
+            }
+        }
+    }
+
+    /// Wait until all is done.
+    pub fn finish(&mut self) -> (Vec<Report>, Vec<(PeerId, ToNode)>) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.look()
+    }
+}
+
+fn carry_out(line: LineId, folder: &std::path::Path, order: Order) -> Report {
+    match order {
+        Order::Write(manifest) => {
+            let what = |error| format!("the manifest in {}: {error}", folder.display());
+            Report::Written(line, manifest.write(folder).map_err(what))
+        }
+        Order::Remove => {
+            store::forget(folder);
+            Report::Removed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{FORMAT, Kind};
+
+    fn manifest(line: u64) -> Manifest {
+        Manifest {
+            format: FORMAT,
+            job: "job-1".into(),
+            line,
+            kind: Kind::Global,
+            unix_ms: 5,
+            size: 1,
+            command: vec!["a".into()],
+            images: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn images_are_discarded_when_the_manifest_is_gone() {
+        let base = std::env::temp_dir().join(format!("rustbtl-storer-{}", std::process::id()));
+        let folder = base.join("line-3");
+        let (rank, line) = (PeerId(0), LineId(3));
+        let discard = |line| ToNode::Discard { rank, line };
+        let mut storer = Storer::start().unwrap();
+        storer.write(folder.clone(), manifest(3));
+        storer.remove(line, folder.clone());
+        assert!(storer.pass(rank, discard(line)).is_none(), "2");
+        assert!(storer.pass(rank, discard(LineId(2))).is_some(), "of another line");
+        let (reports, told) = storer.finish();
+        assert!(
+            matches!(&reports[..], [Report::Written(of, Ok(())), Report::Removed] if *of == line)
+        );
+        assert_eq!(told, [(rank, discard(line))]);
+        assert!(!folder.exists());
+        assert!(storer.pass(rank, discard(line)).is_some());
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said() {
+        let mut storer = Storer::start().unwrap();
+        storer.write("/proc/nowhere".into(), manifest(4));
+        let (reports, told) = storer.finish();
+        let [Report::Written(line, Err(why))] = &reports[..] else { panic!("{reports:?}") };
+        assert!(*line == LineId(4) && why.contains("/proc/nowhere") && told.is_empty());
+    }
+}
