@@ -89,6 +89,11 @@ pub const CLOCK: Program = Program {
     name: "decisions by the clock",
     what: What::Hash { source: "by_clock.c", iterations: 4000, arguments: &[] },
 };
+/// Random updates of a table, by MPI_Testany of receives from MPI_ANY_SOURCE.
+pub const UPDATES: Program = Program {
+    name: "random updates",
+    what: What::Hash { source: "updates.c", iterations: 60, arguments: &[] },
+};
 /// Ranks that send their process id and the time, which they do not look at.
 pub const BY_PID: Program = Program {
     name: "messages that change",

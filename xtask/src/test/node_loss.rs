@@ -5,7 +5,7 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, BY_PID, CLOCK, Program, RING, Shape};
+use super::lives::{self, BY_PID, CLOCK, Program, RING, Shape, UPDATES};
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
@@ -75,6 +75,11 @@ const BY_CLOCK: [(Shape, [&str; 2]); 2] =
     [((3, 1), ["--kill-node-after-line", "1@1"]), ((2, 2), ["--kill-rank-after-line", "3@1"])];
 const MILLISECONDS: u64 = 8000;
 
+/// The same for one that hardly knows what comes next.
+const BY_CHANCE: [(Shape, [&str; 2]); 2] =
+    [((3, 2), ["--kill-node-after-line", "1@1"]), ((2, 3), ["--kill-rank-after-line", "4@1"])];
+const UPDATED: u64 = 60;
+
 /// Guardians that are killed alone, of a remote node and of mpirun's own.
 const GUARDIANS: [(&str, Shape, &str); 2] = [
     ("a guardian is killed: 2 × 2", (2, 2), "guardian:3"),
@@ -97,6 +102,10 @@ pub fn run(summary: &mut Summary) {
         summary.check(&format!("live recovery: by the clock: {} × {}", shape.0, shape.1), || {
             survives(&CLOCK, MILLISECONDS, shape, &faults).map(drop)
         });
+    }
+    for (shape, faults) in BY_CHANCE {
+        let title = format!("live recovery: random updates: {} × {}", shape.0, shape.1);
+        summary.check(&title, || survives(&UPDATES, UPDATED, shape, &faults).map(drop));
     }
     guardians_over(summary, &Over::Component);
     summary.check("live recovery: while the storage takes its time: 2 × 2", slow_storage);
