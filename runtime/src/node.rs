@@ -16,9 +16,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// The directory; the lock is free.
 pub struct NodeDirectory {
@@ -137,9 +136,8 @@ pub fn reach_agent(settings: &Settings) -> Result<UnixStream, String> {
 
 /// Returns when it listens.
 fn start_agent(settings: &Settings, path: &Path) -> io::Result<()> {
-    let mut agent = Command::new("/proc/self/exe");
-    // The name is for those who look at lists of processes.
-    agent.arg0("rustbtl").arg("agent").arg(path).args(&settings.local);
+    let mut agent = os::this_program();
+    agent.arg("agent").arg(path).args(&settings.local);
     agent
         .current_dir("/")
         .env_clear()

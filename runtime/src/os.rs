@@ -7,7 +7,9 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 /// A process id.
@@ -38,6 +40,13 @@ pub fn hostname() -> String {
         Ok(text) if !failed => text.to_string_lossy().into_owned(),
         _ => "localhost".into(),
     }
+}
+
+/// This very program once more, under the name that people look for.
+pub fn this_program() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("rustbtl");
+    command
 }
 
 /// Descriptors to wait for.

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 /// What a stand-in says at most about its end.
 const REASON_BYTES_MAX: u64 = 1000;
@@ -50,7 +50,7 @@ impl Guardian {
             Ok(line) => line,
             Err(reason) => return self.tell(&FromNode::NotRestored { rank, reason }),
         };
-        let mut guardian = Command::new("/proc/self/exe");
+        let mut guardian = os::this_program();
         guardian.arg("guardian").arg(crate::command::PLACEHOLDER).stdin(Stdio::null());
         guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
         guardian.env(settings::RESTORE, line);
@@ -136,7 +136,7 @@ impl Guardian {
 fn start(stand_in: &StandIn) -> Result<(Child, UnixStream), String> {
     let what = |error: std::io::Error| format!("starting a stand-in: {error}");
     let (ours, theirs) = UnixStream::pair().map_err(what)?;
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = os::this_program();
     stand_in.words(&mut command);
     let child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(what)?;
     Ok((child, ours))

@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ fn end_earlier(rank: PeerId, guardians: &Guardians) -> Result<(), String> {
 }
 
 fn start_guardian(start: &Start) -> io::Result<Child> {
-    let mut guardian = Command::new("/proc/self/exe");
+    let mut guardian = os::this_program();
     guardian.arg("guardian").arg(PLACEHOLDER).process_group(0);
     guardian.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     guardian.env("OMPI_COMM_WORLD_RANK", start.rank.to_string());
