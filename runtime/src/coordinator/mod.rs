@@ -60,8 +60,6 @@ const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 /// After determinants the coordinator does not sleep at once: ranks wait for its answers, and to be
 /// woken takes longer than all of the rest. Others get the processor when they want it.
 const AWAKE: Duration = Duration::from_micros(60);
-/// How long it looks at nothing but determinants, at most.
-const ATTENTIVE: Duration = Duration::from_millis(1);
 /// Strangers at a time; further ones wait in the kernel's queue.
 const STRANGERS_MAX: usize = 64;
 /// Silence of an agent after which a word is said about it.
@@ -159,7 +157,7 @@ impl Coordinator {
 
     fn serve(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<()> {
         let mut beat_at = Instant::now();
-        let mut records = false;
+        let mut awake_until = beat_at;
         // What came with the setup is not to be seen on the pipe.
         if !input.buffer().is_empty() {
             self.hear_mpirun(input)?;
@@ -181,7 +179,12 @@ impl Coordinator {
             let direct = self.direct.polled();
             let direct: Vec<(u64, usize)> =
                 direct.map(|(id, fd, write)| (id, poll.add(fd, write))).collect();
-            poll.wait(Some(if records { Instant::now() } else { self.deadline(beat_at) }))?;
+            let now = Instant::now();
+            let awake = awake_until > now;
+            poll.wait(Some(if awake { now } else { self.deadline(beat_at) }))?;
+            if awake {
+                std::thread::yield_now();
+            }
 
             if poll.is_ready(mpirun) && !self.hear_mpirun(input)? {
                 return Ok(());
@@ -189,7 +192,7 @@ impl Coordinator {
             for (id, place) in direct {
                 if poll.is_ready(place) {
                     self.hear_direct(id);
-                    records = true;
+                    awake_until = Instant::now() + AWAKE;
                 }
             }
             for (id, place) in agents {
@@ -221,32 +224,6 @@ impl Coordinator {
             self.job.tick(now);
             self.carry_out();
             self.satisfy();
-            records = records && self.stay_awake()?;
-        }
-    }
-
-    /// Ranks record: the next determinants are likely to come soon, and nothing else is looked at
-    /// on their way. False: nothing comes any more.
-    fn stay_awake(&mut self) -> io::Result<bool> {
-        let end = Instant::now() + ATTENTIVE;
-        let mut until = Instant::now() + AWAKE;
-        loop {
-            let mut poll = Poll::default();
-            let direct = self.direct.polled();
-            let direct: Vec<(u64, usize)> =
-                direct.map(|(id, fd, write)| (id, poll.add(fd, write))).collect();
-            let now = Instant::now();
-            if now >= until.min(end) {
-                return Ok(now < until);
-            }
-            poll.wait(Some(now))?;
-            for (id, place) in direct {
-                if poll.is_ready(place) {
-                    self.hear_direct(id);
-                    until = Instant::now() + AWAKE;
-                }
-            }
-            std::thread::yield_now();
         }
     }
 
