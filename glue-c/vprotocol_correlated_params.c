@@ -167,7 +167,7 @@ static void register_rest(rustbtl_config_t *c)
            "While only shared memory is busy, sockets are looked at once in so many times.");
     number("dead_peer_grace", &c->dead_peer_grace, 5,
            "Milliseconds that mpirun is given to end the job after a process was lost, before the "
-           "job is aborted from within.");
+           "job is aborted from within. A protected job is not: its guardians see to it.");
 }
 
 int mca_vprotocol_correlated_register(void)

@@ -53,7 +53,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use storer::{Report, Storer};
+use storer::{Done, Report, Storer};
 
 /// How long a stranger may take to prove that it belongs to the job.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
@@ -382,7 +382,7 @@ impl Coordinator {
         self.carry_out();
     }
 
-    fn stored(&mut self, (reports, told): (Vec<Report>, Vec<(PeerId, ToNode)>)) {
+    fn stored(&mut self, (reports, told): Done) {
         for (rank, message) in told {
             self.send_to(rank, &message);
         }
@@ -526,8 +526,10 @@ impl Coordinator {
 
     /// mpirun has ended: leave nothing behind but lines and the list of events.
     fn end(&mut self) {
-        let done = self.storer.finish();
-        self.stored(done);
+        // A line that is complete now makes older ones go.
+        while let Some(done) = self.storer.wait() {
+            self.stored(done);
+        }
         self.let_go();
         self.events.write(json!({"event": "end"}));
         if let Some(memory) = self.memory.take() {

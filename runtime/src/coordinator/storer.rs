@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 /// What is to be done in a line's folder.
 enum Order {
@@ -32,13 +32,15 @@ pub enum Report {
     Removed,
 }
 
+/// What was done, and what may be told now.
+pub type Done = (Vec<Report>, Vec<(PeerId, ToNode)>);
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Storer {
-    orders: Option<Sender<(LineId, PathBuf, Order)>>,
+    orders: Sender<(LineId, PathBuf, Order)>,
     reports: Receiver<(LineId, Report)>,
     bell: UnixStream,
-    thread: Option<JoinHandle<()>>,
     /// Orders of a line that are not carried out, and what has to wait for them.
     open: BTreeMap<LineId, (usize, Vec<(PeerId, ToNode)>)>,
 }
@@ -50,7 +52,7 @@ impl Storer {
         let (done, reports) = mpsc::channel();
         let (bell, mut rope) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
-        let thread = thread::Builder::new().name("storer".into()).spawn(move || {
+        thread::Builder::new().name("storer".into()).spawn(move || {
             for (line, folder, order) in todo {
                 let report = carry_out(line, &folder, order);
                 // Whoever does not listen any more does not need it.
@@ -59,8 +61,7 @@ impl Storer {
                 }
             }
         })?;
-        let thread = Some(thread);
-        Ok(Self { orders: Some(orders), reports, bell, thread, open: BTreeMap::new() })
+        Ok(Self { orders, reports, bell, open: BTreeMap::new() })
     }
 
     /// To poll: something was done.
@@ -80,10 +81,8 @@ impl Storer {
 
     fn order(&mut self, line: LineId, folder: PathBuf, order: Order) {
         self.open.entry(line).or_default().0 += 1;
-        if let Some(orders) = &self.orders {
-            // The thread ends after us.
-            let _ = orders.send((line, folder, order));
-        }
+        // The thread ends after us.
+        let _ = self.orders.send((line, folder, order));
     }
 
     /// To this guardian, unless it has to wait: then it is given back by [`Self::look`].
@@ -97,8 +96,8 @@ impl Storer {
         Some((rank, message))
     }
 
-    /// What was done since, and what may be told now.
-    pub fn look(&mut self) -> (Vec<Report>, Vec<(PeerId, ToNode)>) {
+    /// Since the last look.
+    pub fn look(&mut self) -> Done {
         let mut rings = [0; 64];
         while matches!(self.bell.read(&mut rings), Ok(1..)) {}
         let (mut reports, mut told) = (Vec::new(), Vec::new());
@@ -107,6 +106,17 @@ impl Storer {
             reports.push(report);
         }
         (reports, told)
+    }
+
+    /// As [`Self::look`], when the next order is carried out. None: there is none.
+    pub fn wait(&mut self) -> Option<Done> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let (line, report) = self.reports.recv().ok()?;
+        let mut told = Vec::new();
+        self.close(line, &mut told);
+        Some((vec![report], told))
     }
 
     fn close(&mut self, line: LineId, told: &mut Vec<(PeerId, ToNode)>) {
@@ -118,15 +128,6 @@ impl Storer {
                 told.extend(waiting);
             }
         }
-    }
-
-    /// Wait until all is done.
-    pub fn finish(&mut self) -> (Vec<Report>, Vec<(PeerId, ToNode)>) {
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        self.look()
     }
 }
 
@@ -172,11 +173,13 @@ mod tests {
         storer.remove(line, folder.clone());
         assert!(storer.pass(rank, discard(line)).is_none(), "2");
         assert!(storer.pass(rank, discard(LineId(2))).is_some(), "of another line");
-        let (reports, told) = storer.finish();
-        assert!(
-            matches!(&reports[..], [Report::Written(of, Ok(())), Report::Removed] if *of == line)
-        );
+        let (reports, told) = storer.wait().unwrap();
+        assert!(matches!(&reports[..], [Report::Written(of, Ok(()))] if *of == line));
+        assert_eq!(told, []);
+        let (reports, told) = storer.wait().unwrap();
+        assert!(matches!(&reports[..], [Report::Removed]));
         assert_eq!(told, [(rank, discard(line))]);
+        assert!(storer.wait().is_none());
         assert!(!folder.exists());
         assert!(storer.pass(rank, discard(line)).is_some());
         std::fs::remove_dir_all(&base).unwrap();
@@ -186,7 +189,7 @@ mod tests {
     fn what_cannot_be_written_is_said() {
         let mut storer = Storer::start().unwrap();
         storer.write("/proc/nowhere".into(), manifest(4));
-        let (reports, told) = storer.finish();
+        let (reports, told) = storer.wait().unwrap();
         let [Report::Written(line, Err(why))] = &reports[..] else { panic!("{reports:?}") };
         assert!(*line == LineId(4) && why.contains("/proc/nowhere") && told.is_empty());
     }
