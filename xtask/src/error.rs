@@ -40,8 +40,18 @@ impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
     }
 }
 
+/// A line on standard error, in one piece: jobs write to the same place at the same time, and
+/// `eprintln!` writes each of its arguments by itself.
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        let text = format!("xtask: {}\n", format_args!($($arg)*));
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+    }};
+}
+pub(crate) use say;
+
 /// Prints a failure the way all of xtask does and gives the exit code for it.
 pub fn report(failure: &Failure, code: u8) -> ExitCode {
-    eprintln!("xtask: {failure}");
+    say!("{failure}");
     ExitCode::from(code)
 }

@@ -13,7 +13,7 @@ use super::stage::Stage;
 use super::supervise::ENDING;
 use super::timeline::{Event, Timeline};
 use super::{KILLED, TIMED_OUT, nodes, processes};
-use crate::error::{Context, Result};
+use crate::error::{Context, Result, say};
 use crate::report;
 use crate::sys::{self, Signals};
 
@@ -92,7 +92,7 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, nodes: &[Node], signals: &Signals)
                 asked = true;
                 verdict = Some(TIMED_OUT);
                 limit = Some(Instant::now() + ENDING_PATIENCE);
-                eprintln!("xtask: cluster: the job reached its --timeout and is ended");
+                say!("cluster: the job reached its --timeout and is ended");
                 sys::kill(mpirun, libc::SIGTERM);
             }
             None => (),
@@ -140,7 +140,7 @@ impl<'a> Events<'a> {
         if let Some(held) = &mut self.held
             && let Some(done) = held.look()?
         {
-            eprintln!("xtask: cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+            say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
             self.held = None;
         }
         if self.faults.any() || self.held.is_some() {
@@ -158,7 +158,10 @@ impl<'a> Events<'a> {
     fn strike(&mut self, fault: Fault) -> Result<()> {
         let done =
             self.faults.strike(fault, self.nodes, self.job.stage, self.job.options.ranks())?;
-        eprintln!("xtask: cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+        say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
+        if let Some(file) = &self.job.options.write_when_struck {
+            fs::write(file, "").context(|| format!("--write-when-struck: {}", file.display()))?;
+        }
         Ok(())
     }
 
@@ -188,7 +191,7 @@ impl<'a> Events<'a> {
                 }
             }
             Some(Event::Kill(who)) if !who.kill() => {
-                eprintln!("xtask: cluster: --kill: there is no {who:?}");
+                say!("cluster: --kill: there is no {who:?}");
             }
             Some(Event::Kill(_)) => (),
             Some(Event::Look) => self.look()?,
@@ -209,7 +212,7 @@ impl<'a> Events<'a> {
             && let Some([file, text]) = self.job.options.write_after.as_deref()
             && let Err(error) = fs::write(file, text)
         {
-            eprintln!("xtask: cluster: --write-after: {file}: {error}");
+            say!("cluster: --write-after: {file}: {error}");
         }
         let options = self.job.options;
         if self.lines == options.lines() {
@@ -261,8 +264,8 @@ fn end_leftovers(signals: &Signals, asked: bool) -> Result<()> {
 }
 
 fn name_leftovers() {
-    eprintln!(
-        "xtask: cluster: killed what was still running {} s after mpirun had ended: {}",
+    say!(
+        "cluster: killed what was still running {} s after mpirun had ended: {}",
         LEFTOVER_PATIENCE.as_secs(),
         running().join(", ")
     );

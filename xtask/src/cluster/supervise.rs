@@ -5,7 +5,7 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write};
 
 use super::init;
 use super::options::Options;
-use crate::error::{Context, Result, fail, failure};
+use crate::error::{Context, Result, fail, failure, say};
 use crate::sys::{self, Side, Signals};
 
 /// Namespaces that a cluster has of its own, so that nothing of it outlives init.
@@ -70,7 +70,7 @@ fn child(mut gate: PipeReader, options: &Options, mask: &libc::sigset_t) -> i32 
         return super::EMULATION_FAILED.into();
     }
     init::main(options, mask).unwrap_or_else(|failure| {
-        eprintln!("xtask: cluster: {failure}");
+        say!("cluster: {failure}");
         super::EMULATION_FAILED.into()
     })
 }

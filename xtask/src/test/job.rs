@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{Context, Result, fail};
+use crate::error::{Context, Failure, Result, fail};
 use crate::{paths, run, sys};
 
 /// Time that a job may take, unless it says otherwise.
@@ -114,7 +114,22 @@ impl Outcome {
         if good {
             return Ok(());
         }
-        fail!("{}\n{}{}\nexit code {}: {what}", self.line, self.stdout, self.stderr, self.code)
+        let kept = self.keep().map_or_else(|Failure(why)| why, |file| file.display().to_string());
+        fail!(
+            "{what} (exit code {}; all that it printed: {kept})\n{}\n{}{}",
+            self.code,
+            self.line,
+            self.stdout,
+            self.stderr
+        )
+    }
+
+    /// Writes what the job printed to a file, since a report shows a part of it.
+    fn keep(&self) -> Result<PathBuf> {
+        let file = log_file("failed")?;
+        let text = format!("{}\n{}\n{}", self.line, self.stdout, self.stderr);
+        fs::write(&file, text).context(|| file.display().to_string())?;
+        Ok(file)
     }
 
     /// Stdout and stderr together.

@@ -42,8 +42,10 @@ fn each_line_once(fault: &str, shared: bool) -> Result<()> {
     let program = mpi::compile(&paths::root().join("tests/lines/print_lines.c"))?;
     let program = program.display().to_string();
     let (iterations, lines) = (ITERATIONS.to_string(), LINES.to_string());
-    let job = Job::new(NODES, PPN, &[&program, &iterations, PAUSE_US, &lines]);
-    let job = job.with(&["--mca", "orte_tag_output", "1"]).with(&[fault, "1@1"]);
+    let struck = scratch.0.join("struck").display().to_string();
+    let job = Job::new(NODES, PPN, &[&program, &iterations, PAUSE_US, &lines, &struck]);
+    let job = job.with(&["--mca", "orte_tag_output", "1", "--write-when-struck", &struck]);
+    let job = job.with(&[fault, "1@1"]);
     let outcome = if shared {
         lives::protected(job, &lives::lines_folder(&scratch)?).run()?
     } else {
