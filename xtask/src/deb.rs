@@ -31,7 +31,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Builds the package for the installed Open MPI, which must be Debian's.
 pub fn package(folder: &Path) -> Result<PathBuf> {
-    build::ensure_fresh()?;
+    build::ensure_optimised()?;
     let library = owner(&build::component_folder()?)?;
     let openmpi = field(&library, "Version")?;
     let architecture = field(&library, "Architecture")?;

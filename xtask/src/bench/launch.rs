@@ -55,7 +55,7 @@ impl Bench {
         }
         let sides = || experiments.iter().flat_map(|e| e.sides);
         if sides().any(|side| matches!(side.kind, Kind::Ours(_) | Kind::Ready(_) | Kind::Plain)) {
-            build::ensure_fresh()?;
+            build::ensure_optimised()?;
             for file in
                 fs::read_dir(paths::mca()).context(|| "reading target/mca".into())?.flatten()
             {

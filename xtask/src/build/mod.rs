@@ -87,14 +87,28 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Builds only if a source is newer than what is there.
 pub fn ensure_fresh() -> Result<()> {
-    if fresh::all_newer_than_sources(&built()) {
+    build_unless(|| fresh::all_newer_than_sources(&built()))
+}
+
+/// The same for what is measured or given to others: it is optimised, too.
+pub fn ensure_optimised() -> Result<()> {
+    build_unless(|| !debug_mark().exists() && fresh::all_newer_than_sources(&built()))
+}
+
+fn build_unless(there: impl Fn() -> bool) -> Result<()> {
+    if there() {
         return Ok(());
     }
     let _lock = lock()?;
-    if fresh::all_newer_than_sources(&built()) {
+    if there() {
         return Ok(()); // somebody else has built it while we waited
     }
     build_all(&Options::default())
+}
+
+/// A file that is there while what is there was built with `--debug`.
+fn debug_mark() -> PathBuf {
+    paths::mca().join(".debug")
 }
 
 /// All files that are built.
@@ -113,6 +127,9 @@ fn lock() -> Result<File> {
 
 fn build_all(options: &Options) -> Result<()> {
     let start = SystemTime::now();
+    if options.debug {
+        File::create(debug_mark()).context(|| debug_mark().display().to_string())?;
+    }
     let archive = rust_archive(options.debug)?;
     let program = rust_program(options.debug)?;
     put(&program, &self::program(), start)?;
@@ -130,6 +147,9 @@ fn build_all(options: &Options) -> Result<()> {
     for text in help_files()? {
         let to = paths::mca().join(text.file_name().unwrap_or_default());
         fs::copy(&text, &to).context(|| to.display().to_string())?;
+    }
+    if !options.debug && debug_mark().exists() {
+        fs::remove_file(debug_mark()).context(|| debug_mark().display().to_string())?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ struct Run {
 /// Runs everything and shows it.
 pub fn run() -> Result<()> {
     setup::run()?;
-    build::ensure_fresh()?;
+    build::ensure_optimised()?;
     println!(
         "A solver (conjugate gradients, {POINTS} × {POINTS} points) on {} emulated nodes, an \
          unchanged MPI binary.\nWhat it prints depends on every bit of every message.\n",

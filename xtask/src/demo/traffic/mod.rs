@@ -28,7 +28,7 @@ pub fn run() -> Result<()> {
          from Debian,\non {NODES} emulated nodes × {PPN} ranks: first stock Open MPI, then \
          protected with three kinds of sets.\n"
     );
-    build::ensure_fresh()?;
+    build::ensure_optimised()?;
     let stock = runs::stock()?;
     let mut protected = Vec::new();
     for policy in POLICIES {
