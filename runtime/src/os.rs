@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -346,6 +346,15 @@ pub fn writer_that_never_waits(fd: BorrowedFd<'_>) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     Ok(options.open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or(copy))
+}
+
+/// The standard input as it was; in its place there is nothing to read any more.
+pub fn take_stdin() -> io::Result<OwnedFd> {
+    let taken = io::stdin().as_fd().try_clone_to_owned()?;
+    let nothing = File::open("/dev/null")?;
+    // SAFETY: open descriptors; nothing of this process owns number 0.
+    check(unsafe { libc::dup2(nothing.as_raw_fd(), 0) })?;
+    Ok(taken)
 }
 
 /// A terminal of this process's own with the settings of another one: its master, and the end for

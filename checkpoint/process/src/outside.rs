@@ -116,6 +116,8 @@ pub struct RestoreOptions {
     pub alone: bool,
     /// Threads that fill the memory.
     pub threads: usize,
+    /// It is killed when the thread that restores it ends.
+    pub dies_with_parent: bool,
 }
 
 impl Default for RestoreOptions {
@@ -128,6 +130,7 @@ impl Default for RestoreOptions {
             detached: vec![PathBuf::from("/dev/shm")],
             alone: false,
             threads: 2,
+            dies_with_parent: false,
         }
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Answer, Subject, program, scratch};
 use rustbtl_process::outside::{
-    Compression, History, Ids, SharedPlace, WriteOptions, verify, write_next_image,
+    Compression, History, Ids, RestoreOptions, SharedPlace, WriteOptions, verify, write_next_image,
 };
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,6 +26,28 @@ fn a_simple_program_gives_the_same_answer() {
     let (status, text) = subject.finish(30);
     assert_eq!(text, answer);
     assert_eq!(libc::WEXITSTATUS(status), 42);
+}
+
+#[test]
+fn it_dies_with_the_thread_that_has_restored_it_if_that_is_wanted() {
+    let folder = scratch("dies");
+    let path = program("count.c", &[]);
+    let (output, image) = (folder.join("output"), folder.join("image"));
+    let mut subject = Subject::start(&mut Command::new(&path), &output);
+    subject.wait_for("ready");
+    subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();
+    subject.kill();
+    for dies_with_parent in [true, false] {
+        let options = RestoreOptions { dies_with_parent, ..RestoreOptions::default() };
+        let restored = || Subject::restore_with(&image, &output, options).unwrap().0;
+        let subject = std::thread::scope(|scope| scope.spawn(restored).join().unwrap());
+        let (status, _) = subject.finish(30);
+        if dies_with_parent {
+            assert_eq!(status, libc::SIGKILL);
+        } else {
+            assert_eq!(libc::WEXITSTATUS(status), 42);
+        }
+    }
 }
 
 /// What a program prints when nobody disturbs it.

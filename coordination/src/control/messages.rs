@@ -366,7 +366,7 @@ class 3 FromNode {
         /// And of its standard error.
         err: u64,
     },
-    /// Of a guardian: a rank that it has started on a spare node cannot be reached there any more.
+    /// Of a guardian: nobody looks any more after a rank that it waits for.
     33 Unhosted {
         /// Whose guardian says it.
         host: PeerId,
@@ -374,6 +374,8 @@ class 3 FromNode {
         rank: PeerId,
         /// In which incarnation it was to run.
         incarnation: Incarnation,
+        /// Its guardian was killed; or else its node, a spare one, cannot be reached any more.
+        reachable: bool,
         /// What is wrong.
         reason: String,
     },

@@ -49,5 +49,10 @@ class 10 FromSpare {
         /// What is wrong.
         reason: String,
     },
+    /// Its guardian was killed, and it was with it.
+    4 Killed {
+        /// Where.
+        reason: String,
+    },
 }
 }

@@ -234,8 +234,8 @@ impl Job {
                 }
             }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
-            FromNode::Unhosted { host, rank, incarnation, reason } => {
-                self.unhosted(now, host, rank, incarnation, &reason);
+            FromNode::Unhosted { host, rank, incarnation, reachable, reason } => {
+                self.unhosted(now, host, rank, incarnation, reachable, &reason);
             }
             FromNode::Spare { addresses, .. } => self.spare(now, node, addresses),
             FromNode::Shelf { addresses } => self.shelf(now, node, addresses),

@@ -126,13 +126,15 @@ impl Job {
         }
     }
 
-    /// A guardian does not reach the rank on the spare node that it waits for.
+    /// Nobody looks any more after a rank that a guardian waits for: who did was killed, or its node,
+    /// a spare one, cannot be reached.
     pub(super) fn unhosted(
         &mut self,
         now: u64,
         host: PeerId,
         id: PeerId,
         incarnation: Incarnation,
+        reachable: bool,
         reason: &str,
     ) {
         let known = |rank: &&Rank| {
@@ -142,19 +144,25 @@ impl Job {
             return;
         };
         self.log(json!({"event": "unhosted", "rank": id.0, "node": node, "reason": reason}));
-        // Whatever it is: nobody goes there again, and whoever is there comes away together.
-        self.places.spares.remove(&node);
         let there = |rank: &Rank| rank.node == node && rank.host.is_some() && rank.ended.is_none();
-        let there: Vec<PeerId> =
+        let mut there: Vec<PeerId> =
             self.ranks.iter().filter(|(_, rank)| there(rank)).map(|(&id, _)| id).collect();
+        if reachable {
+            there = vec![id];
+        } else {
+            // Whatever it is: nobody goes there again, and whoever is there comes away together.
+            self.places.spares.remove(&node);
+        }
         let mut sets = BTreeSet::new();
         for id in there {
             self.take_away(id);
             sets.extend(self.ranks.get(&id).and_then(|rank| rank.set));
         }
+        let unreachable = || format!("spare node {node} cannot be reached");
+        let because = if reachable { reason.to_owned() } else { unreachable() };
         for set in sets {
             if let Err(reason) = self.go_back(now, set) {
-                return self.fail(format!("spare node {node} cannot be reached, and {reason}"));
+                return self.fail(format!("{because}, and {reason}"));
             }
         }
     }

@@ -2,16 +2,17 @@
 //! of another rank. It has started theirs, or, if they are on a spare node, a stand-in for it.
 
 use super::Guardian;
+use super::last_word::{self, Awaited};
 use crate::os;
 use crate::settings::{self, Printed};
-use crate::spare::StandIn;
+use crate::spare::{self, StandIn};
 use rustbtl_coordination::control::FromNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus};
 
 /// What a stand-in says at most about its end.
 const REASON_BYTES_MAX: u64 = 1000;
@@ -21,19 +22,41 @@ pub(super) struct Adopted {
     child: Child,
     rank: PeerId,
     incarnation: Incarnation,
-    /// Of a stand-in: why its rank cannot be reached any more, if that is its end.
-    lost: Option<UnixStream>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// A guardian beside this one.
+    Guardian(Awaited),
+    /// A stand-in, and what it says before it ends: why its rank cannot be reached any more.
+    StandIn(UnixStream),
+}
+
+/// A rank that did not end, but has nobody who looks after it.
+struct Unhosted {
+    /// Only the guardian has gone, not the way to its node.
+    reachable: bool,
+    reason: String,
 }
 
 impl Adopted {
-    /// The rank did not end: it cannot be reached.
-    fn why_lost(&mut self) -> Option<String> {
-        let mut reason = String::new();
-        let lost = self.lost.take()?;
-        lost.set_nonblocking(true).ok()?;
-        // Whoever else is in the group may hold the other end; what was said is here.
-        let _ = lost.take(REASON_BYTES_MAX).read_to_string(&mut reason);
-        (!reason.is_empty()).then_some(reason)
+    /// The rank did not end with this status of its guardian or stand-in.
+    fn unhosted(&mut self, status: ExitStatus) -> Option<Unhosted> {
+        match &mut self.kind {
+            Kind::Guardian(awaited) => awaited.was_killed(status).then(|| {
+                let (rank, node) = (self.rank, os::hostname());
+                let reason = format!("the guardian of rank {rank} on node {node} was killed");
+                Unhosted { reachable: true, reason }
+            }),
+            Kind::StandIn(lost) => {
+                let mut reason = String::new();
+                lost.set_nonblocking(true).ok()?;
+                // Whoever else is in the group may hold the other end; what was said is here.
+                let _ = lost.take(REASON_BYTES_MAX).read_to_string(&mut reason);
+                let reachable = status.code() == Some(spare::KILLED);
+                (!reason.is_empty()).then_some(Unhosted { reachable, reason })
+            }
+        }
     }
 }
 
@@ -51,13 +74,17 @@ impl Guardian {
             Err(reason) => return self.tell(&FromNode::NotRestored { rank, reason }),
         };
         let mut guardian = os::this_program();
-        guardian.arg("guardian").arg(crate::command::PLACEHOLDER).stdin(Stdio::null());
+        guardian.arg("guardian").arg(crate::command::PLACEHOLDER);
         guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
         guardian.env(settings::RESTORE, line);
         guardian.env(settings::INCARNATION, incarnation.to_string());
         guardian.env(settings::PRINTED, printed.to_string());
-        match guardian.spawn() {
-            Ok(child) => self.take_up(Adopted { child, rank, incarnation, lost: None }),
+        let started = last_word::awaited()
+            .and_then(|(awaited, stdin)| Ok((guardian.stdin(stdin).spawn()?, awaited)));
+        match started {
+            Ok((child, awaited)) => {
+                self.take_up(Adopted { child, rank, incarnation, kind: Kind::Guardian(awaited) });
+            }
             Err(error) => {
                 let node = os::hostname();
                 let reason = format!("starting a guardian for rank {rank} on node {node}: {error}");
@@ -77,9 +104,9 @@ impl Guardian {
         let started = stand_in.and_then(|stand_in| start(&stand_in));
         match started {
             Ok((child, lost)) => {
-                self.take_up(Adopted { child, rank, incarnation, lost: Some(lost) });
+                self.take_up(Adopted { child, rank, incarnation, kind: Kind::StandIn(lost) });
             }
-            Err(reason) => self.unhosted(rank, incarnation, reason),
+            Err(reason) => self.unhosted(rank, incarnation, Unhosted { reachable: false, reason }),
         }
     }
 
@@ -92,7 +119,7 @@ impl Guardian {
     /// It goes on elsewhere; its node may be lost without a word.
     pub(super) fn abandon(&mut self, rank: PeerId) {
         self.adopted.retain_mut(|adopted| {
-            let earlier = adopted.rank == rank && adopted.lost.is_some();
+            let earlier = adopted.rank == rank && matches!(adopted.kind, Kind::StandIn(_));
             if earlier {
                 let _ = adopted.child.kill();
                 let _ = adopted.child.wait();
@@ -101,9 +128,9 @@ impl Guardian {
         });
     }
 
-    fn unhosted(&mut self, rank: PeerId, incarnation: Incarnation, reason: String) {
-        let host = self.settings.rank;
-        self.tell(&FromNode::Unhosted { host, rank, incarnation, reason });
+    fn unhosted(&mut self, rank: PeerId, incarnation: Incarnation, why: Unhosted) {
+        let (host, Unhosted { reachable, reason }) = (self.settings.rank, why);
+        self.tell(&FromNode::Unhosted { host, rank, incarnation, reachable, reason });
     }
 
     /// How all have ended, the own program and those of adopted guardians: once all have, or one
@@ -111,20 +138,20 @@ impl Guardian {
     pub(super) fn status_of_all(&mut self) -> Option<i32> {
         let mut failed = self.ended.filter(|status| *status != 0);
         let mut unhosted = Vec::new();
+        let ending = self.ending;
         self.adopted.retain_mut(|adopted| match adopted.child.try_wait() {
             Ok(Some(status)) => {
-                if let Some(reason) = adopted.why_lost() {
-                    unhosted.push((adopted.rank, adopted.incarnation, reason));
-                } else {
-                    failed = failed.or((!status.success()).then_some(status.into_raw()));
+                match adopted.unhosted(status).filter(|_| !ending) {
+                    Some(why) => unhosted.push((adopted.rank, adopted.incarnation, why)),
+                    None => failed = failed.or((!status.success()).then_some(status.into_raw())),
                 }
                 false
             }
             Ok(None) => true,
             Err(_) => false,
         });
-        for (rank, incarnation, reason) in unhosted {
-            self.unhosted(rank, incarnation, reason);
+        for (rank, incarnation, why) in unhosted {
+            self.unhosted(rank, incarnation, why);
         }
         if failed.is_some() {
             self.signal(libc::SIGKILL);

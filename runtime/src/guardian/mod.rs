@@ -8,6 +8,7 @@
 mod adopted;
 mod hold;
 pub mod images;
+pub mod last_word;
 pub mod output;
 pub mod positions;
 pub mod process_images;
@@ -23,6 +24,7 @@ use crate::settings::{NoSettings, Printed, Settings};
 use crate::spare::StandIn;
 use adopted::Adopted;
 use images::{ImageStore, Writers, Written};
+use last_word::LastWord;
 use output::Output;
 use positions::STREAMS;
 use rank::Rank;
@@ -135,10 +137,14 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
             cannot_start(words, &program::become_it(words))
         }
     };
+    let last_word = LastWord::new(recovery::is_adopted());
     let ended = guard(words, settings, Arc::clone(&store));
     store.tidy();
     match ended {
-        Ok(status) => os::end_as(status),
+        Ok(status) => {
+            last_word.say();
+            os::end_as(status)
+        }
         Err(Trouble::Start(error)) => cannot_start(words, &error),
         Err(Trouble::Restore(problem)) => {
             say!("{problem}");

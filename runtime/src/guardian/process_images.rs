@@ -134,6 +134,7 @@ impl ImageStore for ProcessImages {
             supplied: copies.collect::<Result<_, String>>()?,
             shared,
             alone: incarnation > Incarnation(0),
+            dies_with_parent: true,
             ..RestoreOptions::default()
         };
         match outside::restore(image, options) {

@@ -40,6 +40,11 @@ impl Fallen {
     }
 }
 
+/// Has another guardian started this one, or a spare node?
+pub(super) fn is_adopted() -> bool {
+    std::env::var_os(settings::INCARNATION).is_some()
+}
+
 /// Make the program from its image in the folder `line`.
 pub(super) fn restore(
     store: &dyn ImageStore,
@@ -151,7 +156,7 @@ impl Guardian {
     /// The job goes on without this rank, which was thought to be lost and was started elsewhere.
     pub(super) fn end_here(&mut self, reason: &str) -> ! {
         say!("rank {} on node {}: {reason}", self.settings.rank, os::hostname());
-        if std::env::var_os(settings::INCARNATION).is_some() {
+        if is_adopted() {
             // The guardian that has started this one must not take it for a failure.
             self.rank.give_up(self.settings.rank);
             self.signal(libc::SIGKILL);

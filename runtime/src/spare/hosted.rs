@@ -3,6 +3,7 @@
 
 use crate::agent::stream::Patient;
 use crate::command::PLACEHOLDER;
+use crate::guardian::last_word::{self, Awaited};
 use crate::local;
 use crate::os::{self, Pid, Poll};
 use crate::settings::{self, Printed};
@@ -70,8 +71,9 @@ impl Hosted {
                 _ => return,
             };
             let message = match ended {
-                Ok(Some(status)) => FromSpare::Ended { status },
-                Ok(None) => return,
+                Ok(End::Ended(status)) => FromSpare::Ended { status },
+                Ok(End::Killed(reason)) => FromSpare::Killed { reason },
+                Ok(End::Alone) => return,
                 Err(reason) => FromSpare::Refused { reason },
             };
             if stand_in.send(&message).is_ok() {
@@ -101,15 +103,20 @@ fn end_group(guardian: Pid) {
     os::kill(-guardian, libc::SIGKILL);
 }
 
-/// How it has ended; `None`: because its stand-in has gone.
-fn host(
-    stand_in: &mut Patient,
-    start: &Start,
-    guardians: &Guardians,
-) -> Result<Option<i32>, String> {
+/// How it is over with a rank here.
+enum End {
+    /// As waitpid tells it.
+    Ended(i32),
+    /// The rank has not ended: its guardian was killed, and it was with it.
+    Killed(String),
+    /// Its stand-in has gone.
+    Alone,
+}
+
+fn host(stand_in: &mut Patient, start: &Start, guardians: &Guardians) -> Result<End, String> {
     let rank = start.rank;
     end_earlier(rank, guardians)?;
-    let mut child = start_guardian(start).map_err(|error| {
+    let (mut child, mut awaited) = start_guardian(start).map_err(|error| {
         format!("starting a guardian for rank {rank} on node {}: {error}", os::hostname())
     })?;
     let pid = child.id() as Pid;
@@ -121,7 +128,14 @@ fn host(
     let status = child.wait();
     guardians.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
     let status = status.map_err(|error| error.to_string())?;
-    Ok(followed.ok().map(|()| status.into_raw()))
+    Ok(match followed {
+        Err(_) => End::Alone,
+        Ok(()) if awaited.was_killed(status) => {
+            let node = os::hostname();
+            End::Killed(format!("the guardian of rank {rank} on spare node {node} was killed"))
+        }
+        Ok(()) => End::Ended(status.into_raw()),
+    })
 }
 
 /// An earlier life of the rank, whose stand-in was lost without a word.
@@ -137,15 +151,16 @@ fn end_earlier(rank: PeerId, guardians: &Guardians) -> Result<(), String> {
     Ok(())
 }
 
-fn start_guardian(start: &Start) -> io::Result<Child> {
+fn start_guardian(start: &Start) -> io::Result<(Child, Awaited)> {
+    let (awaited, stdin) = last_word::awaited()?;
     let mut guardian = os::this_program();
     guardian.arg("guardian").arg(PLACEHOLDER).process_group(0);
-    guardian.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    guardian.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     guardian.env("OMPI_COMM_WORLD_RANK", start.rank.to_string());
     guardian.env(settings::RESTORE, &start.folder);
     guardian.env(settings::INCARNATION, start.incarnation.to_string());
     guardian.env(settings::PRINTED, start.printed.to_string());
-    guardian.spawn()
+    Ok((guardian.spawn()?, awaited))
 }
 
 /// Until it has printed its last; the error: the stand-in has gone.

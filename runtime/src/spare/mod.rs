@@ -16,7 +16,7 @@
 mod hosted;
 mod stand_in;
 
-pub use stand_in::StandIn;
+pub use stand_in::{KILLED, StandIn};
 
 use crate::link::Link;
 use crate::local::{self, Local};

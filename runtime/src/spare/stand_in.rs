@@ -20,6 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::time::Duration;
 
+/// Exit code: the spare node can be reached, but the rank's guardian was killed there.
+pub const KILLED: i32 = 2;
 /// For one address of the spare node.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(4);
 
@@ -81,17 +83,30 @@ impl StandIn {
         let signals = Signals::take(&SIGNALS).map_err(alone)?;
         match self.stand_in(&secret, &signals) {
             Ok(status) => os::end_as(status),
-            Err(reason) => {
+            Err((code, reason)) => {
                 let input = std::io::stdin();
                 let copy = input.as_fd().try_clone_to_owned().map_err(alone)?;
                 let _ = File::from(copy).write_all(reason.as_bytes());
-                os::exit_now(1)
+                os::exit_now(code)
             }
         }
     }
 
-    /// How it has ended; the error: it is not known how.
-    fn stand_in(&self, secret: &prove::Secret, signals: &Signals) -> Result<i32, String> {
+    /// How it has ended; the error: it has not, with the exit code and the reason.
+    fn stand_in(&self, secret: &prove::Secret, signals: &Signals) -> Result<i32, (i32, String)> {
+        match self.follow(secret, signals) {
+            Ok(Ok(status)) => Ok(status),
+            Ok(Err(killed)) => Err((KILLED, killed)),
+            Err(reason) => Err((1, reason)),
+        }
+    }
+
+    /// The same; the inner error: its guardian was killed.
+    fn follow(
+        &self,
+        secret: &prove::Secret,
+        signals: &Signals,
+    ) -> Result<Result<i32, String>, String> {
         let spare = prove::connect(Host::Spare, &self.addresses, secret, CONNECT_PATIENCE)?;
         os::notice_silence(&spare).map_err(|error| error.to_string())?;
         let mut spare = Patient::over(spare, None).map_err(|error| error.to_string())?;
@@ -121,7 +136,8 @@ impl StandIn {
             while let Some(message) = spare.next()? {
                 match message {
                     FromSpare::Printed { stream, bytes } => print(stream, &bytes),
-                    FromSpare::Ended { status } => return Ok(status),
+                    FromSpare::Ended { status } => return Ok(Ok(status)),
+                    FromSpare::Killed { reason } => return Ok(Err(reason)),
                     FromSpare::Refused { reason } => return Err(reason),
                 }
             }

@@ -24,6 +24,8 @@ pub enum Fault {
     CutNode(u32),
     /// The program of this rank is killed.
     KillRank(u32),
+    /// The guardian of this rank is killed, and nothing else.
+    KillGuardian(u32),
     /// The process of the job's coordinator is killed, and nothing else.
     KillCoordinator,
 }
@@ -81,7 +83,8 @@ impl FromStr for AtEvent {
             None if who == "coordinator" => Fault::KillCoordinator,
             Some(("node", node)) => Fault::KillNode(number(node)?),
             Some(("rank", rank)) => Fault::KillRank(number(rank)?),
-            _ => return Err("choose coordinator, node:I or rank:R".into()),
+            Some(("guardian", rank)) => Fault::KillGuardian(number(rank)?),
+            _ => return Err("choose coordinator, node:I, rank:R or guardian:R".into()),
         };
         Ok(AtEvent(Moment::Event(event, count), fault))
     }
@@ -234,6 +237,11 @@ impl Faults {
                 };
                 sys::kill(pid, libc::SIGKILL);
                 Ok(format!("killed rank {rank} (process {pid})"))
+            }
+            Fault::KillGuardian(rank) => {
+                let killed = Victim::Guardian(rank).kill();
+                let what = if killed { "killed the" } else { "there is no" };
+                Ok(format!("{what} guardian of rank {rank}"))
             }
             Fault::KillCoordinator => {
                 let killed = Victim::Coordinator.kill();

@@ -181,8 +181,8 @@ impl Options {
                 Fault::KillNode(node) | Fault::CutNode(node) if node >= self.all_nodes() => {
                     fail!("there is no node {node}: the last one is {}", self.all_nodes() - 1);
                 }
-                Fault::KillRank(rank) if rank >= self.ranks() => {
-                    fail!("--kill-rank: there is no rank {rank}");
+                Fault::KillRank(rank) | Fault::KillGuardian(rank) if rank >= self.ranks() => {
+                    fail!("there is no rank {rank}: the last one is {}", self.ranks() - 1);
                 }
                 _ => (),
             }

@@ -22,7 +22,7 @@ const ITERATIONS: u64 = 400;
 const GATE: u64 = 200;
 
 /// What happens to whom, in a job of which shape, and how often a set catches up.
-const SURVIVED: [(&str, Shape, &[&str], usize); 7] = [
+const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"], 1),
     ("a program is killed on the only node: 1 × 2", (1, 2), &["--kill-rank-after-line", "1@1"], 1),
     ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"], 1),
@@ -33,6 +33,12 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 7] = [
         (3, 1),
         &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],
         3,
+    ),
+    (
+        "a node is killed, and the guardian that its rank has got: 3 × 1",
+        (3, 1),
+        &["--kill-node-after-line", "1@1", "--kill-at-event", "caught_up@1=guardian:1"],
+        2,
     ),
     (
         "two nodes are killed at a time, with two copies: 3 × 1",
@@ -148,7 +154,8 @@ pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Res
     let known = RING.answer(&job.run()?, &scratch)?;
     let outcome = held(job.with(faults), &scratch, |events| all_are_back(events, times))?;
     RING.must_answer(&outcome, &scratch, &known)?;
-    let broken = faults.iter().filter(|word| word.contains("-after-")).count();
+    let breaks = |word: &str| word.contains("-after-") || word == "--kill-at-event";
+    let broken = faults.iter().filter(|word| breaks(word)).count();
     let said = |what: &str| outcome.stderr.matches(what).count();
     let done = said(": killed ") + said(": cut ");
     outcome.must(done == broken, "something did not break in time")?;

@@ -49,7 +49,7 @@ const SHARED: [Case; 4] = [
 ];
 
 /// Without one: images have to be brought there. And how often a set goes back.
-const PLAIN: [(Case, usize); 5] = [
+const PLAIN: [(Case, usize); 6] = [
     (
         (
             "a node is killed: 3 × 1",
@@ -94,6 +94,22 @@ const PLAIN: [(Case, usize); 5] = [
             &["n2"],
         ),
         1,
+    ),
+    (
+        (
+            "a node is killed, and the guardian of its rank on the spare one: 3 × 1",
+            (3, 1),
+            &[
+                "--spare",
+                "1",
+                "--kill-node-after-copies",
+                "1@1",
+                "--kill-at-event",
+                "caught_up@1=guardian:1",
+            ],
+            &["n3"],
+        ),
+        2,
     ),
 ];
 

@@ -123,7 +123,11 @@ impl<'a, 'b> Restoring<'a, 'b> {
         plan.descriptors.alone = options.alone;
         let wanted_ids = options.ids == Ids::SameIfPermitted;
         let pid = wanted_ids.then_some(plan.process.pid);
-        let hands = Hands::start(&Start { base, threads_bytes, descriptors, socket, pid })?;
+        let mut hands = Hands::start(&Start { base, threads_bytes, descriptors, socket, pid })?;
+        if options.dies_with_parent {
+            let a = [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0];
+            hands.call(libc::SYS_prctl, a)?;
+        }
         Ok(Self { plan, hands, objects, socket, leader: None, wanted_ids })
     }
 

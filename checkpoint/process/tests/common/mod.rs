@@ -259,7 +259,7 @@ impl Subject {
         Self::restore_with(path, output, RestoreOptions { ids, ..RestoreOptions::default() })
     }
 
-    fn restore_with(
+    pub fn restore_with(
         path: &Path,
         output: &Path,
         options: RestoreOptions,

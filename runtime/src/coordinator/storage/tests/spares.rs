@@ -92,7 +92,8 @@ fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
     world.copied(1, "n2", SPARE, 1);
     world.told();
     let (host, rank, incarnation) = (PeerId(0), PeerId(1), Incarnation(1));
-    let unhosted = FromNode::Unhosted { host, rank, incarnation, reason: "refused".into() };
+    let (reachable, reason) = (false, "refused".to_owned());
+    let unhosted = FromNode::Unhosted { host, rank, incarnation, reachable, reason };
     world.hear("n0", unhosted.clone());
     let abandoned = Effect::Send(host, ToNode::Abandon { host, rank });
     assert!(world.effects.contains(&abandoned), "{:?}", world.effects);
@@ -100,6 +101,55 @@ fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
     // It is said again: that is of an earlier life.
     world.hear("n0", unhosted);
     assert_eq!(world.told(), [""; 0]);
+}
+
+#[test]
+fn a_rank_whose_guardian_is_killed_on_the_spare_node_is_started_there_again() {
+    let mut world = with_spare();
+    world.lose("n1");
+    world.copied(0, "n0", "n2", 1);
+    world.copied(1, "n2", SPARE, 1);
+    world.back(1, SPARE, 1);
+    world.rank(1, SPARE, FromRank::CaughtUp {});
+    world.told();
+    let killed = |host, incarnation| FromNode::Unhosted {
+        host: PeerId(host),
+        rank: PeerId(1),
+        incarnation: Incarnation(incarnation),
+        reachable: true,
+        reason: "killed".into(),
+    };
+    for (host, incarnation) in [(2, 1), (0, 9)] {
+        world.hear("n0", killed(host, incarnation));
+        assert_eq!(world.told(), [""; 0], "not the one that it waits for");
+    }
+    world.hear("n0", killed(0, 1));
+    assert_eq!(world.told(), [START]);
+}
+
+#[test]
+fn a_rank_whose_second_guardian_is_killed_is_adopted_again() {
+    let mut world = ring();
+    world.lose("n1");
+    world.copied(0, "n0", "n2", 1);
+    world.copied(1, "n2", "n0", 1);
+    world.back(1, "n2", 1);
+    world.rank(1, "n2", FromRank::CaughtUp {});
+    world.told();
+    world.hear(
+        "n2",
+        FromNode::Unhosted {
+            host: PeerId(2),
+            rank: PeerId(1),
+            incarnation: Incarnation(1),
+            reachable: true,
+            reason: "killed".into(),
+        },
+    );
+    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+    // Its host is not touched.
+    world.back(1, "n2", 2);
+    assert_eq!(world.told(), ["recovered"]);
 }
 
 #[test]
