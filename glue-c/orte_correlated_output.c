@@ -50,7 +50,7 @@ static void count(opal_buffer_t *message)
 static void on_output(int status, orte_process_name_t *sender, opal_buffer_t *message,
                       orte_rml_tag_t tag, void *data)
 {
-    if (mca_errmgr_correlated_is_lost(sender)) {
+    if (correlated_is_other_daemon(sender) && mca_errmgr_correlated_is_lost(sender)) {
         return;
     }
     count(message);

@@ -39,7 +39,9 @@ impl Tcp {
 
     pub(super) fn drive_stranger(&mut self, place: usize) {
         let mine = self.names(PeerId(0), 0);
-        let Some(stranger) = self.strangers[place].as_mut() else { return };
+        // A copy of the process for a picture holds what was closed here a moment longer, and as
+        // long epoll speaks of it.
+        let Some(stranger) = self.strangers.get_mut(place).and_then(Option::as_mut) else { return };
         match stranger.drive(&self.secret, &mine) {
             Progress::Waiting => {}
             Progress::Refused(Some(why)) => self.refuse(place, &why),
