@@ -162,6 +162,11 @@ pub enum OutsideError {
         /// What the system says.
         error: std::io::Error,
     },
+    /// The process that was being made was ended by a signal.
+    Killed {
+        /// Where it was, and the signal.
+        what: String,
+    },
     /// Something of the process that cannot be put back.
     Refused {
         /// What is in the way.
@@ -205,6 +210,7 @@ impl core::fmt::Display for OutsideError {
         match self {
             Self::Image(error) => write!(f, "{error}"),
             Self::System { what, error } => write!(f, "{what}: {error}"),
+            Self::Killed { what } => f.write_str(what),
             Self::Refused { what, reason } => write!(f, "{what}: {reason}"),
             Self::Base { image, base, problem } => {
                 write!(f, "{image} needs {base}, which cannot be used: {problem}")

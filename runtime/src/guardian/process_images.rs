@@ -5,13 +5,18 @@ use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::Picture;
 use rustbtl_fragments::ids::Incarnation;
-use rustbtl_process::outside::{self, History, RestoreOptions, SharedPlace, WriteOptions};
+use rustbtl_process::outside::{
+    self, History, OutsideError, RestoreOptions, SharedPlace, WriteOptions,
+};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+/// How often a process is made whose making somebody ends by a signal.
+const ATTEMPTS: usize = 3;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -120,7 +125,6 @@ impl ImageStore for ProcessImages {
             Some(History::new(self.style.full_every));
         let [input, output, error] = standard;
         let numbers = [(0, input), (1, output), (2, error), (GUARDIAN_FD_NUMBER, socket)];
-        let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
         let shared = shared_place(image, incarnation);
         let folder = shared.as_ref().map(|place| place.folder.clone());
         if let Some(folder) = &folder {
@@ -130,14 +134,25 @@ impl ImageStore for ProcessImages {
             let shared = folder.map(|folder| Shared { folder, objects });
             *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = shared;
         };
-        let options = RestoreOptions {
-            supplied: copies.collect::<Result<_, String>>()?,
-            shared,
-            alone: incarnation > Incarnation(0),
-            dies_with_parent: true,
-            ..RestoreOptions::default()
+        let restore = || {
+            let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
+            let options = RestoreOptions {
+                supplied: copies.collect::<Result<_, String>>()?,
+                shared: shared.clone(),
+                alone: incarnation > Incarnation(0),
+                dies_with_parent: true,
+                ..RestoreOptions::default()
+            };
+            Ok::<_, String>(outside::restore(image, options))
         };
-        match outside::restore(image, options) {
+        let mut restored = restore()?;
+        for _ in 1..ATTEMPTS {
+            if !matches!(restored, Err(OutsideError::Killed { .. })) {
+                break;
+            }
+            restored = restore()?;
+        }
+        match restored {
             Ok(child) => {
                 keep(child.shared);
                 Ok(child.pid as Pid)

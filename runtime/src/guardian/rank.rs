@@ -104,6 +104,11 @@ impl Rank {
         self.hello.is_some() && !self.may_finish
     }
 
+    /// Has this life of it said who it is?
+    pub fn has_said_hello(&self) -> bool {
+        self.hello.is_some()
+    }
+
     /// To poll, while it is open.
     pub fn link(&self) -> Option<&Link> {
         self.link.as_ref()

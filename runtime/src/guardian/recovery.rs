@@ -76,7 +76,10 @@ impl Guardian {
 
     /// Is it worth asking the coordinator about a program that has ended like this?
     pub(super) fn may_come_back(&self, status: i32) -> bool {
-        libc::WIFSIGNALED(status) && !self.ending && self.rank.is_protected()
+        // One that goes on alone from an image was protected before it says so again.
+        let returned = self.settings.incarnation > Incarnation(0);
+        let protected = self.rank.is_protected() || returned && !self.rank.has_said_hello();
+        libc::WIFSIGNALED(status) && !self.ending && protected
     }
 
     /// Ask it.

@@ -8,6 +8,8 @@ use crate::raw;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// The executable; compiled by build.rs.
 static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer"));
@@ -75,6 +77,8 @@ pub struct Hands {
     scratch: u64,
     queue: Vec<Call>,
     alive: bool,
+    /// How it has ended.
+    end: Option<ExitStatus>,
 }
 
 /// Bytes of address space that a restorer takes at its base.
@@ -149,7 +153,8 @@ impl Hands {
         let scratch = start.base + own_bytes();
         let queue = Vec::new();
         let (base, socket) = (start.base, ours);
-        let hands = Self { pid, has_pid, socket, base, bytes, scratch, queue, alive: true };
+        let hands =
+            Self { pid, has_pid, socket, base, bytes, scratch, queue, alive: true, end: None };
         Ok(hands)
     }
 
@@ -299,27 +304,33 @@ impl Hands {
     }
 
     /// How it ended, if it has.
-    fn ended(&mut self) -> Option<String> {
+    fn ended(&mut self) -> Option<ExitStatus> {
+        if self.end.is_some() {
+            return self.end;
+        }
         let mut status = 0;
         // SAFETY: our own child; the status is written to a local variable.
         let pid = unsafe { libc::waitpid(self.pid as i32, &raw mut status, libc::WNOHANG) };
-        if pid != self.pid as i32 {
-            return None;
+        if pid == self.pid as i32 {
+            self.alive = false;
+            self.end = Some(ExitStatus::from_raw(status));
         }
-        self.alive = false;
-        Some(if libc::WIFEXITED(status) {
-            format!("exit code {}", libc::WEXITSTATUS(status))
-        } else {
-            format!("signal {}", libc::WTERMSIG(status))
-        })
+        self.end
     }
 
     fn lost(&mut self, what: &str) -> OutsideError {
         // It may take a moment until an end that was seen on the socket can be waited for.
         std::thread::sleep(std::time::Duration::from_millis(20));
-        let how = self.ended().unwrap_or_else(|| "it still runs".into());
-        let error = io::Error::other(how);
-        OutsideError::System { what: format!("the new process (restorer) {what}"), error }
+        let what = format!("the new process (restorer) {what}");
+        match self.ended() {
+            Some(status) if status.signal().is_some() => {
+                OutsideError::Killed { what: format!("{what}: {status}") }
+            }
+            Some(status) => {
+                OutsideError::System { what, error: io::Error::other(status.to_string()) }
+            }
+            None => OutsideError::System { what, error: io::Error::other("it still runs") },
+        }
     }
 }
 
