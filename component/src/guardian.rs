@@ -136,7 +136,7 @@ impl Guardian {
                 _ => match errno() {
                     libc::EINTR => {}
                     libc::EAGAIN => self.poll(libc::POLLOUT, -1)?,
-                    libc::EPIPE | libc::ECONNRESET => return Err(GuardianError::Gone),
+                    libc::EPIPE | libc::ECONNRESET => return Err(self.gone()),
                     _ => return Err(self.error("send")),
                 },
             }
@@ -204,11 +204,11 @@ impl Guardian {
             };
             match got {
                 1.. => incoming.add(&piece[..got as usize]),
-                0 => return Err(GuardianError::Gone),
+                0 => return Err(self.gone()),
                 _ => match errno() {
                     libc::EAGAIN => return Ok(None),
                     libc::EINTR => {}
-                    libc::ECONNRESET => return Err(GuardianError::Gone),
+                    libc::ECONNRESET => return Err(self.gone()),
                     _ => return Err(self.error("recv")),
                 },
             }
@@ -238,9 +238,49 @@ impl Guardian {
         Ok(())
     }
 
+    /// It has closed the connection. If that is because it is ending, this process ends now: the
+    /// kernel kills it for that anyway, but later (a process closes what it has open before its
+    /// children hear of its end). In between nothing of the rank may go on without protection:
+    /// what waits for its determinants to be stable would leave, others would have messages that
+    /// the rank's next life does not know of.
+    fn gone(&self) -> GuardianError {
+        if other_end(self.fd()).is_some_and(is_ending) {
+            // SAFETY: no pointers.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        GuardianError::Gone
+    }
+
     fn error(&self, call: &'static str) -> GuardianError {
         GuardianError::Os(OsError::last(call, format!("descriptor {}", self.fd())))
     }
+}
+
+/// The process that has made the socket, as seen from here.
+fn other_end(fd: RawFd) -> Option<libc::pid_t> {
+    // SAFETY: all-zero is valid.
+    let mut who: libc::ucred = unsafe { core::mem::zeroed() };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let (at, size_at) = ((&raw mut who).cast(), &raw mut size);
+    // SAFETY: room for the credentials and their size.
+    let got = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, size_at) };
+    (got == 0 && who.pid > 0).then_some(who.pid)
+}
+
+/// Has the process ended, or begun to?
+fn is_ending(pid: libc::pid_t) -> bool {
+    /// Of include/linux/sched.h; part of what /proc/PID/stat shows (proc_pid_stat(5)).
+    const PF_EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else {
+        return std::path::Path::new("/proc/self/stat").exists();
+    };
+    // The name, in parentheses, may be anything; behind it state, five numbers, and flags.
+    let behind = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
+    let text = String::from_utf8_lossy(&stat[behind..]);
+    let mut words = text.split_ascii_whitespace();
+    let state = words.next().unwrap_or_default();
+    let flags = words.nth(5).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    matches!(state, "Z" | "X" | "x") || flags & PF_EXITING != 0
 }
 
 fn is_socket(fd: RawFd) -> bool {
@@ -259,7 +299,26 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
+    use std::process::Command;
     use std::thread;
+
+    #[test]
+    fn a_process_that_ends_is_told_from_one_that_lives() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let own = std::process::id() as libc::pid_t;
+        assert_eq!(other_end(one.as_raw_fd()), Some(own));
+        assert!(!is_ending(own));
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id() as libc::pid_t;
+        assert!(!is_ending(pid));
+        child.kill().unwrap();
+        // Not waited for: it stays a zombie.
+        while !is_ending(pid) {
+            thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_ending(pid), "there is none");
+    }
 
     fn pair() -> (Guardian, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
