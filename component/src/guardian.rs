@@ -245,8 +245,10 @@ impl Guardian {
     /// the rank's next life does not know of.
     fn gone(&self) -> GuardianError {
         if other_end(self.fd()).is_some_and(is_ending) {
+            // SAFETY: no arguments, no failure.
+            let own = unsafe { libc::getpid() };
             // SAFETY: no pointers.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            unsafe { libc::kill(own, libc::SIGKILL) };
         }
         GuardianError::Gone
     }

@@ -126,8 +126,8 @@ impl Job {
         }
     }
 
-    /// Nobody looks any more after a rank that a guardian waits for: who did was killed, or its node,
-    /// a spare one, cannot be reached.
+    /// Nobody looks any more after a rank that a guardian waits for: who did was killed, or its
+    /// node, a spare one, cannot be reached.
     pub(super) fn unhosted(
         &mut self,
         now: u64,
