@@ -5,7 +5,7 @@ mod common;
 #[path = "common/doctor.rs"]
 mod doctor;
 
-use common::{Subject, program, scratch};
+use common::{Subject, copy_program, program, scratch};
 use doctor::Difference;
 use rustbtl_process::outside::{Ids, WriteOptions, inspect, verify};
 use std::process::Command;
@@ -106,10 +106,7 @@ fn a_program_that_was_changed_is_not_mixed_with_its_image() {
     let folder = scratch("changed");
     let (output, image) = (folder.join("output"), folder.join("image"));
     let path = folder.join("count");
-    // By another process: who is forked here while a file is open for writing holds it, too, and a
-    // program that somebody may write cannot be started.
-    let copied = Command::new("cp").arg(program("count.c", &[])).arg(&path).status().unwrap();
-    assert!(copied.success());
+    copy_program(&program("count.c", &[]), &path);
     let mut subject = Subject::start(&mut Command::new(&path), &output);
     subject.wait_for("ready");
     subject.checkpoint("fork", &image, &WriteOptions::default()).unwrap();

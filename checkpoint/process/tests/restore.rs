@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Answer, Subject, program, scratch};
+use common::{Answer, Subject, copy_program, program, scratch};
 use rustbtl_process::outside::{
     Compression, History, Ids, RestoreOptions, SharedPlace, WriteOptions, verify, write_next_image,
 };
@@ -354,7 +354,7 @@ fn a_program_whose_file_was_removed_meanwhile_takes_it_along() {
     let original = program("zoo.c", &["-pthread"]);
     let answer = undisturbed(&original);
     let path = folder.join("zoo");
-    std::fs::copy(&original, &path).unwrap();
+    copy_program(&original, &path);
     let (output, image) = (folder.join("output"), folder.join("image"));
     let mut subject = Subject::start(&mut Command::new(&path), &output);
     subject.wait_for("ready");

@@ -15,6 +15,12 @@ use std::time::{Duration, Instant};
 /// Number of the socket in the program.
 pub const SOCKET: RawFd = 200;
 
+/// Copies a program that is to be started. Another process does it: who is forked here while a
+/// file is open for writing holds it, too, and what somebody may write cannot be started.
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
+}
+
 /// Folder of this test run.
 pub fn scratch(name: &str) -> PathBuf {
     let temporary = option_env!("CARGO_TARGET_TMPDIR").unwrap_or("/tmp/rustbtl-process");
