@@ -145,21 +145,19 @@ impl Job {
         };
         self.log(json!({"event": "unhosted", "rank": id.0, "node": node, "reason": reason}));
         let there = |rank: &Rank| rank.node == node && rank.host.is_some() && rank.ended.is_none();
-        let mut there: Vec<PeerId> =
-            self.ranks.iter().filter(|(_, rank)| there(rank)).map(|(&id, _)| id).collect();
-        if reachable {
-            there = vec![id];
+        let (gone, because): (Vec<PeerId>, String) = if reachable {
+            (vec![id], reason.to_owned())
         } else {
             // Whatever it is: nobody goes there again, and whoever is there comes away together.
             self.places.spares.remove(&node);
-        }
+            let all = self.ranks.iter().filter(|(_, rank)| there(rank)).map(|(&id, _)| id);
+            (all.collect(), format!("spare node {node} cannot be reached"))
+        };
         let mut sets = BTreeSet::new();
-        for id in there {
+        for id in gone {
             self.take_away(id);
             sets.extend(self.ranks.get(&id).and_then(|rank| rank.set));
         }
-        let unreachable = || format!("spare node {node} cannot be reached");
-        let because = if reachable { reason.to_owned() } else { unreachable() };
         for set in sets {
             if let Err(reason) = self.go_back(now, set) {
                 return self.fail(format!("{because}, and {reason}"));

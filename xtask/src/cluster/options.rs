@@ -116,8 +116,8 @@ pub struct Options {
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
     cut_node_after_line: Vec<AfterLine>,
-    /// Kill WHO (coordinator, node:I, rank:R) when the job's coordinators have written down EVENT
-    /// for the K-th time
+    /// Kill WHO (coordinator, node:I, rank:R, guardian:R) when the job's coordinators have written
+    /// down EVENT for the K-th time
     #[arg(long, value_name = "EVENT@K=WHO")]
     kill_at_event: Vec<AtEvent>,
     /// The same when copies of all images are on other nodes, for the K-th time

@@ -11,6 +11,29 @@ impl World {
     }
 }
 
+/// Rank 1 has nobody who looks after it any more, as the guardian that waits for it says.
+fn unhosted(host: u32, incarnation: u16, reachable: bool) -> FromNode {
+    FromNode::Unhosted {
+        host: PeerId(host),
+        rank: PeerId(1),
+        incarnation: Incarnation(incarnation),
+        reachable,
+        reason: "gone".into(),
+    }
+}
+
+impl World {
+    /// Rank 1 of a lost node goes on there, and has caught up.
+    fn settle(&mut self, node: &str) {
+        self.lose("n1");
+        self.copied(0, "n0", "n2", 1);
+        self.copied(1, "n2", if node == SPARE { SPARE } else { "n0" }, 1);
+        self.back(1, node, 1);
+        self.rank(1, node, FromRank::CaughtUp {});
+        self.told();
+    }
+}
+
 /// A complete line, and an agent on a node without ranks that has none of the images.
 fn with_spare() -> World {
     let mut world = ring();
@@ -91,9 +114,8 @@ fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
     world.lose("n1");
     world.copied(1, "n2", SPARE, 1);
     world.told();
-    let (host, rank, incarnation) = (PeerId(0), PeerId(1), Incarnation(1));
-    let (reachable, reason) = (false, "refused".to_owned());
-    let unhosted = FromNode::Unhosted { host, rank, incarnation, reachable, reason };
+    let (host, rank) = (PeerId(0), PeerId(1));
+    let unhosted = unhosted(0, 1, false);
     world.hear("n0", unhosted.clone());
     let abandoned = Effect::Send(host, ToNode::Abandon { host, rank });
     assert!(world.effects.contains(&abandoned), "{:?}", world.effects);
@@ -106,46 +128,20 @@ fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
 #[test]
 fn a_rank_whose_guardian_is_killed_on_the_spare_node_is_started_there_again() {
     let mut world = with_spare();
-    world.lose("n1");
-    world.copied(0, "n0", "n2", 1);
-    world.copied(1, "n2", SPARE, 1);
-    world.back(1, SPARE, 1);
-    world.rank(1, SPARE, FromRank::CaughtUp {});
-    world.told();
-    let killed = |host, incarnation| FromNode::Unhosted {
-        host: PeerId(host),
-        rank: PeerId(1),
-        incarnation: Incarnation(incarnation),
-        reachable: true,
-        reason: "killed".into(),
-    };
+    world.settle(SPARE);
     for (host, incarnation) in [(2, 1), (0, 9)] {
-        world.hear("n0", killed(host, incarnation));
+        world.hear("n0", unhosted(host, incarnation, true));
         assert_eq!(world.told(), [""; 0], "not the one that it waits for");
     }
-    world.hear("n0", killed(0, 1));
+    world.hear("n0", unhosted(0, 1, true));
     assert_eq!(world.told(), [START]);
 }
 
 #[test]
 fn a_rank_whose_second_guardian_is_killed_is_adopted_again() {
     let mut world = ring();
-    world.lose("n1");
-    world.copied(0, "n0", "n2", 1);
-    world.copied(1, "n2", "n0", 1);
-    world.back(1, "n2", 1);
-    world.rank(1, "n2", FromRank::CaughtUp {});
-    world.told();
-    world.hear(
-        "n2",
-        FromNode::Unhosted {
-            host: PeerId(2),
-            rank: PeerId(1),
-            incarnation: Incarnation(1),
-            reachable: true,
-            reason: "killed".into(),
-        },
-    );
+    world.settle("n2");
+    world.hear("n2", unhosted(2, 1, true));
     assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
     // Its host is not touched.
     world.back(1, "n2", 2);
@@ -155,12 +151,7 @@ fn a_rank_whose_second_guardian_is_killed_is_adopted_again() {
 #[test]
 fn with_the_guardian_that_waits_a_rank_on_the_spare_node_is_lost_too() {
     let mut world = with_spare();
-    world.lose("n1");
-    world.copied(0, "n0", "n2", 1);
-    world.copied(1, "n2", SPARE, 1);
-    world.back(1, SPARE, 1);
-    world.rank(1, SPARE, FromRank::CaughtUp {});
-    world.told();
+    world.settle(SPARE);
     world.lose("n0");
     // Rank 0 ran there; of rank 1 only the guardian that waits did. Rank 1 has its images on the
     // spare node, and then there is no room for rank 0.
