@@ -53,6 +53,8 @@ pub struct Counters {
     pub suppressed_messages: u64,
     /// Messages that were sent again from the log.
     pub resent_messages: u64,
+    /// Frames of determinants that went with messages.
+    pub carried_frames: u64,
 }
 
 impl Counters {

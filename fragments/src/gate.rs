@@ -1,5 +1,6 @@
 //! Persist before send: no frame leaves the set before every determinant that the set had
-//! recorded when the frame was made is stable.
+//! recorded when the frame was made is stable, or has gone before it to who keeps it
+//! (engine/carry.rs).
 //!
 //! Source: DESIGN §5; the paper's Theorem 1. The counts belong to the whole set (an internal
 //! message carries what its sender has seen to a neighbour that may send it out), so the driver
@@ -51,6 +52,12 @@ impl Stable {
     /// The frame stays in the set: its processes go back together.
     #[inline]
     pub(crate) fn inside() -> Self {
+        Self(())
+    }
+
+    /// What is not stable went before the frame on its channel, to who keeps it.
+    #[inline]
+    pub(crate) fn carried() -> Self {
         Self(())
     }
 

@@ -3,7 +3,7 @@
 //! indirect calls (docs/adr/0001).
 
 use crate::engine::Difference;
-use crate::gate::Marks;
+use crate::gate::{Marks, Recorded};
 use crate::ids::*;
 use crate::line_frame::LineFrame;
 use crate::wire::{Header, StreamKey};
@@ -57,6 +57,18 @@ pub enum Pull {
     Refused,
     /// Under way; the driver calls `Engine::pull_finished` later.
     Started,
+}
+
+/// Outcome of [`Host::carried`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// They are kept until they are stable.
+    Kept,
+    /// The life of the peer that they are of is over, and what is known of it is settled. Pulls
+    /// from it are over.
+    Refused,
+    /// They cannot be read.
+    Damaged,
 }
 
 /// How a receive ended. `bytes` is the length of the message, which may exceed the buffer.
@@ -195,6 +207,21 @@ pub trait Host {
     #[inline]
     fn marks(&self) -> Marks {
         Marks::NONE
+    }
+
+    /// Determinants that a frame for `to` depends on, and that are not stable: those of the places
+    /// from `from` on and before `made`. Append them to `out` and say true, if all of them are such
+    /// as may go with it; else the frame waits. Asked only where a frame would have to.
+    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+        let _ = (to, from, made, out);
+        false
+    }
+
+    /// What `carry` of a peer gave: from now on everything here depends on it, as if it had been
+    /// recorded here. Nothing comes before [`crate::engine::Engine::keep_carried`].
+    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+        let _ = (from, bytes);
+        Taken::Refused
     }
 
     /// A frame of a checkpoint came from a process of the own set, in order behind everything

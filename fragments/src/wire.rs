@@ -55,6 +55,9 @@ pub enum Kind {
     Line = 7,
     /// Behind a message: u64 digest and u64 bytes of its content.
     Content = 8,
+    /// Determinants that what follows depends on, the driver's own encoding; empty: who sends it
+    /// keeps what is carried to it.
+    Carried = 9,
 }
 
 /// [`Kind::Announce`]: the payload is exposed for pulling.
@@ -235,6 +238,7 @@ impl Header {
             6 => Kind::Resync,
             7 => Kind::Line,
             8 => Kind::Content,
+            9 => Kind::Carried,
             other => return Err(WireError::Kind(other)),
         };
         if kind == Kind::Announce && (length as usize) < ANNOUNCE_BYTES {
@@ -335,7 +339,7 @@ mod tests {
         };
         assert_eq!(with(4, 0xB2), Err(WireError::Version(0xB2)));
         assert_eq!(with(5, 0), Err(WireError::Kind(0)));
-        assert_eq!(with(5, 9), Err(WireError::Kind(9)));
+        assert_eq!(with(5, 10), Err(WireError::Kind(10)));
         assert_eq!(with(5, 2), Err(WireError::Short), "an announcement needs 48 bytes");
     }
 }

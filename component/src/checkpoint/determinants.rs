@@ -6,7 +6,7 @@ use crate::process::Process;
 use crate::record::{self, Parcel, direct};
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
 use rustbtl_coordination::determinants::parcel;
-use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::os::fd::RawFd;
 
 /// While a frame waits it is looked after so often: what it waits for may be another process' of
@@ -183,6 +183,13 @@ impl Checkpoint {
         self.deliver();
     }
 
+    /// A set has fallen: nothing that its lives before this one carry is taken in from now on.
+    pub(super) fn fence(&mut self, set: SetId, before: Incarnation) {
+        let incarnation = self.shipping.incarnation;
+        // Nothing is carried yet.
+        self.say(&FromRank::Fenced { set, before, incarnation, recorded: 0 });
+    }
+
     /// What the line covers, before its picture is taken. From the first line on everything is
     /// recorded: before it there is nothing to go back to.
     pub(super) fn tell_clock(&self, line: LineId, process: &mut Process) {
@@ -193,7 +200,8 @@ impl Checkpoint {
         process.picture_clock();
         process.picture_date();
         let clock = process.host.record.clock();
-        self.say(&FromRank::Clock { line, clock });
+        let incarnation = self.shipping.incarnation;
+        self.say(&FromRank::Clock { line, clock, incarnation, recorded: 0 });
     }
 
     /// The process was made from a picture; its channels to other sets are down or new, and no

@@ -423,6 +423,7 @@ impl Checkpoint {
             ToRank::ShipAgain {} => self.ship_again(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
+            ToRank::Fence { set, before } => self.fence(set, before),
             // Only a process that is being restored hears it.
             ToRank::Replay { .. } => {}
         }

@@ -114,6 +114,31 @@ class 1 FromRank {
         line: LineId,
         /// Number of the next determinant.
         clock: u64,
+        /// In which incarnation.
+        incarnation: Incarnation,
+        /// Place of the next one in the order of the set. The line is of use when all before it
+        /// are stable: the picture depends on what was carried to it.
+        recorded: u64,
+    },
+    /// What was carried to it with messages: `determinants::Carried`.
+    43 Carried {
+        /// In which incarnation of its own it took that in.
+        incarnation: Incarnation,
+        /// The place of that in the order of its own set.
+        at: u64,
+        /// As it came.
+        bytes: Vec<u8>,
+    },
+    /// Answer to `Fence`: nothing is taken in of those lives any more.
+    44 Fenced {
+        /// Of this set.
+        set: SetId,
+        /// Before this one.
+        before: Incarnation,
+        /// The life of its own that it speaks of.
+        incarnation: Incarnation,
+        /// What its own set had recorded by then lies before this place.
+        recorded: u64,
     },
     /// Not all that it does is recorded, so its set cannot go back alone.
     42 NotRecording {
@@ -240,6 +265,14 @@ class 2 ToRank {
         at: u64,
         /// `determinants::parcel`, each with its number.
         bytes: Vec<u8>,
+    },
+    /// A set has fallen: take in nothing more of what its lives before this one carry, answer
+    /// `Fenced`.
+    44 Fence {
+        /// Which.
+        set: SetId,
+        /// The one that begins.
+        before: Incarnation,
     },
     /// From the guardian: where `Determinants` can be brought without a detour.
     43 Coordinator {
@@ -395,8 +428,8 @@ class 3 FromNode {
         /// Everything before this place is here.
         upto: u64,
     },
-    /// First on a connection of a rank itself, which says nothing but `Determinants` and hears
-    /// nothing but `Stable`.
+    /// First on a connection of a rank itself, which says nothing but `Determinants` and `Carried`,
+    /// and hears nothing but `Stable`.
     42 Direct {
         /// Which.
         rank: PeerId,

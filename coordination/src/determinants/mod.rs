@@ -10,19 +10,27 @@
 //! | `dates` | its dates: what time() gives, beside the order of its questions |
 //! | `shipper` | one set: numbers them, brings them to keepers, says what is stable |
 //! | `keeper` | an agent: keeps those of other sets, gives them back |
-//! | `codec`, `parcel` | determinants and batches as bytes |
+//! | `order` | the coordinator: puts those of a set into their order, from whoever has them |
+//! | `fence` | the coordinator: asks the others what they have of a set that has fallen |
+//! | `codec`, `parcel`, `carried` | determinants, batches and what goes with messages as bytes |
 
+pub mod carried;
 mod codec;
 mod dates;
 mod decisions;
+mod fence;
 mod keeper;
+mod order;
 pub mod parcel;
 mod shipper;
 
+pub use carried::Carried;
 pub use codec::{CodecError, decode, encode};
 pub use dates::{Date, Dates};
 pub use decisions::{Ask, Decisions, Divergence, Numbered};
+pub use fence::Fence;
 pub use keeper::{Keeper, Refused, choose};
+pub use order::Order;
 pub use shipper::{Ack, Batch, KeeperId, Record, Shipper};
 
 use core::fmt;

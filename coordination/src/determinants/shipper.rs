@@ -132,6 +132,11 @@ impl Shipper {
         self.recorded += 1;
     }
 
+    /// The next place holds nothing that is repeated.
+    pub fn skip(&mut self) {
+        self.recorded += 1;
+    }
+
     /// For the gate of every process of the set.
     pub fn marks(&self) -> Marks {
         Marks { recorded: Recorded(self.recorded), stable: self.stable() }

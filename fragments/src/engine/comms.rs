@@ -3,6 +3,7 @@
 use super::state::{Channel, Comm, Counted, Link, NONE, Peer};
 use super::{CommId, CommRank, Engine, Host, PeerId};
 use crate::counters::Traffic;
+use crate::gate::Recorded;
 use crate::ids::{ContextId, Incarnation};
 use crate::streams::Lanes;
 use std::collections::VecDeque;
@@ -171,9 +172,13 @@ impl<H: Host> Engine<H> {
             ahead: None,
             resync: Box::new(Counted::default()),
             contents: None,
+            keeps: false,
+            carried: Recorded(0),
         }));
         if again {
             self.tell_account(host, id);
+        } else if self.keeps {
+            self.say_that_it_keeps(host, id);
         }
     }
 

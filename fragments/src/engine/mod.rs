@@ -21,6 +21,7 @@
 
 mod alike;
 mod arrive;
+mod carry;
 mod check;
 mod comms;
 mod content;
@@ -162,6 +163,10 @@ pub struct Engine<H: Host> {
     late: usize,
     /// Contents of messages that leave the set are told.
     checks: bool,
+    /// What is carried to it is kept (carry.rs).
+    keeps: bool,
+    /// Room for what is carried next.
+    carrying: Vec<u8>,
     /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
     library_posts: BTreeMap<(u32, i32), u64>,
     /// Outcomes that are forced after a restore.
@@ -199,6 +204,8 @@ where
             under_way: self.under_way,
             late: self.late,
             checks: self.checks,
+            keeps: self.keeps,
+            carrying: Vec::new(),
             library_posts: self.library_posts.clone(),
             replay: self.replay.clone(),
         }
@@ -232,6 +239,8 @@ impl<H: Host> Engine<H> {
             under_way: 0,
             late: 0,
             checks: false,
+            keeps: false,
+            carrying: Vec::new(),
             library_posts: BTreeMap::new(),
             replay: None,
         }

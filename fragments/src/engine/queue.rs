@@ -58,12 +58,11 @@ impl<H: Host> Engine<H> {
         if peer.link != Link::Open {
             return;
         }
+        let direct = peer.direct;
         peer.told |= peer.held && kind == Kind::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
-        if peer.direct
-            && let Some(stable) = peer.leave_now(host)
-        {
+        if direct && let Some(stable) = self.leave_now(host, to) {
             match offer(host, stable, to, &header, Payload::Empty, 0) {
                 Transmit::Accepted => return,
                 Transmit::Full(n) => taken = n,
@@ -131,10 +130,14 @@ impl<H: Host> Engine<H> {
         let Some(frame) = peer.queue.front() else { return false };
         let leave = match (peer.outgoing, peer.taken) {
             (false, _) => Some(Stable::inside()),
-            (true, 0) => host.marks().covers(frame.made),
+            (true, 0) => host.marks().covers(frame.made).or_else(|| peer.covers(frame.made)),
             (true, _) => Some(Stable::begun()),
         };
-        let Some(stable) = leave else { return false };
+        let Some(stable) = leave else {
+            let made = frame.made;
+            // Then it is offered next.
+            return self.carry(host, id, made).is_some();
+        };
         let mut finish = None;
         let payload = match &frame.body {
             Body::Empty => Payload::Empty,
@@ -254,11 +257,22 @@ pub(super) fn offer_eager<H: Host>(
     host.transmit_eager(to, header, buffer, bytes)
 }
 
-impl Peer {
-    /// May a frame to it that is made now leave at once?
+impl<H: Host> Engine<H> {
+    /// May a frame to this peer, for which nothing waits, leave at once if it is made now?
     #[inline]
-    pub(super) fn leave_now<H: Host>(&self, host: &H) -> Option<Stable> {
-        if self.outgoing { host.marks().now() } else { Some(Stable::inside()) }
+    pub(super) fn leave_now(&mut self, host: &mut H, to: PeerId) -> Option<Stable> {
+        if !self.peer(to).outgoing {
+            return Some(Stable::inside());
+        }
+        let marks = host.marks();
+        marks.now().or_else(|| self.carry(host, to, marks.recorded))
+    }
+}
+
+impl Peer {
+    /// Was all that a frame depends on that was made then carried to it?
+    fn covers(&self, made: Recorded) -> Option<Stable> {
+        (made <= self.carried).then(Stable::carried)
     }
 }
 

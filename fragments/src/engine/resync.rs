@@ -14,6 +14,7 @@ use super::queue::queued;
 use super::send::Outbound;
 use super::state::{Ahead, Announced, Body, Counted, Link, Origin, Progress};
 use super::{Engine, FrameError, Host, PeerId, Sent};
+use crate::gate::Recorded;
 use crate::host::{LogEntry, PeerInfo, Status};
 use crate::ids::{ContextId, Incarnation, LogRecord, SendId};
 use crate::matching::Key;
@@ -189,6 +190,7 @@ impl<H: Host> Engine<H> {
         peer.taken = 0;
         peer.ahead = None;
         *peer.resync = Counted::default();
+        (peer.keeps, peer.carried) = (false, Recorded(0));
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
             if send.peer == id && matches!(send.origin, Origin::Log(_)) {
@@ -332,6 +334,9 @@ impl<H: Host> Engine<H> {
             let counted = core::mem::take(&mut *peer.resync);
             peer.link = Link::Open;
             peer.direct = !peer.listed && !peer.held;
+            if self.keeps {
+                self.say_that_it_keeps(host, from);
+            }
             self.repair(host, from, counted);
         }
         Ok(())

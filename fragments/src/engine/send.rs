@@ -222,9 +222,8 @@ impl<H: Host> Engine<H> {
         let (to, bytes) = (message.peer, message.bytes);
         let header = self.header(&message, Kind::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
         let mut taken = 0;
-        let peer = self.peer(to);
-        if peer.direct
-            && let Some(stable) = peer.leave_now(host)
+        if self.peer(to).direct
+            && let Some(stable) = self.leave_now(host, to)
         {
             let payload = origin(&mut message.origin, 0..bytes);
             match offer(host, stable, to, &header, payload, 0) {
@@ -268,9 +267,8 @@ impl<H: Host> Engine<H> {
         let header = self.header_of(id, flags, ANNOUNCE_BYTES as u64 + inline);
         let header = header.encode_announce(bytes, id);
         let mut taken = 0;
-        let peer = self.peer(to);
-        if peer.direct
-            && let Some(stable) = peer.leave_now(host)
+        if self.peer(to).direct
+            && let Some(stable) = self.leave_now(host, to)
         {
             let payload = origin(&mut self.sends.at_mut(id.index()).origin, 0..inline);
             match offer(host, stable, to, &header, payload, 0) {

@@ -88,6 +88,10 @@ pub struct Peer {
     pub resync: Box<Counted>,
     /// What it has told of its messages' contents.
     pub contents: Option<Box<Kept>>,
+    /// It keeps determinants that are carried to it on this channel.
+    pub keeps: bool,
+    /// Determinants before this place are stable, or were carried to it on this channel.
+    pub carried: Recorded,
 }
 
 /// Stream counters and open messages, as a resync tells them.

@@ -168,7 +168,7 @@ impl Determinants {
                 self.recorded(rank, *incarnation, *from, bytes);
                 true
             }
-            FromRank::Clock { line, clock } => {
+            FromRank::Clock { line, clock, .. } => {
                 self.clocks.entry(*line).or_default().insert(rank, *clock);
                 true
             }

@@ -155,7 +155,7 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
     all.hear(10, &recorded(1, FIRST, 8, &[2]));
     let line = LineId(3);
     for (rank, clock) in [(0, 6), (1, 9)] {
-        let message = FromRank::Clock { line, clock };
+        let message = FromRank::Clock { line, clock, incarnation: Incarnation(0), recorded: 0 };
         assert!(all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
     }
     all.take_out();
@@ -308,7 +308,8 @@ fn what_a_line_covers_is_not_noted_any_more_and_places_stay_the_same() {
     all.keep_notes();
     all.hear(10, &hello(0, 0, FIRST));
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
-    let message = FromRank::Clock { line: LineId(1), clock: 2 };
+    let message =
+        FromRank::Clock { line: LineId(1), clock: 2, incarnation: Incarnation(0), recorded: 0 };
     all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
     all.hear(10, &recorded(0, FIRST, 2, &[2]));
     assert_eq!(all.clocks().collect::<Vec<_>>(), [(LineId(1), PeerId(0), 2)]);

@@ -1,0 +1,133 @@
+//! Before a set that has fallen is told what it has to repeat: what others have of it.
+//!
+//! Source: docs/adr/0019. Every rank that may have taken in something of the fallen life says that
+//! it takes in no more of it, and how far its own set had recorded then. When the coordinator has
+//! all that, it has everything of the fallen life that anybody alive depends on.
+//!
+//! Invariants:
+//! * F1 It is complete when all who were asked have answered or have fallen themselves, and the
+//!   coordinator has the order of every set that answered as far as the answer says.
+//! * F2 An answer about another life, of somebody who was not asked, or of a life of the answering
+//!   set that is over, changes nothing.
+
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use std::collections::BTreeMap;
+
+/// Somebody who was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Asked {
+    set: SetId,
+    incarnation: Incarnation,
+    /// All before this place were recorded before the answer. None: it has not come.
+    upto: Option<u64>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fence {
+    /// Lives of the fallen set before this one are over.
+    before: Incarnation,
+    asked: BTreeMap<PeerId, Asked>,
+}
+
+impl Fence {
+    /// Of a set that begins this life. `asked`: rank, its set, and the life it runs in.
+    pub fn new(
+        before: Incarnation,
+        asked: impl IntoIterator<Item = (PeerId, SetId, Incarnation)>,
+    ) -> Self {
+        let asked = asked
+            .into_iter()
+            .map(|(rank, set, incarnation)| (rank, Asked { set, incarnation, upto: None }));
+        Self { before, asked: asked.collect() }
+    }
+
+    /// The life that begins.
+    pub fn before(&self) -> Incarnation {
+        self.before
+    }
+
+    /// Who has not answered.
+    pub fn missing(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.asked.iter().filter(|(_, asked)| asked.upto.is_none()).map(|(&rank, _)| rank)
+    }
+
+    /// `rank`, of this life, takes in nothing of lives before `before` any more; what its set had
+    /// recorded by then lies before `upto`.
+    pub fn answered(
+        &mut self,
+        rank: PeerId,
+        before: Incarnation,
+        incarnation: Incarnation,
+        upto: u64,
+    ) {
+        if before < self.before {
+            return;
+        }
+        let asked = self.asked.get_mut(&rank);
+        if let Some(asked) = asked.filter(|asked| asked.incarnation == incarnation) {
+            asked.upto = Some(asked.upto.map_or(upto, |known| known.max(upto)));
+        }
+    }
+
+    /// This set has fallen, too: what it took in is gone with it.
+    pub fn fallen(&mut self, set: SetId) {
+        self.asked.retain(|_, asked| asked.set != set);
+    }
+
+    /// F1. `next`: all before this place of the order of a set in this life are here; None: of
+    /// another life of it, or nothing of it.
+    pub fn is_complete(&self, next: impl Fn(SetId, Incarnation) -> Option<u64>) -> bool {
+        self.asked.values().all(|asked| {
+            asked.upto.is_some_and(|upto| {
+                upto == 0 || next(asked.set, asked.incarnation).is_some_and(|next| next >= upto)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: Incarnation = Incarnation(3);
+    const A: SetId = SetId(0);
+    const B: SetId = SetId(2);
+
+    fn fence() -> Fence {
+        let first = Incarnation(0);
+        let ranks = [(PeerId(0), A, first), (PeerId(1), A, first), (PeerId(2), B, Incarnation(1))];
+        Fence::new(LIFE, ranks)
+    }
+
+    #[test]
+    fn f1_it_is_complete_with_all_answers_and_all_that_they_speak_of() {
+        let mut fence = fence();
+        fence.answered(PeerId(0), LIFE, Incarnation(0), 5);
+        fence.answered(PeerId(1), LIFE, Incarnation(0), 7);
+        assert_eq!(fence.missing().collect::<Vec<_>>(), [PeerId(2)]);
+        assert!(!fence.is_complete(|_, _| Some(100)));
+        fence.answered(PeerId(2), LIFE, Incarnation(1), 0);
+        assert!(!fence.is_complete(|_, _| None), "set 2 has recorded nothing, set 0 has");
+        assert!(!fence.is_complete(|_, _| Some(6)));
+        assert!(fence.is_complete(|set, _| (set == A).then_some(7)));
+    }
+
+    #[test]
+    fn f1_who_falls_need_not_answer() {
+        let mut fence = fence();
+        fence.answered(PeerId(2), LIFE, Incarnation(1), 0);
+        fence.fallen(A);
+        assert!(fence.is_complete(|_, _| None));
+    }
+
+    #[test]
+    fn f2_what_is_not_an_answer_changes_nothing() {
+        let mut fence = fence();
+        let before = fence.clone();
+        fence.answered(PeerId(0), Incarnation(2), Incarnation(0), 5);
+        fence.answered(PeerId(9), LIFE, Incarnation(0), 5);
+        fence.answered(PeerId(2), LIFE, Incarnation(0), 5);
+        assert_eq!(fence, before);
+    }
+}

@@ -1,0 +1,156 @@
+//! The determinants of one set as the coordinator has them: in their order, whoever brought them.
+//!
+//! Source: DESIGN §5; docs/adr/0004, 0019. The ranks of the set bring their own, each in the order
+//! of its own numbers; ranks of other sets bring what was carried to them. What has all places
+//! before it is a beginning of the set's order, closed under "happened before".
+//!
+//! Invariants:
+//! * O1 A place is taken once; what is brought again changes nothing.
+//! * O2 What another life of the set recorded is not in it.
+//! * O3 A place counts when all before it are here, not earlier.
+
+use super::Determinant;
+use super::carried::Carried;
+use super::decisions::Numbered;
+use super::shipper::{Record, Shipper};
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use std::collections::BTreeMap;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Order {
+    incarnation: Incarnation,
+    shipper: Shipper,
+    /// Came before others that have a place before theirs. None: nothing that is repeated.
+    early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
+}
+
+impl Order {
+    /// Of a set that runs in this life; `shipper` has what it inherits.
+    pub fn new(incarnation: Incarnation, shipper: Shipper) -> Self {
+        Self { incarnation, shipper, early: BTreeMap::new() }
+    }
+
+    /// The life that it is of.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// What is here in its order.
+    pub fn shipper(&self) -> &Shipper {
+        &self.shipper
+    }
+
+    /// The same, to ship it.
+    pub fn shipper_mut(&mut self) -> &mut Shipper {
+        &mut self.shipper
+    }
+
+    /// All places before this one are here.
+    pub fn next(&self) -> u64 {
+        self.shipper.next()
+    }
+
+    /// A rank of the set has recorded determinants of consecutive numbers, each with its place.
+    pub fn recorded(
+        &mut self,
+        rank: PeerId,
+        first: u64,
+        records: impl IntoIterator<Item = (u64, Determinant)>,
+    ) {
+        for (number, (at, determinant)) in (first..).zip(records) {
+            self.put(at, Some((rank, Numbered { number, determinant })));
+        }
+        self.advance();
+    }
+
+    /// A place that holds what was carried to the set: nothing that it repeats.
+    pub fn blank(&mut self, at: u64) {
+        self.put(at, None);
+        self.advance();
+    }
+
+    /// What the set's messages carried to another one. False: of another life (O2).
+    pub fn carried(&mut self, carried: Carried) -> bool {
+        if carried.incarnation != self.incarnation {
+            return false;
+        }
+        for (at, entry) in (carried.from..).zip(carried.entries) {
+            self.put(at, entry);
+        }
+        self.advance();
+        true
+    }
+
+    fn put(&mut self, at: u64, entry: Option<(PeerId, Numbered)>) {
+        if at >= self.shipper.next() {
+            self.early.entry(at).or_insert(entry);
+        }
+    }
+
+    fn advance(&mut self) {
+        while let Some(entry) = self.early.remove(&self.shipper.next()) {
+            match entry {
+                Some((rank, numbered)) => self.shipper.record(rank, numbered),
+                None => self.shipper.skip(),
+            }
+        }
+    }
+
+    /// What a next life repeats.
+    pub fn past(&self) -> impl Iterator<Item = &Record> + '_ {
+        self.shipper.records()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Call, Outcome, Question};
+    use super::*;
+    use rustbtl_fragments::ids::SetId;
+
+    const SET: SetId = SetId(2);
+    const LIFE: Incarnation = Incarnation(1);
+
+    fn found(place: u32) -> Determinant {
+        let question = Question::requests(Call::TestAny, 3);
+        Determinant::Found { question, outcome: Outcome::Requests(vec![place]) }
+    }
+
+    fn entry(rank: u32, number: u64, place: u32) -> Option<(PeerId, Numbered)> {
+        Some((PeerId(rank), Numbered { number, determinant: found(place) }))
+    }
+
+    fn order() -> Order {
+        Order::new(LIFE, Shipper::new(SET, LIFE, [], 0, 100))
+    }
+
+    fn carried(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Carried {
+        Carried { set: SET, incarnation: LIFE, from, entries }
+    }
+
+    #[test]
+    fn o1_o3_places_count_in_their_order_whoever_brings_them() {
+        let mut order = order();
+        order.recorded(PeerId(3), 0, [(2, found(12))]);
+        assert_eq!(order.next(), 0, "O3");
+        assert!(order.carried(carried(0, vec![entry(2, 0, 10), None])));
+        assert_eq!(order.next(), 3);
+        // Again, by its own rank: O1.
+        order.recorded(PeerId(2), 0, [(0, found(10)), (4, found(14))]);
+        order.blank(3);
+        assert_eq!(order.next(), 5);
+        let places: Vec<(u64, u32, u64)> =
+            order.past().map(|r| (r.at, r.rank.0, r.numbered.number)).collect();
+        assert_eq!(places, [(0, 2, 0), (2, 3, 0), (4, 2, 1)]);
+        assert_eq!(order.shipper().marks().stable, 5);
+    }
+
+    #[test]
+    fn o2_what_another_life_carried_is_not_in_it() {
+        let mut order = order();
+        let old = Carried { incarnation: Incarnation(0), ..carried(0, vec![entry(2, 0, 1)]) };
+        assert!(!order.carried(old));
+        assert_eq!((order.next(), order.past().count()), (0, 0));
+    }
+}
