@@ -35,6 +35,12 @@ pub struct DeterminantReport {
     pub died_again: u64,
     /// Questions of the engine whether a frame may leave that were answered no.
     pub waited: u64,
+    /// Frames of determinants that went with messages.
+    pub carried: u64,
+    /// Of them: refused, since the life that they were of was over.
+    pub refused_carried: u64,
+    /// See [`crate::carrying::Carrying::met`].
+    pub met: [u64; 3],
 }
 
 /// See the module's documentation.
@@ -75,6 +81,9 @@ impl World {
     pub fn first_keepers(&mut self) {
         if !self.determinants.on {
             return;
+        }
+        if self.shared.options.carrying {
+            return self.first_orders();
         }
         self.determinants.mail.clear();
         self.determinants.ghosts.clear();
@@ -188,6 +197,7 @@ impl World {
         let sets = self.sets();
         let (set, other) = (self.prng.pick(&sets), self.prng.pick(&sets));
         match self.prng.below(8) {
+            _ if self.shared.options.carrying => self.carrying_step(),
             0..3 => {
                 let alive = !self.faults.is_dead(set);
                 let _ = alive && self.ship(set);
@@ -228,11 +238,19 @@ impl World {
         for rank in self.members(set) {
             self.processes[rank].host.late.clear();
         }
+        if self.shared.options.carrying {
+            self.carrying_lost(set);
+        }
     }
 
     /// What the keepers have of a dead set. None: it is lost.
     pub fn fetch_determinants(&mut self, set: u32, line: Incarnation) -> bool {
         if !self.determinants.on {
+            return true;
+        }
+        if self.shared.options.carrying {
+            let records = self.past_of(set);
+            self.determinants.forced.insert(set, records);
             return true;
         }
         let Some(shipper) = self.determinants.shippers.get(&set) else { return false };
@@ -264,6 +282,15 @@ impl World {
         }
         let records = self.determinants.forced.remove(&set).unwrap_or_default();
         let past = records.iter().map(|r| (r.rank, r.numbered.clone())).collect();
+        if self.shared.options.carrying {
+            self.start_order(set, past);
+        } else {
+            self.keep_again(set, past);
+        }
+        self.replay(set, &records);
+    }
+
+    fn keep_again(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
         self.start_keeper(set);
         for (pair, mail) in &mut self.determinants.mail {
             if pair.0 == set {
@@ -273,6 +300,9 @@ impl World {
         }
         self.start_shipper(set, past);
         self.choose_keepers(set);
+    }
+
+    fn replay(&mut self, set: u32, records: &[Record]) {
         let before = self.determinants.report.forced;
         for rank in self.members(set) {
             let mine = records.iter().filter(|record| record.rank.0 as usize == rank);
@@ -313,11 +343,10 @@ impl World {
         if !self.determinants.on {
             return;
         }
-        let clocks: BTreeMap<PeerId, u64> = images
-            .iter()
-            .filter(|(rank, _)| self.shared.options.sets[**rank] == set)
-            .map(|(rank, image)| (PeerId(*rank as u32), image.clock()))
-            .collect();
+        let clocks = self.clocks_of(set, images);
+        if self.shared.options.carrying {
+            return self.cover_order(set, &clocks);
+        }
         if let Some(shipper) = self.determinants.shippers.get(&set) {
             shipper.borrow_mut().covered(&clocks);
         }

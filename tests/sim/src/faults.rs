@@ -11,7 +11,7 @@ use crate::process::Process;
 use crate::world::World;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::wire::{HEADER_BYTES, Kind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A frame that outlived its incarnation.
 struct Ghost {
@@ -27,7 +27,8 @@ pub struct Faults {
     resets: u32,
     deaths: u32,
     lines: u32,
-    rate: u32,
+    /// Percent of opportunities that are taken.
+    pub rate: u32,
     pub(crate) stored: BTreeMap<u32, Vec<Image>>,
     /// Sets that are to be silent for a line.
     quiescing: BTreeSet<u32>,
@@ -121,8 +122,9 @@ impl World {
         }
         match self.prng.below(8) {
             0 if self.faults.resets > 0 && self.prng.chance(self.faults.rate) => self.reset(),
-            1 if !calm && self.faults.deaths > 0 && self.prng.chance(self.faults.rate) => {
-                self.die()
+            1 if !calm && self.faults.deaths > 0 => {
+                let rate = self.death_rate();
+                self.prng.chance(rate) && self.die()
             }
             2 if self.faults.lines > 0 && self.prng.chance(self.faults.rate) => self.ask_for_line(),
             3 | 4 => self.learn(),
@@ -183,6 +185,11 @@ impl World {
         if self.faults.is_dead(self.shared.options.sets[me]) {
             return false;
         }
+        // News of a death come late where there is still something to read.
+        let words = self.net.borrow().last_words.get(&(other, me)).map_or(0, VecDeque::len);
+        if words > 0 && self.prng.chance(90) {
+            return false;
+        }
         let event = self.net.borrow_mut().end(me, other).events.pop_front();
         let Some(event) = event else { return false };
         match event {
@@ -200,7 +207,10 @@ impl World {
 
     /// One end reports the loss of a channel.
     pub fn peer_down(&mut self, me: usize, other: usize) {
-        self.net.borrow_mut().end(me, other).view = None;
+        let mut net = self.net.borrow_mut();
+        net.end(me, other).view = None;
+        net.last_words.remove(&(other, me));
+        drop(net);
         let process = &mut self.processes[me];
         // The driver ends pulls from a peer before it reports the loss.
         process.host.pulls.retain(|pull| pull.from != other);
@@ -250,7 +260,7 @@ impl World {
 
     /// A set dies.
     fn die(&mut self) -> bool {
-        let set = self.prng.pick(&self.shared.options.sets);
+        let set = self.who_dies();
         if !self.faults.dead.insert(set) {
             return false;
         }
@@ -262,6 +272,12 @@ impl World {
         for &rank in &members {
             self.processes[rank].host.pulls.clear();
             for other in 0..ranks {
+                if self.shared.options.carrying && !members.contains(&other) {
+                    let mut net = self.net.borrow_mut();
+                    let arrived = net.clear(rank, other).into();
+                    net.last_words.insert((rank, other), arrived);
+                    net.last_words.remove(&(other, rank));
+                }
                 self.lose(rank, other);
                 self.lose(other, rank);
                 let mut net = self.net.borrow_mut();
@@ -295,6 +311,9 @@ impl World {
     fn come_back(&mut self) -> bool {
         let Some(&set) = self.faults.dead.first() else { return false };
         let set = if self.prng.chance(50) { set } else { *self.faults.dead.last().unwrap_or(&set) };
+        if !self.is_fenced(set) {
+            return false;
+        }
         if self.shared.options.coordinated {
             if !self.come_back_from_line(set) {
                 return true;

@@ -1,5 +1,6 @@
 //! The engine's surroundings in the simulator: memory of the program, log, network.
 
+use crate::carrying::Carrier;
 use crate::model::Message;
 use crate::network::Network;
 use crate::options::{Options, Planted};
@@ -84,12 +85,16 @@ pub struct SimHost {
     pub pulls: Vec<Pulling>,
     /// The set's determinants on their way out.
     pub shipper: Option<Rc<RefCell<Shipper>>>,
+    /// In place of it: its share in what goes with messages.
+    pub carrier: Option<Carrier>,
     /// Planted: recorded, but not counted yet.
     pub late: Vec<(ReceiveName, MessageName)>,
     /// How often something was not stable.
     pub waited: Cell<u64>,
     /// Payloads that were read to their place.
     pub landed: u64,
+    /// Channels that were given up, since a frame of a life that is over carried something.
+    pub refused: u64,
     net: Rc<RefCell<Network>>,
     options: Options,
     prng: Prng,
@@ -122,9 +127,11 @@ impl SimHost {
             refuses_messages: false,
             pulls: Vec::new(),
             shipper: None,
+            carrier: None,
             late: Vec::new(),
             waited: Cell::new(0),
             landed: 0,
+            refused: 0,
             net,
             options,
             prng,
@@ -146,6 +153,8 @@ impl SimHost {
         while let Some(numbered) = self.memory.decisions.take_recorded() {
             if let Some(shipper) = &self.shipper {
                 shipper.borrow_mut().record(PeerId(self.me as u32), numbered);
+            } else if let Some(carrier) = &mut self.carrier {
+                carrier.record(self.me, numbered);
             }
         }
     }
@@ -373,21 +382,41 @@ impl Host for SimHost {
             self.late.push((receive, message));
             return;
         }
-        if self.shipper.is_some() {
+        if self.shipper.is_some() || self.carrier.is_some() {
             self.memory.decisions.matched(receive, message);
             self.drain();
         }
     }
 
     fn marks(&self) -> Marks {
-        let Some(shipper) = &self.shipper else { return Marks::NONE };
-        let marks = shipper.borrow().marks();
+        let marks = match (&self.shipper, &self.carrier) {
+            (Some(shipper), _) => shipper.borrow().marks(),
+            (None, Some(carrier)) => carrier.marks(),
+            (None, None) => return Marks::NONE,
+        };
         if self.options.planted == Some(Planted::GateRemoved) {
             let Recorded(stable) = marks.recorded;
             return Marks { stable, ..marks };
         }
         self.waited.set(self.waited.get() + u64::from(marks.now().is_none()));
         marks
+    }
+
+    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+        let to = self.options.sets[to.0 as usize];
+        // Nobody has to.
+        let may = self.prng.chance(80);
+        self.carrier.as_ref().is_some_and(|carrier| may && carrier.carry(to, from.0, made.0, out))
+    }
+
+    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+        let Some(carrier) = &mut self.carrier else { panic!("nothing is kept here") };
+        if carrier.carried(bytes).is_some() {
+            return Taken::Kept;
+        }
+        self.pulls.retain(|pull| pull.from != from.0 as usize);
+        self.refused += 1;
+        Taken::Refused
     }
 
     fn line_frame(&mut self, from: PeerId, frame: LineFrame) {

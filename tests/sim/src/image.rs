@@ -30,6 +30,8 @@ pub struct Image {
     missed: Vec<String>,
     /// Frames put into the wire to each process of the set, and taken from it, until then.
     passed: BTreeMap<usize, [u64; 2]>,
+    /// What had arrived, with its content.
+    seen: BTreeMap<Stream, Vec<u64>>,
 }
 
 impl Image {
@@ -71,12 +73,25 @@ impl World {
             agreed: self.shared.agreed.iter().filter(|(_, who)| *who == rank).copied().collect(),
             missed,
             passed,
+            seen: self.seen(&process.program),
         }
+    }
+
+    /// The contents of what has arrived, as the book has them now.
+    fn seen(&self, program: &Program) -> BTreeMap<Stream, Vec<u64>> {
+        let sent = |stream: &Stream, count: u64| {
+            let sent = self.shared.book.sent.get(stream).into_iter().flatten();
+            sent.take(count as usize).map(|sent| sent.message.digest).collect()
+        };
+        let arrived = program.matching.arrived.iter();
+        arrived.map(|(stream, &count)| (*stream, sent(stream, count))).collect()
     }
 
     /// The process goes back to its picture, in the next incarnation. Its channels to other sets
     /// are still to be reported.
     pub fn restore(&mut self, rank: usize, image: &Image, keep_exposed: bool) {
+        // Senders may have gone back while nobody was here who had seen what they sent.
+        assert_eq!(image.seen, self.seen(&image.program), "sent again, and not the same");
         let process = &mut self.processes[rank];
         process.engine = image.engine.clone();
         process.host.memory = image.memory.clone();

@@ -5,6 +5,7 @@
 //! this folder tells more.
 #![forbid(unsafe_code)]
 
+pub mod carrying;
 pub mod decoder;
 pub mod determinants;
 pub mod faults;

@@ -75,6 +75,8 @@ pub struct Network {
     pub incarnations: Vec<u16>,
     /// Planted: frames of messages that are offered now are dropped.
     pub swallow: bool,
+    /// (from, to): what had arrived from who has died, until the receiver learns of that.
+    pub last_words: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
 }
 
 impl Network {
@@ -92,6 +94,7 @@ impl Network {
             exposed: Exposed::new(),
             incarnations: vec![0; ranks],
             swallow: false,
+            last_words: BTreeMap::new(),
         }
     }
 
@@ -216,6 +219,11 @@ impl Network {
         wire.bytes -= frame.len();
         wire.passed[1] += u64::from(!is(&frame, Kind::Line));
         Some(frame)
+    }
+
+    /// The next frame of who has died.
+    pub fn take_last_words(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
+        self.last_words.get_mut(&(from, to))?.pop_front()
     }
 
     /// Where things stand, for messages.

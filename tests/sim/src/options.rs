@@ -75,6 +75,18 @@ pub enum Planted {
     OpenNotTold,
     /// Counts: those who came to an earlier line count for this one.
     OldCountsCount,
+    /// A frame to a third set does not wait for what was carried here.
+    CarriedOn,
+    /// What is carried is taken in and not kept.
+    CarriedNotKept,
+    /// The coordinator does not give a set what others bring of it.
+    CarriedUnmerged,
+    /// A set comes back before the others have said what they have of it.
+    FenceSkipped,
+    /// Who has said so takes in more of it.
+    FenceForgotten,
+    /// An image counts as stored whatever of what it depends on is stable.
+    PicturedUnstable,
     /// Batches and acknowledgements of an earlier incarnation are taken for those of this one.
     StaleIncarnationAccepted,
 }
@@ -164,6 +176,8 @@ pub struct Options {
     pub shipping: u32,
     /// Keepers of each set's determinants.
     pub copies: usize,
+    /// In place of them: a coordinator, and determinants go with messages.
+    pub carrying: bool,
     /// A bug.
     pub planted: Option<Planted>,
 }
@@ -183,6 +197,9 @@ pub enum Tier {
     /// All of MPI, programs whose messages depend on what they observe; single sets die at any
     /// time, also while lines are taken and others recover.
     Replay,
+    /// The same, with determinants that go with messages; the coordinator is slow, and sets die
+    /// together.
+    Carrying,
 }
 
 impl Options {
@@ -190,12 +207,15 @@ impl Options {
     pub fn of(tier: Tier, seed: u64) -> Self {
         let mut prng = Prng::new(seed).fork(1);
         let faults = tier != Tier::Calm;
-        let replay = tier == Tier::Replay;
+        let carrying = tier == Tier::Carrying;
+        let replay = tier == Tier::Replay || carrying;
         let coordinated = tier == Tier::Lines || replay;
-        let ranks = prng.from_to(if faults { 2 } else { 1 }, 6) as u32;
+        let few = if carrying { 3 } else { 1 + u64::from(faults) };
+        let ranks = prng.from_to(few, 6) as u32;
         let size_max = match tier {
             Tier::Resets | Tier::Deaths => (ranks - 1).min(3),
             Tier::Replay => (ranks - u32::from(prng.chance(90))).clamp(1, 3),
+            Tier::Carrying => (ranks / 2).clamp(1, 2),
             Tier::Calm | Tier::Lines => ranks,
         };
         let size = prng.from_to(1, u64::from(size_max));
@@ -246,7 +266,8 @@ impl Options {
             kept_lines: prng.from_to(1, 3) as usize,
             determinants: replay,
             copies: prng.pick(&[1, 1, 2]),
-            shipping: prng.pick(&[2, 5, 30]),
+            carrying,
+            shipping: if carrying { prng.pick(&[1, 2, 5]) } else { prng.pick(&[2, 5, 30]) },
             planted: None,
         }
     }

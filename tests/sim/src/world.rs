@@ -1,11 +1,12 @@
 //! The job: all processes, the network between them, and one random step after the other.
 
+use crate::carrying::Carrying;
 use crate::determinants::Determinants;
 use crate::faults::Faults;
 use crate::host::SimHost;
 use crate::lines::{LineReport, LineWorld};
 use crate::model::{Book, Message};
-use crate::network::Network;
+use crate::network::{Network, is};
 use crate::options::Options;
 use crate::prng::Prng;
 use crate::process::{Outcome, Process, Program, Shared};
@@ -13,6 +14,7 @@ use crate::script::{Request, script};
 use rustbtl_fragments::counters::Counters;
 use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::wire::{HEADER_BYTES, Header, Kind};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -36,6 +38,8 @@ pub struct World {
     pub lines: LineWorld,
     /// Determinants on their way, and their keepers.
     pub determinants: Determinants,
+    /// Determinants that go with messages.
+    pub carrying: Carrying,
 }
 
 /// What a job gave: the results of every receive of each process.
@@ -80,8 +84,9 @@ impl World {
         let shared = Shared { options: options.clone(), script, book, agreed, now: 0 };
         let (faults, lines) = (Faults::new(options), LineWorld::new(options));
         let determinants = Determinants::new(options);
+        let (prng, carrying) = (root.fork(2), Carrying::default());
         let mut world =
-            Self { processes, net, shared, prng: root.fork(2), faults, lines, determinants };
+            Self { processes, net, shared, prng, faults, lines, determinants, carrying };
         for set in world.sets() {
             world.take_line(set);
         }
@@ -118,6 +123,10 @@ impl World {
         let mut determinants = self.determinants.report;
         determinants.differed = self.shared.book.differed;
         determinants.waited = self.processes.iter().map(|p| p.host.waited.get()).sum();
+        determinants.refused_carried = self.processes.iter().map(|p| p.host.refused).sum();
+        determinants.met = self.carrying.met;
+        let carried = |process: &Process| process.engine.counters().carried_frames;
+        determinants.carried = self.processes.iter().map(carried).sum();
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
         let landed = self.processes.iter().map(|process| process.host.landed).sum();
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
@@ -181,16 +190,29 @@ impl World {
         let ranks = self.processes.len();
         for turn in 0..ranks {
             let from = (draw + turn) % ranks;
-            let frame = {
+            let (frame, last) = {
                 let mut net = self.net.borrow_mut();
-                if net.is_current(me, from) { net.take(from, me) } else { None }
+                let last = !net.is_current(me, from);
+                (if last { net.take_last_words(from, me) } else { net.take(from, me) }, last)
             };
             if let Some(mut frame) = frame {
+                if last && self.is_of_lost_channel(me, from, &frame) {
+                    return;
+                }
+                let carried = is(&frame, Kind::Carried) && frame.len() > HEADER_BYTES;
+                self.carrying.met[0] += u64::from(last && carried);
                 self.faults.tamper(&self.processes[me], from, &mut frame);
                 self.processes[me].on_frame(&mut self.shared, from, &frame, false);
                 return;
             }
         }
+    }
+
+    /// Has the engine given up the channel that these last words are of?
+    fn is_of_lost_channel(&self, me: usize, from: usize, frame: &[u8]) -> bool {
+        let (engine, peer) = (&self.processes[me].engine, PeerId(from as u32));
+        let alive = |header: Header| engine.is_open(peer) && engine.runs_in(peer, header.from);
+        !Header::decode(frame).is_ok_and(alive)
     }
 
     fn finish_pull(&mut self, me: usize, draw: usize) {

@@ -94,3 +94,33 @@ fn seeds_of_replay_meet_what_they_are_for() {
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }
+
+#[test]
+fn seeds_of_carrying_meet_what_they_are_for() {
+    let mut all = [0; 9];
+    for seed in 1_000_000..1_000_600 {
+        let report = run(&Options::of(Tier::Carrying, seed));
+        let d = report.determinants;
+        let [set_lines, global_lines] = report.lines.complete;
+        let [last_words, died_asked, waited] = d.met;
+        for (total, count) in all.iter_mut().zip([
+            d.replays,
+            d.differed,
+            d.carried,
+            d.refused_carried,
+            last_words,
+            died_asked,
+            waited,
+            set_lines,
+            global_lines,
+        ]) {
+            *total += count;
+        }
+    }
+    eprintln!(
+        "replays, sends that nobody had seen and that differed, frames of determinants that went \
+         with messages, of them refused, of dead sets, sets that died while they were asked, looks \
+         at pictures that had to wait, lines of sets and of all: {all:?}"
+    );
+    assert!(all.iter().all(|&count| count > 20), "{all:?}");
+}

@@ -28,3 +28,8 @@ fn lines() {
 fn replay() {
     run_many(Tier::Replay, 4000);
 }
+
+#[test]
+fn carrying() {
+    run_many(Tier::Carrying, 4000);
+}

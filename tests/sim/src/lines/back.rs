@@ -17,6 +17,7 @@ impl World {
         let ranks = self.processes.len();
         self.faults.dead.clear();
         self.net.borrow_mut().exposed.clear();
+        self.net.borrow_mut().last_words.clear();
         for a in 0..ranks {
             for b in 0..ranks {
                 self.lose(a, b);

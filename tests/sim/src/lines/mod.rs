@@ -429,6 +429,7 @@ impl World {
         self.lines.images.entry(line).or_default().insert(rank, image);
         self.lines.threads[rank].freezing = None;
         self.lines.storing.push((rank, line));
+        self.pictured(rank, line);
         self.machine(rank, Input::Frozen { line });
         if self.shared.options.planted == Some(Planted::SetResumesEarly) {
             let set = self.members(self.shared.options.sets[rank]);

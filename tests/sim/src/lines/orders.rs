@@ -130,7 +130,11 @@ impl World {
         match self.prng.below(4) {
             0 | 1 if !self.lines.storing.is_empty() => {
                 let at = self.prng.below(self.lines.storing.len());
-                let (rank, line) = self.lines.storing.swap_remove(at);
+                let (rank, line) = self.lines.storing[at];
+                if !self.is_picture_stable(rank, line) {
+                    return;
+                }
+                self.lines.storing.swap_remove(at);
                 let rank_id = PeerId(rank as u32);
                 let input = if self.prng.chance(failures) {
                     lines::Input::NotStored { rank: rank_id, line }
