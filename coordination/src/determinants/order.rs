@@ -8,6 +8,10 @@
 //! * O1 A place is taken once; what is brought again changes nothing.
 //! * O2 What another life of the set recorded is not in it.
 //! * O3 A place counts when all before it are here, not earlier.
+//! * O4 A place that holds what was carried to the set counts when all before it are here and what
+//!   it holds is in the order of the set that it is of. So that order has it whenever this one is
+//!   said to go so far, and of a place that another set says to hold something of its own
+//!   ([`Carried`] without an entry) the same is true: it says so at a later place of its own.
 
 use super::Determinant;
 use super::carried::Carried;
@@ -23,12 +27,14 @@ pub struct Order {
     shipper: Shipper,
     /// Came before others that have a place before theirs. None: nothing that is repeated.
     early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
+    /// What was carried to the set, by the places that hold it and do not count yet.
+    brought: BTreeMap<u64, Carried>,
 }
 
 impl Order {
     /// Of a set that runs in this life; `shipper` has what it inherits.
     pub fn new(incarnation: Incarnation, shipper: Shipper) -> Self {
-        Self { incarnation, shipper, early: BTreeMap::new() }
+        Self { incarnation, shipper, early: BTreeMap::new(), brought: BTreeMap::new() }
     }
 
     /// The life that it is of.
@@ -62,6 +68,23 @@ impl Order {
             self.put(at, Some((rank, Numbered { number, determinant })));
         }
         self.advance();
+    }
+
+    /// A rank of the set has recorded what was carried to it. It is handed out by [`Self::due`].
+    pub fn brought(&mut self, at: u64, carried: Carried) {
+        if at >= self.next() {
+            self.brought.entry(at).or_insert(carried);
+        }
+    }
+
+    /// What the next place holds, if that is all that it waits for: to be put into the order of
+    /// the set that it is of, if that is in that life. After that ([`Self::blank`]) the place
+    /// counts (O4).
+    pub fn due(&mut self) -> Option<(u64, Carried)> {
+        let next = self.next();
+        // Of those before it others have said that they hold something.
+        self.brought = self.brought.split_off(&next);
+        Some((next, self.brought.remove(&next)?))
     }
 
     /// A place that holds what was carried to the set: nothing that it repeats.
@@ -152,5 +175,24 @@ mod tests {
         let old = Carried { incarnation: Incarnation(0), ..carried(0, vec![entry(2, 0, 1)]) };
         assert!(!order.carried(old));
         assert_eq!((order.next(), order.past().count()), (0, 0));
+    }
+
+    #[test]
+    fn o4_what_was_carried_here_is_due_when_all_before_it_are_here_and_counts_after_that() {
+        let theirs = |from| Carried { set: SetId(0), ..carried(from, vec![entry(7, from, 1)]) };
+        let mut order = order();
+        order.brought(1, theirs(40));
+        order.brought(3, theirs(41));
+        assert_eq!(order.due(), None);
+        order.recorded(PeerId(2), 0, [(0, found(10)), (2, found(12))]);
+        assert_eq!((order.next(), order.due()), (1, Some((1, theirs(40)))), "not 3");
+        assert_eq!(order.due(), None, "once");
+        order.blank(1);
+        assert_eq!(order.next(), 3);
+        // The set that it is of was faster: it says that there is something of its own.
+        assert!(order.carried(carried(2, vec![entry(2, 1, 12), None])));
+        assert_eq!((order.next(), order.due()), (4, None));
+        order.brought(3, theirs(41));
+        assert_eq!(order.due(), None, "said again");
     }
 }

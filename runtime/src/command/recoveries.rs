@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | decide | the coordinator hears of the loss | the set is to go back |
 //! | restore | – | the last of its ranks has said who it is |
-//! | meet | – | all have the others' addresses and their channels are repaired |
+//! | meet | – | what others have of it is known, and all channels to it are repaired |
 //! | replay | – | it has repeated what others have of its lost future |
 //!
 //! From a death to the moment when the coordinator hears of it nothing is written down: `cargo

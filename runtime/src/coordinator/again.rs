@@ -7,7 +7,8 @@
 //! 2. A loss is handled when every rank has come that is not lost itself: whoever is told to go
 //!    back can be told, and where it goes to is known.
 //! 3. A set that was on its way back, and had not met the others, begins anew in the next
-//!    incarnation: who was told what is not known.
+//!    incarnation: who was told what is not known. So the others are asked anew what they have of
+//!    it (`recovery`, 5), too.
 
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;

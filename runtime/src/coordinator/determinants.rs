@@ -9,10 +9,22 @@
 //! 1. What is handed back contains everything that was ever told to be stable and no line covers.
 //! 2. What an incarnation says that is not the set's last one changes nothing.
 //! 3. What is told to be stable was noted before, for a coordinator that comes after this one.
+//! 4. What messages of a set carried to another one is in the order of the first, and noted, before
+//!    the place of the second one's order that holds it counts (`carried`).
+//! 5. A set that has fallen is told what to repeat when everybody else takes in nothing more of the
+//!    life that is over, and what they had of it is here (`fences`).
+//! 6. An image counts as stored when everything is here that its set had recorded when it was taken
+//!    (`lines`).
+
+mod carried;
+mod fences;
+mod lines;
 
 use super::losses::some_of;
-use rustbtl_coordination::control::{FromNode, FromRank, LineId, RankClock, ToNode, ToRank};
-use rustbtl_coordination::determinants::{Ack, Batch, KeeperId, Numbered, Shipper, parcel};
+use fences::Fencing;
+use lines::AtLine;
+use rustbtl_coordination::control::{FromNode, FromRank, LineId, ToNode, ToRank};
+use rustbtl_coordination::determinants::{Ack, Batch, KeeperId, Numbered, Order, Shipper, parcel};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +33,8 @@ use std::collections::{BTreeMap, BTreeSet};
 ///
 /// The coordinator itself is outside of every set but those of mpirun's own node, without which the
 /// job ends anyway. A copy elsewhere would be for a coordinator that is started again, and costs
-/// two more hops for each outcome that a message has to wait for.
+/// two more hops for each outcome that a message has to wait for. With copies a place that holds
+/// what was carried to a set would also have to wait until that has its copies (4).
 pub const COPIES: usize = 0;
 /// Determinants that go to a keeper at a time.
 const BATCH_RECORDS_MAX: usize = 4096;
@@ -41,6 +54,10 @@ pub enum Out {
     Note(SetId, Vec<u8>),
     /// The same, in place of everything that is kept of this set.
     NoteAnew(SetId, Vec<u8>),
+    /// Everything that others have of earlier lives of this set is here (5).
+    Fenced(SetId, Incarnation),
+    /// The job may hear now what this agent has said (6).
+    Hear(u64, FromNode),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,10 +71,7 @@ struct Rank {
 /// One set.
 #[derive(Debug)]
 struct OfSet {
-    incarnation: Incarnation,
-    shipper: Shipper,
-    /// Came before others that have a place before theirs.
-    early: BTreeMap<u64, (PeerId, Numbered)>,
+    order: Order,
     /// What the ranks know to be stable.
     told: u64,
     /// Ranks that wait to hear that their last one is stable.
@@ -65,11 +79,23 @@ struct OfSet {
 }
 
 impl OfSet {
-    /// What it has of places from `from` on, for another coordinator.
+    fn new(incarnation: Incarnation, shipper: Shipper) -> Self {
+        Self { order: Order::new(incarnation, shipper), told: 0, waiting: BTreeMap::new() }
+    }
+
+    /// What it has of places from `from` on, for another coordinator. Places without a record in it
+    /// hold nothing that is repeated, or a line covers them.
     fn noted(&self, set: SetId, from: u64) -> Vec<u8> {
-        let (incarnation, upto) = (self.incarnation, self.shipper.next());
-        let records = self.shipper.records_from(from).cloned().collect();
+        let (incarnation, upto) = (self.order.incarnation(), self.order.next());
+        let records = self.order.shipper().records_from(from).cloned().collect();
         Batch { set, incarnation, from, upto, inherits: 0, records }.encode()
+    }
+
+    /// This rank has said something, of which the last place is `last`.
+    fn waits(&mut self, rank: PeerId, last: Option<u64>) {
+        self.waiting.extend(last.map(|last| (rank, last)));
+        // What was said again may be stable for long.
+        self.told = self.waiting.get(&rank).map_or(self.told, |&last| self.told.min(last));
     }
 }
 
@@ -82,7 +108,11 @@ pub struct Determinants {
     homes: BTreeMap<PeerId, u64>,
     agents: BTreeSet<u64>,
     sets: BTreeMap<SetId, OfSet>,
-    clocks: BTreeMap<LineId, BTreeMap<PeerId, u64>>,
+    clocks: BTreeMap<LineId, BTreeMap<PeerId, AtLine>>,
+    /// What agents have said of images, and the job does not hear yet (6).
+    early: BTreeMap<(LineId, PeerId), (u64, FromNode)>,
+    /// Of sets that have fallen and were not told yet what to repeat (5).
+    fences: BTreeMap<SetId, Fencing>,
     /// Sets that cannot go back alone, since they do not record.
     without: BTreeSet<SetId>,
     /// Another coordinator may come after this one.
@@ -123,10 +153,13 @@ impl Determinants {
                 let (set, incarnation, upto) = (*set, *incarnation, *upto);
                 let ack = Ack { keeper: keeper(agent), set, incarnation, upto };
                 if let Some(of) = self.sets.get_mut(&set) {
-                    of.shipper.on_ack(&ack);
+                    of.order.shipper_mut().on_ack(&ack);
                 }
                 self.pump(set);
                 return true;
+            }
+            FromNode::Stored { rank, line, .. } => {
+                return self.keeps_back(agent, *line, *rank, message);
             }
             FromNode::NotKept { set, reason } => {
                 let (set, reason) = (set.0, reason.as_str());
@@ -153,6 +186,7 @@ impl Determinants {
                 let (set, incarnation) = (*set, *incarnation);
                 let ready = self.ranks.get(&rank).is_some_and(|known| known.ready);
                 self.ranks.insert(rank, Rank { set, incarnation, ready });
+                self.ask_again(rank);
                 false
             }
             FromRank::Ready {} => {
@@ -168,8 +202,18 @@ impl Determinants {
                 self.recorded(rank, *incarnation, *from, bytes);
                 true
             }
-            FromRank::Clock { line, clock, .. } => {
-                self.clocks.entry(*line).or_default().insert(rank, *clock);
+            FromRank::Carried { incarnation, at, bytes } => {
+                self.carried(rank, *incarnation, *at, bytes);
+                true
+            }
+            FromRank::Fenced { set, before, incarnation, recorded } => {
+                self.fenced(rank, *set, *before, *incarnation, *recorded);
+                true
+            }
+            FromRank::Clock { line, clock, incarnation, recorded } => {
+                let (clock, incarnation, recorded) = (*clock, *incarnation, *recorded);
+                let at_line = AtLine { clock, incarnation, recorded };
+                self.clocks.entry(*line).or_default().insert(rank, at_line);
                 true
             }
             FromRank::NotRecording { reason } => {
@@ -189,7 +233,7 @@ impl Determinants {
     pub fn account(&self) -> String {
         let of_set = |(set, of): (&SetId, &OfSet)| {
             let mut ranks: BTreeMap<PeerId, (u64, u64)> = BTreeMap::new();
-            for record in of.shipper.records() {
+            for record in of.order.past() {
                 let number = record.numbered.number;
                 let (first, last) = ranks.entry(record.rank).or_insert((number, number));
                 (*first, *last) = ((*first).min(number), (*last).max(number));
@@ -215,46 +259,51 @@ impl Determinants {
         }
         let records = match parcel::read(bytes) {
             Ok(records) => records,
-            Err(error) => {
-                let what = error.to_string();
-                return self.log(json!({"event": "nonsense", "rank": rank.0, "what": what}));
-            }
+            Err(error) => return self.nonsense(rank, &error.to_string()),
         };
         self.open(known.set, incarnation);
         let Some(of) = self.sets.get_mut(&known.set) else { return };
-        if of.incarnation != incarnation {
+        if of.order.incarnation() != incarnation {
             return;
         }
-        for (number, (at, determinant)) in (from..).zip(records) {
-            of.waiting.insert(rank, at);
-            if at >= of.shipper.next() {
-                of.early.insert(at, (rank, Numbered { number, determinant }));
-            }
-        }
-        let from = of.shipper.next();
-        while let Some((rank, numbered)) = of.early.remove(&of.shipper.next()) {
-            of.shipper.record(rank, numbered);
-        }
-        if self.notes && of.shipper.next() > from {
-            self.out.push(Out::Note(known.set, of.noted(known.set, from)));
-        }
-        // What was said again may be stable for long.
-        of.told = of.waiting.get(&rank).map_or(of.told, |&last| of.told.min(last));
-        self.pump(known.set);
+        let (before, last) = (of.order.next(), records.last().map(|(at, _)| *at));
+        of.order.recorded(rank, from, records);
+        of.waits(rank, last);
+        self.note(known.set, before);
+        self.settle(known.set);
     }
 
-    /// The machine of a set in its last incarnation.
+    fn nonsense(&mut self, rank: PeerId, what: &str) {
+        self.log(json!({"event": "nonsense", "rank": rank.0, "what": what}));
+    }
+
+    /// What the order of a set has that it had not when `before` was its next place.
+    fn note(&mut self, set: SetId, before: u64) {
+        let of = self.sets.get(&set).filter(|of| self.notes && of.order.next() > before);
+        if let Some(of) = of {
+            self.out.push(Out::Note(set, of.noted(set, before)));
+        }
+    }
+
+    /// All before this place of the order of a set in this life are here. None: that of another
+    /// life is, or none.
+    fn next(&self, set: SetId, incarnation: Incarnation) -> Option<u64> {
+        let of = self.sets.get(&set).filter(|of| of.order.incarnation() == incarnation);
+        of.map(|of| of.order.next())
+    }
+
+    /// The machine of a set in its last incarnation. That of a set that has fallen stays as it is
+    /// until the next life is told what is in it.
     fn open(&mut self, set: SetId, incarnation: Incarnation) {
-        let is_new = self.sets.get(&set).is_none_or(|of| of.incarnation < incarnation);
-        if is_new {
+        let is_new = self.sets.get(&set).is_none_or(|of| of.order.incarnation() < incarnation);
+        if is_new && !self.fences.contains_key(&set) {
             self.start(set, incarnation, Vec::new());
         }
     }
 
     fn start(&mut self, set: SetId, incarnation: Incarnation, past: Vec<(PeerId, Numbered)>) {
         let shipper = Shipper::new(set, incarnation, past, self.copies, BATCH_RECORDS_MAX);
-        let (early, waiting) = (BTreeMap::new(), BTreeMap::new());
-        let of = OfSet { incarnation, shipper, early, told: 0, waiting };
+        let of = OfSet::new(incarnation, shipper);
         if self.notes {
             self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
         }
@@ -276,25 +325,10 @@ impl Determinants {
         let records = batches.into_iter().flat_map(|batch| batch.records);
         let (copies, most) = (self.copies, BATCH_RECORDS_MAX);
         let shipper = Shipper::resumed(set, incarnation, records, recorded, copies, most);
-        let (early, waiting) = (BTreeMap::new(), BTreeMap::new());
-        let of = OfSet { incarnation, shipper, early, told: 0, waiting };
+        let of = OfSet::new(incarnation, shipper);
         // In one piece, without an end that was cut off.
         self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
         self.sets.insert(set, of);
-    }
-
-    /// Clocks of lines that are kept, of which something may still be trimmed.
-    pub fn clocks(&self) -> impl Iterator<Item = (LineId, PeerId, u64)> {
-        let of = |(&line, clocks): (&LineId, &BTreeMap<PeerId, u64>)| {
-            let of_line: Vec<_> = clocks.iter().map(|(&rank, &at)| (line, rank, at)).collect();
-            of_line
-        };
-        self.clocks.iter().flat_map(of)
-    }
-
-    /// As [`Self::clocks`] gave it.
-    pub fn set_clock(&mut self, line: LineId, rank: PeerId, clock: u64) {
-        self.clocks.entry(line).or_default().insert(rank, clock);
     }
 
     fn choose_all(&mut self) {
@@ -312,7 +346,7 @@ impl Determinants {
         let others: Vec<u64> = self.agents.difference(&own).copied().collect();
         let Some(of) = self.sets.get_mut(&set) else { return };
         let copies = self.copies.min(others.len());
-        let before: Vec<u64> = of.shipper.keepers().map(|id| id.start).collect();
+        let before: Vec<u64> = of.order.shipper().keepers().map(|id| id.start).collect();
         let mut chosen: Vec<u64> =
             before.iter().copied().filter(|agent| others.contains(agent)).take(copies).collect();
         // Sets begin at different agents, so that none has to keep all.
@@ -323,9 +357,9 @@ impl Determinants {
                 chosen.push(agent);
             }
         }
-        of.shipper.set_copies(copies);
+        of.order.shipper_mut().set_copies(copies);
         let ids: Vec<KeeperId> = chosen.iter().copied().map(keeper).collect();
-        of.shipper.set_keepers(&ids);
+        of.order.shipper_mut().set_keepers(&ids);
         for agent in before.iter().filter(|agent| !chosen.contains(agent)) {
             self.out.push(Out::Agent(*agent, ToNode::KeepNot { set }));
         }
@@ -338,10 +372,10 @@ impl Determinants {
     /// Send what keepers do not have, and say what is stable.
     fn pump(&mut self, set: SetId) {
         let Some(of) = self.sets.get_mut(&set) else { return };
-        while let Some((keeper, batch)) = of.shipper.poll_output() {
+        while let Some((keeper, batch)) = of.order.shipper_mut().poll_output() {
             self.out.push(Out::Agent(keeper.start, ToNode::Keep { batch: batch.encode() }));
         }
-        let (incarnation, upto) = (of.incarnation, of.shipper.marks().stable);
+        let (incarnation, upto) = (of.order.incarnation(), of.order.shipper().marks().stable);
         if upto <= of.told {
             return;
         }
@@ -354,37 +388,11 @@ impl Determinants {
 
     /// The connection of an agent is lost.
     pub fn agent_gone(&mut self, agent: u64) {
+        // No line waits for its ranks any more.
+        self.early.retain(|_, (of, _)| *of != agent);
         if self.agents.remove(&agent) {
             self.homes.retain(|_, home| *home != agent);
             self.choose_all();
-        }
-    }
-
-    /// The set of `rank` goes back to no line before this one.
-    pub fn trim(&mut self, rank: PeerId, line: LineId) {
-        let Some(Rank { set, .. }) = self.ranks.get(&rank).copied() else { return };
-        let of_set = |rank: &PeerId| self.ranks.get(rank).is_some_and(|known| known.set == set);
-        let Some(all) = self.clocks.get(&line) else { return };
-        let clocks: BTreeMap<PeerId, u64> = all
-            .iter()
-            .filter(|(rank, _)| of_set(rank))
-            .map(|(&rank, &clock)| (rank, clock))
-            .collect();
-        // Told once for each rank of the set.
-        for (_, of_line) in self.clocks.range_mut(..=line) {
-            of_line.retain(|rank, _| !clocks.contains_key(rank));
-        }
-        self.clocks.retain(|_, of_line| !of_line.is_empty());
-        let Some(of) = self.sets.get_mut(&set).filter(|_| !clocks.is_empty()) else { return };
-        of.shipper.covered(&clocks);
-        if self.notes {
-            self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
-        }
-        let list = clocks.into_iter().map(|(rank, clock)| RankClock { rank, clock });
-        let clocks: Vec<RankClock> = list.collect();
-        for keeper in of.shipper.keepers().collect::<Vec<_>>() {
-            let less = ToNode::KeepLess { set, clocks: clocks.clone() };
-            self.out.push(Out::Agent(keeper.start, less));
         }
     }
 
@@ -398,7 +406,7 @@ impl Determinants {
         members: &[PeerId],
     ) -> Vec<(PeerId, ToRank)> {
         let past: Vec<(PeerId, Numbered)> = self.sets.get(&set).map_or(Vec::new(), |of| {
-            of.shipper.records().map(|record| (record.rank, record.numbered.clone())).collect()
+            of.order.past().map(|record| (record.rank, record.numbered.clone())).collect()
         });
         let at = past.len() as u64;
         let mut told = Vec::new();
@@ -414,6 +422,7 @@ impl Determinants {
             told.push((rank, ToRank::Replay { incarnation, at, bytes }));
             self.ranks.insert(rank, Rank { set, incarnation, ready: false });
         }
+        self.fences.remove(&set);
         self.start(set, incarnation, past);
         if let Some(of) = self.sets.get_mut(&set)
             && at > 0

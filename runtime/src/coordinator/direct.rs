@@ -2,7 +2,8 @@
 //! until the answer is back: by guardian and agent that is seven processes or threads one after the
 //! other, each of which needs a processor that the ranks keep busy; here it is one.
 //!
-//! 1. Nothing comes this way but determinants, and nothing goes back but what is stable.
+//! 1. Nothing comes this way but determinants, the rank's own and those that were carried to it,
+//!    and nothing goes back but what is stable.
 //! 2. It is a short cut: what is lost with it is said again by the long way.
 
 use crate::link::{Link, LinkError};
@@ -42,7 +43,7 @@ impl Direct {
                 Ok(None) => break,
                 Ok(Some(FromNode::Rank {
                     rank: of,
-                    message: message @ FromRank::Determinants { .. },
+                    message: message @ (FromRank::Determinants { .. } | FromRank::Carried { .. }),
                 })) if of == rank => messages.push(FromNode::Rank { rank, message }),
                 Ok(Some(_)) | Err(_) => {
                     good = false;
@@ -80,7 +81,7 @@ impl Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustbtl_fragments::ids::Incarnation;
+    use rustbtl_fragments::ids::{Incarnation, SetId};
     use std::os::unix::net::UnixStream;
 
     const RANK: PeerId = PeerId(3);
@@ -99,10 +100,12 @@ mod tests {
     #[test]
     fn determinants_come_and_what_is_stable_goes_back() {
         let (mut direct, mut rank) = open();
-        let message =
-            FromRank::Determinants { incarnation: Incarnation(0), from: 0, bytes: vec![1] };
-        rank.send(&FromNode::Rank { rank: RANK, message: message.clone() }).unwrap();
-        assert_eq!(direct.hear(7), [FromNode::Rank { rank: RANK, message }]);
+        let incarnation = Incarnation(0);
+        let own = FromRank::Determinants { incarnation, from: 0, bytes: vec![1] };
+        let others = FromRank::Carried { incarnation, at: 1, bytes: vec![1] };
+        let all = [own, others].map(|message| FromNode::Rank { rank: RANK, message });
+        all.iter().for_each(|message| rank.send(message).unwrap());
+        assert_eq!(direct.hear(7), all);
         assert!(direct.send(RANK, &stable()));
         rank.read().unwrap();
         assert_eq!(rank.next_message().unwrap(), Some(stable()));
@@ -112,8 +115,14 @@ mod tests {
 
     #[test]
     fn who_says_anything_else_is_heard_no_more() {
-        let other = FromNode::Rank { rank: PeerId(4), message: FromRank::Ready {} };
-        for nonsense in [other, FromNode::Beat { count: 1 }] {
+        let incarnation = Incarnation(0);
+        let of = |rank, message| FromNode::Rank { rank, message };
+        let carried = FromRank::Carried { incarnation, at: 1, bytes: vec![1] };
+        let (set, before, recorded) = (SetId(0), Incarnation(1), 0);
+        let fenced = FromRank::Fenced { set, before, incarnation, recorded };
+        let (ready, beat) = (FromRank::Ready {}, FromNode::Beat { count: 1 });
+        let other = PeerId(4);
+        for nonsense in [of(other, ready), of(other, carried), of(RANK, fenced), beat] {
             let (mut direct, mut rank) = open();
             rank.send(&nonsense).unwrap();
             assert_eq!(direct.hear(7), []);

@@ -52,6 +52,17 @@ pub enum Effect {
         /// Its ranks.
         members: Vec<PeerId>,
     },
+    /// Ask others what they have of a set that has fallen, then call [`Job::fenced`].
+    Fence {
+        /// Which.
+        set: SetId,
+        /// The life in which it has fallen.
+        ran_in: Incarnation,
+        /// The incarnation that begins.
+        before: Incarnation,
+        /// Who may have something: rank, its set, and the life that it runs in.
+        asked: Vec<(PeerId, SetId, Incarnation)>,
+    },
     /// Say this to mpirun: `end`, `fail TEXT`, `recovered`, `let RANK`, `stock RANK`.
     TellMpirun(String),
     /// Write down an event.

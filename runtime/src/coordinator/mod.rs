@@ -412,9 +412,11 @@ impl Coordinator {
     }
 
     fn carry_out(&mut self) {
-        // Ranks are told to record before a line of them is ordered.
-        self.carry_out_determinants();
-        while let Some(effect) = self.job.next_effect() {
+        loop {
+            // Ranks are told to record before a line of them is ordered; and of what follows from
+            // determinants for the job nothing stays undone.
+            self.carry_out_determinants();
+            let Some(effect) = self.job.next_effect() else { return };
             if self.job.must_remember() {
                 self.remember();
             }
@@ -424,11 +426,16 @@ impl Coordinator {
                         self.send_to(rank, &ToNode::Rank { rank, message });
                     }
                     self.determinants.replayed(set);
-                    self.carry_out_determinants();
+                }
+                Effect::Fence { set, ran_in, before, asked } => {
+                    self.determinants.fence(set, ran_in, before, asked);
                 }
                 Effect::Send(rank, message) => {
                     if let ToNode::Rank { message: ToRank::Trim { line }, .. } = &message {
                         self.determinants.trim(rank, *line);
+                    }
+                    if let ToNode::Rank { message: ToRank::Abort { line, .. }, .. } = &message {
+                        self.determinants.aborted(*line);
                     }
                     if let ToNode::Rank { message: ToRank::Cards { .. }, .. } = &message {
                         self.hand_back_journals();
@@ -459,7 +466,6 @@ impl Coordinator {
                 Effect::LetGo => self.let_go(),
             }
         }
-        self.carry_out_determinants();
     }
 
     fn carry_out_determinants(&mut self) {
@@ -478,6 +484,13 @@ impl Coordinator {
                 Out::Log(event) => self.events.write(event),
                 Out::Note(set, batch) => self.keep(|memory| memory.note(set, &batch)),
                 Out::NoteAnew(set, batch) => self.keep(|memory| memory.note_anew(set, &batch)),
+                Out::Fenced(set, incarnation) => self.job.fenced(self.now(), set, incarnation),
+                Out::Hear(id, message) => {
+                    // Without its agent there is no line of this rank any more.
+                    if let Some(node) = self.agents.get(&id).map(|agent| agent.node.clone()) {
+                        self.job.hear(self.now(), &node, message);
+                    }
+                }
             }
         }
     }

@@ -1,16 +1,24 @@
 //! For tests: a job of three ranks on as many nodes, of which nothing runs.
 
+use super::determinants::{Determinants, Out};
 use super::job::{Effect, Job};
 use super::setup::Setup;
-use rustbtl_coordination::control::{FromNode, FromRank, LineId, ToNode};
+use rustbtl_coordination::control::{FromNode, FromRank, LineId, ToNode, ToRank};
+use rustbtl_coordination::determinants::Batch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 pub(super) const NODES: [&str; 3] = ["a", "b", "c"];
 
 /// A rank on each of three nodes, each a set; what was to be done since the last look.
 pub(super) struct World {
     pub(super) job: Job,
+    pub(super) determinants: Determinants,
+    /// What another coordinator would read of them.
+    pub(super) notes: BTreeMap<SetId, Vec<Vec<u8>>>,
+    /// Ranks answer `Fence` at once, of nothing recorded.
+    pub(super) answers: bool,
     pub(super) now: u64,
     pub(super) effects: Vec<Effect>,
 }
@@ -27,7 +35,10 @@ impl World {
 
     pub(super) fn empty() -> Self {
         let setup = Setup { size: 3, copies: Some(1), ..Setup::default() };
-        Self { job: Job::new("j".into(), setup), now: 1, effects: Vec::new() }
+        let mut determinants = Determinants::new(0);
+        determinants.keep_notes();
+        let (job, notes, answers) = (Job::new("j".into(), setup), BTreeMap::new(), true);
+        Self { job, determinants, notes, answers, now: 1, effects: Vec::new() }
     }
 
     /// The first line is complete: each node has its own image, and the next one a copy.
@@ -59,19 +70,78 @@ impl World {
     /// The coordinator is killed, and another one knows what was kept.
     pub(super) fn again(mut self) -> Self {
         let kept = serde_json::to_vec(&self.job.state()).unwrap();
-        self = Self::empty();
+        let (answers, notes) = (self.answers, core::mem::take(&mut self.notes));
+        self = Self { answers, ..Self::empty() };
+        for notes in notes.into_values() {
+            let batches = notes.iter().map(|batch| Batch::decode(batch).unwrap());
+            self.determinants.resume(batches.collect());
+        }
         self.job.resume(0, serde_json::from_slice(&kept).unwrap()).unwrap();
         self.look();
         self
     }
 
+    /// Carry out what is between job and determinants, and keep the rest.
     pub(super) fn look(&mut self) {
-        self.effects.extend(core::iter::from_fn(|| self.job.next_effect()));
+        let mut asked = Vec::new();
+        loop {
+            for out in self.determinants.take_out() {
+                match out {
+                    Out::Rank(rank, message) => {
+                        if let ToRank::Fence { set, before } = message {
+                            asked.push((rank, set, before));
+                        }
+                        self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
+                    }
+                    Out::Log(event) => self.effects.push(Effect::Log(event)),
+                    Out::Note(set, batch) => self.notes.entry(set).or_default().push(batch),
+                    Out::NoteAnew(set, batch) => drop(self.notes.insert(set, vec![batch])),
+                    Out::Fenced(set, incarnation) => self.job.fenced(self.now, set, incarnation),
+                    Out::Hear(agent, message) => {
+                        self.job.hear(self.now, NODES[agent as usize], message);
+                    }
+                    Out::Agent(..) => {}
+                }
+            }
+            let Some(effect) = self.job.next_effect() else { break };
+            match &effect {
+                Effect::Fence { set, ran_in, before, asked } => {
+                    self.determinants.fence(*set, *ran_in, *before, asked.clone());
+                }
+                Effect::Replay { set, incarnation, members } => {
+                    for (rank, message) in self.determinants.replay(*set, *incarnation, members) {
+                        self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
+                    }
+                    self.determinants.replayed(*set);
+                }
+                Effect::Send(_, ToNode::Rank { message: ToRank::Abort { line, .. }, .. }) => {
+                    self.determinants.aborted(*line);
+                }
+                _ => {}
+            }
+            self.effects.push(effect);
+        }
+        if self.answers {
+            for (rank, set, before) in asked {
+                self.fenced(rank.0, set.0, before.0, 0);
+            }
+        }
+    }
+
+    /// The answer of a rank that runs in the life that the job knows.
+    pub(super) fn fenced(&mut self, rank: u32, set: u32, before: u16, recorded: u64) {
+        let known = &self.job.ranks[&PeerId(rank)];
+        let (node, incarnation) = (known.node.clone(), known.incarnation);
+        let (set, before) = (SetId(set), Incarnation(before));
+        self.rank(rank, &node, FromRank::Fenced { set, before, incarnation, recorded });
     }
 
     pub(super) fn hear(&mut self, node: &str, message: FromNode) {
         self.now += 1;
-        self.job.hear(self.now, node, message);
+        let agent = NODES.iter().position(|of| *of == node).unwrap_or_default();
+        if !self.determinants.hear(agent as u64, &message) {
+            self.job.hear(self.now, node, message);
+        }
         self.look();
     }
 

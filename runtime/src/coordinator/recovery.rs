@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  fallen ──Restore / Adopt──> restoring ──all say Hello──> meeting ──Cards, all Ready──> behind
+//!         ──Fence to others─>           ──all Fenced────>
 //!         ──all CaughtUp──> over
 //! ```
 //! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that it never
@@ -13,6 +14,10 @@
 //!    node starts; never by both: who was thought to be lost and comes back is ended.
 //! 4. A set that falls again while it goes back begins anew; one that falls [`FALLS_MAX`] times
 //!    without a new line is given up.
+//! 5. Nor are cards, and what they have to repeat, sent to sets that are restoring before all that
+//!    others have of their earlier lives is here (docs/adr/0019). Everybody with channels is asked
+//!    (`Fence`) while the images are read; who does not answer is waited for until he does or has
+//!    fallen.
 
 use super::again::OfGoing;
 use super::job::{Effect, Job, Rank};
@@ -48,6 +53,8 @@ pub(super) struct Going {
     pub(super) placed: BTreeSet<PeerId>,
     /// Who has done what this phase waits for.
     done: BTreeSet<PeerId>,
+    /// What others have of its earlier lives is here (5).
+    fenced: bool,
     since_ms: u64,
 }
 
@@ -94,8 +101,8 @@ impl Recovery {
         for of in behind {
             let (line, incarnation) = (LineId(of.line), Incarnation(of.incarnation));
             let (phase, done, since_ms) = (Phase::Behind, BTreeSet::new(), now);
-            let placed = BTreeSet::new();
-            let going = Going { phase, line, incarnation, placed, done, since_ms };
+            let (placed, fenced) = (BTreeSet::new(), true);
+            let going = Going { phase, line, incarnation, placed, done, fenced, since_ms };
             self.going.insert(SetId(of.set), going);
         }
         let falls = falls.iter().map(|&(set, line, falls)| (SetId(set), (LineId(line), falls)));
@@ -238,8 +245,9 @@ impl Job {
         let given = self.recovery.given.get(&set).map_or(0, |given| given.0);
         let incarnation = Incarnation(ran_in.max(given) + 1);
         self.recovery.given.insert(set, incarnation);
-        let (phase, done, since_ms) = (Phase::Restoring, BTreeSet::new(), now);
-        let going = Going { phase, line, incarnation, placed: BTreeSet::new(), done, since_ms };
+        let (phase, placed, done) = (Phase::Restoring, BTreeSet::new(), BTreeSet::new());
+        let (fenced, since_ms) = (false, now);
+        let going = Going { phase, line, incarnation, placed, done, fenced, since_ms };
         self.recovery.going.insert(set, going);
         self.changed = true;
         self.must_have_images(line, &members)?;
@@ -252,7 +260,34 @@ impl Job {
                 (state.ready, state.finishing) = (false, false);
             }
         }
+        self.ask_others(set, Incarnation(ran_in), incarnation);
         self.place(set, &members)
+    }
+
+    /// What have others of the lives of a set that are over (5)? A set that is being restored has
+    /// no channels yet, and will meet the next life only; what it had itself is gone with it.
+    fn ask_others(&mut self, set: SetId, ran_in: Incarnation, before: Incarnation) {
+        let is_restoring = |set: &SetId| {
+            self.recovery.going.get(set).is_some_and(|going| going.phase == Phase::Restoring)
+        };
+        let asked = |(&id, rank): (&PeerId, &Rank)| {
+            let lives = rank.said_hello && !rank.lost && rank.ended.is_none();
+            let of = rank.set.filter(|of| lives && !is_restoring(of))?;
+            Some((id, of, rank.incarnation))
+        };
+        let asked: Vec<_> = self.ranks.iter().filter_map(asked).collect();
+        self.log(json!({"event": "fence", "set": set.0, "asked": asked.len()}));
+        self.effects.push_back(Effect::Fence { set, ran_in, before, asked });
+    }
+
+    /// All that others have of the lives of a set before this one is here.
+    pub fn fenced(&mut self, now: u64, set: SetId, incarnation: Incarnation) {
+        let going = self.recovery.going.get_mut(&set);
+        let Some(going) = going.filter(|going| going.incarnation == incarnation) else { return };
+        going.fenced = true;
+        let ms = now.saturating_sub(going.since_ms);
+        self.log(json!({"event": "fenced", "set": set.0, "ms": ms}));
+        self.introduce();
     }
 
     /// Folder and incarnation of a set that goes back.
@@ -335,8 +370,8 @@ impl Job {
         self.introduce();
     }
 
-    /// All that are being restored have said who they are: make them known to each other and to
-    /// everybody else.
+    /// All that are being restored have said who they are, and what others have of them is known:
+    /// make them known to each other and to everybody else.
     fn introduce(&mut self) {
         let restoring: Vec<SetId> = self
             .recovery
@@ -346,9 +381,8 @@ impl Job {
             .map(|(&set, _)| set)
             .collect();
         let all = self.ranks.len();
-        if restoring.is_empty()
-            || restoring.iter().any(|set| self.recovery.going[set].done.len() < all)
-        {
+        let waits = |going: &Going| !going.fenced || going.done.len() < all;
+        if restoring.is_empty() || restoring.iter().any(|set| waits(&self.recovery.going[set])) {
             return;
         }
         let restarted = self.members(&restoring);
@@ -434,3 +468,6 @@ impl Job {
         self.input(now, Input::Checkpoint { exit: false });
     }
 }
+
+#[cfg(test)]
+mod tests;

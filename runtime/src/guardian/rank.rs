@@ -379,6 +379,7 @@ fn line_of(settings: &Settings) -> Option<LineId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustbtl_fragments::ids::SetId;
 
     const LINE: LineId = LineId(4);
 
@@ -433,5 +434,36 @@ mod tests {
         let told = rank.frozen(picture(), PeerId(2));
         assert!(matches!(told, Some(FromNode::StoreFailed { line: LINE, .. })));
         assert!(rank.next_image().is_none());
+    }
+
+    /// What is lost on the way is asked for again by the coordinator.
+    #[test]
+    fn questions_about_a_fallen_set_and_what_was_carried_are_passed_on_and_not_kept() {
+        let settings = Settings {
+            job: String::new(),
+            secret: Default::default(),
+            coordinator: Vec::new(),
+            restore: None,
+            incarnation: Incarnation(0),
+            folder: None,
+            local: None,
+            printed: None,
+            rank: PeerId(2),
+            size: 4,
+            tmp: PathBuf::new(),
+        };
+        let (mut rank, theirs) = rank();
+        let mut program = Link::new(theirs).unwrap();
+        let (set, before, incarnation) = (SetId(1), Incarnation(1), Incarnation(0));
+        rank.order(ToRank::Fence { set, before });
+        program.read().unwrap();
+        assert_eq!(program.next_message().unwrap(), Some(ToRank::Fence { set, before }));
+        let carried = FromRank::Carried { incarnation, at: 3, bytes: vec![7] };
+        let fenced = FromRank::Fenced { set, before, incarnation, recorded: 4 };
+        let said = [carried, fenced];
+        said.iter().for_each(|message| program.send(message).unwrap());
+        let of = |message| FromNode::Rank { rank: PeerId(2), message };
+        assert_eq!(rank.hear(&settings, false), said.map(of));
+        assert_eq!(rank.said(), []);
     }
 }

@@ -244,3 +244,54 @@ fn a_state_of_another_version_is_refused() {
     let state = State { format: FORMAT + 1, ..World::with_line().job.state() };
     assert!(World::empty().job.resume(0, state).unwrap_err().contains("format"));
 }
+
+/// Who was asked by the coordinator before may have answered that one, or nobody.
+#[test]
+fn what_others_have_of_a_set_on_its_way_back_is_asked_anew() {
+    let asked = |world: &World, rank| {
+        let question = |message: &ToNode| match message {
+            ToNode::Rank { message: ToRank::Fence { set, before }, .. } => Some((set.0, before.0)),
+            _ => None,
+        };
+        world.sent(rank).into_iter().filter_map(question).collect::<Vec<_>>()
+    };
+    let back = |world: &World| {
+        let is = |message: &&ToNode| {
+            matches!(message, ToNode::Rank { message: ToRank::Replay { .. }, .. })
+        };
+        world.sent(1).into_iter().filter(is).count()
+    };
+    let mut world = World::with_line();
+    world.answers = false;
+    world.falls(1, "b", 0);
+    world.fenced(0, 1, 1, 0);
+    world.hello(1, "b", 1);
+    let mut world = world.again();
+    world.comes(0, "a", 0);
+    world.guardian(1, "b", 1);
+    world.hello(1, "b", 1);
+    assert_eq!(asked(&world, 0), [], "not all have come");
+    world.comes(2, "c", 0);
+    assert_eq!((asked(&world, 0), asked(&world, 2)), (vec![(1, 2)], vec![(1, 2)]));
+    world.hello(1, "b", 2);
+    // Late, to the one before.
+    world.fenced(2, 1, 1, 0);
+    world.fenced(0, 1, 2, 0);
+    assert_eq!(back(&world), 0);
+    world.fenced(2, 1, 2, 0);
+    assert_eq!(back(&world), 1);
+}
+
+/// The clocks of its pictures, and with them what they depend on, are not known any more.
+#[test]
+fn a_line_that_was_under_way_is_never_complete() {
+    let mut world = World::with_line();
+    world.mpirun("checkpoint stay");
+    let mut world = world.again();
+    world.take_line(2);
+    for (rank, node) in (0..).zip(NODES) {
+        world.comes(rank, node, 0);
+    }
+    world.take_line(2);
+    assert!(world.events("complete").is_empty());
+}

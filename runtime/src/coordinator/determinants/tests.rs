@@ -4,6 +4,10 @@
 use super::*;
 use rustbtl_coordination::determinants::{Batch, Call, Determinant, Outcome, Question};
 
+mod carried;
+mod fences;
+mod lines;
+
 const SET: SetId = SetId(0);
 const FIRST: Incarnation = Incarnation(0);
 

@@ -40,7 +40,17 @@ impl World {
     fn hear(&mut self, node: &str, message: FromNode) {
         self.now += 1;
         self.job.hear(self.now, node, message);
-        self.effects.extend(core::iter::from_fn(|| self.job.next_effect()));
+        self.look();
+    }
+
+    /// Nobody has anything of sets that have fallen.
+    fn look(&mut self) {
+        while let Some(effect) = self.job.next_effect() {
+            if let Effect::Fence { set, before, .. } = effect {
+                self.job.fenced(self.now, set, before);
+            }
+            self.effects.push(effect);
+        }
     }
 
     fn guardian(&mut self, rank: u32, node: &str, incarnation: u16) {
@@ -97,7 +107,7 @@ impl World {
     fn lose(&mut self, node: &str) {
         self.now += 1;
         self.job.hear_mpirun(self.now, &format!("lost {node}"));
-        self.effects.extend(core::iter::from_fn(|| self.job.next_effect()));
+        self.look();
     }
 
     /// What agents and mpirun were told about images since the last time, and events of storage.

@@ -1,0 +1,89 @@
+//! What others have of a set that has fallen. Part of [`Determinants`]: no I/O.
+//!
+//! Source: docs/adr/0019, 5; the rules are those of coordination's `Fence`. The job says who is
+//! asked, and is told when nobody is waited for.
+//!
+//! 1. The order of the fallen life stays until the next one is told what is in it: what others
+//!    have of it comes into that. It is there, and noted, before anybody is asked.
+//! 2. Who has not answered is asked again when he says once more who he is: the question, or the
+//!    answer, may be lost with an agent. To answer twice does no harm.
+
+use super::{Determinants, Out};
+use rustbtl_coordination::control::ToRank;
+use rustbtl_coordination::determinants::Fence;
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+
+/// Of one set.
+#[derive(Debug)]
+pub(super) struct Fencing {
+    fence: Fence,
+    /// The job knows that it is complete.
+    told: bool,
+}
+
+impl Determinants {
+    /// A set has fallen that ran in the life `ran_in`, and is to begin `before`. `asked`: all that
+    /// may have something of it, their sets, and the lives that they run in.
+    pub fn fence(
+        &mut self,
+        set: SetId,
+        ran_in: Incarnation,
+        before: Incarnation,
+        asked: Vec<(PeerId, SetId, Incarnation)>,
+    ) {
+        for fencing in self.fences.values_mut() {
+            fencing.fence.fallen(set);
+        }
+        self.forget_images_of(set);
+        // It may have shipped nothing yet that others have.
+        if !self.sets.contains_key(&set) {
+            self.start(set, ran_in, Vec::new());
+        }
+        for &(rank, ..) in &asked {
+            self.out.push(Out::Rank(rank, ToRank::Fence { set, before }));
+        }
+        let fencing = Fencing { fence: Fence::new(before, asked), told: false };
+        self.fences.insert(set, fencing);
+        self.look_at_fences();
+    }
+
+    /// An answer.
+    pub(super) fn fenced(
+        &mut self,
+        rank: PeerId,
+        set: SetId,
+        before: Incarnation,
+        incarnation: Incarnation,
+        recorded: u64,
+    ) {
+        if let Some(fencing) = self.fences.get_mut(&set) {
+            fencing.fence.answered(rank, before, incarnation, recorded);
+            self.look_at_fences();
+        }
+    }
+
+    /// This rank has said who it is (2).
+    pub(super) fn ask_again(&mut self, rank: PeerId) {
+        for (&set, Fencing { fence, .. }) in &self.fences {
+            if fence.missing().any(|missing| missing == rank) {
+                let before = fence.before();
+                self.out.push(Out::Rank(rank, ToRank::Fence { set, before }));
+            }
+        }
+    }
+
+    /// Is everything here that the answers speak of?
+    pub(super) fn look_at_fences(&mut self) {
+        let is_complete = |fencing: &Fencing| {
+            !fencing.told
+                && fencing.fence.is_complete(|set, incarnation| self.next(set, incarnation))
+        };
+        let complete = self.fences.iter().filter(|(_, fencing)| is_complete(fencing));
+        for set in complete.map(|(&set, _)| set).collect::<Vec<_>>() {
+            if let Some(fencing) = self.fences.get_mut(&set) {
+                fencing.told = true;
+                self.out.push(Out::Fenced(set, fencing.fence.before()));
+            }
+        }
+    }
+}
