@@ -18,7 +18,7 @@ use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::{Difference, digest};
-use rustbtl_fragments::gate::Marks;
+use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
@@ -47,6 +47,8 @@ pub struct Surroundings {
     pub peers: Peers,
     /// By peer, as far as they are known.
     routes: Vec<Route>,
+    /// The same.
+    sets: Vec<Option<SetId>>,
     /// This process' own set, and its fingerprint and name for comparison.
     pub set: SetId,
     /// Fingerprint of the set policy.
@@ -106,6 +108,7 @@ impl Surroundings {
             threads,
             peers,
             routes,
+            sets: Vec::new(),
             set: SetId(0),
             policy: 0,
             policy_text: String::new(),
@@ -139,6 +142,7 @@ impl Surroundings {
         self.routes.clear();
         self.routes.resize(me + 1, Route::Unknown);
         self.routes[me] = Route::Myself;
+        self.sets.clear();
         self.cards.clear();
         self.line_frames.clear();
         self.tcp_holds = false;
@@ -176,6 +180,11 @@ impl Surroundings {
         self.routes.get(peer.0 as usize).copied().unwrap_or_default()
     }
 
+    /// The set of a peer that was met.
+    pub fn set_of(&self, peer: PeerId) -> Option<SetId> {
+        self.sets.get(peer.0 as usize).copied().flatten()
+    }
+
     /// Read a peer's card and choose the way to it. Ends the job if it cannot be talked to.
     #[cold]
     fn meet(&mut self, peer: PeerId) -> PeerInfo {
@@ -202,6 +211,8 @@ impl Surroundings {
             self.routes.resize(peer.0 as usize + 1, Route::Unknown);
         }
         self.routes[peer.0 as usize] = route;
+        self.sets.resize(self.routes.len(), None);
+        self.sets[peer.0 as usize] = Some(card.set);
         PeerInfo {
             set: card.set,
             incarnation: card.incarnation,
@@ -577,6 +588,19 @@ impl Host for Surroundings {
     #[inline]
     fn marks(&self) -> Marks {
         if self.record.is_on() { self.marks_now() } else { Marks::OPEN }
+    }
+
+    #[cold]
+    fn waits(&mut self) {
+        self.hold();
+    }
+
+    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+        self.take_along(to, from, made, out)
+    }
+
+    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+        self.keep(from, bytes)
     }
 
     #[cold]

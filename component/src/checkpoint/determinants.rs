@@ -126,9 +126,7 @@ impl Checkpoint {
     }
 
     fn ship(&self, parcel: &Parcel) {
-        let Parcel { from, bytes, .. } = parcel;
-        let (incarnation, from, bytes) = (self.shipping.incarnation, *from, bytes.clone());
-        self.say(&FromRank::Determinants { incarnation, from, bytes });
+        self.say(&parcel.message(self.shipping.incarnation));
     }
 
     fn let_go(&self) {

@@ -32,6 +32,12 @@ impl<H: Host> Engine<H> {
         }
     }
 
+    /// It does not keep what is brought to it any more. Peers that were told are not told again:
+    /// only for a process whose channels begin anew, or where nothing depends on it.
+    pub fn keep_no_carried(&mut self) {
+        self.keeps = false;
+    }
+
     /// C1: to a peer of another set, whenever a channel to it is open (again).
     pub(super) fn say_that_it_keeps(&mut self, host: &mut H, to: PeerId) {
         let mine = self.incarnation;
@@ -82,6 +88,9 @@ impl<H: Host> Engine<H> {
             }
         }
         self.carrying = bytes;
+        if leave.is_none() {
+            host.waits();
+        }
         leave
     }
 
