@@ -1,6 +1,7 @@
 //! The engine's surroundings: transports, the program's memory, the payload log, completions.
 
 mod late;
+mod ways;
 
 use crate::burst::Burst;
 use crate::card::CardError;
@@ -11,7 +12,7 @@ use crate::peers::{Peers, Route, card_of};
 use crate::record::Record;
 use crate::transports::shm::Shm;
 use crate::transports::tcp::{Tcp, TcpPeer};
-use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
+use crate::transports::{Payload as Outgoing, Pulled, Transport};
 use crate::unlogged::Unlogged;
 use crate::wtime::ProgramClock;
 use core::ops::Range;
@@ -24,6 +25,7 @@ use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::Header;
 use std::collections::{BTreeMap, VecDeque};
+use ways::hand;
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
 const COPY_BYTES: u64 = 64 << 10;
@@ -334,38 +336,6 @@ impl Surroundings {
                 unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
             }
         }
-    }
-}
-
-#[inline]
-fn outcome(sent: Sent) -> Transmit {
-    match sent {
-        Sent::Accepted => Transmit::Accepted,
-        Sent::Full(taken) => Transmit::Full(taken),
-        Sent::Down => Transmit::Down,
-    }
-}
-
-/// Hand a frame to the transport that leads to the peer.
-#[inline]
-fn hand(
-    (shm, tcp): (&mut Option<Shm>, &mut Option<Tcp>),
-    route: Route,
-    to: PeerId,
-    header: &[u8],
-    payload: Outgoing<'_>,
-    taken: usize,
-) -> Transmit {
-    match route {
-        Route::Shm => match shm {
-            Some(shm) => outcome(shm.send(to, header, payload, taken)),
-            None => Transmit::Down,
-        },
-        Route::Tcp => match tcp {
-            Some(tcp) => outcome(tcp.send(to, header, payload, taken)),
-            None => Transmit::Down,
-        },
-        Route::Unknown | Route::Myself => Transmit::Down,
     }
 }
 

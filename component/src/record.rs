@@ -16,7 +16,7 @@ mod outbox;
 use crate::host::Surroundings;
 use crate::process::Process;
 use crate::transports::shm::{Counts, Entry, Shm, Slots};
-use carry::Known;
+use carry::{Known, Order};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
@@ -155,13 +155,19 @@ fn counts<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Counts> {
     }
 }
 
-/// The same, and what the places hold.
-fn of_set<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<(&'a Counts, &'a Slots)> {
+/// What it holds.
+fn slots<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Slots> {
     match place {
         Place::Nowhere => None,
-        Place::Alone(counts, slots) => Some((counts, slots)),
-        Place::Shared(at) => shm.as_ref().map(|shm| (shm.counts(*at), shm.slots(*at))),
+        Place::Alone(_, slots) => Some(slots),
+        Place::Shared(index) => shm.as_ref().map(|shm| shm.slots(*index)),
     }
+}
+
+/// The set's order, as far as this life goes.
+fn order<'a>(place: &'a Place, base: u64, shm: &'a Option<Shm>) -> Option<Order<'a>> {
+    let (counts, slots) = (counts(place, shm)?, slots(place, shm)?);
+    Some(Order { counts, slots, base })
 }
 
 impl Record {
@@ -288,20 +294,18 @@ impl Surroundings {
     fn ship_recorded(&mut self) {
         let own = PeerId(self.peers.rank());
         let Record { decisions, place, base, journal, carries, entry, .. } = &mut self.record;
-        let Some((counts, slots)) = of_set(place, &self.shm) else { return };
+        let Some(order) = order(place, *base, &self.shm) else { return };
         let Some(first) = decisions.take_recorded() else { return };
         HAS_RECORDED.store(true, Ordering::Relaxed);
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         let mut next = Some(first);
         while let Some(numbered) = next {
-            let at = *base + counts.recorded.fetch_add(1, Ordering::AcqRel);
+            let at = order.next();
             if *carries {
                 entry.clear();
                 carried::append(entry, own, &numbered);
-                // [stable]
-                let settled = counts.stable.load(Ordering::Acquire).max(*base);
-                slots.write(at, settled, Entry::Own(entry));
+                order.write(at, Entry::Own(entry));
             }
             put(&mut outbox, at, &numbered);
             if let Some(journal) = journal {

@@ -116,16 +116,12 @@ impl Checkpoint {
             self.ship_again();
         }
         direct::look();
-        if !direct::send(record::is_held()) {
-            let mut shipped = false;
-            while let Some(parcel) = record::take_parcel() {
-                self.ship(&parcel);
-                direct::shipped(parcel);
-                shipped = true;
-            }
-            if shipped && let Some((addresses, secret)) = self.shipping.coordinator.take() {
-                direct::open(&addresses, &secret);
-            }
+        let is_long = !direct::send(record::is_held());
+        if is_long
+            && self.ship_all()
+            && let Some((addresses, secret)) = self.shipping.coordinator.take()
+        {
+            direct::open(&addresses, &secret);
         }
         // A program that waits in MPI sees by itself what may go; to take the engine from it would
         // only hold both up.
@@ -134,6 +130,17 @@ impl Checkpoint {
         if !self.shipping.looking && record::is_held() {
             self.let_go();
         }
+    }
+
+    /// Ship what is recorded the long way. False: there was nothing.
+    fn ship_all(&self) -> bool {
+        let mut shipped = false;
+        while let Some(parcel) = record::take_parcel() {
+            self.ship(&parcel);
+            direct::shipped(parcel);
+            shipped = true;
+        }
+        shipped
     }
 
     fn ship(&self, parcel: &Parcel) {
@@ -199,8 +206,10 @@ impl Checkpoint {
     pub(super) fn fence(&mut self, set: SetId, before: Incarnation) {
         let recorded = carry::fence(set, before);
         self.fenced(set, before, recorded);
-        // The coordinator waits for it; what cannot go this way goes the long way next.
-        direct::send(true);
+        // The coordinator waits for it.
+        if !direct::send(true) {
+            self.ship_all();
+        }
     }
 
     fn fenced(&self, set: SetId, before: Incarnation, recorded: u64) {

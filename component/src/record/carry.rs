@@ -8,11 +8,11 @@
 //!   lies before the place that the fence gives. One lock orders the two.
 
 use super::outbox::{Parcel, outbox};
-use super::{BASE, COUNTS, HAS_RECORDED, Record, direct, of_set, rustbtl_recording};
+use super::{BASE, COUNTS, HAS_RECORDED, Record, direct, order, rustbtl_recording};
 use crate::host::Surroundings;
 use crate::peers::Route;
 use crate::process::Process;
-use crate::transports::shm::{Entry, Found, SLOTS};
+use crate::transports::shm::{Counts, Entry, Found, SLOTS, Slots};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{Carried, carried};
 use rustbtl_fragments::gate::Recorded;
@@ -56,6 +56,65 @@ impl Known {
     }
 }
 
+/// The order of the own set, where its ranks count together.
+pub(super) struct Order<'a> {
+    pub(super) counts: &'a Counts,
+    pub(super) slots: &'a Slots,
+    /// Place of the first of this life.
+    pub(super) base: u64,
+}
+
+impl Order<'_> {
+    /// Take a place.
+    pub(super) fn next(&self) -> u64 {
+        self.base + self.counts.recorded.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Everything before this place is stable, or of another life: this one repeats it.
+    fn settled(&self) -> u64 {
+        // [stable]
+        self.counts.stable.load(Ordering::Acquire).max(self.base)
+    }
+
+    /// Say what is at a place that was taken. If there is no room for it, frames that depend on it
+    /// wait until it is stable.
+    pub(super) fn write(&self, at: u64, what: Entry<'_>) {
+        self.slots.write(at, self.settled(), what);
+    }
+
+    /// What a frame to `theirs` takes along. False: not all of it can be had, or nothing is left.
+    fn take_along(
+        &self,
+        own: (SetId, Incarnation),
+        theirs: Option<SetId>,
+        places: core::ops::Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let first = places.start.max(self.settled());
+        if first >= places.end || places.end - first > SLOTS as u64 {
+            return false;
+        }
+        carried::begin(out, own.0, own.1, first);
+        let had = (first..places.end).all(|place| {
+            let had = match self.slots.read(place, out) {
+                Some(Found::Own) => true,
+                Some(Found::Carried(set)) if Some(set) == theirs => {
+                    // They have it.
+                    out.push(carried::BLANK);
+                    true
+                }
+                // What somebody else gave is not handed on: one hop.
+                Some(Found::Carried(_)) | None => false,
+            };
+            had && out.len() <= CARRIED_BYTES_MAX
+        });
+        if !had {
+            out.clear();
+        }
+        had
+    }
+}
+
 /// Lives of a set before this one are over: nothing that they carry is taken in from now on. All
 /// that this process' set has recorded so far lies before the place that it gives (K2). Without
 /// the engine: the program may be in it for long.
@@ -93,28 +152,9 @@ impl Surroundings {
         if !on || !carries || self.route(to) != Route::Tcp {
             return false;
         }
-        let Some((counts, slots)) = of_set(place, &self.shm) else { return false };
-        // [stable] What another life has left is as good: this one repeats it.
-        let settled = counts.stable.load(Ordering::Acquire).max(*base);
-        let first = from.0.max(settled);
-        // Nothing is left of it: the frame goes when it is looked at next.
-        if first >= made.0 || made.0 - first > SLOTS as u64 {
-            return false;
-        }
-        let theirs = self.set_of(to);
-        carried::begin(out, self.set, self.incarnation, first);
-        for place in first..made.0 {
-            match slots.read(place, out) {
-                Some(Found::Own) => {}
-                // They have it. What somebody else gave is not handed on: one hop.
-                Some(Found::Carried(set)) if Some(set) == theirs => out.push(carried::BLANK),
-                _ => return refused(out),
-            }
-            if out.len() > CARRIED_BYTES_MAX {
-                return refused(out);
-            }
-        }
-        true
+        let (own, theirs) = ((self.set, self.incarnation), self.set_of(to));
+        order(place, *base, &self.shm)
+            .is_some_and(|order| order.take_along(own, theirs, from.0..made.0, out))
     }
 
     /// `Host::carried`.
@@ -130,7 +170,7 @@ impl Surroundings {
         }
         let Record { on, place, base, known, .. } = &mut self.record;
         // Switched off: nothing is kept any more, by anybody.
-        let Some((counts, slots)) = of_set(place, &self.shm).filter(|_| *on) else {
+        let Some(order) = order(place, *base, &self.shm).filter(|_| *on) else {
             return Taken::Kept;
         };
         if !known.is_news(&carried) {
@@ -140,10 +180,8 @@ impl Surroundings {
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         // K1
-        let at = *base + counts.recorded.fetch_add(1, Ordering::AcqRel);
-        // [stable]
-        let settled = counts.stable.load(Ordering::Acquire).max(*base);
-        slots.write(at, settled, Entry::Carried(carried.set));
+        let at = order.next();
+        order.write(at, Entry::Carried(carried.set));
         outbox.push_back(Parcel::Carried { at, bytes: bytes.to_vec() });
         drop(outbox);
         drop(fences);
@@ -154,17 +192,12 @@ impl Surroundings {
     }
 }
 
-fn refused(out: &mut Vec<u8>) -> bool {
-    out.clear();
-    false
-}
-
 impl Process {
     /// What others carry here is kept from now on, if it is wanted and can be: recording is on, and
     /// the set has memory to count in. Tells them.
     pub fn keep_carried(&mut self) {
-        let Record { on, carries, place, .. } = &self.host.record;
-        if *on && *carries && of_set(place, &self.host.shm).is_some() {
+        let Record { on, carries, place, base, .. } = &self.host.record;
+        if *on && *carries && order(place, *base, &self.host.shm).is_some() {
             self.engine.keep_carried(&mut self.host);
         } else {
             self.engine.keep_no_carried();
@@ -192,6 +225,72 @@ mod tests {
         assert!(known.is_news(&carried(1, 5, 1)) && !known.is_news(&carried(1, 5, 1)));
         known.clear();
         assert!(known.is_news(&carried(1, 5, 1)));
+    }
+
+    const OWN: (SetId, Incarnation) = (SetId(4), Incarnation(2));
+
+    #[test]
+    fn a_frame_takes_along_what_is_not_stable_and_only_if_all_of_it_can_be_had() {
+        use rustbtl_coordination::determinants::{Determinant, Numbered, Outcome, Question};
+        let (counts, slots) = (Counts::default(), Slots::default());
+        let order = Order { counts: &counts, slots: &slots, base: 100 };
+        let determinant =
+            Determinant::Found { question: Question::CLOCK, outcome: Outcome::Time(5) };
+        let numbered = Numbered { number: 9, determinant };
+        let own = || {
+            let (at, mut entry) = (order.next(), Vec::new());
+            carried::append(&mut entry, PeerId(6), &numbered);
+            order.write(at, Entry::Own(&entry));
+            at
+        };
+        let take = |from, made| {
+            let mut out = Vec::new();
+            let had = order.take_along(OWN, Some(SET), from..made, &mut out);
+            assert!(had || out.is_empty());
+            had.then(|| Carried::decode(&out).unwrap())
+        };
+        assert_eq!(take(0, 100), None, "nothing was recorded");
+        assert_eq!(own(), 100);
+        order.write(order.next(), Entry::Carried(SET));
+        let entry = Some((PeerId(6), numbered.clone()));
+        let all = Carried {
+            set: OWN.0,
+            incarnation: OWN.1,
+            from: 100,
+            entries: vec![entry.clone(), None],
+        };
+        assert_eq!(take(0, 102), Some(all.clone()));
+        assert_eq!(take(101, 102), Some(Carried { from: 101, entries: vec![None], ..all.clone() }));
+        // Stable, or not written yet.
+        counts.stable.store(101, Ordering::Release);
+        assert_eq!(take(0, 102).map(|carried| carried.from), Some(101));
+        counts.stable.store(102, Ordering::Release);
+        assert_eq!(take(0, 102), None);
+        let hole = order.next();
+        assert_eq!((own(), take(0, 104)), (103, None));
+        order.write(hole, Entry::Own(&[0; 1000]));
+        assert_eq!(take(0, 104), None, "too long");
+        assert_eq!(take(103, 104), Some(Carried { from: 103, entries: vec![entry], ..all }));
+        order.write(order.next(), Entry::Carried(SetId(71)));
+        assert_eq!(take(103, 105), None, "a third set's");
+        // More than there are slots for.
+        for _ in 0..SLOTS {
+            own();
+        }
+        assert_eq!(take(105, 105 + SLOTS as u64), None);
+    }
+
+    #[test]
+    fn a_frame_does_not_take_too_much_along() {
+        let (counts, slots) = (Counts::default(), Slots::default());
+        let order = Order { counts: &counts, slots: &slots, base: 0 };
+        for _ in 0..CARRIED_BYTES_MAX / 100 + 1 {
+            order.write(order.next(), Entry::Own(&[0; 100]));
+        }
+        let mut out = Vec::new();
+        assert!(order.take_along(OWN, None, 0..30, &mut out) && out.len() > 3000);
+        out.clear();
+        assert!(!order.take_along(OWN, None, 0..41, &mut out) && out.is_empty());
     }
 
     #[test]
