@@ -22,7 +22,8 @@ use crate::host::{Payload, Taken, Transmit};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 impl<H: Host> Engine<H> {
-    /// From now on [`Host::carried`] keeps what is brought to it. Every peer of another set is told.
+    /// From now on [`Host::carried`] keeps what is brought to it. Every peer of another set is
+    /// told.
     pub fn keep_carried(&mut self, host: &mut H) {
         self.keeps = true;
         for at in 0..self.peers.len() {
