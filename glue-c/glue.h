@@ -121,7 +121,7 @@ typedef struct rustbtl_config {
     uint8_t huge_pages;
     uint8_t record_clock;
     uint8_t check_content;
-    uint8_t reserved[1];
+    uint8_t carry;
 } rustbtl_config_t;
 
 _Static_assert(sizeof(rustbtl_config_t) == 144, "mirrored in component/src/glue.rs");

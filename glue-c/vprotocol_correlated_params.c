@@ -39,10 +39,12 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .huge_pages = 0,
     .record_clock = 1,
     .check_content = 0,
+    .carry = 1,
 };
 
 static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false,
-            want_huge_pages = false, record_clock = true, check_content = false;
+            want_huge_pages = false, record_clock = true, check_content = false,
+            carry = true;
 
 static void text(const char *name, const char **where, int level, mca_base_var_scope_t scope,
                  const char *help)
@@ -156,6 +158,10 @@ static void register_rest(rustbtl_config_t *c)
          "A digest of each message that leaves its correlated set goes with it. If a process that "
          "was started again sends something else than before, the job ends with both sides' "
          "digests, in place of a wrong result. Costs a look at each byte and a second fragment.");
+    flag("carry", &carry, &c->carry, 5,
+         "Determinants go with messages instead of before them: a message to another set over TCP "
+         "that depends on outcomes that are not stored yet takes them along, and its receiver "
+         "keeps them until they are. Off: it waits until they are stored.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
     number("spin", &c->spin, 5,

@@ -124,7 +124,7 @@ pub struct Config {
     pub huge_pages: u8,
     pub record_clock: u8,
     pub check_content: u8,
-    pub reserved: [u8; 1],
+    pub carry: u8,
 }
 
 const_assert_eq!(size_of::<Config>(), 144);

@@ -1,6 +1,7 @@
 //! The engine's surroundings: transports, the program's memory, the payload log, completions.
 
 mod late;
+mod ways;
 
 use crate::burst::Burst;
 use crate::card::CardError;
@@ -11,19 +12,20 @@ use crate::peers::{Peers, Route, card_of};
 use crate::record::Record;
 use crate::transports::shm::Shm;
 use crate::transports::tcp::{Tcp, TcpPeer};
-use crate::transports::{Payload as Outgoing, Pulled, Sent, Transport};
+use crate::transports::{Payload as Outgoing, Pulled, Transport};
 use crate::unlogged::Unlogged;
 use crate::wtime::ProgramClock;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::{Difference, digest};
-use rustbtl_fragments::gate::Marks;
+use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::Header;
 use std::collections::{BTreeMap, VecDeque};
+use ways::hand;
 
 /// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
 const COPY_BYTES: u64 = 64 << 10;
@@ -47,6 +49,8 @@ pub struct Surroundings {
     pub peers: Peers,
     /// By peer, as far as they are known.
     routes: Vec<Route>,
+    /// The same.
+    sets: Vec<Option<SetId>>,
     /// This process' own set, and its fingerprint and name for comparison.
     pub set: SetId,
     /// Fingerprint of the set policy.
@@ -106,6 +110,7 @@ impl Surroundings {
             threads,
             peers,
             routes,
+            sets: Vec::new(),
             set: SetId(0),
             policy: 0,
             policy_text: String::new(),
@@ -139,6 +144,7 @@ impl Surroundings {
         self.routes.clear();
         self.routes.resize(me + 1, Route::Unknown);
         self.routes[me] = Route::Myself;
+        self.sets.clear();
         self.cards.clear();
         self.line_frames.clear();
         self.tcp_holds = false;
@@ -176,6 +182,11 @@ impl Surroundings {
         self.routes.get(peer.0 as usize).copied().unwrap_or_default()
     }
 
+    /// The set of a peer that was met.
+    pub fn set_of(&self, peer: PeerId) -> Option<SetId> {
+        self.sets.get(peer.0 as usize).copied().flatten()
+    }
+
     /// Read a peer's card and choose the way to it. Ends the job if it cannot be talked to.
     #[cold]
     fn meet(&mut self, peer: PeerId) -> PeerInfo {
@@ -202,6 +213,8 @@ impl Surroundings {
             self.routes.resize(peer.0 as usize + 1, Route::Unknown);
         }
         self.routes[peer.0 as usize] = route;
+        self.sets.resize(self.routes.len(), None);
+        self.sets[peer.0 as usize] = Some(card.set);
         PeerInfo {
             set: card.set,
             incarnation: card.incarnation,
@@ -323,38 +336,6 @@ impl Surroundings {
                 unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
             }
         }
-    }
-}
-
-#[inline]
-fn outcome(sent: Sent) -> Transmit {
-    match sent {
-        Sent::Accepted => Transmit::Accepted,
-        Sent::Full(taken) => Transmit::Full(taken),
-        Sent::Down => Transmit::Down,
-    }
-}
-
-/// Hand a frame to the transport that leads to the peer.
-#[inline]
-fn hand(
-    (shm, tcp): (&mut Option<Shm>, &mut Option<Tcp>),
-    route: Route,
-    to: PeerId,
-    header: &[u8],
-    payload: Outgoing<'_>,
-    taken: usize,
-) -> Transmit {
-    match route {
-        Route::Shm => match shm {
-            Some(shm) => outcome(shm.send(to, header, payload, taken)),
-            None => Transmit::Down,
-        },
-        Route::Tcp => match tcp {
-            Some(tcp) => outcome(tcp.send(to, header, payload, taken)),
-            None => Transmit::Down,
-        },
-        Route::Unknown | Route::Myself => Transmit::Down,
     }
 }
 
@@ -577,6 +558,19 @@ impl Host for Surroundings {
     #[inline]
     fn marks(&self) -> Marks {
         if self.record.is_on() { self.marks_now() } else { Marks::OPEN }
+    }
+
+    #[cold]
+    fn waits(&mut self) {
+        self.hold();
+    }
+
+    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+        self.take_along(to, from, made, out)
+    }
+
+    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+        self.keep(from, bytes)
     }
 
     #[cold]

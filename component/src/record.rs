@@ -8,23 +8,26 @@
 //! eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a frame has
 //! to wait for the first time.
 
+pub mod carry;
 pub mod direct;
 mod journal;
+mod outbox;
 
 use crate::host::Surroundings;
 use crate::process::Process;
-use crate::transports::shm::{Counts, Shm};
+use crate::transports::shm::{Counts, Entry, Shm, Slots};
+use carry::{Known, Order};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
 use journal::Journal;
+pub use outbox::{Parcel, take_parcel};
+use outbox::{outbox, put};
 use rustbtl_coordination::determinants::{
-    Ask, Decisions, Divergence, Numbered, Outcome, Question, parcel,
+    Ask, Decisions, Divergence, Numbered, Outcome, Question, carried,
 };
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// For C: not 0 while anything is recorded or forced.
 #[unsafe(no_mangle)]
@@ -67,15 +70,25 @@ static HELD: AtomicBool = AtomicBool::new(false);
 /// Counts the program's looks around: while it goes up, the program lets its frames go itself.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
-/// Where the set says what is stable; null: nowhere. It lives as long as the segment, or the
-/// process.
-static STABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// Where the set counts; null: nowhere. It lives as long as the segment, or the process.
+static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(core::ptr::null_mut());
+/// Place of the first determinant that is counted there.
+static BASE: AtomicU64 = AtomicU64::new(0);
+
+/// Looks around between two at what is stable, while no frame waits for it: each is a system call.
+const LOOKS_FOR_STABLE: u32 = 8;
 
 /// The program looks around.
 #[inline]
 pub fn look() {
     // Only its own threads write, one at a time.
     LOOKS.store(LOOKS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+/// Is it time to look for what is stable?
+#[inline]
+pub fn is_time_to_look() -> bool {
+    is_held() || looks().is_multiple_of(LOOKS_FOR_STABLE)
 }
 
 /// How often it has.
@@ -86,16 +99,13 @@ pub fn looks() -> u32 {
 /// All before this place in the order of the set are stable. Without the engine: the program may
 /// be in it for long.
 pub fn set_stable(upto: u64) {
-    let stable = STABLE.load(Ordering::Acquire);
+    let counts = COUNTS.load(Ordering::Acquire);
     // SAFETY: null, or in memory that is never unmapped while this process records.
-    if let Some(stable) = unsafe { stable.as_ref() } {
+    if let Some(counts) = unsafe { counts.as_ref() } {
         // [stable] what is stable was recorded before.
-        stable.fetch_max(upto, Ordering::AcqRel);
+        counts.stable.fetch_max(upto, Ordering::AcqRel);
     }
 }
-
-/// Determinants that were not shipped yet.
-static OUTBOX: Mutex<VecDeque<Parcel>> = Mutex::new(VecDeque::new());
 
 /// So many dates that wait to be shipped need no allocation: signal handlers may read them. A
 /// program that reads the date without end records some twenty a second.
@@ -103,37 +113,6 @@ const DATES_ROOM: usize = 1024;
 
 /// A parcel is not added to any more when it is so long: a message has a limit.
 const PARCEL_BYTES: usize = 4 << 20;
-
-/// Determinants of consecutive numbers.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Parcel {
-    /// Number of the first.
-    pub from: u64,
-    /// Place of the last in the order of the set.
-    pub last_at: u64,
-    /// As `coordination::determinants::parcel` has it.
-    pub bytes: Vec<u8>,
-}
-
-/// Add one, and begin a new parcel if the last is long.
-fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
-    if outbox.back().is_none_or(|last| last.bytes.len() >= PARCEL_BYTES) {
-        outbox.push_back(Parcel { from: numbered.number, last_at: at, bytes: Vec::new() });
-    }
-    if let Some(last) = outbox.back_mut() {
-        parcel::append(&mut last.bytes, at, &numbered.determinant);
-        last.last_at = at;
-    }
-}
-
-fn outbox() -> MutexGuard<'static, VecDeque<Parcel>> {
-    OUTBOX.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The oldest of what has been recorded since, if anything.
-pub fn take_parcel() -> Option<Parcel> {
-    outbox().pop_front()
-}
 
 /// Does a frame wait?
 pub fn is_held() -> bool {
@@ -147,7 +126,7 @@ enum Place {
     #[default]
     Nowhere,
     /// It is this process alone.
-    Alone(Box<Counts>),
+    Alone(Box<Counts>, Box<Slots>),
     /// In the node's segment, in the line of the rank with this local index.
     Shared(usize),
 }
@@ -161,14 +140,34 @@ pub struct Record {
     /// Place of the first determinant of this incarnation.
     base: u64,
     journal: Option<Journal>,
+    /// Determinants go with messages, if the receiver keeps them.
+    pub carries: bool,
+    known: Known,
+    /// Room for an entry.
+    entry: Vec<u8>,
 }
 
 fn counts<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Counts> {
     match place {
         Place::Nowhere => None,
-        Place::Alone(counts) => Some(counts),
+        Place::Alone(counts, _) => Some(counts),
         Place::Shared(index) => shm.as_ref().map(|shm| shm.counts(*index)),
     }
+}
+
+/// What it holds.
+fn slots<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Slots> {
+    match place {
+        Place::Nowhere => None,
+        Place::Alone(_, slots) => Some(slots),
+        Place::Shared(index) => shm.as_ref().map(|shm| shm.slots(*index)),
+    }
+}
+
+/// The set's order, as far as this life goes.
+fn order<'a>(place: &'a Place, base: u64, shm: &'a Option<Shm>) -> Option<Order<'a>> {
+    let (counts, slots) = (counts(place, shm)?, slots(place, shm)?);
+    Some(Order { counts, slots, base })
 }
 
 impl Record {
@@ -186,6 +185,7 @@ impl Record {
     /// The process was made from a picture: the old counts are out of reach.
     pub fn restarted(&mut self) {
         self.place = Place::Nowhere;
+        COUNTS.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// A picture is taken next, at this date of the machine.
@@ -206,6 +206,7 @@ impl Record {
         ATTENTION.store(0, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
         HAS_RECORDED.store(false, Ordering::Relaxed);
+        self.known.clear();
         outbox().clear();
         direct::end();
     }
@@ -220,14 +221,19 @@ impl Surroundings {
         shm.index_of(*first)
     }
 
-    /// The set counts where all its processes see it. `members`: all of them.
-    pub fn place_counts(&mut self, members: &[PeerId]) {
+    /// The set counts where all its processes see it, in memory that is new in each life.
+    /// `members`: all of them; `base`: the place that is recorded next.
+    pub fn place_counts(&mut self, members: &[PeerId], base: u64) {
         self.record.place = match members {
-            [_] => Place::Alone(Box::default()),
+            [_] => Place::Alone(Box::default(), Box::default()),
             _ => self.index_of_set(members).map_or(Place::Nowhere, Place::Shared),
         };
-        let stable = counts(&self.record.place, &self.shm).map(|counts| &raw const counts.stable);
-        STABLE.store(stable.unwrap_or(core::ptr::null()).cast_mut(), Ordering::Release);
+        self.record.base = base;
+        self.record.known.clear();
+        BASE.store(base, Ordering::Relaxed);
+        let counts = counts(&self.record.place, &self.shm);
+        let counts = counts.map_or(core::ptr::null(), core::ptr::from_ref);
+        COUNTS.store(counts.cast_mut(), Ordering::Release);
     }
 
     /// Record from now on.
@@ -255,13 +261,16 @@ impl Surroundings {
         // [stable] what is stable was recorded before.
         let stable = counts.stable.load(Ordering::Acquire);
         let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);
-        if stable < recorded {
-            let first = !HELD.swap(true, Ordering::Relaxed);
-            if !direct::send(true) && first {
-                crate::checkpoint::ring();
-            }
-        }
         Marks { recorded: Recorded(recorded), stable }
+    }
+
+    /// A frame has to wait for what is recorded.
+    #[inline(never)]
+    pub fn hold(&self) {
+        let first = !HELD.swap(true, Ordering::Relaxed);
+        if !direct::send(true) && first {
+            crate::checkpoint::ring();
+        }
     }
 
     /// Does nothing have to wait any more?
@@ -283,15 +292,21 @@ impl Surroundings {
 
     /// Count what was recorded and put it into the outbox, before anything that depends on it.
     fn ship_recorded(&mut self) {
-        let Record { decisions, place, base, journal, .. } = &mut self.record;
-        let Some(counts) = counts(place, &self.shm) else { return };
+        let own = PeerId(self.peers.rank());
+        let Record { decisions, place, base, journal, carries, entry, .. } = &mut self.record;
+        let Some(order) = order(place, *base, &self.shm) else { return };
         let Some(first) = decisions.take_recorded() else { return };
         HAS_RECORDED.store(true, Ordering::Relaxed);
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         let mut next = Some(first);
         while let Some(numbered) = next {
-            let at = *base + counts.recorded.fetch_add(1, Ordering::AcqRel);
+            let at = order.next();
+            if *carries {
+                entry.clear();
+                carried::append(entry, own, &numbered);
+                order.write(at, Entry::Own(entry));
+            }
             put(&mut outbox, at, &numbered);
             if let Some(journal) = journal {
                 journal.add(&numbered);
@@ -429,8 +444,7 @@ impl Process {
         rustbtl_epoch.fetch_add(1, Ordering::AcqRel);
         outbox().clear();
         HELD.store(false, Ordering::Relaxed);
-        self.host.place_counts(members);
-        self.host.record.base = at;
+        self.host.place_counts(members, at);
         let journal = self.host.record.journal.as_ref().filter(|_| kept.is_empty());
         let written = journal.map_or(Vec::new(), Journal::read);
         let kept = if kept.is_empty() { &written } else { kept };
@@ -439,41 +453,12 @@ impl Process {
             self.engine.begin_replay(&mut self.host, &forced);
         }
         self.attend();
+        self.keep_carried();
         Ok(())
     }
 
     /// Has everything been done again that was done before (`CaughtUp`)?
     pub fn has_caught_up(&self) -> bool {
         !self.host.record.decisions.has_past() && self.engine.has_caught_up()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_recorded_goes_out_in_parcels_that_fit_into_messages() {
-        let found = |number| Numbered {
-            number,
-            determinant: rustbtl_coordination::determinants::Determinant::Found {
-                question: Question::CLOCK,
-                outcome: Outcome::Time(u64::MAX),
-            },
-        };
-        let (mut outbox, mut next, total) = (VecDeque::new(), 0, 1_000_000);
-        for number in 0..total {
-            put(&mut outbox, number + 5, &found(number));
-        }
-        assert!(outbox.len() > 1);
-        for Parcel { from, last_at, bytes } in outbox {
-            assert_eq!(from, next);
-            assert!(bytes.len() < PARCEL_BYTES + 100);
-            let all = parcel::read(&bytes).unwrap();
-            assert_eq!(all.first().map(|(at, _)| *at), Some(next + 5));
-            next += all.len() as u64;
-            assert_eq!(last_at, next + 4);
-        }
-        assert_eq!(next, total);
     }
 }

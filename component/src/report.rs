@@ -45,7 +45,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// How many there are.
-pub const COUNTERS: usize = 19;
+pub const COUNTERS: usize = 20;
 
 /// All counters with their names in reports.
 pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
@@ -72,6 +72,7 @@ pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
         ("log_spilled_bytes_peak", log.spilled_bytes_peak),
         ("log_lines_asked", lines_asked),
         ("lines", lines),
+        ("carried_frames", c.carried_frames),
     ]
 }
 

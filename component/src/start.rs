@@ -258,6 +258,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         host.share_copies();
     }
     host.checks_content = config.check_content != 0;
+    host.record.carries = config.carry != 0;
     let mut engine = Engine::new(me, host.set, Incarnation(0));
     if host.checks_content {
         engine.check_content();

@@ -9,11 +9,13 @@ mod exports;
 mod layout;
 mod meeting;
 mod segment;
+mod slots;
 
 pub use error::ShmError;
 pub use layout::{Counts, Layout};
 pub use meeting::Meeting;
 pub use segment::{EAGER_BYTES_DEFAULT, Segment, SegmentOptions};
+pub use slots::{Entry, Found, SLOTS, Slots};
 
 use super::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
 use crate::os::ticks;
@@ -187,6 +189,11 @@ impl Shm {
     #[inline]
     pub fn counts(&self, index: usize) -> &Counts {
         &self.segment.rank(index).counts
+    }
+
+    /// What the set has recorded whose first rank has this local index.
+    pub fn slots(&self, index: usize) -> &Slots {
+        self.segment.slots(index)
     }
 
     /// Where the set meets whose first rank has this local index.

@@ -209,6 +209,9 @@ pub trait Host {
         Marks::NONE
     }
 
+    /// A frame that depends on what is not stable waits, and nothing was carried in its place.
+    fn waits(&mut self) {}
+
     /// Determinants that a frame for `to` depends on, and that are not stable: those of the places
     /// from `from` on and before `made`. Append them to `out` and say true, if all of them are such
     /// as may go with it; else the frame waits. Asked only where a frame would have to.

@@ -135,6 +135,12 @@ pub struct Header {
 }
 
 impl Header {
+    /// Is an encoded header one of a [`Kind::Carried`] frame?
+    #[inline]
+    pub fn is_carried(encoded: &[u8]) -> bool {
+        encoded.get(5) == Some(&(Kind::Carried as u8))
+    }
+
     /// A control frame: see [`Kind`] for the meaning of `a` and `b`.
     pub fn control(kind: Kind, from: Incarnation, to: Incarnation, a: u64, b: u64) -> Self {
         Self {

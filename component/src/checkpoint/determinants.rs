@@ -3,7 +3,7 @@
 
 use super::Checkpoint;
 use crate::process::Process;
-use crate::record::{self, Parcel, direct};
+use crate::record::{self, Parcel, carry, direct};
 use rustbtl_coordination::control::{FromRank, LineId, ToRank};
 use rustbtl_coordination::determinants::parcel;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -89,11 +89,22 @@ impl Checkpoint {
                 all.extend(bytes);
             }
             ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
+            // Nothing has come to it yet. It is not to be answered later: whoever waits for that
+            // may be who this process waits for.
+            ToRank::Fence { set, before } => {
+                carry::fence(set, before);
+                self.fenced(set, before, 0);
+            }
             message @ (ToRank::ShipAgain {} | ToRank::Stable { .. }) => {
                 self.shipping.later.push(message);
             }
             _ => {}
         }
+    }
+
+    /// The process was made from a picture, and runs in this life.
+    pub(super) fn begin_life(&mut self, incarnation: Incarnation) {
+        self.shipping.incarnation = incarnation;
     }
 
     /// Everything about determinants that may have to be done.
@@ -105,16 +116,12 @@ impl Checkpoint {
             self.ship_again();
         }
         direct::look();
-        if !direct::send(record::is_held()) {
-            let mut shipped = false;
-            while let Some(parcel) = record::take_parcel() {
-                self.ship(&parcel);
-                direct::shipped(parcel);
-                shipped = true;
-            }
-            if shipped && let Some((addresses, secret)) = self.shipping.coordinator.take() {
-                direct::open(&addresses, &secret);
-            }
+        let is_long = !direct::send(record::is_held());
+        if is_long
+            && self.ship_all()
+            && let Some((addresses, secret)) = self.shipping.coordinator.take()
+        {
+            direct::open(&addresses, &secret);
         }
         // A program that waits in MPI sees by itself what may go; to take the engine from it would
         // only hold both up.
@@ -125,10 +132,19 @@ impl Checkpoint {
         }
     }
 
+    /// Ship what is recorded the long way. False: there was nothing.
+    fn ship_all(&self) -> bool {
+        let mut shipped = false;
+        while let Some(parcel) = record::take_parcel() {
+            self.ship(&parcel);
+            direct::shipped(parcel);
+            shipped = true;
+        }
+        shipped
+    }
+
     fn ship(&self, parcel: &Parcel) {
-        let Parcel { from, bytes, .. } = parcel;
-        let (incarnation, from, bytes) = (self.shipping.incarnation, *from, bytes.clone());
-        self.say(&FromRank::Determinants { incarnation, from, bytes });
+        self.say(&parcel.message(self.shipping.incarnation));
     }
 
     fn let_go(&self) {
@@ -153,8 +169,9 @@ impl Checkpoint {
     }
 
     fn switch_on(&self, process: &mut Process) {
-        if let Err(reason) = process.host.switch_on() {
-            self.say(&FromRank::NotRecording { reason: reason.into() });
+        match process.host.switch_on() {
+            Ok(()) => process.keep_carried(),
+            Err(reason) => self.say(&FromRank::NotRecording { reason: reason.into() }),
         }
     }
 
@@ -178,16 +195,26 @@ impl Checkpoint {
         }
         let Ok(mut process) = self.shared.take() else { return };
         process.host.record.switch_off();
+        process.keep_carried();
         process.let_go();
         drop(process);
         self.deliver();
     }
 
-    /// A set has fallen: nothing that its lives before this one carry is taken in from now on.
+    /// A set has fallen: nothing that its lives before this one carry is taken in from now on. The
+    /// program may be in the engine for long, or a line have it: this is done without.
     pub(super) fn fence(&mut self, set: SetId, before: Incarnation) {
+        let recorded = carry::fence(set, before);
+        self.fenced(set, before, recorded);
+        // The coordinator waits for it.
+        if !direct::send(true) {
+            self.ship_all();
+        }
+    }
+
+    fn fenced(&self, set: SetId, before: Incarnation, recorded: u64) {
         let incarnation = self.shipping.incarnation;
-        // Nothing is carried yet.
-        self.say(&FromRank::Fenced { set, before, incarnation, recorded: 0 });
+        self.say(&FromRank::Fenced { set, before, incarnation, recorded });
     }
 
     /// What the line covers, before its picture is taken. From the first line on everything is
@@ -200,8 +227,10 @@ impl Checkpoint {
         process.picture_clock();
         process.picture_date();
         let clock = process.host.record.clock();
+        // Nothing is looked for between here and the picture: it depends on nothing behind this.
+        let recorded = carry::recorded();
         let incarnation = self.shipping.incarnation;
-        self.say(&FromRank::Clock { line, clock, incarnation, recorded: 0 });
+        self.say(&FromRank::Clock { line, clock, incarnation, recorded });
     }
 
     /// The process was made from a picture; its channels to other sets are down or new, and no

@@ -200,7 +200,8 @@ impl Checkpoint {
         }
         self.tell_clock(line, process);
         self.covered.insert(line, picture::covered(process));
-        let outcome = picture::take(self, line, taken);
+        let mut heard = Vec::new();
+        let outcome = picture::take(self, line, taken, &mut heard);
         self.drive.pause_ns = now_ns() - self.drive.silent_ns;
         match outcome {
             picture::Taken::Child(child, description) => {
@@ -218,8 +219,13 @@ impl Checkpoint {
                 self.drive.failure = Some(reason);
                 self.input(Input::NotFrozen { line: line.0, why: Refusal::Picture });
             }
-            picture::Taken::Restored(new) => restored::go_on(self, line, taken, new),
+            picture::Taken::Restored(new) => {
+                // It was said to another process, and may have been pictured while it came.
+                core::mem::forget(core::mem::take(&mut heard));
+                restored::go_on(self, line, taken, new);
+            }
         }
+        heard.into_iter().for_each(|message| self.hear(message, taken));
     }
 
     /// What the guardian needs to write the image.

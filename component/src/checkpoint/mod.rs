@@ -199,7 +199,7 @@ pub fn start(
     members.sort_unstable();
     members.dedup();
     let mut process = shared.enter();
-    process.host.place_counts(&members);
+    process.host.place_counts(&members, 0);
     crate::in_place::install(&shared.glue);
     crate::door::note_first();
     if recorded.clock {

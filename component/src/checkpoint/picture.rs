@@ -12,6 +12,9 @@ use std::os::fd::RawFd;
 /// Room for the description of a process, which is seldom more than 100 KB; untouched until used.
 const LETTER_BYTES: usize = 16 << 20;
 
+/// So much may be heard while the process stands still, without an allocation.
+const HEARD_MAX: usize = 256;
+
 /// What came of it.
 pub enum Taken {
     /// A frozen copy and what only the process itself knows.
@@ -46,8 +49,14 @@ fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
     (descriptors, ranges)
 }
 
-/// Take the picture of this process, whose set is silent.
-pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engine>) -> Taken {
+/// Take the picture of this process, whose set is silent. `heard`: what the guardian has said
+/// meanwhile.
+pub fn take(
+    checkpoint: &mut Checkpoint,
+    line: LineId,
+    engine: &mut Option<Engine>,
+    heard: &mut Vec<ToRank>,
+) -> Taken {
     let Some(process) = engine else { return Taken::Failed("no line".into()) };
     let (dropped, exclude) = left_out(process);
     let muted: Vec<RawFd> = crate::os::pmix::server_socket().into_iter().collect();
@@ -57,12 +66,13 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
     // parked thread may hold the lock of malloc, so room for what is to be said is made before.
     let mut letter = Vec::with_capacity(LETTER_BYTES);
     guardian.prepare();
+    heard.reserve(HEARD_MAX);
     let coordination_ns = checkpoint.drive.coordination_ns();
     let mut stored = false;
     let mut while_paused = |snapshot: &Snapshot<'_>| {
         stored = frozen_in_pause(line, snapshot.description, coordination_ns, &mut letter)
             && guardian.send_frame(&letter).is_ok()
-            && released(guardian, line);
+            && released(guardian, line, heard);
     };
     let frames = (FromRank::Parked { line }.encode(), ToRank::Drained { line }.encode());
     let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
@@ -100,11 +110,12 @@ pub fn take(checkpoint: &mut Checkpoint, line: LineId, engine: &mut Option<Engin
 }
 
 /// Wait until the guardian has read this process.
-fn released(guardian: &crate::guardian::Guardian, line: LineId) -> bool {
+fn released(guardian: &crate::guardian::Guardian, line: LineId, heard: &mut Vec<ToRank>) -> bool {
     loop {
         match guardian.wait(-1) {
             Ok(Some(ToRank::Release { line: which })) if which == line => return true,
             Ok(Some(ToRank::Abort { line: which, .. })) if which == line => return false,
+            Ok(Some(other)) if heard.len() < heard.capacity() => heard.push(other),
             Ok(_) => {}
             Err(_) => return false,
         }

@@ -3,6 +3,7 @@
 use super::{Checkpoint, Ending};
 use crate::card::Card;
 use crate::process::{Process, Taken};
+use crate::record::carry;
 use crate::transports::shm::Shm;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{FromRank, LineId, RankCard, ToRank};
@@ -26,6 +27,7 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
         given => given,
     };
     leave_behind(process, incarnation);
+    checkpoint.begin_life(incarnation);
     // SAFETY: the program is kept out, so nobody is in Open MPI's runtime but its own threads.
     unsafe { (checkpoint.shared.glue.restored)() };
 
@@ -121,6 +123,7 @@ impl Checkpoint {
             let peer = process.host.peers.of_rank(rank.0);
             match Card::decode(card) {
                 Ok(card) if card.rank == rank.0 && card.set != process.host.set => {
+                    carry::fence(card.set, card.incarnation);
                     process.meet_again(peer, card);
                 }
                 Ok(card) if card.set == process.host.set => {}
@@ -138,6 +141,9 @@ impl Checkpoint {
             digest.update(card);
             match Card::decode(card) {
                 Ok(card) if card.rank == rank.0 => {
+                    if card.set != process.host.set {
+                        carry::fence(card.set, card.incarnation);
+                    }
                     known.insert(process.host.peers.of_rank(rank.0), card);
                 }
                 Ok(card) => self.fatal(&format!("rank {rank} gave the card of {}", card.rank)),

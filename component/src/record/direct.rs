@@ -7,9 +7,10 @@
 //! way further determinants are gathered, until the answer comes or a frame waits for them. If it
 //! breaks, the checkpoint thread ships again the long way.
 
-use super::{Parcel, set_stable, take_parcel};
+use super::outbox::{Parcel, take_parcel};
+use super::set_stable;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use rustbtl_coordination::control::{FrameBuffer, FromNode, FromRank, Message, ToRank};
+use rustbtl_coordination::control::{FrameBuffer, FromNode, Message, ToRank};
 use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, COORDINATOR, Names, Verdict, WELCOME,
 };
@@ -193,7 +194,7 @@ impl Way {
         if incarnation != self.incarnation {
             return false;
         }
-        self.unstable.retain(|parcel| parcel.last_at >= upto);
+        self.unstable.retain(|parcel| parcel.last_at() >= upto);
         WAITS.store(self.link.is_some() && !self.unstable.is_empty(), Ordering::Relaxed);
         set_stable(upto);
         true
@@ -203,8 +204,7 @@ impl Way {
     fn ship(&mut self) -> bool {
         let Some(link) = &mut self.link else { return false };
         while let Some(parcel) = take_parcel() {
-            let (incarnation, from, bytes) = (self.incarnation, parcel.from, parcel.bytes.clone());
-            let message = FromRank::Determinants { incarnation, from, bytes };
+            let message = parcel.message(self.incarnation);
             let frame = FromNode::Rank { rank: self.rank, message }.encode();
             self.unstable.push_back(parcel);
             // Not in silence: what is lost here would be waited for for ever.
@@ -271,7 +271,8 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::outbox;
+    use crate::record::outbox::outbox;
+    use rustbtl_coordination::control::FromRank;
     use std::net::TcpListener;
     use std::thread;
     use std::time::Instant;
@@ -316,7 +317,8 @@ mod tests {
     }
 
     fn record(number: u64) {
-        outbox().push_back(Parcel { from: number, last_at: number, bytes: vec![9; 3] });
+        let bytes = vec![9; 3];
+        outbox().push_back(Parcel::Own { from: number, last_at: number, bytes });
     }
 
     fn until(done: impl Fn() -> bool) {
@@ -348,7 +350,7 @@ mod tests {
         assert!(send(false) && waits());
         record(1);
         assert!(send(false));
-        until(|| !unstable().is_empty() && unstable()[0].from == 1);
+        until(|| !unstable().is_empty() && unstable()[0].last_at() == 1);
         until(|| !waits());
         record(2);
         assert!(send(false) && !stable(Incarnation(1), 99), "of another life");
@@ -360,7 +362,7 @@ mod tests {
         record(3);
         assert!(!send(true));
         shipped(take_parcel().unwrap());
-        assert_eq!(unstable().last().map(|parcel| parcel.from), Some(3));
+        assert_eq!(unstable().last().map(Parcel::last_at), Some(3));
         end();
         assert!(unstable().is_empty());
     }

@@ -5,17 +5,20 @@
 //! 0                 header (one page)
 //! RANKS_AT          per rank: its line, its bell, its set's meeting, its bitmap, its export table
 //! controls_at       per ordered pair: the consumer's line of the ring
+//! slots_at          per rank: what its set has recorded; pages of their own, since most ranks are
+//!                   not the first of a set
 //! rings_at          per ordered pair: the ring
 //! ```
 
 use super::meeting::Meeting;
+use super::slots::Slots;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use rustbtl_ring::{Control, LINE};
 
 /// First word of every node segment: "rustbtl" and the format's generation.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rustbtl\x01");
 /// Version of everything in this file and of the ring's protocol.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Processes on one node, at most.
 pub const RANKS_MAX: usize = 4096;
 /// Exported sends per rank at a time.
@@ -170,8 +173,14 @@ impl Layout {
         RANKS_AT + self.ranks * self.rank_bytes()
     }
 
+    /// Offset of the `Slots` of the set whose first rank this is.
+    pub const fn slots_at(&self, rank: usize) -> usize {
+        let start = self.controls_at() + self.pairs() * size_of::<Control>();
+        start.next_multiple_of(PAGE) + rank * size_of::<Slots>()
+    }
+
     const fn rings_at(&self) -> usize {
-        (self.controls_at() + self.pairs() * size_of::<Control>()).next_multiple_of(PAGE)
+        self.slots_at(self.ranks)
     }
 
     /// Number of the ring from one rank to another (never itself).
@@ -201,6 +210,7 @@ const _: () = {
     assert!(size_of::<Bell>() == LINE);
     assert!(size_of::<Meeting>() == LINE);
     assert!(size_of::<Export>() == 32);
+    assert!(size_of::<Slots>().is_multiple_of(PAGE));
     assert!(size_of::<Control>() == LINE);
 };
 
@@ -217,6 +227,7 @@ mod tests {
                 parts.push((layout.rank_at(i), LINE));
                 parts.push((layout.bell_at(i), LINE));
                 parts.push((layout.meeting_at(i), LINE));
+                parts.push((layout.slots_at(i), size_of::<Slots>()));
                 parts.push((layout.bitmap_at(i), 8 * layout.bitmap_words()));
                 parts.push((layout.exports_at(i), EXPORTS * size_of::<Export>()));
                 for j in (0..ranks).filter(|&j| j != i) {

@@ -3,6 +3,7 @@
 use super::error::ShmError;
 use super::layout::*;
 use super::meeting::Meeting;
+use super::slots::Slots;
 use crate::os::mapping::{Mapping, OpenError, free_bytes, unlink};
 use crate::os::{locks, process, random};
 use core::ptr::NonNull;
@@ -230,6 +231,11 @@ impl Segment {
     pub(super) fn meeting(&self, rank: usize) -> &Meeting {
         // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
         unsafe { self.at::<Meeting>(self.layout.meeting_at(rank)).as_ref() }
+    }
+
+    pub(super) fn slots(&self, rank: usize) -> &Slots {
+        // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
+        unsafe { self.at::<Slots>(self.layout.slots_at(rank)).as_ref() }
     }
 
     pub(super) fn bitmap(&self, rank: usize) -> &[AtomicU64] {

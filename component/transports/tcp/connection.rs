@@ -6,7 +6,7 @@ use crate::os::socket::{self, Io};
 use crate::transports::{Payload, Sent};
 use landing::Landing;
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_fragments::wire::{HEADER_BYTES, VERSION};
+use rustbtl_fragments::wire::{HEADER_BYTES, Header, VERSION};
 use std::io::IoSlice;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
@@ -63,6 +63,8 @@ pub(super) struct Connection {
     outbox: Vec<u8>,
     pushed: usize,
     gather_bytes_max: usize,
+    /// What is held is determinants that go with the next frame, and maybe that frame.
+    ahead: bool,
     /// Small frames since the last progress, and when that was.
     burst: u32,
     epoch: u64,
@@ -103,6 +105,7 @@ impl Connection {
             outbox: Vec::new(),
             pushed: 0,
             gather_bytes_max,
+            ahead: false,
             burst: 0,
             epoch: 0,
             full_in: 0,
@@ -215,13 +218,22 @@ impl Connection {
         }
         let total = header.len() + payload.len();
         let small = taken == 0 && total <= self.gather_bytes_max;
+        let has_room = small && self.held() + total <= 2 * GATHERED_PUSH;
+        if has_room && Header::is_carried(header) && !payload.is_empty() {
+            // The frame that needs them follows at once, and both go out together. If it does not,
+            // they go with what is held at the next progress.
+            self.ahead |= self.held() == 0;
+            self.append(header, payload);
+            return Sent::Accepted;
+        }
         if small {
             self.burst += 1;
         }
         if self.held() > 0 {
-            if small && self.held() + total <= 2 * GATHERED_PUSH {
+            if has_room {
                 self.append(header, payload);
-                if self.held() >= GATHERED_PUSH {
+                let at_once = core::mem::take(&mut self.ahead) && self.burst <= GATHER_AFTER;
+                if at_once || self.held() >= GATHERED_PUSH {
                     self.push(epoch);
                 }
                 return Sent::Accepted;
@@ -301,6 +313,7 @@ impl Connection {
         }
         self.outbox.clear();
         self.pushed = 0;
+        self.ahead = false;
         true
     }
 

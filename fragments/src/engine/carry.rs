@@ -22,7 +22,8 @@ use crate::host::{Payload, Taken, Transmit};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 impl<H: Host> Engine<H> {
-    /// From now on [`Host::carried`] keeps what is brought to it. Every peer of another set is told.
+    /// From now on [`Host::carried`] keeps what is brought to it. Every peer of another set is
+    /// told.
     pub fn keep_carried(&mut self, host: &mut H) {
         self.keeps = true;
         for at in 0..self.peers.len() {
@@ -30,6 +31,12 @@ impl<H: Host> Engine<H> {
                 self.say_that_it_keeps(host, PeerId(at as u32));
             }
         }
+    }
+
+    /// It does not keep what is brought to it any more. Peers that were told are not told again:
+    /// only for a process whose channels begin anew, or where nothing depends on it.
+    pub fn keep_no_carried(&mut self) {
+        self.keeps = false;
     }
 
     /// C1: to a peer of another set, whenever a channel to it is open (again).
@@ -82,6 +89,9 @@ impl<H: Host> Engine<H> {
             }
         }
         self.carrying = bytes;
+        if leave.is_none() {
+            host.waits();
+        }
         leave
     }
 

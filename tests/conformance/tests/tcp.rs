@@ -526,3 +526,45 @@ fn a_payload_whose_connection_breaks_never_lands_and_nothing_is_written_afterwar
     assert!(driver.end(1).landed().is_none() && driver.end(1).unplaced().is_none());
     assert!(places.memory == before);
 }
+
+/// Frame number `sequence` from 0 to 1: determinants for the one behind it.
+fn carry(driver: &mut Driver<Tcp>, sequence: u64, bytes: usize) {
+    let mut header = Header::decode_alone(&frame(0, 1, sequence, bytes)).unwrap();
+    header.kind = rustbtl_fragments::wire::Kind::Carried;
+    let data = payload(0, 1, sequence, bytes);
+    let sent = driver.end(0).send(id(1), &header.encode(), Payload::Bytes(&data), 0);
+    assert_eq!(sent, Sent::Accepted);
+}
+
+/// Look at the receiver only.
+fn receives(driver: &mut Driver<Tcp>, frames: usize) {
+    let start = Instant::now();
+    while driver.inbox[1].len() < frames {
+        driver.step(1);
+        assert!(start.elapsed() < PATIENCE, "stuck");
+    }
+}
+
+#[test]
+fn determinants_leave_with_the_frame_behind_them_or_at_the_next_progress() {
+    let mut driver = pair();
+    driver.send(0, 1, 8);
+    driver.settle(1);
+    // Short, and too long to be gathered.
+    for (sequence, bytes) in [(1, 8), (3, 20_000)] {
+        driver.step(0);
+        carry(&mut driver, sequence, 40);
+        for _ in 0..100 {
+            assert!(!driver.step(1), "alone");
+        }
+        let (header, data) = (frame(0, 1, sequence + 1, bytes), payload(0, 1, sequence + 1, bytes));
+        let sent = driver.end(0).send(id(1), &header, Payload::Bytes(&data), 0);
+        assert_eq!(sent, Sent::Accepted);
+        receives(&mut driver, sequence as usize + 2);
+    }
+    carry(&mut driver, 5, 40);
+    assert!(driver.end(0).holds());
+    driver.step(0);
+    receives(&mut driver, 6);
+    driver.check(1);
+}
