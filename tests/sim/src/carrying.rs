@@ -237,18 +237,40 @@ impl World {
             }
             Item::Carried(at, bytes) => {
                 let Ok(carried) = Carried::decode(&bytes) else { panic!("it was read before") };
-                let of = carried.set.0;
-                if self.shared.options.planted != Some(Planted::CarriedUnmerged)
-                    && let Some(order) = orders.get_mut(&of)
-                {
-                    order.carried(carried);
+                if self.shared.options.planted == Some(Planted::CountedOnArrival) {
+                    self.merge(set, at, carried);
+                } else if let Some(order) = orders.get_mut(&set) {
+                    order.brought(at, carried);
                 }
-                if let Some(order) = orders.get_mut(&set) {
-                    order.blank(at);
-                }
-                self.tell_stable(of);
             }
         }
+        // What one order has got may be all that a place of another waits for.
+        while let Some((set, at, carried)) = self.due() {
+            self.merge(set, at, carried);
+        }
+        self.tell_stable(set);
+    }
+
+    fn due(&mut self) -> Option<(u32, u64, Carried)> {
+        self.carrying.orders.iter_mut().find_map(|(&set, order)| {
+            let (at, carried) = order.due()?;
+            Some((set, at, carried))
+        })
+    }
+
+    /// What was carried to a set goes into the order of the set that it is of; then its place
+    /// counts.
+    fn merge(&mut self, set: u32, at: u64, carried: Carried) {
+        let of = carried.set.0;
+        if self.shared.options.planted != Some(Planted::CarriedUnmerged)
+            && let Some(order) = self.carrying.orders.get_mut(&of)
+        {
+            order.carried(carried);
+        }
+        if let Some(order) = self.carrying.orders.get_mut(&set) {
+            order.blank(at);
+        }
+        self.tell_stable(of);
         self.tell_stable(set);
     }
 
@@ -276,27 +298,34 @@ impl World {
         }
     }
 
-    /// Percent of opportunities for a death that are taken: sets that fall together are what one
-    /// hop is for.
-    pub fn death_rate(&self) -> u32 {
-        let together = self.carrying() && !self.faults.dead.is_empty();
-        if together { 50 } else { self.faults.rate }
+    /// A set whose frames are just bringing determinants to others.
+    fn who_brings(&self) -> Option<u32> {
+        let mut net = self.net.borrow_mut();
+        let ranks = self.processes.len();
+        let full = |frame: &Vec<u8>| is(frame, Kind::Carried) && frame.len() > HEADER_BYTES;
+        let mut brings =
+            |from: usize| (0..ranks).any(|to| net.wire(from, to).frames.iter().any(full));
+        let rank = (0..ranks).find(|&rank| brings(rank));
+        rank.map(|rank| self.shared.options.sets[rank])
     }
 
-    /// A set, if possible one whose frames have just brought determinants to others.
+    /// Percent of opportunities for a death that are taken: sets that fall together are what one
+    /// hop is for, last words what fences are for.
+    pub fn death_rate(&self) -> u32 {
+        match self.carrying() {
+            true if !self.faults.dead.is_empty() => 50,
+            true if self.who_brings().is_some() => self.faults.rate.max(20),
+            _ => self.faults.rate,
+        }
+    }
+
+    /// A set, if possible one whose last words are of use.
     pub fn who_dies(&mut self) -> u32 {
         let any = self.prng.pick(&self.shared.options.sets);
         if !self.carrying() || self.prng.chance(30) {
             return any;
         }
-        let mut net = self.net.borrow_mut();
-        let ranks = self.processes.len();
-        let mut brings = |from: usize| {
-            let full = |frame: &Vec<u8>| is(frame, Kind::Carried) && frame.len() > HEADER_BYTES;
-            (0..ranks).any(|to| net.wire(from, to).frames.iter().any(full))
-        };
-        let rank = (0..ranks).find(|&rank| brings(rank));
-        rank.map_or(any, |rank| self.shared.options.sets[rank])
+        self.who_brings().unwrap_or(any)
     }
 
     /// A set has died.

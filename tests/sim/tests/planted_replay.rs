@@ -17,12 +17,13 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::StaleIncarnationAccepted, Tier::Replay, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 2000),
         (Planted::PicturedBehind, Tier::Replay, 2000),
-        (Planted::CarriedOn, Tier::Carrying, 4000),
-        (Planted::CarriedNotKept, Tier::Carrying, 4000),
-        (Planted::CarriedUnmerged, Tier::Carrying, 4000),
-        (Planted::FenceSkipped, Tier::Carrying, 4000),
-        (Planted::FenceForgotten, Tier::Carrying, 4000),
-        (Planted::PicturedUnstable, Tier::Carrying, 4000),
+        (Planted::CarriedOn, Tier::Carrying, 10000),
+        (Planted::CarriedNotKept, Tier::Carrying, 10000),
+        (Planted::CarriedUnmerged, Tier::Carrying, 10000),
+        (Planted::CountedOnArrival, Tier::Carrying, 10000),
+        (Planted::FenceSkipped, Tier::Carrying, 10000),
+        (Planted::FenceForgotten, Tier::Carrying, 10000),
+        (Planted::PicturedUnstable, Tier::Carrying, 10000),
     ];
     let mut missed = Vec::new();
     for (planted, tier, seeds) in plan {
