@@ -41,13 +41,9 @@ impl<H: Host> Engine<H> {
 
     /// C1: to a peer of another set, whenever a channel to it is open (again).
     pub(super) fn say_that_it_keeps(&mut self, host: &mut H, to: PeerId) {
-        let mine = self.incarnation;
-        let peer = self.peer(to);
-        if peer.link != Link::Open || !peer.outgoing {
-            return;
+        if self.peer(to).outgoing {
+            self.control(host, to, Kind::Carried, 0, 0);
         }
-        let header = Header::control(Kind::Carried, mine, peer.info.incarnation, 0, 0);
-        self.enqueue(host, to, queued(&header.encode(), Body::Empty), 0);
     }
 
     /// A frame to this peer depends on determinants that are not stable. Leave to go, if they have
@@ -89,6 +85,8 @@ impl<H: Host> Engine<H> {
             }
         }
         self.carrying = bytes;
+        // It may have become stable meanwhile.
+        leave = leave.or_else(|| host.marks().covers(made));
         if leave.is_none() {
             host.waits();
         }
