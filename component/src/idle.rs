@@ -31,9 +31,9 @@ impl Idle {
     /// Must others of this node get the processor soon?
     #[inline]
     fn is_crowded(&self, glue: &Glue) -> bool {
-        // Where outcomes are recorded, processes that are no ranks have a part in messages.
+        // Where frames wait for determinants, processes that are no ranks have a part in messages.
         // SAFETY: no arguments.
-        self.oversubscribed || record::has_recorded() || unsafe { (glue.yields)() } != 0
+        self.oversubscribed || record::has_waited() || unsafe { (glue.yields)() } != 0
     }
 
     /// Looks before the first yield.

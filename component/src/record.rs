@@ -47,14 +47,19 @@ pub fn epoch() -> u32 {
     rustbtl_epoch.load(Ordering::Acquire)
 }
 
-/// This process has recorded something.
-static HAS_RECORDED: AtomicBool = AtomicBool::new(false);
+/// So many waits after a frame had to wait for determinants others still get the processor sooner.
+const PATIENT_WAITS: u8 = 200;
 
-/// Has this process recorded anything, so that others have a part in its messages? (That it could
-/// costs a program without nondeterministic calls nothing.)
+/// What is left of them.
+static PATIENT: AtomicU8 = AtomicU8::new(0);
+
+/// Has a frame had to wait for determinants lately, so that processes that are no ranks have a part
+/// in messages? Asked in each long wait.
 #[inline]
-pub fn has_recorded() -> bool {
-    HAS_RECORDED.load(Ordering::Relaxed)
+pub fn has_waited() -> bool {
+    let left = PATIENT.load(Ordering::Relaxed);
+    PATIENT.store(left.saturating_sub(1), Ordering::Relaxed);
+    left > 0
 }
 
 /// Not 0: sends and receives have more to do than usual; see [`Process::attend`].
@@ -205,7 +210,7 @@ impl Record {
         rustbtl_recording.store(0, Ordering::Relaxed);
         ATTENTION.store(0, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
-        HAS_RECORDED.store(false, Ordering::Relaxed);
+        PATIENT.store(0, Ordering::Relaxed);
         self.known.clear();
         outbox().clear();
         direct::end();
@@ -268,6 +273,7 @@ impl Surroundings {
     #[inline(never)]
     pub fn hold(&self) {
         let first = !HELD.swap(true, Ordering::Relaxed);
+        PATIENT.store(PATIENT_WAITS, Ordering::Relaxed);
         if !direct::send(true) && first {
             crate::checkpoint::ring();
         }
@@ -296,7 +302,6 @@ impl Surroundings {
         let Record { decisions, place, base, journal, carries, entry, .. } = &mut self.record;
         let Some(order) = order(place, *base, &self.shm) else { return };
         let Some(first) = decisions.take_recorded() else { return };
-        HAS_RECORDED.store(true, Ordering::Relaxed);
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         let mut next = Some(first);

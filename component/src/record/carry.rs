@@ -8,7 +8,7 @@
 //!   lies before the place that the fence gives. One lock orders the two.
 
 use super::outbox::{Parcel, outbox};
-use super::{BASE, COUNTS, HAS_RECORDED, Record, direct, order, rustbtl_recording};
+use super::{BASE, COUNTS, Record, direct, order, rustbtl_recording};
 use crate::host::Surroundings;
 use crate::peers::Route;
 use crate::process::Process;
@@ -176,7 +176,6 @@ impl Surroundings {
         if !known.is_news(&carried) {
             return Taken::Kept;
         }
-        HAS_RECORDED.store(true, Ordering::Relaxed);
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         // K1
