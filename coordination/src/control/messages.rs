@@ -1,4 +1,5 @@
-//! Messages of ranks. The numbers in front are those on the wire: never give one to another message.
+//! Messages of ranks. The numbers in front are those on the wire: never give one to another
+//! message.
 
 use super::codec::Field;
 use super::fields::{LineId, LineKind, Picture, RankCard};

@@ -237,9 +237,7 @@ impl World {
             }
             Item::Carried(at, bytes) => {
                 let Ok(carried) = Carried::decode(&bytes) else { panic!("it was read before") };
-                if self.shared.options.planted == Some(Planted::CountedOnArrival) {
-                    self.merge(set, at, carried);
-                } else if let Some(order) = orders.get_mut(&set) {
+                if let Some(order) = orders.get_mut(&set) {
                     order.brought(at, carried);
                 }
             }

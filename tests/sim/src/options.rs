@@ -81,8 +81,6 @@ pub enum Planted {
     CarriedNotKept,
     /// The coordinator does not give a set what others bring of it.
     CarriedUnmerged,
-    /// What was carried counts when it comes, whatever is missing before it (O4).
-    CountedOnArrival,
     /// A set comes back before the others have said what they have of it.
     FenceSkipped,
     /// Who has said so takes in more of it.

@@ -20,7 +20,6 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::CarriedOn, Tier::Carrying, 10000),
         (Planted::CarriedNotKept, Tier::Carrying, 10000),
         (Planted::CarriedUnmerged, Tier::Carrying, 10000),
-        (Planted::CountedOnArrival, Tier::Carrying, 10000),
         (Planted::FenceSkipped, Tier::Carrying, 10000),
         (Planted::FenceForgotten, Tier::Carrying, 10000),
         (Planted::PicturedUnstable, Tier::Carrying, 10000),
