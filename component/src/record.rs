@@ -119,6 +119,13 @@ const DATES_ROOM: usize = 1024;
 /// A parcel is not added to any more when it is so long: a message has a limit.
 const PARCEL_BYTES: usize = 4 << 20;
 
+/// Something was put into the empty outbox.
+fn ship_soon() {
+    if !direct::send(false) {
+        crate::checkpoint::ring();
+    }
+}
+
 /// Does a frame wait?
 pub fn is_held() -> bool {
     HELD.load(Ordering::Relaxed)
@@ -319,8 +326,8 @@ impl Surroundings {
             next = decisions.take_recorded();
         }
         drop(outbox);
-        if ring && !direct::send(false) {
-            crate::checkpoint::ring();
+        if ring {
+            ship_soon();
         }
     }
 

@@ -8,7 +8,7 @@
 //!   lies before the place that the fence gives. One lock orders the two.
 
 use super::outbox::{Parcel, outbox};
-use super::{BASE, COUNTS, Record, direct, order, rustbtl_recording};
+use super::{BASE, COUNTS, Record, order, rustbtl_recording};
 use crate::host::Surroundings;
 use crate::peers::Route;
 use crate::process::Process;
@@ -184,8 +184,8 @@ impl Surroundings {
         outbox.push_back(Parcel::Carried { at, bytes: bytes.to_vec() });
         drop(outbox);
         drop(fences);
-        if ring && !direct::send(false) {
-            crate::checkpoint::ring();
+        if ring {
+            super::ship_soon();
         }
         Taken::Kept
     }
@@ -199,7 +199,7 @@ impl Process {
         if *on && *carries && order(place, *base, &self.host.shm).is_some() {
             self.engine.keep_carried(&mut self.host);
         } else {
-            self.engine.keep_no_carried();
+            self.engine.stop_keeping_carried();
         }
     }
 }

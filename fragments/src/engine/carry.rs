@@ -35,7 +35,7 @@ impl<H: Host> Engine<H> {
 
     /// It does not keep what is brought to it any more. Peers that were told are not told again:
     /// only for a process whose channels begin anew, or where nothing depends on it.
-    pub fn keep_no_carried(&mut self) {
+    pub fn stop_keeping_carried(&mut self) {
         self.keeps = false;
     }
 
@@ -55,10 +55,9 @@ impl<H: Host> Engine<H> {
         let mut bytes = core::mem::take(&mut self.carrying);
         bytes.clear();
         let peer = self.peer(to);
-        let mut leave = None;
-        if made <= peer.carried {
-            leave = Some(Stable::carried());
-        } else if peer.keeps
+        let mut leave = peer.covers(made);
+        if leave.is_none()
+            && peer.keeps
             && peer.link == Link::Open
             && host.carry(to, peer.carried, made, &mut bytes)
         {

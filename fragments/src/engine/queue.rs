@@ -271,7 +271,7 @@ impl<H: Host> Engine<H> {
 
 impl Peer {
     /// Was all that a frame depends on that was made then carried to it?
-    fn covers(&self, made: Recorded) -> Option<Stable> {
+    pub(super) fn covers(&self, made: Recorded) -> Option<Stable> {
         (made <= self.carried).then(Stable::carried)
     }
 }
