@@ -108,12 +108,31 @@ void mca_errmgr_correlated_loss_tell_again(void);
 /* The coordinator did not take what it was told: it has ended. True: there is another one now. */
 bool mca_errmgr_correlated_coordinator_revive(void);
 
-#if defined(CORRELATED_COUNTS_OUTPUT)
+#if !defined(CORRELATED_VPROTOCOL)
 /* What has come of the output of a job's ranks is counted from now on. The coordinator is told of
  * one whose node is lost: "came RANK OUT ERR". */
-void correlated_output_watch(const orte_job_t *job);
-void correlated_output_tell(const orte_proc_t *proc);
-void correlated_output_close(void);
+void mca_errmgr_correlated_output_watch(orte_job_t *job);
+void mca_errmgr_correlated_output_tell(const orte_proc_t *proc);
+void mca_errmgr_correlated_output_close(void);
+/* Will what the coordinator brings of ranks without a daemon be printed? "RANK STREAM POSITION HEX"
+ * is; the answer is "printed RANK STREAM POSITION". Another coordinator is told where each of them
+ * is: "reached RANK OUT ERR". */
+bool mca_errmgr_correlated_output_prints(void);
+void mca_errmgr_correlated_output_print(const char *what);
+void mca_errmgr_correlated_output_tell_again(void);
+
+/* Where ORTE and PRRTE differ. A piece of output: its stream (1 standard output, 2 standard error,
+ * 0 something else), whose it is, and the bytes, as many as there is room for; as one of a rank
+ * (NULL: no memory is left), to be released. */
+#define CORRELATED_PIECE_BYTES_MAX 4096
+int correlated_output_unpack(opal_buffer_t *message, orte_process_name_t *from,
+                             unsigned char *data, int32_t *bytes);
+opal_buffer_t *correlated_output_pack(const orte_job_t *job, int rank, int stream,
+                                      unsigned char *data, int32_t bytes);
+void correlated_output_release(opal_buffer_t *message);
+/* Is all that a rank prints sent to mpirun, and each stream as what it is? Does it go to files? */
+bool correlated_output_is_whole(orte_job_t *job);
+bool correlated_output_has_files(orte_job_t *job);
 #endif
 
 /* The path, as it is from the root (to be freed); NULL if there is none. */
@@ -127,8 +146,8 @@ char *mca_errmgr_correlated_coordinator_start(orte_job_t *job, char **port, char
 char *mca_errmgr_correlated_coordinator_again(orte_job_t *job);
 /* Its requests, to be watched; -1 if there is no coordinator. */
 int mca_errmgr_correlated_coordinator_fd(void);
-/* The next thing it says ("end", "fail TEXT", "recovered", "let RANK", "stock RANK"), NULL when
- * it has gone. */
+/* The next thing it says ("end", "fail TEXT", "recovered", "let RANK", "stock RANK", "print …"),
+ * NULL when it has gone. */
 char *mca_errmgr_correlated_coordinator_read(void);
 /* Has it said one more thing that was read already? Then nothing is to be seen on the pipe. */
 bool mca_errmgr_correlated_coordinator_pending(void);

@@ -106,6 +106,7 @@ static char *tell_setup(orte_job_t *job, bool again)
         fprintf(to, "copies %d\n", 0 < p->copies ? p->copies : 0);
     }
     fprintf(to, "recover %d\n", p->recover ? 1 : 0);
+    fprintf(to, "prints %d\n", mca_errmgr_correlated_output_prints() ? 1 : 0);
     if (again) {
         tell(to, "again", who);
     }

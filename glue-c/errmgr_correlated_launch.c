@@ -18,7 +18,7 @@ static const char *const variables[] = { "RUSTBTL_JOB",     "RUSTBTL_SECRET",
                                          "RUSTBTL_COORDINATOR", "RUSTBTL_RESTORE",
                                          "RUSTBTL_FOLDER",  "RUSTBTL_IMAGES",
                                          "RUSTBTL_LOCAL",   "RUSTBTL_TMP",
-                                         "RUSTBTL_GUARDIAN_FD" };
+                                         "RUSTBTL_PRINTS",  "RUSTBTL_GUARDIAN_FD" };
 
 orte_job_t *mca_errmgr_correlated_protected_job(void)
 {
@@ -35,6 +35,8 @@ static void obey(const char *what)
         mca_errmgr_correlated_loss_recovered();
     } else if (0 == strncmp("let ", what, 4)) {
         mca_errmgr_correlated_loss_decided(what + 4, true);
+    } else if (0 == strncmp("print ", what, 6)) {
+        mca_errmgr_correlated_output_print(what + 6);
     } else if (0 == strncmp("stock ", what, 6)) {
         mca_errmgr_correlated_loss_decided(what + 6, false);
     }
@@ -169,13 +171,13 @@ static void protect(orte_job_t *job, const char *port, const char *name, const c
     if (mca_errmgr_correlated_may_recover()) {
         have_recorded(job);
     }
+    if (mca_errmgr_correlated_output_prints()) {
+        for_each_app(job, "RUSTBTL_PRINTS", "1");
+    }
     free(uri);
     free(place);
     watch();
     mca_errmgr_correlated_loss_watch();
-    if (mca_errmgr_correlated_may_recover()) {
-        correlated_output_watch(job);
-    }
     mca_errmgr_correlated_ask_spares(job);
     mca_errmgr_correlated_signal_open();
 }
@@ -196,6 +198,9 @@ static void on_launch(int fd, short flags, void *data)
         char *port = NULL, *name = NULL, *secret = NULL;
         OBJ_RETAIN(job); /* for as long as mpirun lives */
         protected_job = job;
+        if (mca_errmgr_correlated_may_recover()) {
+            mca_errmgr_correlated_output_watch(job);
+        }
         char *problem = mca_errmgr_correlated_coordinator_start(job, &port, &name, &secret);
         if (NULL == problem) {
             mca_errmgr_correlated_job_is_guarded(job);
@@ -237,7 +242,7 @@ void mca_errmgr_correlated_launch_close(void)
         opal_event_del(&requests);
         watching = false;
     }
-    correlated_output_close();
+    mca_errmgr_correlated_output_close();
     mca_errmgr_correlated_loss_close();
     mca_errmgr_correlated_coordinator_stop();
 }

@@ -92,7 +92,7 @@ static void tell_output(const orte_job_t *job, const orte_proc_t *daemon)
     for (int i = 0; NULL != job && i < job->procs->size; i++) {
         const orte_proc_t *proc = opal_pointer_array_get_item(job->procs, i);
         if (NULL != proc && NULL != proc->node && proc->node->daemon == daemon) {
-            correlated_output_tell(proc);
+            mca_errmgr_correlated_output_tell(proc);
         }
     }
 }
@@ -219,6 +219,7 @@ void mca_errmgr_correlated_loss_decided(const char *rank, bool goes_on)
 void mca_errmgr_correlated_loss_tell_again(void)
 {
     orte_job_t *daemons = correlated_daemons();
+    mca_errmgr_correlated_output_tell_again();
     for (int i = 0; have_lost && NULL != daemons && i < (int) daemons->num_procs; i++) {
         orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, i);
         if (opal_bitmap_is_set_bit(&lost, i) && NULL != daemon && NULL != daemon->node) {

@@ -18,6 +18,7 @@
 #include "orte/mca/oob/base/base.h"
 #include "orte/mca/plm/plm.h"
 #include "orte/mca/rmaps/rmaps_types.h"
+#include "orte/mca/rml/base/base.h"
 #include "orte/mca/rml/rml.h"
 #include "orte/mca/routed/routed.h"
 #include "orte/mca/state/state.h"
@@ -31,8 +32,8 @@
 /* Plain jobs, without a directory for lines, are protected. */
 #define CORRELATED_PROTECTS_BY_DEFAULT 1
 
-/* orte_correlated_output.c */
-#define CORRELATED_COUNTS_OUTPUT 1
+/* Of a receive that was posted. */
+#define CORRELATED_CALLBACK cbfunc.buffer
 
 #define CORRELATED_SESSION_DIR orte_process_info.jobfam_session_dir
 

@@ -40,6 +40,7 @@
 #define OBJ_DESTRUCT PMIX_DESTRUCT
 #define OBJ_RETAIN PMIX_RETAIN
 #define OBJ_RELEASE PMIX_RELEASE
+#define opal_buffer_t pmix_data_buffer_t
 #define opal_argv_append_nosize PMIX_ARGV_APPEND_NOSIZE_COMPAT
 #define opal_argv_copy PMIX_ARGV_COPY_COMPAT
 #define opal_argv_split PMIX_ARGV_SPLIT_COMPAT
@@ -107,6 +108,8 @@ void prrte_correlated_values_of(const prte_job_t *job);
 #define ORTE_PROC_STATE_TERMINATED PRTE_PROC_STATE_TERMINATED
 #define ORTE_PROC_STATE_UNABLE_TO_SEND_MSG PRTE_PROC_STATE_UNABLE_TO_SEND_MSG
 #define ORTE_PROC_STATE_WAITPID_FIRED PRTE_PROC_STATE_WAITPID_FIRED
+#define ORTE_PROC_MY_NAME PRTE_PROC_MY_NAME
+#define ORTE_RML_TAG_IOF_HNP PRTE_RML_TAG_IOF_HNP
 #define orte_app_context_t prte_app_context_t
 #define orte_event_base prte_event_base
 #define orte_exit_status prte_exit_status
@@ -121,6 +124,10 @@ void prrte_correlated_values_of(const prte_job_t *job);
 #define orte_proc_t prte_proc_t
 #define orte_process_info prte_process_info
 #define orte_process_name_t pmix_proc_t
+#define orte_rml_base prte_rml_base
+#define orte_rml_buffer_callback_fn_t prte_rml_buffer_callback_fn_t
+#define orte_rml_posted_recv_t prte_rml_posted_recv_t
+#define orte_rml_tag_t prte_rml_tag_t
 #define orte_show_help pmix_show_help
 #define orte_state_caddy_t prte_state_caddy_t
 #define orte_state_cbfunc_t prte_state_cbfunc_t
@@ -130,20 +137,8 @@ void prrte_correlated_values_of(const prte_job_t *job);
 
 #define CORRELATED_SESSION_DIR prte_process_info.top_session_dir
 
-/* PRRTE hands output to PMIx, which prints it: what has come is not counted yet. */
-static inline void correlated_output_watch(const prte_job_t *job)
-{
-    (void) job;
-}
-
-static inline void correlated_output_tell(const prte_proc_t *proc)
-{
-    (void) proc;
-}
-
-static inline void correlated_output_close(void)
-{
-}
+/* Of a receive that was posted. */
+#define CORRELATED_CALLBACK cbfunc
 
 static inline bool correlated_are_daemons(const prte_job_t *job)
 {

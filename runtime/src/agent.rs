@@ -423,6 +423,7 @@ impl Agent {
             | ToNode::AdoptAt { host: rank, .. }
             | ToNode::Abandon { host: rank, .. }
             | ToNode::End { rank, .. }
+            | ToNode::Taken { rank, .. }
             | ToNode::GiveUp { rank } => Some(*rank),
             _ => None,
         };

@@ -29,6 +29,8 @@ pub const LOCAL: &str = "RUSTBTL_LOCAL";
 pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
 /// What was printed of a rank whose guardian another one has started: [`Printed`] as text.
 pub const PRINTED: &str = "RUSTBTL_PRINTED";
+/// 1: mpirun prints what ranks without a daemon of its own print.
+pub const PRINTS: &str = "RUSTBTL_PRINTS";
 /// Number of the rank's end of the socket to its guardian.
 pub const GUARDIAN_FD: &str = "RUSTBTL_GUARDIAN_FD";
 /// The same number in every process, because it is part of images.
@@ -38,9 +40,10 @@ pub const TMP: &str = "RUSTBTL_TMP";
 /// Tests: folder with the points of a line at which guardians wait (`guardian/hold.rs`).
 pub const HOLD: &str = "RUSTBTL_HOLD";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 12] = [
+pub const ALL: [&str; 13] = [
     HOLD,
     PRINTED,
+    PRINTS,
     JOB,
     SECRET,
     COORDINATOR,
@@ -72,6 +75,8 @@ pub struct Settings {
     pub local: Option<PathBuf>,
     /// What was printed of its output, if another guardian has started this one.
     pub printed: Option<Printed>,
+    /// mpirun prints what ranks without a daemon of its own print.
+    pub prints: bool,
     /// Whom to guard.
     pub rank: PeerId,
     /// Ranks of the job.
@@ -123,6 +128,7 @@ impl Settings {
             Some(text) => Some(text.parse().map_err(|()| NoSettings::Bad(PRINTED))?),
             None => None,
         };
+        let prints = text(PRINTS).is_some_and(|prints| prints == "1");
         Ok(Self {
             job,
             secret,
@@ -132,6 +138,7 @@ impl Settings {
             folder,
             local,
             printed,
+            prints,
             rank,
             size,
             tmp,

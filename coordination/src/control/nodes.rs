@@ -124,6 +124,21 @@ class 3 FromNode {
         /// And of its standard error.
         err: u64,
     },
+    /// Of a guardian whose rank has no daemon of mpirun's: what the rank prints, for mpirun. Sent
+    /// again, from what was not `Taken` on, when there is another coordinator; empty: here the rank
+    /// goes on.
+    36 Output {
+        /// Which.
+        rank: PeerId,
+        /// In which incarnation it runs.
+        incarnation: Incarnation,
+        /// 1: standard output, 2: standard error.
+        stream: u8,
+        /// Bytes of the stream before these.
+        position: u64,
+        /// These.
+        bytes: Vec<u8>,
+    },
     /// Of a guardian: nobody looks any more after a rank that it waits for.
     33 Unhosted {
         /// Whose guardian says it.
@@ -300,6 +315,15 @@ class 4 ToNode {
         host: PeerId,
         /// The other rank.
         rank: PeerId,
+    },
+    /// Answer to `Output`: mpirun has it, and prints it.
+    36 Taken {
+        /// For the guardian of this rank.
+        rank: PeerId,
+        /// As in `Output`.
+        stream: u8,
+        /// Bytes of the stream that were taken, in all lives.
+        position: u64,
     },
     /// For who has said `Spare`: nobody will be started here any more.
     34 Dismiss {},

@@ -55,6 +55,7 @@ pub(super) fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
         | FromNode::Fallen { rank, .. }
         | FromNode::OwnWay { rank, .. }
         | FromNode::Printed { rank, .. }
+        | FromNode::Output { rank, .. }
         | FromNode::Unhosted { host: rank, .. }
         | FromNode::Ended { rank, .. } => rank,
         // Of a rank that it was to adopt, too.

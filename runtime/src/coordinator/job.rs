@@ -8,6 +8,7 @@
 use super::again::Again;
 use super::orders::LineState;
 use super::out_of_reach::OutOfReach;
+use super::output::Prints;
 use super::places::Places;
 use super::recovery::Recovery;
 use super::setup::Setup;
@@ -63,7 +64,7 @@ pub enum Effect {
         /// Who may have something: rank, its set, and the life that it runs in.
         asked: Vec<(PeerId, SetId, Incarnation)>,
     },
-    /// Say this to mpirun: `end`, `fail TEXT`, `recovered`, `let RANK`, `stock RANK`.
+    /// Say this to mpirun: `end`, `fail TEXT`, `recovered`, `let RANK`, `stock RANK`, `print …`.
     TellMpirun(String),
     /// Write down an event.
     Log(Value),
@@ -99,6 +100,8 @@ pub(super) struct Rank {
     pub(super) printed: Printed,
     /// Its output goes to mpirun by a way that is its own since it was there.
     pub(super) own_way: Option<[u64; 2]>,
+    /// Where mpirun is in the streams of its output that come by way of the coordinator.
+    pub(super) reached: [Option<u64>; 2],
     /// To this coordinator.
     pub(super) said_hello: bool,
     pub(super) log: Option<[u64; 3]>,
@@ -117,6 +120,7 @@ pub struct Job {
     pub(super) storage: Storage,
     pub(super) places: Places,
     pub(super) out_of_reach: OutOfReach,
+    pub(super) prints: Prints,
     /// All ranks may leave MPI_Finalize.
     pub(super) may_finish: bool,
     pub(super) lines: BTreeMap<LineId, LineState>,
@@ -151,6 +155,7 @@ impl Job {
             storage: Storage::default(),
             places: Places::default(),
             out_of_reach: OutOfReach::default(),
+            prints: Prints::default(),
             may_finish: false,
             lines: BTreeMap::new(),
             wishes: Wishes::default(),
@@ -243,6 +248,9 @@ impl Job {
                     state.own_way = Some([out, err]);
                     self.changed = true;
                 }
+            }
+            FromNode::Output { rank, incarnation, stream, position, bytes } => {
+                self.output(rank, incarnation, stream, position, &bytes);
             }
             FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
             FromNode::Unhosted { host, rank, incarnation, reachable, reason } => {

@@ -2,9 +2,10 @@
 //! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup, then "lost NODE", "checkpoint stay|exit"; ends with the job ──> coord.
+//! mpirun ── stdin: setup, then "lost NODE", "checkpoint stay|exit" …; ends with the job ──> coord.
 //!        <── stdout: "ok PORT JOB SECRET" or "error …"; then "end": the job is to end, and of
-//!            lost nodes "recovered", or "fail TEXT": the job is to end with an error ──
+//!            lost nodes "recovered", or "fail TEXT": the job is to end with an error; "print …":
+//!            output of a rank that has no daemon ──
 //! agents ── TCP, after mutual proof of the secret ──>
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
@@ -22,6 +23,7 @@ mod memory;
 mod mpirun;
 mod orders;
 mod out_of_reach;
+mod output;
 mod places;
 #[cfg(test)]
 mod pretended;
@@ -355,6 +357,7 @@ impl Coordinator {
             | FromNode::Fallen { rank, .. }
             | FromNode::OwnWay { rank, .. }
             | FromNode::Printed { rank, .. }
+            | FromNode::Output { rank, .. }
             | FromNode::NotRestored { rank, .. }
             | FromNode::Unhosted { host: rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),

@@ -50,11 +50,21 @@ pub(super) fn in_one_line(text: &str) -> String {
     line
 }
 
+/// `RANK NUMBER NUMBER`.
+pub(super) fn rank_and_two(text: &str) -> Option<(PeerId, [u64; 2])> {
+    let (rank, rest) = text.split_once(' ')?;
+    let (one, other) = rest.split_once(' ')?;
+    Some((PeerId(rank.parse().ok()?), [one.parse().ok()?, other.parse().ok()?]))
+}
+
 impl Job {
     /// A line from mpirun.
     pub fn hear_mpirun(&mut self, now: u64, line: &str) {
-        if let Some(("came", what)) = line.split_once(' ') {
-            return self.output_came(what);
+        match line.split_once(' ') {
+            Some(("came", what)) => return self.output_came(what),
+            Some(("printed", what)) => return self.was_printed(what),
+            Some(("reached", what)) => return self.output_reached(what),
+            _ => {}
         }
         if self.waits_with_word(now, line) {
             return;
@@ -76,18 +86,16 @@ impl Job {
         }
     }
 
-    fn nonsense(&mut self, line: &str) {
+    pub(super) fn nonsense(&mut self, line: &str) {
         self.log(json!({"event": "nonsense", "from": "mpirun", "what": line}));
     }
 
     /// So much of a rank's output has come to mpirun, and no more will: its node is lost. What
     /// else was handed on is printed again.
     fn output_came(&mut self, what: &str) {
-        let numbers: Result<Vec<u64>, _> = what.split(' ').map(str::parse).collect();
-        let Ok(&[rank, out, err]) = numbers.as_deref() else {
+        let Some((id, [out, err])) = rank_and_two(what) else {
             return self.nonsense(&format!("came {what}"));
         };
-        let id = PeerId(u32::try_from(rank).unwrap_or(u32::MAX));
         let Some(rank) = self.ranks.get_mut(&id).filter(|rank| rank.ended.is_none()) else {
             return;
         };

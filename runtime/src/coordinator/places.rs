@@ -294,8 +294,11 @@ impl Job {
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
             let Some(state) = self.ranks.get_mut(&rank) else { continue };
             (state.node, state.host) = (place.node.clone(), Some(host));
-            // Its output goes by the way of the one that waits for it.
+            // From now on by the way of the one that waits for it, or by way of the coordinator.
             state.own_way = None;
+            if let [Some(out), Some(err)] = state.reached {
+                state.printed = Printed { bytes: [out, err], exact: true };
+            }
             let Printed { bytes: [out, err], exact } = state.printed;
             let spare = place.kind == Kind::Spare;
             self.log(json!({
@@ -308,7 +311,7 @@ impl Job {
                 ToNode::Adopt { host, rank, directory, incarnation, out, err, exact }
             };
             self.effects.push_back(Effect::Send(host, order));
-            if let Some(host) = self.ranks.get_mut(&host) {
+            if let Some(host) = self.ranks.get_mut(&host).filter(|_| !self.setup.prints) {
                 host.own_way = None;
             }
             if let Some(going) = self.recovery.going.get_mut(&set) {

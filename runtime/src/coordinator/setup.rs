@@ -32,6 +32,8 @@ pub struct Setup {
     pub keep: usize,
     /// `recover`: sets that fall are started again.
     pub recover: bool,
+    /// `prints`: mpirun prints what the coordinator tells it to (`print`).
+    pub prints: bool,
     /// `restore`: the line that the job restarts from.
     pub restore: Option<PathBuf>,
     /// `again JOB PORT SECRET`: in place of a coordinator that was killed.
@@ -54,6 +56,7 @@ impl Default for Setup {
             set_interval_ms: 0,
             keep: 2,
             recover: true,
+            prints: false,
             restore: None,
             again: None,
             size: 0,
@@ -100,6 +103,7 @@ impl Setup {
                 self.again = Some(again);
             }
             "recover" => self.recover = number()? != 0,
+            "prints" => self.prints = number()? != 0,
             "interval" if value == "auto" => self.interval_auto = true,
             "interval" => self.interval_ms = Some(seconds(value)?),
             "mtbf" => self.mtbf_ms = number()?,

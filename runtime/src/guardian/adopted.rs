@@ -111,8 +111,10 @@ impl Guardian {
     }
 
     fn take_up(&mut self, adopted: Adopted) {
-        // What both print goes the same way.
-        self.own_way = None;
+        if !self.settings.prints {
+            // What both print goes the same way.
+            self.own_way = None;
+        }
         self.adopted.push(adopted);
     }
 

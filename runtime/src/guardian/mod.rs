@@ -6,6 +6,7 @@
 //! 3. It outlives neither its program nor its orted, and its program does not outlive it.
 
 mod adopted;
+mod handing_on;
 mod hold;
 pub mod images;
 pub mod last_word;
@@ -249,6 +250,7 @@ impl Guardian {
             if let (Some(output), Some(places)) = (&mut self.rank.output, &printed) {
                 output.attend(&poll, places);
                 self.tell_printed();
+                self.send_output();
             }
             if from_rank.is_some_and(|place| poll.is_ready(place)) {
                 self.hear_rank();
@@ -307,9 +309,8 @@ impl Guardian {
         }
         self.last_words(status);
         self.writers.wait(LAST_IMAGE);
-        self.last_output(orted, status == 0)?;
         self.ended = Some(status);
-        Ok(())
+        self.last_output(news, orted, status == 0)
     }
 
     /// To the program, if there is one.
@@ -363,24 +364,6 @@ impl Guardian {
         }
     }
 
-    /// The program's output goes on as long as somebody holds it open, as without a guardian; that
-    /// of a program that has failed ends with it, because orted has to know at once.
-    fn last_output(&mut self, orted: &OwnedFd, to_the_end: bool) -> io::Result<()> {
-        let Some(output) = &mut self.rank.output else { return Ok(()) };
-        output.drain();
-        while !output.is_done(to_the_end) {
-            let mut poll = Poll::default();
-            let orphaned = poll.add(orted.as_raw_fd(), false);
-            let places = output.poll(&mut poll);
-            poll.wait(None)?;
-            if poll.is_ready(orphaned) {
-                return Ok(());
-            }
-            output.attend(&poll, &places);
-        }
-        Ok(())
-    }
-
     fn seek_agent(&mut self) {
         let (settings, reporter) = (self.settings.clone(), self.reporter.clone());
         self.agent = Agent::Sought;
@@ -426,6 +409,7 @@ impl Guardian {
             self.tell(&FromNode::Fallen { rank, status, incarnation });
         }
         self.rank.introduce(&self.settings);
+        self.send_output_anew();
     }
 
     /// To the agent, if there is one.
@@ -490,6 +474,9 @@ impl Guardian {
                 self.adopt_at(rank, incarnation, stand_in);
             }
             ToNode::Abandon { host, rank } if host == mine => self.abandon(rank),
+            ToNode::Taken { rank, stream, position } if rank == mine => {
+                self.taken(stream, position);
+            }
             ToNode::GiveUp { rank } if rank == mine => self.give_up(),
             ToNode::End { rank, incarnation, reason }
                 if rank == mine && incarnation == self.incarnation() =>
@@ -531,16 +518,6 @@ impl Guardian {
         }
     }
 
-    /// With this node what it knows of the output is lost: somebody else has to know it.
-    fn tell_printed(&mut self) {
-        let printed = self.rank.output.as_ref().map(Output::handed_on);
-        if self.local.is_some() && printed.is_some_and(|printed| printed != self.printed) {
-            self.printed = printed.unwrap_or_default();
-            let (rank, [out, err]) = (self.settings.rank, self.printed);
-            self.tell(&FromNode::Printed { rank, out, err });
-        }
-    }
-
     /// The agent has gone: the line that was being taken fails, and there shall be another agent.
     fn lost_agent(&mut self) {
         self.rank.nobody_coordinates("the agent of this node has gone");
@@ -561,6 +538,7 @@ impl Guardian {
             say!("{reason}");
         }
         self.rank.stay_alone();
+        self.print_here();
     }
 
     fn hear_rank(&mut self) {

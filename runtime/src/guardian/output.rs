@@ -1,7 +1,8 @@
-//! What the rank prints: the guardian takes it in, counts it, and hands it on to orted at once.
+//! What the rank prints: the guardian takes it in, counts it, and hands it on at once.
 //!
 //! ```text
 //! program ── terminal or pipe, as orted gave it ──> guardian ── counts (`Ledger`) ──> orted
+//!                               or, if the rank has lost its orted ──> coordinator ──> mpirun
 //! ```
 //! 1. Nothing is handed on twice in all lives of the program: a piece is counted before it is
 //!    handed on, and what a restored program prints again is dropped up to that count.
@@ -12,10 +13,14 @@
 //!    was handed on before it, and what is after it the program prints again.
 //! 4. A reader who does not read slows the program down as without a guardian; the guardian never
 //!    waits for it.
+//! 5. What goes by way of the coordinator is kept until mpirun has it, and sent again to another
+//!    coordinator: mpirun knows where it is in the stream, and prints nothing twice
+//!    (docs/adr/0020).
 
 use super::positions::{Ledger, Mark, Place, STREAMS};
 use crate::os::{self, Poll};
 use crate::settings::{Printed, Settings};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -51,6 +56,8 @@ struct Stream {
     to: File,
     /// Taken in, not handed on; its end is at `written`.
     waiting: Vec<u8>,
+    /// `None`: it goes to `to`. Else to the coordinator, which has so much of what waits.
+    sent: Option<usize>,
     written: u64,
     /// The last of what was handed on, in whatever life.
     kept: Vec<u8>,
@@ -64,10 +71,22 @@ struct Stream {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Places([(Option<usize>, Option<usize>); STREAMS]);
 
+/// For the coordinator (`FromNode::Output`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// 1: standard output, 2: standard error.
+    pub stream: u8,
+    /// Bytes of the stream before it.
+    pub position: u64,
+    /// None: this is where the rank goes on.
+    pub bytes: Vec<u8>,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Output {
     streams: [Stream; STREAMS],
+    pieces: VecDeque<Piece>,
     ledger: Ledger,
     began: [u64; STREAMS],
 }
@@ -97,14 +116,16 @@ impl Output {
             }
             ledger.set(at, *known);
         }
-        let (out, out_end) = Stream::open(1, known[0])?;
-        let (err, err_end) = Stream::open(2, known[1])?;
-        let mut output = Self { streams: [out, err], ledger, began: [0; STREAMS] };
+        let away = settings.prints && settings.printed.is_some();
+        let (out, out_end) = Stream::open(1, known[0], away)?;
+        let (err, err_end) = Stream::open(2, known[1], away)?;
+        let (streams, pieces, began) = ([out, err], VecDeque::new(), [0; STREAMS]);
+        let mut output = Self { streams, pieces, ledger, began };
         let exact = settings.printed.is_some_and(|printed| printed.exact);
         for (stream, place) in output.streams.iter_mut().zip(mark.iter().flat_map(|mark| &mark.0)) {
             stream.go_back(place, exact);
         }
-        output.began = [0, 1].map(|at| output.handed_on()[at].max(output.streams[at].known));
+        output.began = output.reached();
         output.hand_on();
         Ok(Some((output, Ends([Some(out_end), Some(err_end)]))))
     }
@@ -139,6 +160,45 @@ impl Output {
         self.hand_on();
     }
 
+    /// The next piece for the coordinator.
+    pub fn next_piece(&mut self) -> Option<Piece> {
+        self.pieces.pop_front()
+    }
+
+    /// There is a coordinator that has got nothing yet (5).
+    pub fn send_anew(&mut self) {
+        self.pieces.clear();
+        for (stream, of) in (1..).zip(&mut self.streams) {
+            if of.sent.is_some() {
+                of.sent = Some(0);
+                let position = of.reached();
+                self.pieces.push_back(Piece { stream, position, bytes: Vec::new() });
+            }
+        }
+        self.hand_on();
+    }
+
+    /// mpirun has everything of this stream up to there.
+    pub fn taken(&mut self, stream: u8, position: u64) {
+        let at = usize::from(stream).checked_sub(1);
+        if let Some(stream) = at.and_then(|at| self.streams.get_mut(at)) {
+            stream.taken(position);
+        }
+    }
+
+    /// There will be no coordinator: what is not known to be printed goes where the guardian itself
+    /// prints.
+    pub fn stay_here(&mut self) {
+        self.pieces.clear();
+        self.streams.iter_mut().for_each(|stream| stream.sent = None);
+        self.hand_on();
+    }
+
+    /// Does it go by way of the coordinator?
+    pub fn is_away(&self) -> bool {
+        self.streams.iter().any(|stream| stream.sent.is_some())
+    }
+
     /// Where the streams were before anything was handed on through here.
     pub fn began(&self) -> [u64; STREAMS] {
         self.began
@@ -146,7 +206,12 @@ impl Output {
 
     /// Where the streams are that orted has got.
     pub fn handed_on(&self) -> [u64; STREAMS] {
-        [0, 1].map(|at| self.streams[at].written - self.streams[at].waiting.len() as u64)
+        [0, 1].map(|at| self.streams[at].handed_on())
+    }
+
+    /// Where the streams are of all lives: a program that repeats what was printed is before that.
+    pub fn reached(&self) -> [u64; STREAMS] {
+        [0, 1].map(|at| self.streams[at].reached())
     }
 
     /// Where the streams are now that the program stands still.
@@ -182,7 +247,14 @@ impl Output {
 
     fn hand_on(&mut self) {
         for (at, stream) in self.streams.iter_mut().enumerate() {
-            stream.hand_on(|position| self.ledger.set(at, position));
+            let count = |position| self.ledger.set(at, position);
+            match stream.sent {
+                None => stream.hand_on(count),
+                Some(_) => {
+                    let piece = |(position, bytes)| Piece { stream: at as u8 + 1, position, bytes };
+                    self.pieces.extend(stream.hand_over(count).map(piece));
+                }
+            }
         }
     }
 }
@@ -205,8 +277,9 @@ pub fn open(settings: &Settings) -> (Option<Output>, Ends) {
 }
 
 impl Stream {
-    /// In place of the guardian's own descriptor `fd`; the second is the program's end.
-    fn open(fd: RawFd, known: u64) -> io::Result<(Self, OwnedFd)> {
+    /// In place of the guardian's own descriptor `fd`; `away`: to the coordinator, as long as there
+    /// is one. The second is the program's end.
+    fn open(fd: RawFd, known: u64, away: bool) -> io::Result<(Self, OwnedFd)> {
         // SAFETY: standard descriptors are open as long as this process lives.
         let own = unsafe { BorrowedFd::borrow_raw(fd) };
         let (from, end) = if own.is_terminal() {
@@ -220,12 +293,41 @@ impl Stream {
             from: Some(from.into()),
             to: os::writer_that_never_waits(own)?,
             waiting: Vec::new(),
+            sent: away.then_some(0),
             written: known,
             kept: Vec::new(),
             known,
             blocked: false,
         };
         Ok((stream, end))
+    }
+
+    fn handed_on(&self) -> u64 {
+        self.written - self.waiting.len() as u64
+    }
+
+    fn reached(&self) -> u64 {
+        self.handed_on().max(self.known)
+    }
+
+    /// What waits and was not sent yet, with its position.
+    fn hand_over(&mut self, count: impl Fn(u64)) -> Option<(u64, Vec<u8>)> {
+        let piece = self.waiting.get(self.sent?..).filter(|piece| !piece.is_empty())?;
+        // Before it is handed on (1).
+        count(self.written);
+        let begin = self.written - piece.len() as u64;
+        let piece = piece.to_vec();
+        self.sent = Some(self.waiting.len());
+        Some((begin, piece))
+    }
+
+    fn taken(&mut self, position: u64) {
+        let bytes = position.saturating_sub(self.handed_on()).min(self.waiting.len() as u64);
+        keep(&mut self.kept, &self.waiting[..bytes as usize]);
+        self.waiting.drain(..bytes as usize);
+        self.sent = self.sent.map(|sent| sent.saturating_sub(bytes as usize));
+        // A life before this one has printed more.
+        self.known = self.known.max(position);
     }
 
     /// To where it was at a line. Of what was handed on before that nothing is printed again,
@@ -326,7 +428,7 @@ mod tests {
     fn stream(known: u64) -> Stream {
         let to = File::options().write(true).open("/dev/null").unwrap();
         let (waiting, kept) = (Vec::new(), Vec::new());
-        Stream { from: None, to, waiting, written: 0, kept, known, blocked: false }
+        Stream { from: None, to, waiting, sent: None, written: 0, kept, known, blocked: false }
     }
 
     #[test]
@@ -386,5 +488,31 @@ mod tests {
         stream.hand_on(|position| counted.borrow_mut().push(position));
         assert_eq!(*counted.borrow(), [5]);
         assert!(stream.waiting.is_empty());
+    }
+
+    #[test]
+    fn invariant_5_what_the_coordinator_has_is_kept_until_mpirun_has_it() {
+        let mut stream = stream(3);
+        stream.sent = Some(0);
+        let counted = core::cell::Cell::new(0);
+        let hand_over = |stream: &mut Stream| stream.hand_over(|position| counted.set(position));
+        stream.take_in(b"abcdef");
+        assert_eq!(hand_over(&mut stream), Some((3, b"def".to_vec())));
+        assert_eq!((hand_over(&mut stream), counted.get(), stream.handed_on()), (None, 6, 3));
+        stream.taken(4);
+        stream.take_in(b"gh");
+        assert_eq!(hand_over(&mut stream), Some((6, b"gh".to_vec())));
+        // There is another coordinator.
+        stream.sent = Some(0);
+        assert_eq!(hand_over(&mut stream), Some((4, b"efgh".to_vec())));
+        stream.taken(2);
+        assert_eq!((&stream.waiting[..], &stream.kept[..]), (&b"efgh"[..], &b"abcd"[..]));
+        // Another life had come further.
+        stream.taken(10);
+        stream.take_in(b"ijk");
+        assert_eq!(hand_over(&mut stream), Some((10, b"k".to_vec())));
+        assert_eq!(stream.kept, b"abcdefghij");
+        stream.taken(11);
+        assert!(stream.waiting.is_empty() && stream.sent == Some(0));
     }
 }

@@ -448,6 +448,7 @@ mod tests {
             folder: None,
             local: None,
             printed: None,
+            prints: false,
             rank: PeerId(2),
             size: 4,
             tmp: PathBuf::new(),

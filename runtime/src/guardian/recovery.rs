@@ -11,7 +11,7 @@ use super::output::Ends;
 use super::{Guardian, output};
 use crate::link::Link;
 use crate::os::{self, Pid};
-use crate::settings::{self, Settings};
+use crate::settings::{self, Printed, Settings};
 use rustbtl_coordination::control::{FromNode, ToRank};
 use rustbtl_fragments::ids::Incarnation;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -109,7 +109,11 @@ impl Guardian {
         // What was printed is not lost, and not printed again.
         if let Some(output) = &mut self.rank.output {
             output.drain();
+            let bytes = output.reached();
+            // Of an adopted rank it was said how far it was then.
+            self.settings.printed = self.settings.printed.map(|_| Printed { bytes, exact: true });
         }
+        self.send_output();
         self.rank.output = None;
         self.made_anew |= self.settings.restore.is_none();
         self.settings.incarnation = incarnation;

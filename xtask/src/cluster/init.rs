@@ -159,7 +159,10 @@ impl<'a> Events<'a> {
         let done =
             self.faults.strike(fault, self.nodes, self.job.stage, self.job.options.ranks())?;
         say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
-        if let Some(file) = &self.job.options.write_when_struck {
+        // What is due at the same moment is in the timeline already, and comes at once.
+        if let Some(file) = &self.job.options.write_when_struck
+            && !self.faults.any()
+        {
             fs::write(file, "").context(|| format!("--write-when-struck: {}", file.display()))?;
         }
         Ok(())

@@ -39,6 +39,9 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
         // Each orted would bind its ranks to the first processors, all to the same ones.
         set.push(("hwloc_base_binding_policy", "none".into()));
     }
+    if options.tag_output && !has_prrte {
+        set.push(("orte_tag_output", "1".into()));
+    }
     if options.crowded() {
         // Each orted counts only its own ranks and would let them spin.
         set.push(("mpi_yield_when_idle", "1".into()));
@@ -89,6 +92,9 @@ fn for_prrte(options: &Options, stage: &Stage) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["--map-by".into(), ":OVERSUBSCRIBE".into()];
     if options.all_nodes() > 1 {
         line.extend(["--bind-to".into(), "none".into()]);
+    }
+    if options.tag_output {
+        line.extend(["--output".into(), "tag".into()]);
     }
     for (key, value) in parameters {
         line.extend(["--prtemca".into(), key.into(), value]);

@@ -126,7 +126,10 @@ pub struct Options {
     /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
-    /// Make FILE when somebody was killed or cut off
+    /// Mark output with the rank that it is of
+    #[arg(long)]
+    pub tag_output: bool,
+    /// Make FILE when all have been killed or cut off that were to be
     #[arg(long, value_name = "FILE")]
     pub write_when_struck: Option<PathBuf>,
     /// Kill a process this many seconds after the lines of `--checkpoint-at` are complete

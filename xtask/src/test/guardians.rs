@@ -139,7 +139,7 @@ fn stdin(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
 
 fn tagged(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     let job = guarded(nodes, ppn, &words(program, "well"));
-    let outcome = job.with(&["--mca", "orte_tag_output", "1"]).run()?;
+    let outcome = job.with(&["--tag-output"]).run()?;
     let right = outcome.stdout.contains("[1,0]<stdout>:sum 3, guarded");
     outcome.must(outcome.code == 0 && right, "the output is not tagged")
 }

@@ -1,10 +1,11 @@
-//! What ranks print while their node is lost: each line is printed once and in order, also those
-//! that were on their way through a daemon that has gone.
+//! What ranks print while their node is lost: each line is printed once and in order, under the
+//! name of its rank, also those that were on their way through a daemon that has gone, or through
+//! the node on which a rank goes on.
 
 use super::job::Job;
 use super::lives;
 use super::local_storage::plain;
-use super::mpi;
+use super::mpi::{self, Over};
 use super::node_loss::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Summary;
@@ -21,31 +22,63 @@ const LINES: u64 = 50;
 const PAUSE_US: &str = "2000";
 
 /// What happens, and whether the nodes share a folder.
-const LOSSES: [(&str, &str, bool); 4] = [
-    ("a cable is pulled", "--cut-node-after-line", true),
-    ("a node is killed", "--kill-node-after-line", true),
-    ("a cable is pulled, plain command", "--cut-node-after-line", false),
-    ("a node is killed, plain command", "--kill-node-after-line", false),
+const LOSSES: [(&str, &[&str], bool); 8] = [
+    ("a cable is pulled", &["--cut-node-after-line", "1@1"], true),
+    ("a node is killed", &["--kill-node-after-line", "1@1"], true),
+    (
+        "a node is killed, and the spare one on which its ranks go on",
+        &["--spare", "1", "--kill-node-after-line", "1@1", "--kill-at-event", "caught_up@1=node:3"],
+        true,
+    ),
+    (
+        "a node is killed, then a program of its ranks, then the coordinator",
+        &[
+            "--kill-node-after-line",
+            "1@1",
+            "--kill-at-event",
+            "caught_up@1=rank:2",
+            "--kill-at-event",
+            "caught_up@2=coordinator",
+        ],
+        true,
+    ),
+    (
+        "a node is killed, and the guardian that one of its ranks has got",
+        &["--kill-node-after-line", "1@1", "--kill-at-event", "caught_up@1=guardian:2"],
+        true,
+    ),
+    ("a cable is pulled, plain command", &["--cut-node-after-line", "1@1"], false),
+    ("a node is killed, plain command", &["--kill-node-after-line", "1@1"], false),
+    (
+        "a node is killed, and the one on which its ranks go on, plain command",
+        &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],
+        false,
+    ),
 ];
 
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
     summary.tier("output of lost nodes");
-    for (title, fault, shared) in LOSSES {
+    run_over(summary, &Over::Component);
+}
+
+/// The same, in the tier that has begun.
+pub fn run_over(summary: &mut Summary, over: &Over) {
+    for (title, faults, shared) in LOSSES {
         let title = format!("lost output: {title}, each line once: {NODES} × {PPN}");
-        summary.check(&title, || each_line_once(fault, shared));
+        summary.check(&title, || each_line_once(over, faults, shared));
     }
 }
 
-fn each_line_once(fault: &str, shared: bool) -> Result<()> {
+fn each_line_once(over: &Over, faults: &[&str], shared: bool) -> Result<()> {
     let scratch = Scratch::new("lost-output")?;
-    let program = mpi::compile(&paths::root().join("tests/lines/print_lines.c"))?;
+    let program = mpi::compile_over(&paths::root().join("tests/lines/print_lines.c"), over)?;
     let program = program.display().to_string();
     let (iterations, lines) = (ITERATIONS.to_string(), LINES.to_string());
     let struck = scratch.0.join("struck").display().to_string();
     let job = Job::new(NODES, PPN, &[&program, &iterations, PAUSE_US, &lines, &struck]);
-    let job = job.with(&["--mca", "orte_tag_output", "1", "--write-when-struck", &struck]);
-    let job = job.with(&[fault, "1@1"]);
+    let job = over.job(job).with(&["--tag-output", "--write-when-struck", &struck]);
+    let job = job.with(faults);
     let outcome = if shared {
         lives::protected(job, &lives::lines_folder(&scratch)?).run()?
     } else {
@@ -53,7 +86,8 @@ fn each_line_once(fault: &str, shared: bool) -> Result<()> {
     };
     outcome.must(outcome.code == 0, "the job failed")?;
     let gone = [": cut ", ": killed "].map(|what| outcome.stderr.matches(what).count());
-    outcome.must(gone.iter().sum::<usize>() == 1, "the node was not lost in time")?;
+    let wanted = faults.iter().filter(|word| word.contains('@')).count();
+    outcome.must(gone.iter().sum::<usize>() == wanted, "not all was lost in time")?;
     for (name, tag, text) in
         [("out", "<stdout>:", &outcome.stdout), ("err", "<stderr>:", &outcome.stderr)]
     {
@@ -71,9 +105,9 @@ fn each_line_once(fault: &str, shared: bool) -> Result<()> {
 }
 
 /// Numbers of the lines of each rank, in the order in which they were begun. mpirun marks each
-/// piece of output with the rank by whose way it came, and cuts lines into pieces.
+/// piece of output with its rank, and cuts lines into pieces.
 fn numbers(name: &str, tag: &str, text: &str) -> Result<BTreeMap<u32, Vec<u64>>> {
-    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut lines: Vec<(usize, String, &str)> = Vec::new();
     let mut begun: BTreeMap<&str, (usize, String)> = BTreeMap::new();
     let mut way = "";
     for (at, piece) in pieces(text, tag) {
@@ -88,16 +122,21 @@ fn numbers(name: &str, tag: &str, text: &str) -> Result<BTreeMap<u32, Vec<u64>>>
             let (_, line) = begun.entry(way).or_insert_with(|| (at, String::new()));
             line.push_str(part);
             if part.ends_with('\n') {
-                lines.extend(begun.remove(way));
+                lines.extend(begun.remove(way).map(|(at, line)| (at, line, way)));
             }
         }
     }
     lines.sort();
     let mut all: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for (_, line) in lines.iter().filter(|(_, line)| line.starts_with(&format!("{name} "))) {
+    let begin = format!("{name} ");
+    for (_, line, way) in lines.iter().filter(|(_, line, _)| line.trim_start().starts_with(&begin))
+    {
         let words: Vec<u64> =
             line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [rank, number, _] = words[..] else { fail!("a line in pieces: `{line}`") };
+        if !way.ends_with(&format!(",{rank}]")) {
+            fail!("a line under another name: `{way}: {line}`");
+        }
         all.entry(rank as u32).or_default().push(number);
     }
     Ok(all)
@@ -110,12 +149,12 @@ enum Piece<'a> {
     Text(&'a str),
 }
 
-/// `[1,RANK]<stdout>:` and what is between these marks, with its place.
+/// `[JOB,RANK]<stdout>:` and what is between these marks, with its place.
 fn pieces<'a>(text: &'a str, tag: &str) -> Vec<(usize, Piece<'a>)> {
     let mut found = Vec::new();
     let mut begin = 0;
     for (at, _) in text.match_indices(tag) {
-        let Some(mark) = text[begin..at].rfind("[1,") else { continue };
+        let Some(mark) = text[begin..at].rfind('[') else { continue };
         let mark = begin + mark;
         found.push((begin, Piece::Text(&text[begin..mark])));
         found.push((mark, Piece::From(&text[mark..at])));

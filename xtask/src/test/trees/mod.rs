@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::local_storage;
+use super::lost_output;
 use super::mpi::{self, Over};
 use super::node_loss;
 use super::scratch::Scratch;
@@ -79,6 +80,7 @@ fn standard(summary: &mut Summary, version: Version, installed: &Installed) {
     lives::run(summary, installed);
     node_loss::guardians_over(summary, &Over::Tree(installed));
     local_storage::run_over(summary, &Over::Tree(installed));
+    lost_output::run_over(summary, &Over::Tree(installed));
     spares::run_over(summary, &Over::Tree(installed), usize::MAX);
     mpi::run_over(summary, &Over::Tree(installed));
 }
