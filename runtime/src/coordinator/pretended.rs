@@ -19,14 +19,16 @@ pub(super) struct World {
     pub(super) notes: BTreeMap<SetId, Vec<Vec<u8>>>,
     /// Ranks answer `Fence` at once, of nothing recorded.
     pub(super) answers: bool,
+    /// Of each rank.
+    pub(super) sets: [SetId; 3],
     pub(super) now: u64,
     pub(super) effects: Vec<Effect>,
 }
 
 impl World {
     /// Nodes keep their images, and one other node a copy.
-    pub(super) fn new() -> Self {
-        let mut world = Self::empty();
+    fn of_sets(sets: [u32; 3]) -> Self {
+        let mut world = Self { sets: sets.map(SetId), ..Self::empty() };
         for (rank, node) in (0..).zip(NODES) {
             world.comes(rank, node, 0);
         }
@@ -38,12 +40,18 @@ impl World {
         let mut determinants = Determinants::new(0);
         determinants.keep_notes();
         let (job, notes, answers) = (Job::new("j".into(), setup), BTreeMap::new(), true);
-        Self { job, determinants, notes, answers, now: 1, effects: Vec::new() }
+        let sets = [0, 1, 2].map(SetId);
+        Self { job, determinants, notes, answers, sets, now: 1, effects: Vec::new() }
     }
 
     /// The first line is complete: each node has its own image, and the next one a copy.
     pub(super) fn with_line() -> Self {
-        let mut world = Self::new();
+        Self::with_line_of([0, 1, 2])
+    }
+
+    /// The same, where ranks are in these sets.
+    pub(super) fn with_line_of(sets: [u32; 3]) -> Self {
+        let mut world = Self::of_sets(sets);
         world.take_line(1);
         assert_eq!(world.events("complete").len(), 1);
         world.effects.clear();
@@ -167,7 +175,7 @@ impl World {
             pid: 8,
             incarnation: Incarnation(incarnation),
             version: String::new(),
-            set: SetId(rank),
+            set: self.sets[rank as usize],
             card: Vec::new(),
         };
         self.rank(rank, node, hello);

@@ -53,6 +53,9 @@ pub(super) struct Going {
     pub(super) placed: BTreeSet<PeerId>,
     /// Who has done what this phase waits for.
     done: BTreeSet<PeerId>,
+    /// Who has caught up while others of the set still meet theirs: one that has no channels does
+    /// at once.
+    early: BTreeSet<PeerId>,
     /// What others have of its earlier lives is here (5).
     fenced: bool,
     since_ms: u64,
@@ -101,8 +104,8 @@ impl Recovery {
         for of in behind {
             let (line, incarnation) = (LineId(of.line), Incarnation(of.incarnation));
             let (phase, done, since_ms) = (Phase::Behind, BTreeSet::new(), now);
-            let (placed, fenced) = (BTreeSet::new(), true);
-            let going = Going { phase, line, incarnation, placed, done, fenced, since_ms };
+            let (placed, early, fenced) = (BTreeSet::new(), BTreeSet::new(), true);
+            let going = Going { phase, line, incarnation, placed, done, early, fenced, since_ms };
             self.going.insert(SetId(of.set), going);
         }
         let falls = falls.iter().map(|&(set, line, falls)| (SetId(set), (LineId(line), falls)));
@@ -246,8 +249,8 @@ impl Job {
         let incarnation = Incarnation(ran_in.max(given) + 1);
         self.recovery.given.insert(set, incarnation);
         let (phase, placed, done) = (Phase::Restoring, BTreeSet::new(), BTreeSet::new());
-        let (fenced, since_ms) = (false, now);
-        let going = Going { phase, line, incarnation, placed, done, fenced, since_ms };
+        let (early, fenced, since_ms) = (BTreeSet::new(), false, now);
+        let going = Going { phase, line, incarnation, placed, done, early, fenced, since_ms };
         self.recovery.going.insert(set, going);
         self.changed = true;
         self.must_have_images(line, &members)?;
@@ -419,8 +422,10 @@ impl Job {
     pub(super) fn is_ready(&mut self, now: u64, id: PeerId) {
         let Some(set) = self.done(id, Phase::Meeting) else { return };
         let Some(going) = self.recovery.going.get_mut(&set) else { return };
-        going.phase = Phase::Behind;
+        (going.phase, going.done) = (Phase::Behind, core::mem::take(&mut going.early));
         self.changed = true;
+        let all_are = going.done.len() == self.members(&[set]).len();
+        let Some(going) = self.recovery.going.get(&set) else { return };
         let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
         self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
         self.input(now, Input::Back { set, line: line.0 });
@@ -428,8 +433,8 @@ impl Job {
         if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
         }
-        if self.members(&[set]).len() == self.ranks.len() {
-            // There is nobody who has something of its future.
+        // Or there is nobody who has something of its future.
+        if all_are || self.members(&[set]).len() == self.ranks.len() {
             self.set_has_caught_up(now, set);
         }
     }
@@ -446,6 +451,12 @@ impl Job {
     /// does not know shows at the next global line.
     pub(super) fn has_caught_up(&mut self, now: u64, id: PeerId) {
         self.input(now, Input::Repaired { rank: id });
+        let set = self.ranks.get(&id).and_then(|rank| rank.set);
+        let going = set.and_then(|set| self.recovery.going.get_mut(&set));
+        // All of it are in this life by now, and so is who says it.
+        if let Some(going) = going.filter(|going| going.phase == Phase::Meeting) {
+            going.early.insert(id);
+        }
         if let Some(set) = self.done(id, Phase::Behind) {
             self.set_has_caught_up(now, set);
         }

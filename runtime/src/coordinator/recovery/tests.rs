@@ -205,3 +205,24 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
     world.hear("a", FromNode::Copied { rank: PeerId(0), line, node: "b".into() });
     assert!(world.events("complete").is_empty());
 }
+
+#[test]
+fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
+    for order in [[1, 2], [2, 1]] {
+        let mut world = World::with_line_of([0, 1, 1]);
+        world.falls(1, "b", 0);
+        for rank in [1, 2] {
+            world.hello(rank, NODES[rank as usize], 1);
+        }
+        let [first, last] = order;
+        let node = |rank: u32| NODES[rank as usize];
+        world.rank(first, node(first), FromRank::Ready {});
+        // It has no channel to another set: nothing is left to repeat.
+        world.rank(first, node(first), FromRank::CaughtUp {});
+        assert_eq!((world.events("back").len(), world.events("caught_up").len()), (0, 0));
+        world.rank(last, node(last), FromRank::Ready {});
+        assert_eq!((world.events("back").len(), world.events("caught_up").len()), (1, 0));
+        world.rank(last, node(last), FromRank::CaughtUp {});
+        assert_eq!(world.events("caught_up").len(), 1);
+    }
+}
