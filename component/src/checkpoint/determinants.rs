@@ -42,6 +42,7 @@ impl Checkpoint {
             (false, _) => super::INIT_POLL_MS,
             _ if direct::waits() && self.shipping.looking => HELD_POLL_MS,
             (true, true) => HELD_POLL_MS,
+            (true, false) if self.repairing => super::REPAIR_POLL_MS,
             (true, false) if self.behind => super::BEHIND_POLL_MS,
             (true, false) => self.pressed.timeout_ms(),
         }

@@ -47,6 +47,8 @@ use std::sync::OnceLock;
 const INIT_POLL_MS: i32 = 2;
 /// How often a process that was started again alone is asked whether it has caught up.
 const BEHIND_POLL_MS: i32 = 20;
+/// How often it looks for processes that were started again, and wait for what this one has sent.
+const REPAIR_POLL_MS: i32 = 2;
 
 /// Why a set cannot go back alone.
 const PAST_US: &str = "its one-sided communication goes past rustbtl, over a component of Open MPI \
@@ -152,6 +154,8 @@ struct Checkpoint {
     /// It was started again alone, and has not repeated all that others have of its lost future; or
     /// it has refused a global line since that, or a channel, was not as it should be.
     behind: bool,
+    /// Others were started again, and there is no channel to some of them yet.
+    repairing: bool,
     /// For the first `Hello`.
     card: Vec<u8>,
     ending: Ending,
@@ -249,6 +253,7 @@ pub fn start(
             ready: false,
             told_past_us: false,
             behind: false,
+            repairing: false,
             card,
             ending: Ending::Not,
             over: false,
@@ -318,6 +323,7 @@ impl Checkpoint {
             self.pass_on_log();
         }
         self.listen(&mut None);
+        self.repair();
         self.determinants();
         self.line();
         self.determinants();
@@ -342,6 +348,19 @@ impl Checkpoint {
         if !self.behind {
             self.say(&FromRank::CaughtUp {});
         }
+    }
+
+    /// Processes that were started again need what this one has sent them, however long its program
+    /// computes. Once they are reached `answer` sees to it that what is late goes.
+    fn repair(&mut self) {
+        if !self.repairing || self.ending != Ending::Not {
+            return;
+        }
+        let Ok(mut process) = self.shared.take() else { return };
+        process.poll();
+        self.repairing = !process.engine.is_repaired();
+        drop(process);
+        self.deliver();
     }
 
     /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes

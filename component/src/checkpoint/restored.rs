@@ -132,6 +132,7 @@ impl Checkpoint {
             }
         }
         process.host.push();
+        self.repairing = true;
     }
 
     fn reconnect(&self, process: &mut Process, cards: &[RankCard], restarted: &[PeerId]) {

@@ -10,8 +10,10 @@ use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::{Failure, Result, fail};
+use crate::error::{Context, Failure, Result, fail};
 use crate::paths;
+use std::collections::BTreeSet;
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -139,6 +141,7 @@ pub fn run(summary: &mut Summary) {
         survives(&RING, ITERATIONS, (3, 1), &checked).map(drop)
     });
     summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
+    summary.check("live recovery: while the other one computes: 2 × 1", the_other_computes);
     let soon = "live recovery: a guardian of mpirun's node is killed, and soon all ends: 2 × 2";
     summary.check(soon, soon_over);
     summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
@@ -190,6 +193,37 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     outcome.must(back > 0, "no set went back")?;
     must_be_clean(&outcome)?;
     Ok(events)
+}
+
+/// A rank goes back and repeats what it did with what another one has sent, who is in no call of
+/// MPI until that is done.
+fn the_other_computes() -> Result<()> {
+    let program = mpi::compile(&paths::root().join("tests/lines/computes_alone.c"))?;
+    let program = program.display().to_string();
+    let run = |faults: &[&str]| -> Result<Outcome> {
+        let scratch = Scratch::new("computes")?;
+        let lines = lives::lines_folder(&scratch)?;
+        let [struck, done] = ["struck", "done"].map(|name| scratch.0.join(name));
+        let words = [&program, "200", &struck.display().to_string(), &done.display().to_string()];
+        if faults.is_empty() {
+            fs::write(&struck, "").context(|| struck.display().to_string())?;
+        }
+        let mut job = lives::protected(Job::new(2, 1, &words), &lines);
+        job.seconds = 100;
+        let strike = ["--write-when-struck".to_owned(), struck.display().to_string()];
+        let outcome = job.with(&strike.each_ref().map(String::as_str)).with(faults).run()?;
+        outcome.must(outcome.code == 0, "the job failed")?;
+        must_be_clean(&outcome)?;
+        Ok(outcome)
+    };
+    let answer = |outcome: &Outcome| -> BTreeSet<String> {
+        outcome.stdout.lines().filter(|line| line.starts_with("HASH")).map(str::to_owned).collect()
+    };
+    let known = run(&[])?;
+    let outcome = run(&["--kill-node", "1@2"])?;
+    outcome.must(outcome.stderr.contains("killed node n1"), "no node was killed")?;
+    let same = answer(&outcome) == answer(&known) && answer(&known).len() == 2;
+    outcome.must(same, "the answer is another one")
 }
 
 /// What waits for the storage does not keep the coordinator from hearing of a death, nor do ranks
