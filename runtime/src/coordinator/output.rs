@@ -54,10 +54,15 @@ impl Job {
         if bytes.is_empty() {
             self.prints.waiting.push_back(line(position, &[]));
         }
-        let mut at = position;
-        for piece in bytes.chunks(PIECE_BYTES_MAX) {
+        let (mut at, mut rest) = (position, bytes);
+        while !rest.is_empty() {
+            let most = &rest[..rest.len().min(PIECE_BYTES_MAX)];
+            // Whole lines, if they are not too long: PMIx of Open MPI 5.0 puts the begin of a line
+            // of one rank before the next piece of any other.
+            let end = most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1);
+            let (piece, more) = rest.split_at(end);
             self.prints.waiting.push_back(line(at, piece));
-            at = at.saturating_add(piece.len() as u64);
+            (at, rest) = (at.saturating_add(piece.len() as u64), more);
         }
         self.print_more();
     }
@@ -172,6 +177,20 @@ mod tests {
             assert!(line.starts_with(&format!("print 1 2 {position} 78")), "{at}");
         }
         assert!(lines[30].ends_with(" 7878787878"));
+    }
+
+    #[test]
+    fn lines_stay_in_one_piece_if_they_are_not_too_long() {
+        let mut job = job();
+        let mut text = vec![b'x'; PIECE_BYTES_MAX - 5];
+        text.extend(b"\nabcdefgh\ni");
+        output(&mut job, RANK, 3, 0, &text);
+        let lines = told(&mut job);
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].ends_with("7878780a"), "{lines:?}");
+        let position = PIECE_BYTES_MAX - 4;
+        assert_eq!(lines[1], format!("print 1 2 {position} 61626364656667680a"));
+        assert_eq!(lines[2], format!("print 1 2 {} 69", position + 9));
     }
 
     #[test]
