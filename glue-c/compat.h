@@ -41,6 +41,11 @@
 #define CORRELATED_PMIX_STRING OPAL_STRING
 #endif
 
+/* 4.1 brings everybody's data to every node in MPI_Init. 5.0 asks for it, too, and PRRTE does so,
+ * but its PMIx does not find it then and asks the daemon of the process that has published it: for
+ * ever, if its node was lost meanwhile. */
+#define CORRELATED_CARDS_ON_DEMAND CORRELATED_OMPI_5
+
 static inline int correlated_pmix_error(int rc)
 {
 #if CORRELATED_OMPI_5

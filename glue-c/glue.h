@@ -209,9 +209,11 @@ typedef struct rustbtl_glue {
     void (*stock_get_status)(void);
     /* Ours, which records what it gives, or gives what was recorded. */
     void (*get_status)(void);
+    /* Is a card only asked for at its process' daemon when somebody wants it? */
+    int32_t cards_on_demand;
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 152, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 160, "mirrored in component/src/glue.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 

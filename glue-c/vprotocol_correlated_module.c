@@ -142,6 +142,7 @@ static const rustbtl_glue_t glue = {
     .wtime = PMPI_Wtime,
     .stock_get_status = (void (*)(void)) PMPI_Request_get_status,
     .get_status = (void (*)(void)) mca_vprotocol_correlated_get_status,
+    .cards_on_demand = CORRELATED_CARDS_ON_DEMAND,
 };
 
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,

@@ -212,9 +212,11 @@ pub struct Glue {
     pub stock_get_status: unsafe extern "C" fn(),
     /// Ours, which records what it gives, or gives what was recorded.
     pub get_status: unsafe extern "C" fn(),
+    /// Is a card only asked for at its process' daemon when somebody wants it? 0: no.
+    pub cards_on_demand: i32,
 }
 
-const_assert_eq!(size_of::<Glue>(), 152);
+const_assert_eq!(size_of::<Glue>(), 160);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

@@ -4,7 +4,7 @@ mod late;
 mod ways;
 
 use crate::burst::Burst;
-use crate::card::CardError;
+use crate::card::{Card, CardError};
 use crate::glue::{Glue, Name};
 use crate::memory::LogMemory;
 use crate::operation::Op;
@@ -242,7 +242,10 @@ impl Surroundings {
         if let Some(card) = self.cards.get(&peer) {
             return card.clone();
         }
-        let card = match card_of(&self.glue, self.peers.name(peer)) {
+        let name = self.peers.name(peer);
+        let fetched = crate::cards::of(name.rank).filter(|_| self.peers.is_own(peer));
+        let fetched = fetched.map(|card| Card::decode(&card));
+        let card = match fetched.or_else(|| card_of(&self.glue, name)) {
             None => self.glue.fatal("no-card", &[&who]),
             Some(Err(CardError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
             Some(Err(error @ CardError::Version { .. })) => {

@@ -13,6 +13,7 @@ pub mod answer;
 pub mod bias;
 pub mod burst;
 pub mod card;
+pub mod cards;
 pub mod checkpoint;
 pub mod copier;
 pub mod date;

@@ -99,6 +99,11 @@ impl Peers {
 
 /// What a process has published: `None` if nothing.
 pub fn card_of(glue: &Glue, name: Name) -> Option<Result<Card, CardError>> {
+    published(glue, name).map(|card| Card::decode(&card))
+}
+
+/// The same, as it was published.
+pub fn published(glue: &Glue, name: Name) -> Option<Vec<u8>> {
     let mut bytes = 0;
     // SAFETY: both arguments are ours for the call.
     let start = unsafe { (glue.card_of)(&name, &mut bytes) };
@@ -106,7 +111,7 @@ pub fn card_of(glue: &Glue, name: Name) -> Option<Result<Card, CardError>> {
         return None;
     }
     // SAFETY: C gave us a copy of this many bytes.
-    let card = Card::decode(unsafe { core::slice::from_raw_parts(start, bytes) });
+    let card = unsafe { core::slice::from_raw_parts(start, bytes) }.to_vec();
     // SAFETY: given back once, not used any more.
     unsafe { (glue.release)(start.cast()) };
     Some(card)

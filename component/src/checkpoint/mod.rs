@@ -198,6 +198,7 @@ pub fn start(
     let mut process = shared.enter();
     process.protected = true;
     let me = process.host.peers.me();
+    crate::cards::fetch_all(&shared.glue, &process.host.peers);
     drop(process);
     let mut members = members;
     members.sort_unstable();
