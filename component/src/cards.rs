@@ -1,6 +1,6 @@
-//! Cards of all ranks of the job, fetched in MPI_Init where Open MPI does not bring them to each node
-//! by itself: it would ask the daemon of a rank when somebody meets that for the first time, and if
-//! its node was lost meanwhile, wait for ever.
+//! Cards of all ranks of the job, fetched in MPI_Init where Open MPI does not bring them to each
+//! node by itself: it would ask the daemon of a rank when somebody meets that for the first time,
+//! and if its node was lost meanwhile, wait for ever.
 //!
 //! By the program's thread: PMIx of Open MPI 5.0 can lose an answer where two threads ask for the
 //! same process.
