@@ -171,8 +171,11 @@ mod tests {
 
     #[test]
     fn lines_are_put_together_from_pieces() {
-        let text = "[1,0]<o>:out 0 1 9\n[1,2]<o>:out 2 7[1,0]<o>: nobody\n[1,2]<o>: 9\nout 0 2 9\n";
+        let text = "[1,0]<o>:out 0 1 9\n[1,2]<o>:out 2 7[1,0]<o>: nobody\n[1,2]<o>: 9\n\
+                    [1,0]<o>:out 0 2 9\n";
         let found = numbers("out", "<o>:", text).unwrap();
         assert_eq!(found, BTreeMap::from([(0, vec![1, 2]), (2, vec![7])]));
+        let other = "[1,2]<o>:out 0 1 9\n";
+        assert!(numbers("out", "<o>:", other).unwrap_err().0.contains("under another name"));
     }
 }

@@ -73,18 +73,40 @@ fn everything(command: &mut Command) -> Result<String> {
     if output.status.success() { Ok(text) } else { Err(Failure(format!("{line}\n{text}"))) }
 }
 
-/// Runs `cargo test` and counts; a failure names the tests.
+/// Runs `cargo test` and counts; a failure begins with the tests that failed and why.
 fn tests(mut command: Command) -> Result<(usize, String)> {
-    let text = everything(&mut command).map_err(|Failure(text)| {
-        let failed = |line: &&str| line.starts_with("test ") && line.ends_with("FAILED");
-        let names: String = text.lines().filter(failed).map(|line| format!("\n{line}")).collect();
-        Failure(format!("{text}{names}"))
-    })?;
+    let text = everything(&mut command)
+        .map_err(|Failure(text)| Failure(failed_tests(&text).unwrap_or(text)))?;
     let passed = text.lines().filter_map(passed_in).sum();
     if passed == 0 {
         fail!("cargo ran no test at all");
     }
     Ok((passed, format!(": {passed} tests")))
+}
+
+/// Their names, then what each of them and each broken run wrote; nothing of what passed, of
+/// which there is so much that a reader who is shown a part would see only that. `None` if no
+/// test failed: then something did not compile.
+fn failed_tests(text: &str) -> Option<String> {
+    let failed = |line: &&str| line.starts_with("test ") && line.ends_with("FAILED");
+    let broken = |line: &&str| line.starts_with("error: ");
+    let mut shown: Vec<&str> = text.lines().filter(failed).collect();
+    shown.extend(text.lines().filter(broken));
+    if shown.is_empty() || text.lines().any(|line| line.starts_with("error: could not compile")) {
+        return None;
+    }
+    let mut said = false;
+    for line in text.lines() {
+        said = match line {
+            "failures:" => false, // the names again
+            _ if line.starts_with("---- ") && line.ends_with(" stdout ----") => true,
+            _ => said,
+        };
+        if said && !line.is_empty() {
+            shown.push(line);
+        }
+    }
+    Some(shown.join("\n"))
 }
 
 /// The number in a line such as `test result: ok. 25 passed; 0 failed; …`.
@@ -101,5 +123,15 @@ mod tests {
     fn results_of_cargo_test_are_counted() {
         assert_eq!(passed_in("test result: ok. 25 passed; 0 failed; 0 ignored"), Some(25));
         assert_eq!(passed_in("test result: FAILED. 25 passed; 1 failed"), None);
+    }
+
+    #[test]
+    fn a_failed_test_is_said_first_and_what_passed_is_left_out() {
+        let text = "   Compiling a v1.0.0\nerror: 1 target failed:\ntest good ... ok\n\
+                    test bad ... FAILED\n\nfailures:\n\n---- bad stdout ----\n\nit broke\n\
+                    \n\nfailures:\n    bad\n\ntest result: FAILED. 1 passed; 1 failed";
+        let said = "test bad ... FAILED\nerror: 1 target failed:\n---- bad stdout ----\nit broke";
+        assert_eq!(failed_tests(text).as_deref(), Some(said));
+        assert_eq!(failed_tests("   Compiling a v1.0.0\nerror: could not compile `a`"), None);
     }
 }
