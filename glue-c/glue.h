@@ -281,8 +281,13 @@ void rustbtl_fence(void);
 /* A line that the program asks for; its number, 0 if there is none. */
 int32_t rustbtl_ask(int32_t all, int32_t wait, int32_t then_exit, uint64_t *line);
 uint32_t rustbtl_restarts(void);
-/* The program makes a window whose data goes past us: it cannot be repeated. */
-void rustbtl_goes_past_us(void);
+/* A window of one-sided communication, and how it works: can a set that goes back repeat it? `comm`
+ * as `Glue::resolve` takes it, with `size` ranks. */
+#define RUSTBTL_WINDOW_PAST_US 0   /* over a component that does not use us */
+#define RUSTBTL_WINDOW_OVER_US 1   /* over osc/pt2pt */
+#define RUSTBTL_WINDOW_IN_MEMORY 2 /* in memory that its ranks share */
+#define RUSTBTL_WINDOW_BY_CHANCE 3 /* and what they do there depends on who comes first; no comm */
+void rustbtl_window(int32_t how, void *comm, uint32_t size);
 
 #pragma GCC visibility pop
 

@@ -46,6 +46,9 @@ void mca_vprotocol_correlated_osc_enable(void);
 extern bool mca_vprotocol_correlated_makes_window;
 int mca_vprotocol_correlated_osc_add_procs(struct ompi_proc_t **procs, size_t count);
 int mca_vprotocol_correlated_osc_del_procs(struct ompi_proc_t **procs, size_t count);
+/* A window is made, or is going to be: RUSTBTL_WINDOW_*. */
+void mca_vprotocol_correlated_window_made(int how, struct ompi_win_t *window,
+                                          struct ompi_communicator_t *comm);
 /* Fill `job`; what it points to lives as long as the process. */
 int mca_vprotocol_correlated_job(rustbtl_job_t *job);
 int mca_vprotocol_correlated_publish(const uint8_t *card, size_t bytes);

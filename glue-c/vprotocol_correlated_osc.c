@@ -5,9 +5,8 @@
  * openmpi-mca-params.conf even excludes osc/pt2pt. Unless the user chose components himself (on the
  * command line or in the environment), we choose. Shared windows stay with osc/sm: their processes
  * share memory anyway. osc/pt2pt does not support MPI_THREAD_MULTIPLE; there the stock choice
- * stays. So it does in Open MPI 5.0, which has no osc/pt2pt. What goes past us is not logged, and
- * cannot be repeated: the coordinator hears of it (rustbtl_goes_past_us). osc/sm does not count:
- * its processes share memory, whose pictures are of one moment.
+ * stays. So it does in Open MPI 5.0, which has no osc/pt2pt. Each window that is made is looked at:
+ * can it be repeated (vprotocol_correlated_windows.c)?
  */
 #include "vprotocol_correlated.h"
 
@@ -26,7 +25,7 @@
 #define CHOSEN "pt2pt,sm"
 
 static ompi_osc_base_component_query_fn_t query_sm = NULL;
-static ompi_osc_base_component_select_fn_t select_pt2pt = NULL;
+static ompi_osc_base_component_select_fn_t select_pt2pt = NULL, select_sm = NULL;
 
 bool mca_vprotocol_correlated_makes_window = false;
 
@@ -87,6 +86,18 @@ static int mark(struct ompi_win_t *window, void **base, size_t size, int unit,
     mca_vprotocol_correlated_makes_window = true;
     int rc = select_pt2pt(window, base, size, unit, comm, info, flavor, model);
     mca_vprotocol_correlated_makes_window = false;
+    mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_OVER_US, window, comm);
+    return rc;
+}
+
+static int select_in_memory(struct ompi_win_t *window, void **base, size_t size, int unit,
+                            struct ompi_communicator_t *comm, struct opal_info_t *info, int flavor,
+                            int *model)
+{
+    int rc = select_sm(window, base, size, unit, comm, info, flavor, model);
+    if (OMPI_SUCCESS == rc) {
+        mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_IN_MEMORY, window, comm);
+    }
     return rc;
 }
 
@@ -99,7 +110,7 @@ static ompi_osc_base_component_select_fn_t select_past_us[3];
                                 struct ompi_communicator_t *comm, struct opal_info_t *info,      \
                                 int flavor, int *model)                                          \
     {                                                                                            \
-        rustbtl_goes_past_us();                                                                  \
+        mca_vprotocol_correlated_window_made(RUSTBTL_WINDOW_PAST_US, window, comm);              \
         return select_past_us[number](window, base, size, unit, comm, info, flavor, model);      \
     }
 PAST_US(0)
@@ -133,6 +144,10 @@ void mca_vprotocol_correlated_osc_enable(void)
         if (0 == strcmp(name, "sm") && only_shared != component->osc_query && chosen()) {
             query_sm = component->osc_query;
             component->osc_query = only_shared;
+        }
+        if (0 == strcmp(name, "sm") && select_in_memory != component->osc_select) {
+            select_sm = component->osc_select;
+            component->osc_select = select_in_memory;
         }
         if (0 == strcmp(name, "pt2pt") && mark != component->osc_select) {
             select_pt2pt = component->osc_select;

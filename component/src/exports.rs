@@ -6,7 +6,7 @@ use crate::operation::Op;
 use crate::process::{Entered, is_installed, shared};
 use crate::record::ATTENTION;
 use crate::start::{self, Started};
-use crate::{answer, checkpoint, finish, questions, report, summary};
+use crate::{answer, checkpoint, finish, questions, report, summary, windows};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
@@ -469,10 +469,10 @@ pub extern "C" fn rustbtl_restarts() -> u32 {
     checkpoint::restarts()
 }
 
-/// The program makes a window whose data goes past us.
+/// The program makes a window of one-sided communication, or uses one. See glue.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn rustbtl_goes_past_us() {
-    checkpoint::goes_past_us();
+pub extern "C" fn rustbtl_window(how: i32, comm: *mut c_void, size: u32) {
+    windows::seen(how, comm as u64, size);
 }
 
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.

@@ -39,4 +39,5 @@ pub mod start;
 pub mod summary;
 pub mod tell;
 pub mod unlogged;
+pub mod windows;
 pub mod wtime;

@@ -1,6 +1,7 @@
 /* Ranks of a node write to memory that they share by MPI_Win_allocate_shared, without a message:
  * each adds to a common count, and counts for itself what it has added. A checkpoint that holds two
- * moments of them gives another sum. usage: shared_window ITERATIONS [GATE] */
+ * moments of them gives another sum. usage: shared_window ITERATIONS [GATE [ops]]. With "ops" they add
+ * by MPI_Fetch_and_op, too. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,7 +14,9 @@ int main(int argc, char **argv)
 {
     int me, np, iterations = argc > 1 ? atoi(argv[1]) : 500, limit = 0;
     const char *gate = argc > 2 ? argv[2] : NULL;
-    uint64_t *common, *own, mine = 0, counted = 0, all[2], sums[2];
+    int ops = argc > 3;
+    const uint64_t one = 1;
+    uint64_t *common, *own, mine = 0, counted = 0, before, all[2], sums[2];
     MPI_Comm node;
     MPI_Win window;
     MPI_Aint bytes;
@@ -27,14 +30,23 @@ int main(int argc, char **argv)
     MPI_Win_shared_query(window, 0, &bytes, &unit, &common);
     own[0] = own[1] = 0;
     MPI_Barrier(node);
+    if (ops)
+        MPI_Win_lock_all(0, window);
     for (int k = 0; k < iterations; k++) {
         wait_at(gate, k, &limit);
+        if (ops) {
+            MPI_Fetch_and_op(&one, &before, MPI_UINT64_T, 0, 0, MPI_SUM, window);
+            MPI_Win_flush(0, window);
+            mine++;
+        }
         for (int i = 0; i < ADDED; i++) {
             __atomic_fetch_add(&common[0], 1, __ATOMIC_RELAXED);
             mine++;
             own[1] = own[1] * 6364136223846793005ull + (uint64_t) me + 1;
         }
     }
+    if (ops)
+        MPI_Win_unlock_all(window);
     MPI_Barrier(MPI_COMM_WORLD);
     if (local == 0)
         counted = common[0];

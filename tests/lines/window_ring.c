@@ -1,7 +1,5 @@
-/* Ranks write to their neighbours' memory by MPI_Put. usage: window_ring ITERATIONS [GATE]
- * [K]. In iteration K the program of rank 1 kills itself. */
+/* Ranks write to their neighbours' memory by MPI_Put. usage: window_ring ITERATIONS [GATE] */
 #include <mpi.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +11,6 @@ int main(int argc, char **argv)
 {
     int me, np, iterations = argc > 1 ? atoi(argv[1]) : 500, limit = 0;
     const char *gate = argc > 2 ? argv[2] : NULL;
-    int dies = argc > 3 ? atoi(argv[3]) : -1;
     uint64_t *mine, next[WORDS], hash, all;
     MPI_Win window;
     MPI_Init(&argc, &argv);
@@ -25,8 +22,6 @@ int main(int argc, char **argv)
     MPI_Win_fence(0, window);
     for (int k = 0; k < iterations; k++) {
         wait_at(gate, k, &limit);
-        if (k == dies && me == 1)
-            raise(SIGKILL);
         for (int i = 0; i < WORDS; i++)
             next[i] = mine[i] * 6364136223846793005ull + (uint64_t) k;
         MPI_Win_fence(0, window);

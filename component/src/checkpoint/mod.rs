@@ -50,10 +50,6 @@ const BEHIND_POLL_MS: i32 = 20;
 /// How often it looks for processes that were started again, and wait for what this one has sent.
 const REPAIR_POLL_MS: i32 = 2;
 
-/// Why a set cannot go back alone.
-const PAST_US: &str = "its one-sided communication goes past rustbtl, over a component of Open MPI \
-                       other than osc/pt2pt: nobody could repeat it";
-
 /// What the program's threads need of the checkpoint thread.
 struct Public {
     wake: Wake,
@@ -64,8 +60,8 @@ struct Public {
     fence: AtomicBool,
     /// The payload log is on its way to its budget.
     nearly_full: AtomicBool,
-    /// The program has a window whose data goes past us.
-    past_us: AtomicBool,
+    /// Why nobody could repeat what the program does, if so.
+    unrepeatable: OnceLock<&'static str>,
     /// Lines that the log has asked for, and lines of the own set that are complete.
     lines: [AtomicU32; 2],
 }
@@ -81,11 +77,11 @@ pub fn fence() {
     }
 }
 
-/// The program makes a window over a component that does not use us: what it writes and reads there
-/// is neither logged nor repeated.
-pub fn goes_past_us() {
+/// What the program does cannot be repeated from now on: its set does not go back alone.
+pub fn cannot_be_repeated(reason: &'static str) {
     if let Some(public) = PUBLIC.get()
-        && !public.past_us.swap(true, Ordering::Relaxed)
+        && public.unrepeatable.get().is_none()
+        && public.unrepeatable.set(reason).is_ok()
     {
         public.wake.ring();
     }
@@ -150,7 +146,7 @@ struct Checkpoint {
     covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
     /// The coordinator knows that the program's data goes past us.
-    told_past_us: bool,
+    told_unrepeatable: bool,
     /// It was started again alone, and has not repeated all that others have of its lost future; or
     /// it has refused a global line since that, or a channel, was not as it should be.
     behind: bool,
@@ -225,7 +221,7 @@ pub fn start(
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
         nearly_full: AtomicBool::new(false),
-        past_us: AtomicBool::new(false),
+        unrepeatable: OnceLock::new(),
         lines: Default::default(),
     };
     if PUBLIC.set(public).is_err() {
@@ -252,7 +248,7 @@ pub fn start(
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
-            told_past_us: false,
+            told_unrepeatable: false,
             behind: false,
             repairing: false,
             card,
@@ -304,13 +300,16 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
-            self.told_past_us = false; // maybe another coordinator
+            self.told_unrepeatable = false; // maybe another coordinator
             self.record_early();
             self.say(&FromRank::Ready {});
         }
-        if self.ready && !self.told_past_us && Self::public().past_us.load(Ordering::Relaxed) {
-            self.told_past_us = true;
-            self.say(&FromRank::NotRecording { reason: PAST_US.into() });
+        if let Some(&reason) = Self::public().unrepeatable.get()
+            && self.ready
+            && !self.told_unrepeatable
+        {
+            self.told_unrepeatable = true;
+            self.say(&FromRank::NotRecording { reason: reason.into() });
         }
         // [fence] the callback's place is filled.
         let fence = Self::public().fence.load(Ordering::Acquire);

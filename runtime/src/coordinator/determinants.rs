@@ -405,7 +405,10 @@ impl Determinants {
         incarnation: Incarnation,
         members: &[PeerId],
     ) -> Vec<(PeerId, ToRank)> {
-        let past: Vec<(PeerId, Numbered)> = self.sets.get(&set).map_or(Vec::new(), |of| {
+        // Who cannot be repeated goes back only where nobody has seen what it did (the whole job),
+        // and does what comes to pass: the part of it that is recorded would not fit.
+        let repeats = self.sets.get(&set).filter(|_| !self.without.contains(&set));
+        let past: Vec<(PeerId, Numbered)> = repeats.map_or(Vec::new(), |of| {
             of.order.past().map(|record| (record.rank, record.numbered.clone())).collect()
         });
         let at = past.len() as u64;

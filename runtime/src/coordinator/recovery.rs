@@ -224,7 +224,7 @@ impl Job {
         let members = self.members(&[set]);
         // A set that is the whole job has nobody whom it could contradict.
         if let Some(reason) = self.recovery.unrecorded.get(&set)
-            && members.len() < self.ranks.len()
+            && !self.is_whole_job(set)
         {
             return Err(format!("set {set} cannot go back alone: {reason}"));
         }
@@ -315,9 +315,17 @@ impl Job {
 
     /// The set of this rank records nothing, or not all.
     pub fn does_not_record(&mut self, id: PeerId, reason: &str) {
-        if let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) {
-            self.recovery.unrecorded.entry(set).or_insert_with(|| reason.to_owned());
+        let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
+        let before = self.recovery.unrecorded.insert(set, reason.to_owned());
+        // Its earlier life came to this, too, and fell before anybody heard of it.
+        if before.is_none() && self.recovery.going.contains_key(&set) && !self.is_whole_job(set) {
+            self.fail(format!("set {set} went back alone, and could not: {reason}"));
         }
+    }
+
+    /// Are there no ranks but those of this set?
+    fn is_whole_job(&self, set: SetId) -> bool {
+        self.members(&[set]).len() == self.ranks.len()
     }
 
     /// Is this guardian that of the rank's present life?

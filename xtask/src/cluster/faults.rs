@@ -49,7 +49,7 @@ pub enum Moment {
 }
 
 /// Events of which it may be said that something breaks then.
-const EVENTS: [&str; 12] = [
+const EVENTS: [&str; 13] = [
     "ready",
     "line",
     "complete",
@@ -62,6 +62,7 @@ const EVENTS: [&str; 12] = [
     "caught_up",
     "again",
     "whole",
+    "not_recording",
 ];
 
 /// `EVENT@K=WHO`: when something is written down for the K-th time, somebody is killed.

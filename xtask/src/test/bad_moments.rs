@@ -137,24 +137,11 @@ fn in_lines(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
     let lines = lives::lines_folder(&scratch)?;
     let job = RING.job(shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    lives::open_gate(&scratch, GATE)?;
     let job = lives::protected(job, &lines).with(faults);
     // Rank 0 reads the gate: what opens while it repeats its past would be another past.
     let back = |events: &str| local_storage::all_are_back(events, times);
-    let over = AtomicBool::new(false);
-    let outcome = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed)
-                && !lives::events(&lines).is_ok_and(|all| back(&all))
-            {
-                thread::sleep(Duration::from_millis(50));
-            }
-            lives::open_gate(&scratch, GATE_OPEN)
-        });
-        let outcome = job.run();
-        over.store(true, Ordering::Relaxed);
-        outcome
-    })?;
+    let all_back = || lives::events(&lines).is_ok_and(|all| back(&all));
+    let outcome = lives::held(&job, &scratch, GATE, all_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = faults.iter().filter(|word| word.contains("-after-")).count();
     let killed = outcome.stderr.matches(": killed ").count();

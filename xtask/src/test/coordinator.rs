@@ -10,7 +10,7 @@ use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::Result;
 
-/// Of a job that goes on for a second or more when its first line is complete.
+/// Of a job of which half is done when all has happened.
 const ITERATIONS: u64 = 6000;
 /// So often one is started in place of another that did not last.
 const AGAIN_MAX: usize = 8;
@@ -60,13 +60,25 @@ pub fn run(summary: &mut Summary) {
     summary.check("coordinator killed again and again: 2 × 1", again_and_again);
 }
 
-fn job(storage: Storage, shape: Shape, faults: &[&str], scratch: &Scratch) -> Result<Outcome> {
+/// A job that is not over before all of that has happened.
+fn job(
+    storage: Storage,
+    shape: Shape,
+    faults: &[&str],
+    scratch: &Scratch,
+    happened: impl Fn(&str) -> bool + Sync,
+) -> Result<Outcome> {
     let mut job = RING.job(shape, ITERATIONS, scratch)?;
     for fault in faults {
         job = job.with(&["--kill-at-event", fault]);
     }
     job = with(job, storage, scratch)?;
-    job.run()
+    let happened = || events(storage, scratch).is_ok_and(|events| happened(&events));
+    lives::held(&job, scratch, ITERATIONS / 2, happened)
+}
+
+fn count(events: &str, what: &str) -> usize {
+    events.matches(&format!("\"event\":\"{what}\"")).count()
 }
 
 fn with(job: Job, storage: Storage, scratch: &Scratch) -> Result<Job> {
@@ -86,17 +98,19 @@ fn events(storage: Storage, scratch: &Scratch) -> Result<String> {
 fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("coordinator")?;
     let known = RING.answer(&RING.job(shape, ITERATIONS, &scratch)?.run()?, &scratch)?;
-    let outcome = job(storage, shape, faults, &scratch)?;
+    let others = faults.iter().filter(|fault| !fault.ends_with("coordinator")).count();
+    let happened =
+        |events: &str| count(events, "whole") > 0 && local_storage::all_are_back(events, others);
+    let outcome = job(storage, shape, faults, &scratch, happened)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.matches(": killed ").count();
     outcome.must(broken == faults.len(), "something did not break in time")?;
     let said = outcome.stderr.contains("was started again");
     outcome.must(said, "the user should hear of it")?;
     let events = events(storage, &scratch)?;
-    let count = |what: &str| events.matches(&format!("\"event\":\"{what}\"")).count();
-    outcome.must(count("again") == 1 && count("whole") == 1, "it should be whole again")?;
-    let others = faults.iter().filter(|fault| !fault.ends_with("coordinator")).count();
-    outcome.must(count("caught_up") >= others, "a set did not go back")?;
+    let once = count(&events, "again") == 1 && count(&events, "whole") == 1;
+    outcome.must(once, "it should be whole again")?;
+    outcome.must(count(&events, "caught_up") >= others, "a set did not go back")?;
     must_be_clean(&outcome)
 }
 
@@ -107,9 +121,10 @@ fn again_and_again() -> Result<()> {
     let mut faults = vec!["complete@1=coordinator".to_string()];
     faults.extend((1..=AGAIN_MAX).map(|life| format!("whole@{life}=coordinator")));
     let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
-    let outcome = job(Nodes, (2, 1), &faults, &scratch)?;
+    let happened = |events: &str| count(events, "whole") == AGAIN_MAX;
+    let outcome = job(Nodes, (2, 1), &faults, &scratch, happened)?;
     RING.must_answer(&outcome, &scratch, &known)?;
-    let again = events(Nodes, &scratch)?.matches("\"event\":\"again\"").count();
+    let again = count(&events(Nodes, &scratch)?, "again");
     outcome.must(again == AGAIN_MAX, "another number of coordinators")?;
     let said = outcome.stderr.matches("GOES ON WITHOUT PROTECTION").count();
     outcome.must(said == 1, "the user should hear of it, once")?;

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::job::{Job, Outcome};
 use super::mpi::{self, Over};
@@ -103,11 +105,6 @@ pub const BY_PID: Program = Program {
 pub const SHARED_WINDOW: Program = Program {
     name: "a shared window",
     what: What::Hash { source: "shared_window.c", iterations: 2000, arguments: &["GATE"] },
-};
-/// Ranks that write to the next one's memory; in iteration 300 one of them dies.
-pub const WINDOW: Program = Program {
-    name: "a window",
-    what: What::Hash { source: "window_ring.c", iterations: 200, arguments: &["GATE", "300"] },
 };
 /// HPCC with a small input.
 pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
@@ -248,6 +245,29 @@ pub fn gate(scratch: &Scratch) -> PathBuf {
 pub fn open_gate(scratch: &Scratch, iterations: u64) -> Result<()> {
     let file = gate(scratch);
     fs::write(&file, iterations.to_string()).context(|| file.display().to_string())
+}
+
+/// Runs a job whose program goes so many iterations and no further, until `happened`; looked at
+/// again and again.
+pub fn held(
+    job: &Job,
+    scratch: &Scratch,
+    iterations: u64,
+    happened: impl Fn() -> bool + Sync,
+) -> Result<Outcome> {
+    open_gate(scratch, iterations)?;
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) && !happened() {
+                thread::sleep(Duration::from_millis(50));
+            }
+            open_gate(scratch, GATE_OPEN)
+        });
+        let outcome = job.run();
+        over.store(true, Ordering::Relaxed);
+        outcome
+    })
 }
 
 /// Processes in rows and columns.

@@ -3,7 +3,7 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, GATE_OPEN, RING, Shape};
+use super::lives::{self, RING, Shape};
 use super::mpi::{self, Over};
 use super::node_loss::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
@@ -13,9 +13,6 @@ use crate::paths;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
 
 const ITERATIONS: u64 = 400;
 /// As far as the program gets before everything has happened.
@@ -112,19 +109,7 @@ pub fn events(scratch: &Scratch) -> Result<String> {
 
 /// Runs a job that cannot end before the coordinator has written down what is waited for.
 pub fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) -> Result<Outcome> {
-    lives::open_gate(scratch, GATE)?;
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) && !until(&events(scratch).unwrap_or_default()) {
-                thread::sleep(Duration::from_millis(50));
-            }
-            lives::open_gate(scratch, GATE_OPEN)
-        });
-        let outcome = plain(job, scratch).run();
-        over.store(true, Ordering::Relaxed);
-        outcome
-    })
+    lives::held(&plain(job, scratch), scratch, GATE, || until(&events(scratch).unwrap_or_default()))
 }
 
 /// Have sets gone back so often, and has each of them caught up since? One that falls again before

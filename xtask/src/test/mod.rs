@@ -15,6 +15,7 @@ mod local_storage;
 mod lost_output;
 pub mod mpi;
 mod node_loss;
+mod one_sided;
 mod programs;
 mod replay;
 pub mod scratch;
@@ -101,6 +102,7 @@ pub fn run(options: &Options) -> Result<()> {
             coordinator::run(&mut summary);
             spares::run(&mut summary);
             bad_moments::run(&mut summary);
+            one_sided::run(&mut summary);
             programs::run(&mut summary);
             trees::quick(&mut summary);
             // What is wanted of a tree is said with --trees.

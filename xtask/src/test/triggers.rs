@@ -216,7 +216,10 @@ fn output(part: f64, death: Death) -> Result<()> {
     let scratch = Scratch::new("output")?;
     let lines = lives::lines_folder(&scratch)?;
     let program = mpi::compile(&source("print_lines.c"))?.display().to_string();
-    let job = Job::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US]);
+    // The second half is printed when the line is there, however long that takes.
+    let file = scratch.0.join("half").display().to_string();
+    let job = Job::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US, "1", &file]);
+    let job = job.with(&["--write-after", &file, "go on"]);
     let seconds = PRINTED as f64 * 5e-3 + 1.0;
     let after: &[&str] = match death {
         Death::Rank => &["--kill-after", "rank:2", "0.21"],

@@ -238,6 +238,20 @@ fn a_set_that_cannot_count_together_cannot_go_back_alone() {
 }
 
 #[test]
+fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_what_is_recorded() {
+    let mut all = job(&[10, 11]);
+    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    let message = FromRank::NotRecording { reason: "one-sided communication".into() };
+    all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
+    let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
+    let nothing = |message: &ToRank| match message {
+        ToRank::Replay { at: 0, bytes, .. } => bytes.is_empty(),
+        _ => false,
+    };
+    assert!(told.len() == 2 && told.iter().all(|(_, message)| nothing(message)), "{told:?}");
+}
+
+#[test]
 fn damage_is_noted_and_changes_nothing() {
     let mut all = job(&[10]);
     let (incarnation, from, bytes) = (FIRST, 0, vec![0, 99]);

@@ -226,3 +226,23 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
         assert_eq!(world.events("caught_up").len(), 1);
     }
 }
+
+#[test]
+fn who_repeats_what_made_its_earlier_life_unrepeatable_ends_the_job() {
+    let reason = "one-sided communication";
+    let mut world = World::with_line();
+    world.falls(1, "b", 0);
+    world.job.does_not_record(PeerId(0), reason);
+    assert_eq!(world.to_mpirun(), Vec::<&str>::new(), "who has not fallen may begin with it");
+    world.job.does_not_record(PeerId(1), reason);
+    world.look();
+    let told = world.to_mpirun();
+    assert!(told.len() == 1 && told[0].starts_with("fail set 1 went back alone"), "{told:?}");
+
+    // Nobody has seen what the whole job did.
+    let mut world = World::with_line_of([0, 0, 0]);
+    world.falls(1, "b", 0);
+    world.job.does_not_record(PeerId(1), reason);
+    world.look();
+    assert_eq!(world.to_mpirun(), Vec::<&str>::new());
+}

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::test::job::Job;
-use crate::test::lives::{self, RING, Shape, WINDOW};
-use crate::test::local_storage;
+use crate::test::lives::{self, RING, Shape};
 use crate::test::mpi::Over;
 use crate::test::node_loss::must_be_clean;
 use crate::test::scratch::Scratch;
@@ -16,8 +15,6 @@ use crate::tree::Installed;
 
 /// It waits half-way for what is to happen, on a machine of any speed.
 const ITERATIONS: u64 = 200;
-/// Why a set with one-sided communication does not go back.
-const PAST_US: &str = "its one-sided communication goes past rustbtl";
 /// How long that may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 
@@ -34,21 +31,6 @@ pub fn run(summary: &mut Summary, tree: &Installed) {
     for (title, shape, faults) in &SURVIVED {
         summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
-}
-
-/// Open MPI 5.0 has one-sided communication that goes past us. Nobody could repeat it for a rank
-/// that goes back: its death is the job's, with the reason in the coordinator's notes.
-pub fn one_sided_is_not_repeated(tree: &Installed) -> Result<()> {
-    let scratch = Scratch::new("tree-one-sided")?;
-    let job = WINDOW.job_over(&Over::Tree(tree), (3, 1), 400, &scratch)?;
-    let known = |events: &str| events.matches("\"event\":\"not_recording\"").count() == 3;
-    let outcome = local_storage::held(job, &scratch, known)?;
-    outcome.must(outcome.code == 137, "the job should end as its rank")?;
-    let events = local_storage::events(&scratch)?;
-    outcome.must(!events.contains("\"event\":\"back_to\""), "nobody should go back")?;
-    let said = events.lines().any(|line| line.contains("not_recovered") && line.contains(PAST_US));
-    outcome.must(said, &format!("the reason is not in the notes:\n{events}"))?;
-    must_be_clean(&outcome)
 }
 
 /// The quick part of it.

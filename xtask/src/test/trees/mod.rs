@@ -19,6 +19,7 @@ use super::local_storage;
 use super::lost_output;
 use super::mpi::{self, Over};
 use super::node_loss;
+use super::one_sided;
 use super::scratch::Scratch;
 use super::spares;
 use super::summary::Summary;
@@ -72,9 +73,7 @@ pub fn run(summary: &mut Summary, only: Option<Version>, variant: Option<Variant
 fn standard(summary: &mut Summary, version: Version, installed: &Installed) {
     if version == Version::V50 {
         summary.check("a job with ULFM is refused", || ulfm_is_refused(installed));
-        summary.check("one-sided communication is not repeated: 3 × 1", || {
-            lives::one_sided_is_not_repeated(installed)
-        });
+        one_sided::run_over(summary, &Over::Tree(installed));
     }
     summary.check("a job goes on from a line", || lines::goes_on(installed));
     lives::run(summary, installed);

@@ -1,0 +1,113 @@
+//! One-sided communication when a node or a program dies (docs/adr/0021): a set that could not
+//! repeat what its windows saw does not go back alone, and the user hears why; one that can, or
+//! that is the whole job, does.
+
+use super::job::Outcome;
+use super::lives::{self, Program, SHARED_WINDOW, Shape, What};
+use super::local_storage;
+use super::mpi::Over;
+use super::node_loss::must_be_clean;
+use super::scratch::Scratch;
+use super::summary::Summary;
+use crate::error::Result;
+
+/// Ranks that write to the next one's memory.
+const WINDOW: Program = Program {
+    name: "a window",
+    what: What::Hash { source: "window_ring.c", iterations: 400, arguments: &["GATE"] },
+};
+/// Ranks that add to memory that they share in one step, and see what it was before.
+const OPERATIONS: Program = Program {
+    name: "operations on a shared window",
+    what: What::Hash { source: "shared_window.c", iterations: 400, arguments: &["GATE", "ops"] },
+};
+const ITERATIONS: u64 = 400;
+
+/// Why a set does not go back, as far as it is the same in all versions.
+const OVER_THE_NETWORK: &str = "its one-sided communication goes past rustbtl";
+const COMES_ANYTIME: &str = "at what moments others wrote to its windows is not recorded";
+const BY_CHANCE: &str = "in an order that nobody has recorded";
+const LEAVES_THE_SET: &str = "with ranks of other sets";
+
+/// A program, its shape, further options, how many sets say why they cannot, who is killed then,
+/// the job's exit code, and the reason.
+type Refused = (&'static Program, Shape, &'static [&'static str], u32, &'static str, i32);
+
+const BY_CORE: &[&str] = &["--mca", "vprotocol_correlated_sets", "core"];
+
+/// Runs the tier.
+pub fn run(summary: &mut Summary) {
+    summary.tier("one-sided communication and deaths");
+    run_over(summary, &Over::Component);
+}
+
+/// The same, in the tier that has begun.
+pub fn run_over(summary: &mut Summary, over: &Over) {
+    let window = if matches!(over, Over::Component) { COMES_ANYTIME } else { OVER_THE_NETWORK };
+    let refused: [(&str, Refused, &str); 4] = [
+        ("a node with a window: 3 × 1", (&WINDOW, (3, 1), &[], 3, "node:1", 1), window),
+        ("a program with a window: 2 × 2", (&WINDOW, (2, 2), &[], 2, "rank:3", 137), window),
+        (
+            "operations on a shared window: 2 × 2",
+            (&OPERATIONS, (2, 2), &[], 2, "rank:3", 137),
+            BY_CHANCE,
+        ),
+        (
+            "a window that two sets share: 2 × 2",
+            (&SHARED_WINDOW, (2, 2), BY_CORE, 4, "rank:3", 137),
+            LEAVES_THE_SET,
+        ),
+    ];
+    for (title, case, reason) in refused {
+        let title = format!("one-sided: does not go back alone: {title}");
+        summary.check(&title, || is_refused(over, case, reason));
+    }
+    summary.check("one-sided: a shared window goes back with its set: 2 × 2", || {
+        goes_back(over, &SHARED_WINDOW, (2, 2), "complete@2=rank:3")
+    });
+    summary.check("one-sided: the whole job goes back: 1 × 3", || {
+        goes_back(over, &WINDOW, (1, 3), "complete@2=rank:1")
+    });
+}
+
+/// Held half-way until `known`; then who is named is killed.
+fn dies(
+    over: &Over,
+    (program, shape, options): (&Program, Shape, &[&str]),
+    fault: &str,
+    scratch: &Scratch,
+    known: impl Fn(&str) -> bool + Sync,
+) -> Result<Outcome> {
+    let job = program.job_over(over, shape, ITERATIONS, scratch)?;
+    let job = job.with(options).with(&["--kill-at-event", fault]);
+    local_storage::held(job, scratch, known)
+}
+
+/// Nobody goes back, the job ends, and its user is told why.
+fn is_refused(over: &Over, case: Refused, reason: &str) -> Result<()> {
+    let (program, shape, options, sets, who, code) = case;
+    let scratch = Scratch::new("one-sided")?;
+    let fault = format!("not_recording@{sets}={who}");
+    let known = |events: &str| events.contains("\"event\":\"not_recovered\"");
+    let outcome = dies(over, (program, shape, options), &fault, &scratch, known)?;
+    outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
+    let said = outcome.said().replace("\n", " ");
+    outcome.must(said.contains(reason), &format!("the user should hear: {reason}"))?;
+    let events = local_storage::events(&scratch)?;
+    outcome.must(!events.contains("\"event\":\"back_to\""), "nobody should go back")?;
+    must_be_clean(&outcome)
+}
+
+/// The answer is that of an undisturbed run.
+fn goes_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
+    let scratch = Scratch::new("one-sided")?;
+    lives::open_gate(&scratch, lives::GATE_OPEN)?;
+    let undisturbed = program.job_over(over, shape, ITERATIONS, &scratch)?.run()?;
+    let answer = program.answer(&undisturbed, &scratch)?;
+    let known = |events: &str| local_storage::all_are_back(events, 1);
+    // When the second line is taken the window is in use.
+    let lines = ["--mca", "vprotocol_correlated_interval", "1"];
+    let outcome = dies(over, (program, shape, &lines), fault, &scratch, known)?;
+    program.must_answer(&outcome, &scratch, &answer)?;
+    must_be_clean(&outcome)
+}
