@@ -25,7 +25,8 @@ static int accumulate(const void *origin, int count, struct ompi_datatype_t *typ
                       struct ompi_op_t *op, struct ompi_win_t *window)
 {
     left_to_chance();
-    return sm.osc_accumulate(origin, count, type, target, at, target_count, target_type, op, window);
+    return sm.osc_accumulate(origin, count, type, target, at, target_count, target_type, op,
+                             window);
 }
 
 static int raccumulate(const void *origin, int count, struct ompi_datatype_t *type, int target,
@@ -34,8 +35,8 @@ static int raccumulate(const void *origin, int count, struct ompi_datatype_t *ty
                        struct ompi_request_t **request)
 {
     left_to_chance();
-    return sm.osc_raccumulate(origin, count, type, target, at, target_count, target_type, op, window,
-                              request);
+    return sm.osc_raccumulate(origin, count, type, target, at, target_count, target_type, op,
+                              window, request);
 }
 
 static int get_accumulate(const void *origin, int count, struct ompi_datatype_t *type, void *result,
@@ -48,15 +49,15 @@ static int get_accumulate(const void *origin, int count, struct ompi_datatype_t 
                                  target_count, target_type, op, window);
 }
 
-static int rget_accumulate(const void *origin, int count, struct ompi_datatype_t *type, void *result,
-                           int result_count, struct ompi_datatype_t *result_type, int target,
-                           ptrdiff_t at, int target_count, struct ompi_datatype_t *target_type,
-                           struct ompi_op_t *op, struct ompi_win_t *window,
-                           struct ompi_request_t **request)
+static int rget_accumulate(const void *origin, int count, struct ompi_datatype_t *type,
+                           void *result, int result_count, struct ompi_datatype_t *result_type,
+                           int target, ptrdiff_t at, int target_count,
+                           struct ompi_datatype_t *target_type, struct ompi_op_t *op,
+                           struct ompi_win_t *window, struct ompi_request_t **request)
 {
     left_to_chance();
-    return sm.osc_rget_accumulate(origin, count, type, result, result_count, result_type, target, at,
-                                  target_count, target_type, op, window, request);
+    return sm.osc_rget_accumulate(origin, count, type, result, result_count, result_type, target,
+                                  at, target_count, target_type, op, window, request);
 }
 
 static int fetch_and_op(const void *origin, void *result, struct ompi_datatype_t *type, int target,

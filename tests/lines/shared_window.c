@@ -1,7 +1,7 @@
 /* Ranks of a node write to memory that they share by MPI_Win_allocate_shared, without a message:
  * each adds to a common count, and counts for itself what it has added. A checkpoint that holds two
- * moments of them gives another sum. usage: shared_window ITERATIONS [GATE [ops]]. With "ops" they add
- * by MPI_Fetch_and_op, too. */
+ * moments of them gives another sum. usage: shared_window ITERATIONS [GATE [ops]]. With "ops" they
+ * add by MPI_Fetch_and_op, too. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

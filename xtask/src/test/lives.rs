@@ -96,6 +96,11 @@ pub const UPDATES: Program = Program {
     name: "random updates",
     what: What::Hash { source: "updates.c", iterations: 60, arguments: &[] },
 };
+/// Ranks whose threads send at the same time, each on a communicator of its own.
+pub const THREADS: Program = Program {
+    name: "threads",
+    what: What::Hash { source: "threads_hash.c", iterations: 5000, arguments: &[] },
+};
 /// Ranks that send their process id and the time, which they do not look at.
 pub const BY_PID: Program = Program {
     name: "messages that change",

@@ -5,7 +5,7 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, BY_PID, CLOCK, Program, RING, Shape, UPDATES};
+use super::lives::{self, BY_PID, CLOCK, Program, RING, Shape, THREADS, UPDATES};
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
@@ -82,6 +82,12 @@ const BY_CHANCE: [(Shape, [&str; 2]); 2] =
     [((3, 2), ["--kill-node-after-line", "1@1"]), ((2, 3), ["--kill-rank-after-line", "4@1"])];
 const UPDATED: u64 = 60;
 
+/// The same for one whose threads all call MPI.
+const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
+    ((2, 1), 10_000, ["--kill-node-after-line", "1@1"]),
+    ((2, 2), 1000, ["--kill-rank-after-line", "3@1"]),
+];
+
 /// Guardians that are killed alone, of a remote node and of mpirun's own.
 const GUARDIANS: [(&str, Shape, &str); 2] = [
     ("a guardian is killed: 2 × 2", (2, 2), "guardian:3"),
@@ -108,6 +114,12 @@ pub fn run(summary: &mut Summary) {
     for (shape, faults) in BY_CHANCE {
         let title = format!("live recovery: random updates: {} × {}", shape.0, shape.1);
         summary.check(&title, || survives(&UPDATES, UPDATED, shape, &faults).map(drop));
+    }
+    for (shape, length, faults) in BY_THREADS {
+        let title = format!("live recovery: MPI_THREAD_MULTIPLE: {} × {}", shape.0, shape.1);
+        let yields = ["--mca", "mpi_yield_when_idle", "1"];
+        let options = [&yields[..], &faults[..]].concat();
+        summary.check(&title, || survives(&THREADS, length, shape, &options).map(drop));
     }
     guardians_over(summary, &Over::Component);
     summary.check("live recovery: while the storage takes its time: 2 × 2", slow_storage);
