@@ -38,10 +38,12 @@ fn leaves_the_set(comm: u64, size: u32) -> bool {
     }
     let mut process = shared().enter();
     let own = process.host.set;
-    let other = (0..size).any(|rank| {
-        let peer = process.host.resolve(comm, CommRank(rank));
-        process.host.peer_info(peer).set != own
-    });
+    // Otherwise nobody asks, and nobody has to be met here.
+    let other = process.protected
+        && (0..size).any(|rank| {
+            let peer = process.host.resolve(comm, CommRank(rank));
+            process.host.peer_info(peer).set != own
+        });
     shared().deliver(process);
     other
 }

@@ -145,7 +145,7 @@ struct Checkpoint {
     /// What the lines that are being stored cover of other processes' logs.
     covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
-    /// The coordinator knows that the program's data goes past us.
+    /// The coordinator knows why the program cannot be repeated.
     told_unrepeatable: bool,
     /// It was started again alone, and has not repeated all that others have of its lost future; or
     /// it has refused a global line since that, or a channel, was not as it should be.

@@ -442,7 +442,7 @@ impl Job {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
         }
         // Or there is nobody who has something of its future.
-        if all_are || self.members(&[set]).len() == self.ranks.len() {
+        if all_are || self.is_whole_job(set) {
             self.set_has_caught_up(now, set);
         }
     }

@@ -1,18 +1,13 @@
 //! Programs and nodes die at moments that are bad ones: in MPI_Finalize, and while lines are taken.
 //! The answer is that of an undisturbed run, and nobody waits for ever.
 
-use super::job::{Job, Outcome};
 use super::lives::{self, GATE_OPEN, Program, RING, Shape, What};
 use super::local_storage;
 use super::mpi::Over;
 use super::node_loss::must_be_clean;
 use super::scratch::Scratch;
 use super::summary::Summary;
-use crate::error::{Failure, Result};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use crate::error::Result;
 
 /// Rank 0 comes late to MPI_Finalize: so late that something has happened meanwhile.
 const LATE: Program = Program {
@@ -100,8 +95,13 @@ fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
     let known = LATE.answer(&job.run()?, &scratch)?;
     let lines = lives::lines_folder(&scratch)?;
     lives::open_gate(&scratch, GATE)?;
-    let steps = [("\"complete\"", ITERATIONS), ("\"back_to\"", GATE_OPEN)];
-    let outcome = in_steps(&lives::protected(job, &lines).with(faults), &lines, &scratch, &steps)?;
+    let job = lives::protected(job, &lines).with(faults);
+    let written = |word| {
+        let lines = &lines;
+        move || lives::events(lines).is_ok_and(|events| events.contains(word))
+    };
+    let steps = [(written("\"complete\""), ITERATIONS), (written("\"back_to\""), GATE_OPEN)];
+    let outcome = lives::in_steps(&job, &scratch, &steps)?;
     LATE.must_answer(&outcome, &scratch, &known)?;
     outcome.must(outcome.stderr.contains(": killed "), "nobody died in time")?;
     let events = lives::events(&lines)?;
@@ -109,26 +109,6 @@ fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
     let in_it = finishing.is_some() && finishing < events.find("\"back_to\"");
     outcome.must(in_it, "nobody was in MPI_Finalize")?;
     must_be_clean(&outcome)
-}
-
-/// Runs a job whose gate opens so far each time that the coordinator has written down a word.
-fn in_steps(job: &Job, lines: &Path, scratch: &Scratch, steps: &[(&str, u64)]) -> Result<Outcome> {
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for (word, gate) in steps {
-                let there = || lives::events(lines).is_ok_and(|events| events.contains(word));
-                while !over.load(Ordering::Relaxed) && !there() {
-                    thread::sleep(Duration::from_millis(50));
-                }
-                lives::open_gate(scratch, *gate)?;
-            }
-            Ok::<(), Failure>(())
-        });
-        let outcome = job.run();
-        over.store(true, Ordering::Relaxed);
-        outcome
-    })
 }
 
 /// The ring cannot end before sets have gone back so often.

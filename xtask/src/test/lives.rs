@@ -11,7 +11,7 @@ use super::job::{Job, Outcome};
 use super::mpi::{self, Over};
 use super::scratch::Scratch;
 use crate::demo::hpcc::{self, Results};
-use crate::error::{Context, Result, fail};
+use crate::error::{Context, Failure, Result, fail};
 use crate::{build, paths, run};
 
 /// An undisturbed run takes at least so long, so that there is a middle to die in.
@@ -252,8 +252,7 @@ pub fn open_gate(scratch: &Scratch, iterations: u64) -> Result<()> {
     fs::write(&file, iterations.to_string()).context(|| file.display().to_string())
 }
 
-/// Runs a job whose program goes so many iterations and no further, until `happened`; looked at
-/// again and again.
+/// Runs a job whose program goes so many iterations and no further, until `happened`.
 pub fn held(
     job: &Job,
     scratch: &Scratch,
@@ -261,13 +260,26 @@ pub fn held(
     happened: impl Fn() -> bool + Sync,
 ) -> Result<Outcome> {
     open_gate(scratch, iterations)?;
+    in_steps(job, scratch, &[(happened, GATE_OPEN)])
+}
+
+/// Runs a job whose gate opens so far each time that something has happened, one after the other;
+/// looked at again and again.
+pub fn in_steps<F: Fn() -> bool + Sync>(
+    job: &Job,
+    scratch: &Scratch,
+    steps: &[(F, u64)],
+) -> Result<Outcome> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) && !happened() {
-                thread::sleep(Duration::from_millis(50));
+            for (happened, iterations) in steps {
+                while !over.load(Ordering::Relaxed) && !happened() {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                open_gate(scratch, *iterations)?;
             }
-            open_gate(scratch, GATE_OPEN)
+            Ok::<(), Failure>(())
         });
         let outcome = job.run();
         over.store(true, Ordering::Relaxed);

@@ -1,8 +1,6 @@
 //! Jobs of an Open MPI that was built with rustbtl lose a program, a node or everything, and go on.
 
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::test::job::Job;
@@ -15,8 +13,6 @@ use crate::tree::Installed;
 
 /// It waits half-way for what is to happen, on a machine of any speed.
 const ITERATIONS: u64 = 200;
-/// How long that may take.
-const PATIENCE: Duration = Duration::from_secs(100);
 
 /// What happens to whom, in a job of which shape, once its first line is complete.
 const SURVIVED: [(&str, Shape, &[&str]); 3] = [
@@ -52,26 +48,16 @@ fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
     let lines = lives::lines_folder(&scratch)?;
     let job = ring(shape, tree, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    lives::open_gate(&scratch, ITERATIONS / 2)?;
-    let outcome = thread::scope(|scope| {
-        scope.spawn(|| open_when_back(&lines, &scratch));
-        lives::protected(job, &lines).with(faults).run()
-    })?;
+    let job = lives::protected(job, &lines).with(faults);
+    let is_back =
+        || lives::events(&lines).is_ok_and(|events| events.contains("\"event\":\"back\""));
+    let outcome = lives::held(&job, &scratch, ITERATIONS / 2, is_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.contains(": killed ") || outcome.stderr.contains(": cut ");
     outcome.must(broken, "nothing broke in time")?;
     let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
     outcome.must(back > 0, "no set went back")?;
     must_be_clean(&outcome)
-}
-
-/// Lets the job go on when a set has gone back, or when it is too late for that.
-fn open_when_back(lines: &Path, scratch: &Scratch) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while !lives::events(lines)?.contains("\"event\":\"back\"") && Instant::now() < end {
-        thread::sleep(Duration::from_millis(20));
-    }
-    lives::open_gate(scratch, lives::GATE_OPEN)
 }
 
 /// SIGKILL for all processes of all nodes; the job goes on from its line on the same nodes and as
