@@ -579,6 +579,6 @@ impl Host for Surroundings {
     #[cold]
     fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
         self.line_frames.push_back((from, frame));
-        crate::checkpoint::ring();
+        crate::checkpoint::line_frame();
     }
 }

@@ -15,11 +15,12 @@ mod outbox;
 
 use crate::host::Surroundings;
 use crate::process::Process;
-use crate::transports::shm::{Counts, Entry, Shm, Slots};
+use crate::transports::shm::{Counts, Entry, SLOTS, Shm, Slots};
 use carry::{Known, Order};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
+use direct::Sent;
 use journal::Journal;
 pub use outbox::{Parcel, take_parcel};
 use outbox::{outbox, put};
@@ -83,17 +84,19 @@ static BASE: AtomicU64 = AtomicU64::new(0);
 /// Looks around between two at what is stable, while no frame waits for it: each is a system call.
 const LOOKS_FOR_STABLE: u32 = 8;
 
-/// The program looks around.
+/// The program looks around: so it does what the checkpoint thread would have to come for.
 #[inline]
 pub fn look() {
     // Only its own threads write, one at a time.
-    LOOKS.store(LOOKS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-}
-
-/// Is it time to look for what is stable?
-#[inline]
-pub fn is_time_to_look() -> bool {
-    is_held() || looks().is_multiple_of(LOOKS_FOR_STABLE)
+    let looks = LOOKS.load(Ordering::Relaxed).wrapping_add(1);
+    LOOKS.store(looks, Ordering::Relaxed);
+    if is_held() || looks.is_multiple_of(LOOKS_FOR_STABLE) {
+        if direct::waits() {
+            direct::look();
+        } else if direct::gathers() {
+            direct::send(false);
+        }
+    }
 }
 
 /// How often it has.
@@ -112,17 +115,41 @@ pub fn set_stable(upto: u64) {
     }
 }
 
+/// All before this place are stable, as far as this process knows.
+pub fn stable() -> u64 {
+    let counts = COUNTS.load(Ordering::Acquire);
+    // SAFETY: null, or in memory that is never unmapped while this process records.
+    unsafe { counts.as_ref() }.map_or(0, |counts| counts.stable.load(Ordering::Acquire))
+}
+
+/// Has what is recorded to be shipped at once? A frame of the set waits for it, or so much is not
+/// stable that frames will soon have to.
+pub fn presses() -> bool {
+    let counts = COUNTS.load(Ordering::Acquire);
+    // SAFETY: null, or in memory that is never unmapped while this process records.
+    let Some(counts) = (unsafe { counts.as_ref() }) else { return true };
+    let base = BASE.load(Ordering::Relaxed);
+    let stable = counts.stable.load(Ordering::Relaxed).max(base);
+    counts.wanted.load(Ordering::Relaxed) > stable
+        || base + counts.recorded.load(Ordering::Relaxed) > stable + UNSTABLE_MAX
+}
+
 /// So many dates that wait to be shipped need no allocation: signal handlers may read them. A
 /// program that reads the date without end records some twenty a second.
 const DATES_ROOM: usize = 1024;
+
+/// So much of a set may go on not being stable where nobody waits: a quarter of its slots.
+const UNSTABLE_MAX: u64 = SLOTS as u64 / 4;
 
 /// A parcel is not added to any more when it is so long: a message has a limit.
 const PARCEL_BYTES: usize = 4 << 20;
 
 /// Something was put into the empty outbox.
 fn ship_soon() {
-    if !direct::send(false) {
-        crate::checkpoint::ring();
+    match direct::send(false) {
+        Sent::Shipped => {}
+        Sent::Later if direct::is_watched() => {}
+        Sent::Later | Sent::NotHere => crate::checkpoint::ring(),
     }
 }
 
@@ -280,8 +307,12 @@ impl Surroundings {
     #[inline(never)]
     pub fn hold(&self) {
         let first = !HELD.swap(true, Ordering::Relaxed);
+        if let Some(counts) = counts(&self.record.place, &self.shm) {
+            let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);
+            counts.wanted.fetch_max(recorded, Ordering::Relaxed);
+        }
         PATIENT.store(PATIENT_WAITS, Ordering::Relaxed);
-        if !direct::send(true) && first {
+        if direct::send(true) == Sent::NotHere && first {
             crate::checkpoint::ring();
         }
     }

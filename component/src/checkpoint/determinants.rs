@@ -13,6 +13,10 @@ use std::os::fd::RawFd;
 /// the set, which is not told to this one.
 const HELD_POLL_MS: i32 = 1;
 
+/// Without news of what is stable, frames are tried again only so seldom: that takes the engine from
+/// a program that may be waiting for a processor in it, as the coordinator may that all wait for.
+const HELD_POLLS: u32 = 16;
+
 /// What is on its way, and what came at the wrong time.
 #[derive(Debug, Default)]
 pub struct Shipping {
@@ -29,6 +33,13 @@ pub struct Shipping {
     pub in_line: bool,
     /// The program's looks around when this thread was here last.
     looks: u32,
+    /// What the set had recorded then, and whether that was more than the time before.
+    recorded: u64,
+    recording: bool,
+    /// What was stable when frames were let go last.
+    stable: u64,
+    /// Rounds since then in which one waited.
+    polls: u32,
 }
 
 /// Whether outcomes are recorded: `line`: from the first line on (mpirun sets it if sets can go
@@ -40,17 +51,26 @@ impl Checkpoint {
     pub(super) fn patience(&self) -> i32 {
         match (self.ready, record::is_held()) {
             (false, _) => super::INIT_POLL_MS,
-            _ if direct::waits() && self.shipping.looking => HELD_POLL_MS,
             (true, true) => HELD_POLL_MS,
+            _ if self.comes_soon() || !direct::watch(false) => direct::PACE_MS,
             (true, false) if self.repairing => super::REPAIR_POLL_MS,
             (true, false) if self.behind => super::BEHIND_POLL_MS,
             (true, false) => self.pressed.timeout_ms(),
         }
     }
 
-    /// The direct connection, unless the program looks at it anyway.
+    /// The direct connection, unless the program looks at it anyway, or this thread will before
+    /// long and nobody waits for that.
     pub(super) fn direct_to_poll(&self) -> Option<RawFd> {
-        direct::descriptor().filter(|_| !(direct::waits() && self.shipping.looking))
+        let looks = direct::waits() && self.shipping.looking;
+        direct::descriptor().filter(|_| !looks && (record::is_held() || !self.shipping.recording))
+    }
+
+    /// Does this thread come by before long, without being woken? What is recorded next need not
+    /// wake it then.
+    fn comes_soon(&self) -> bool {
+        let soon = direct::waits() && self.shipping.looking || self.shipping.recording;
+        soon && direct::watch(true)
     }
 
     /// Where the coordinator is.
@@ -117,7 +137,10 @@ impl Checkpoint {
             self.ship_again();
         }
         direct::look();
-        let is_long = !direct::send(record::is_held());
+        let recorded = carry::recorded();
+        let before = core::mem::replace(&mut self.shipping.recorded, recorded);
+        self.shipping.recording = recorded != before;
+        let is_long = direct::send(record::is_held()) == direct::Sent::NotHere;
         if is_long
             && self.ship_all()
             && let Some((addresses, secret)) = self.shipping.coordinator.take()
@@ -128,7 +151,13 @@ impl Checkpoint {
         // only hold both up.
         let looks = record::looks();
         self.shipping.looking = core::mem::replace(&mut self.shipping.looks, looks) != looks;
-        if !self.shipping.looking && record::is_held() {
+        if self.shipping.looking || !record::is_held() {
+            return;
+        }
+        let (stable, before) = (record::stable(), self.shipping.stable);
+        self.shipping.polls += 1;
+        if stable != before || self.shipping.polls >= HELD_POLLS {
+            (self.shipping.stable, self.shipping.polls) = (stable, 0);
             self.let_go();
         }
     }
@@ -208,7 +237,7 @@ impl Checkpoint {
         let recorded = carry::fence(set, before);
         self.fenced(set, before, recorded);
         // The coordinator waits for it.
-        if !direct::send(true) {
+        if direct::send(true) == direct::Sent::NotHere {
             self.ship_all();
         }
     }
@@ -240,7 +269,7 @@ impl Checkpoint {
         let later = core::mem::take(&mut self.shipping.later);
         let replay = self.shipping.replay.take();
         let incarnation = process.host.incarnation;
-        direct::begin(PeerId(process.host.peers.rank()), incarnation);
+        direct::begin(PeerId(process.host.peers.rank()), incarnation, !process.host.record.carries);
         let coordinator = self.shipping.coordinator.take();
         let kept = Shipping { incarnation, later, coordinator, ..Shipping::default() };
         self.shipping = Shipping { in_line: true, ..kept };

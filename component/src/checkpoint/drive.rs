@@ -4,6 +4,7 @@ use super::together::Together;
 use super::{Checkpoint, picture, restored};
 use crate::os::{now_ns, yield_now};
 use crate::process::{Process, Taken};
+use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{FromRank, LineId, LineKind, Picture};
 use rustbtl_coordination::silence::{Input, Output, Phase, Refusal, Scope};
 use rustbtl_fragments::engine::Side;
@@ -51,9 +52,10 @@ impl Checkpoint {
         self.input(Input::Begin { line: line.0, scope });
     }
 
-    /// Do what the machine wants, until no line is being taken.
-    pub(super) fn line(&mut self) {
+    /// Do what the machine wants, until no line is being taken. False: that was nothing.
+    pub(super) fn line(&mut self) -> bool {
         let mut taken = None;
+        let mut had_it = false;
         let mut rounds = 0u32;
         loop {
             let mut happened = self.frames(&mut taken);
@@ -63,7 +65,8 @@ impl Checkpoint {
             }
             self.shipping.in_line = taken.is_some();
             happened |= self.count(&mut taken);
-            let Some(process) = &mut taken else { return };
+            had_it |= happened;
+            let Some(process) = &mut taken else { return had_it };
             if !self.awaits_a_count() || rounds % SELDOM == SELDOM - 1 {
                 happened |= process.poll() > 0;
             }
@@ -81,7 +84,7 @@ impl Checkpoint {
                     // The guardian has gone: the job ends.
                     self.give_up(taken);
                     self.shipping.in_line = false;
-                    return;
+                    return true;
                 }
             }
             if waits && rounds > PATIENCE {
@@ -94,6 +97,11 @@ impl Checkpoint {
 
     /// Hand the frames of a line that have come to the machine.
     fn frames(&mut self, taken: &mut Option<Taken>) -> bool {
+        let come = &super::Checkpoint::public().line_frames;
+        // [frames] they are there.
+        if !come.load(Ordering::Relaxed) || !come.swap(false, Ordering::Acquire) {
+            return false;
+        }
         let mut frames = match taken {
             Some(process) => core::mem::take(&mut process.host.line_frames),
             None => match self.shared.take() {

@@ -60,6 +60,8 @@ struct Public {
     fence: AtomicBool,
     /// The payload log is on its way to its budget.
     nearly_full: AtomicBool,
+    /// Frames of a line have come. To look for them takes the engine from the program.
+    line_frames: AtomicBool,
     /// Why nobody could repeat what the program does, if so.
     unrepeatable: OnceLock<&'static str>,
     /// Lines that the log has asked for, and lines of the own set that are complete.
@@ -106,9 +108,18 @@ pub fn lines() -> [u64; 2] {
     PUBLIC.get().map_or([0; 2], count)
 }
 
-/// A frame of a line has come while nobody looked.
+/// Something has come for this thread while nobody looked.
 pub fn ring() {
     if let Some(public) = PUBLIC.get() {
+        public.wake.ring();
+    }
+}
+
+/// A frame of a line has come: `host.line_frames` is not empty.
+pub fn line_frame() {
+    if let Some(public) = PUBLIC.get() {
+        // [frames] it is there.
+        public.line_frames.store(true, Ordering::Release);
         public.wake.ring();
     }
 }
@@ -211,7 +222,8 @@ pub fn start(
     }
     crate::in_place::look_again();
     let own = PeerId(process.host.peers.rank());
-    crate::record::direct::begin(own, process.host.incarnation);
+    let hurries = !process.host.record.carries;
+    crate::record::direct::begin(own, process.host.incarnation, hurries);
     let mut silence = Silence::new(me, &members);
     counting::choose(&mut silence, &process, &members);
     drop(process);
@@ -221,6 +233,8 @@ pub fn start(
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
         nearly_full: AtomicBool::new(false),
+        // One may have come before this.
+        line_frames: AtomicBool::new(true),
         unrepeatable: OnceLock::new(),
         lines: Default::default(),
     };
@@ -325,8 +339,9 @@ impl Checkpoint {
         self.listen(&mut None);
         self.repair();
         self.determinants();
-        self.line();
-        self.determinants();
+        if self.line() {
+            self.determinants();
+        }
     }
 
     /// Has this process repeated what was lost with its earlier life?

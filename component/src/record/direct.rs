@@ -3,14 +3,17 @@
 //! which needs a processor that the ranks of the node keep busy; here the coordinator is the only
 //! one, and the program looks for the answer itself while it waits in MPI.
 //!
-//! It is opened when the first determinant was shipped the long way. While something is on its
-//! way further determinants are gathered, until the answer comes or a frame waits for them. If it
-//! breaks, the checkpoint thread ships again the long way.
+//! It is opened when the first determinant was shipped the long way. Where a frame of the set waits
+//! for what is recorded, it goes out at once. Otherwise, where frames take it along, nobody is in a
+//! hurry, and on a full node each message to the coordinator takes a processor from a rank: it is
+//! gathered until the answer has come and [`PACE_MS`] are over. If the connection breaks, the
+//! checkpoint thread ships again the long way.
 
 use super::outbox::{Parcel, take_parcel};
-use super::set_stable;
+use super::{presses, set_stable};
+use crate::os::now_ns;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use rustbtl_coordination::control::{FrameBuffer, FromNode, Message, ToRank};
+use rustbtl_coordination::control::{FrameBuffer, FromNode, FromRank, Message, ToRank};
 use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, COORDINATOR, Names, Verdict, WELCOME,
 };
@@ -26,6 +29,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Descriptors of ours do not get in the way of programs that count on low numbers.
 const FD_MIN: RawFd = 200;
+/// What nobody waits for is shipped so often.
+pub const PACE_MS: i32 = 2;
+const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 4096;
 
@@ -36,6 +42,20 @@ struct Way {
     incarnation: Incarnation,
     link: Option<Link>,
     unstable: VecDeque<Parcel>,
+    /// What is recorded goes out at once: frames do not take it along.
+    hurries: bool,
+    shipped_ns: u64,
+}
+
+/// Outcome of [`send`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// It was shipped, or somebody will see to it.
+    Shipped,
+    /// It will be, if somebody asks again when its time has come.
+    Later,
+    /// This is not the way.
+    NotHere,
 }
 
 #[derive(Debug)]
@@ -50,11 +70,17 @@ static WAY: Mutex<Way> = Mutex::new(Way {
     incarnation: Incarnation(0),
     link: None,
     unstable: VecDeque::new(),
+    hurries: true,
+    shipped_ns: 0,
 });
 /// Its descriptor; -1: it is not open.
 static FD: AtomicI32 = AtomicI32::new(-1);
 /// An answer is awaited on it.
 static WAITS: AtomicBool = AtomicBool::new(false);
+/// Something is recorded whose time has not come.
+static GATHERS: AtomicBool = AtomicBool::new(false);
+/// The checkpoint thread comes by itself before long.
+static WATCHED: AtomicBool = AtomicBool::new(false);
 /// It has broken: what is not stable has to be shipped again.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
@@ -73,6 +99,25 @@ pub fn waits() -> bool {
     WAITS.load(Ordering::Relaxed)
 }
 
+/// Is something recorded whose time has not come?
+#[inline]
+pub fn gathers() -> bool {
+    GATHERS.load(Ordering::Relaxed)
+}
+
+/// Does the checkpoint thread come by itself before long?
+pub fn is_watched() -> bool {
+    WATCHED.load(Ordering::Relaxed)
+}
+
+/// The checkpoint thread says whether it will. False: it has to, something waits for its time.
+/// The lock orders this: who puts something there afterwards sees that nobody comes.
+pub fn watch(watched: bool) -> bool {
+    WATCHED.store(watched, Ordering::Relaxed);
+    let _way = way();
+    watched || !gathers()
+}
+
 /// Has it broken since this was asked last?
 pub fn has_broken() -> bool {
     BROKEN.load(Ordering::Relaxed) && BROKEN.swap(false, Ordering::Relaxed)
@@ -80,13 +125,16 @@ pub fn has_broken() -> bool {
 
 /// A new life begins, in which nothing was recorded yet. The descriptor of an earlier one is not
 /// here any more.
-pub fn begin(rank: PeerId, incarnation: Incarnation) {
+/// `hurries`: frames do not take along what is recorded.
+pub fn begin(rank: PeerId, incarnation: Incarnation, hurries: bool) {
     let mut way = way();
+    way.hurries = hurries;
     core::mem::forget(way.link.take());
     way.unstable.clear();
     (way.rank, way.incarnation) = (rank, incarnation);
     BROKEN.store(false, Ordering::Relaxed);
     WAITS.store(false, Ordering::Relaxed);
+    GATHERS.store(false, Ordering::Relaxed);
     FD.store(-1, Ordering::Relaxed);
 }
 
@@ -141,14 +189,21 @@ fn high(stream: TcpStream) -> TcpStream {
     TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Ship what is recorded, or see that it is: at once if nothing is on its way or `now` is said,
-/// with the next answer otherwise. False: this is not the way.
-pub fn send(now: bool) -> bool {
+/// Ship what is recorded, at once (`now`) or when it is time.
+pub fn send(now: bool) -> Sent {
     if FD.load(Ordering::Relaxed) < 0 {
-        return false;
+        return Sent::NotHere;
     }
     let mut way = way();
-    way.link.is_some() && (!(now || way.unstable.is_empty()) || way.ship())
+    if way.link.is_none() {
+        return Sent::NotHere;
+    }
+    if !now && !way.is_time() {
+        GATHERS.store(true, Ordering::Relaxed);
+        // Who takes in the answer sees to it.
+        return if way.unstable.is_empty() { Sent::Later } else { Sent::Shipped };
+    }
+    if way.ship(now) { Sent::Shipped } else { Sent::NotHere }
 }
 
 /// It was shipped the long way.
@@ -169,11 +224,10 @@ pub fn stable(incarnation: Incarnation, upto: u64) -> bool {
 /// Take what has come.
 pub fn look() {
     let mut way = way();
-    let mut answered = false;
     loop {
         match way.next() {
             Ok(Some(ToRank::Stable { incarnation, upto })) => {
-                answered |= way.stable(incarnation, upto);
+                way.stable(incarnation, upto);
                 if way.unstable.is_empty() {
                     // Nothing else is awaited.
                     break;
@@ -184,8 +238,8 @@ pub fn look() {
             Err(()) => return way.lose(),
         }
     }
-    if answered && way.unstable.is_empty() {
-        way.ship();
+    if gathers() && way.is_time() {
+        way.ship(super::is_held());
     }
 }
 
@@ -200,15 +254,29 @@ impl Way {
         true
     }
 
-    /// False: it has broken.
-    fn ship(&mut self) -> bool {
+    /// Has what is recorded to be shipped now?
+    fn is_time(&self) -> bool {
+        if self.hurries {
+            return self.unstable.is_empty() || super::is_held();
+        }
+        presses() || self.unstable.is_empty() && now_ns() - self.shipped_ns >= PACE_NS
+    }
+
+    /// `waits`: a frame does. False: it has broken.
+    fn ship(&mut self, mut waits: bool) -> bool {
         let Some(link) = &mut self.link else { return false };
+        GATHERS.store(false, Ordering::Relaxed);
+        self.shipped_ns = now_ns();
+        let rank = self.rank;
         while let Some(parcel) = take_parcel() {
             let message = parcel.message(self.incarnation);
-            let frame = FromNode::Rank { rank: self.rank, message }.encode();
             self.unstable.push_back(parcel);
-            // Not in silence: what is lost here would be waited for for ever.
-            link.outgoing.extend_from_slice(&frame.expect("parcels are short"));
+            let first = core::mem::take(&mut waits).then_some(FromRank::Waits {});
+            for message in first.into_iter().chain([message]) {
+                let frame = FromNode::Rank { rank, message }.encode();
+                // Not in silence: what is lost here would be waited for for ever.
+                link.outgoing.extend_from_slice(&frame.expect("parcels are short"));
+            }
             WAITS.store(true, Ordering::Relaxed);
         }
         let sent = link.flush();
@@ -249,6 +317,7 @@ impl Way {
         self.link = None;
         FD.store(-1, Ordering::Relaxed);
         WAITS.store(false, Ordering::Relaxed);
+        GATHERS.store(false, Ordering::Relaxed);
     }
 }
 
@@ -272,7 +341,6 @@ impl Link {
 mod tests {
     use super::*;
     use crate::record::outbox::outbox;
-    use rustbtl_coordination::control::FromRank;
     use std::net::TcpListener;
     use std::thread;
     use std::time::Instant;
@@ -339,28 +407,28 @@ mod tests {
             assert!(coordinator(&listener, 9).is_empty(), "who does not know the secret");
             coordinator(&listener, 3)
         });
-        begin(PeerId(5), Incarnation(2));
-        assert!(!send(true) && descriptor().is_none());
+        begin(PeerId(5), Incarnation(2), true);
+        assert!(send(true) == Sent::NotHere && descriptor().is_none());
         open(&format!("nonsense {address}"), &[8; 32]);
         assert!(descriptor().is_none(), "the coordinator does not prove itself");
         open(&address.to_string(), &SECRET);
         assert!(descriptor().is_some_and(|fd| fd >= FD_MIN));
 
         record(0);
-        assert!(send(false) && waits());
+        assert!(send(false) == Sent::Shipped && waits());
         record(1);
-        assert!(send(false));
+        assert_eq!(send(false), Sent::Shipped);
         until(|| !unstable().is_empty() && unstable()[0].last_at() == 1);
         until(|| !waits());
         record(2);
-        assert!(send(false) && !stable(Incarnation(1), 99), "of another life");
+        assert!(send(false) == Sent::Shipped && !stable(Incarnation(1), 99), "of another life");
         assert_eq!(unstable().len(), 1);
         assert_eq!(there.join().unwrap(), [0, 1, 2]);
         // It closes the connection behind its last answer.
         until(|| descriptor().is_none());
         assert!(has_broken() && !has_broken());
         record(3);
-        assert!(!send(true));
+        assert_eq!(send(true), Sent::NotHere);
         shipped(take_parcel().unwrap());
         assert_eq!(unstable().last().map(Parcel::last_at), Some(3));
         end();

@@ -70,13 +70,15 @@ pub struct RankLine {
 
 /// What the ranks of a correlated set on this node count together (`fragments::gate`, and
 /// `checkpoint::together`).
-#[repr(C)]
+#[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Determinants that they have recorded.
     pub recorded: AtomicU64,
     /// All before this one are stable.
     pub stable: AtomicU64,
+    /// Frames wait until all before this one are.
+    pub wanted: AtomicU64,
     /// Of ranks that share memory directly: who takes part in the open line.
     pub sharing: AtomicU64,
     /// Whose threads stand still for it.
@@ -137,7 +139,7 @@ impl Layout {
     }
 
     const fn rank_bytes(&self) -> usize {
-        3 * LINE + self.bitmap_bytes() + EXPORTS * size_of::<Export>()
+        size_of::<RankLine>() + 2 * LINE + self.bitmap_bytes() + EXPORTS * size_of::<Export>()
     }
 
     const fn pairs(&self) -> usize {
@@ -151,17 +153,17 @@ impl Layout {
 
     /// Offset of a rank's `Bell`.
     pub const fn bell_at(&self, rank: usize) -> usize {
-        self.rank_at(rank) + LINE
+        self.rank_at(rank) + size_of::<RankLine>()
     }
 
     /// Offset of the `Meeting` of the set whose first rank this is.
     pub const fn meeting_at(&self, rank: usize) -> usize {
-        self.rank_at(rank) + 2 * LINE
+        self.bell_at(rank) + LINE
     }
 
     /// Offset of a rank's bitmap of senders.
     pub const fn bitmap_at(&self, rank: usize) -> usize {
-        self.rank_at(rank) + 3 * LINE
+        self.meeting_at(rank) + LINE
     }
 
     /// Offset of a rank's export table.
@@ -206,7 +208,7 @@ impl Layout {
 
 const _: () = {
     assert!(size_of::<Header>() <= PAGE);
-    assert!(size_of::<RankLine>() == LINE);
+    assert!(size_of::<RankLine>() == 2 * LINE);
     assert!(size_of::<Bell>() == LINE);
     assert!(size_of::<Meeting>() == LINE);
     assert!(size_of::<Export>() == 32);

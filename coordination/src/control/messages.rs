@@ -141,6 +141,8 @@ class 1 FromRank {
         /// What its own set had recorded by then lies before this place.
         recorded: u64,
     },
+    /// On its own connection: a frame waits for the answer to what follows.
+    45 Waits {},
     /// Not all that it does is recorded, so its set cannot go back alone.
     42 NotRecording {
         /// Why.

@@ -132,9 +132,21 @@ impl Determinants {
         Self { copies, ..Self::default() }
     }
 
-    /// What is to be done, in this order.
+    /// What is to be done, in this order. Of what a rank is told to be stable only the last word
+    /// is left: each costs a system call here, and wakes somebody there.
     pub fn take_out(&mut self) -> Vec<Out> {
-        core::mem::take(&mut self.out)
+        let mut told = BTreeSet::new();
+        let mut is_last = |out: &Out| match out {
+            Out::Rank(rank, ToRank::Stable { incarnation, .. }) => {
+                told.insert((*rank, *incarnation))
+            }
+            _ => true,
+        };
+        let mut out = core::mem::take(&mut self.out);
+        out.reverse();
+        out.retain(&mut is_last);
+        out.reverse();
+        out
     }
 
     /// Everything that an agent says comes by here first. True: nobody else needs it.

@@ -17,6 +17,7 @@ use std::os::fd::RawFd;
 pub struct Direct {
     links: BTreeMap<u64, (Link, PeerId)>,
     of: BTreeMap<PeerId, u64>,
+    waits: bool,
 }
 
 impl Direct {
@@ -45,6 +46,11 @@ impl Direct {
                     rank: of,
                     message: message @ (FromRank::Determinants { .. } | FromRank::Carried { .. }),
                 })) if of == rank => messages.push(FromNode::Rank { rank, message }),
+                Ok(Some(FromNode::Rank { rank: of, message: FromRank::Waits {} }))
+                    if of == rank =>
+                {
+                    self.waits = true;
+                }
                 Ok(Some(_)) | Err(_) => {
                     good = false;
                     break;
@@ -55,6 +61,11 @@ impl Direct {
             self.forget(rank);
         }
         messages
+    }
+
+    /// Does a frame of any of them wait for the answer to what has come since this was asked last?
+    pub fn waits(&mut self) -> bool {
+        core::mem::take(&mut self.waits)
     }
 
     /// False: it has to go the long way.

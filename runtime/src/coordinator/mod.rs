@@ -59,7 +59,7 @@ use storer::{Done, Report, Storer};
 
 /// How long a stranger may take to prove that it belongs to the job.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
-/// After determinants the coordinator does not sleep at once: ranks wait for its answers, and to be
+/// Where a frame waits for its answers the coordinator does not sleep at once: to be
 /// woken takes longer than all of the rest. Others get the processor when they want it.
 const AWAKE: Duration = Duration::from_micros(60);
 /// Strangers at a time; further ones wait in the kernel's queue.
@@ -191,11 +191,9 @@ impl Coordinator {
             if poll.is_ready(mpirun) && !self.hear_mpirun(input)? {
                 return Ok(());
             }
-            for (id, place) in direct {
-                if poll.is_ready(place) {
-                    self.hear_direct(id);
-                    awake_until = Instant::now() + AWAKE;
-                }
+            let ready = direct.into_iter().filter(|&(_, place)| poll.is_ready(place));
+            if self.hear_direct(ready.map(|(id, _)| id)) {
+                awake_until = Instant::now() + AWAKE;
             }
             for (id, place) in agents {
                 if poll.is_ready(place) {
@@ -273,11 +271,19 @@ impl Coordinator {
         }
     }
 
-    fn hear_direct(&mut self, id: u64) {
-        for message in self.direct.hear(id) {
-            self.determinants.hear(id, &message);
+    /// Everything that has come is taken in before anybody is answered. True: frames wait for that.
+    fn hear_direct(&mut self, ready: impl Iterator<Item = u64>) -> bool {
+        let mut heard = false;
+        for id in ready {
+            for message in self.direct.hear(id) {
+                self.determinants.hear(id, &message);
+            }
+            heard = true;
         }
-        self.carry_out_determinants();
+        if heard {
+            self.carry_out_determinants();
+        }
+        self.direct.waits()
     }
 
     fn hear_agent(&mut self, id: u64) {
@@ -303,7 +309,7 @@ impl Coordinator {
                 Ok(Some(FromNode::Direct { rank })) => {
                     if let Some(Agent { link, .. }) = self.agents.remove(&id) {
                         self.direct.add(id, rank, link);
-                        self.hear_direct(id);
+                        self.hear_direct([id].into_iter());
                     }
                     return;
                 }
