@@ -180,7 +180,7 @@ typedef struct rustbtl_glue {
     /* The reverse, for a receive. */
     void (*unpack)(void *convertor, uint64_t offset, const uint8_t *from, uint64_t bytes);
     /* Which process is `rank` of the (remote group of the) communicator? */
-    void (*resolve)(void *handle, uint32_t rank, rustbtl_name_t *name);
+    void (*resolve)(void *handle, uint32_t rank, int32_t local, rustbtl_name_t *name);
     /* A copy of that process' card; NULL: it has none. Give it to `release`. */
     uint8_t *(*card_of)(const rustbtl_name_t *name, size_t *bytes);
     void (*release)(void *memory);
@@ -232,9 +232,9 @@ void rustbtl_finish(void);
 /* Sum up the traffic of the world at its rank 0 (comm: MPI_COMM_WORLD, all its ranks call). */
 void rustbtl_summary(uint32_t comm);
 
-/* is_inter: an intercommunicator; size and handle are then of the remote group. */
+/* local_size: of an intercommunicator, whose size is that of the remote group; otherwise 0. */
 uint32_t rustbtl_comm_add(uint32_t context, uint32_t rank, uint32_t size, void *handle,
-                          int32_t is_inter);
+                          uint32_t local_size);
 void rustbtl_comm_del(uint32_t comm);
 
 int32_t rustbtl_send(rustbtl_operation_t *op, uint32_t comm, int32_t to, int32_t tag,

@@ -58,7 +58,7 @@ void rustbtl_glue_complete(rustbtl_operation_t *op);
 int32_t rustbtl_glue_complete_now(rustbtl_operation_t *op);
 void rustbtl_glue_pack(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
 void rustbtl_glue_unpack(void *convertor, uint64_t offset, const uint8_t *from, uint64_t bytes);
-void rustbtl_glue_resolve(void *handle, uint32_t rank, rustbtl_name_t *name);
+void rustbtl_glue_resolve(void *handle, uint32_t rank, int32_t local, rustbtl_name_t *name);
 uint8_t *rustbtl_glue_card_of(const rustbtl_name_t *name, size_t *bytes);
 void rustbtl_glue_progress(void);
 int32_t rustbtl_glue_yields(void);

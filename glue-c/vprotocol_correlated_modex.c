@@ -27,10 +27,11 @@ uint8_t *rustbtl_glue_card_of(const rustbtl_name_t *name, size_t *bytes)
     return OPAL_SUCCESS == rc ? card : NULL;
 }
 
-void rustbtl_glue_resolve(void *handle, uint32_t rank, rustbtl_name_t *name)
+void rustbtl_glue_resolve(void *handle, uint32_t rank, int32_t local, rustbtl_name_t *name)
 {
     ompi_communicator_t *comm = handle;
-    opal_process_name_t proc = ompi_group_get_proc_name(comm->c_remote_group, (int) rank);
+    ompi_group_t *group = local ? comm->c_local_group : comm->c_remote_group;
+    opal_process_name_t proc = ompi_group_get_proc_name(group, (int) rank);
     name->job = proc.jobid;
     name->rank = proc.vpid;
 }

@@ -46,8 +46,8 @@ static int add_comm(ompi_communicator_t *comm)
 {
     uint32_t size = (uint32_t) comm->c_remote_group->grp_proc_count;
     uint32_t rank = (uint32_t) comm->c_my_rank;
-    int32_t is_inter = OMPI_COMM_IS_INTER(comm) ? 1 : 0;
-    uint32_t id = rustbtl_comm_add(correlated_context(comm), rank, size, comm, is_inter);
+    uint32_t local = OMPI_COMM_IS_INTER(comm) ? (uint32_t) comm->c_local_group->grp_proc_count : 0;
+    uint32_t id = rustbtl_comm_add(correlated_context(comm), rank, size, comm, local);
     uintptr_t window = mca_vprotocol_correlated_makes_window ? CORRELATED_COMM_OF_WINDOW : 0;
     comm->c_pml_comm = (struct mca_pml_comm_t *) (((uintptr_t) id << 2) | window | 1);
     return OMPI_SUCCESS;

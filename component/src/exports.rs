@@ -85,17 +85,17 @@ pub extern "C" fn rustbtl_summary(comm: u32) {
 }
 
 /// A communicator of the group that `Glue::resolve` knows by `handle`: the remote one of an
-/// intercommunicator.
+/// intercommunicator, which has a local one of `local_size` as well (0 otherwise).
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_comm_add(
     context: u32,
     rank: u32,
     size: u32,
     handle: *mut c_void,
-    is_inter: i32,
+    local_size: u32,
 ) -> u32 {
     let mut process = shared().enter();
-    let context = process.host.instance_of(context, size, handle as u64, is_inter != 0);
+    let context = process.host.instance_of(context, size, handle as u64, local_size);
     let id = process.engine.add_comm(context, CommRank(rank), size, handle as u64);
     shared().deliver(process);
     id.0

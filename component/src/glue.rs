@@ -175,8 +175,9 @@ pub struct Glue {
     pub pack: unsafe extern "C" fn(*mut c_void, u64, *mut u8, u64),
     /// The reverse: convertor, offset, from, bytes.
     pub unpack: unsafe extern "C" fn(*mut c_void, u64, *const u8, u64),
-    /// Which process is this rank of the communicator?
-    pub resolve: unsafe extern "C" fn(*mut c_void, u32, *mut Name),
+    /// Which process is this rank of the communicator? Of an intercommunicator: of its remote
+    /// group, or of its local one if the third is not 0.
+    pub resolve: unsafe extern "C" fn(*mut c_void, u32, i32, *mut Name),
     /// A copy of that process' card, or null.
     pub card_of: unsafe extern "C" fn(*const Name, *mut usize) -> *mut u8,
     /// Give such a copy back.

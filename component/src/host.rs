@@ -157,23 +157,42 @@ impl Surroundings {
         self.node = node;
     }
 
-    /// The context id of a new communicator, told from earlier ones with the same id.
+    /// The context id of a new communicator, told from earlier ones with the same id. `local_size`
+    /// is 0, or that of the local group of an intercommunicator. These must not be left out: who
+    /// runs its past again gets messages of all that come later with the same id, and would drop
+    /// them with the first that it frees.
     pub fn instance_of(
         &mut self,
         context: u32,
         size: u32,
         handle: u64,
-        is_inter: bool,
+        local_size: u32,
     ) -> ContextId {
-        // Predefined ids are given once. Of an intercommunicator each side knows the other group
-        // only: its instance would not be the same at both.
+        // Predefined ids are given once.
         let number = match u16::try_from(context) {
-            Ok(number) if context >= PREDEFINED_CONTEXTS && !is_inter => number,
+            Ok(number) if context >= PREDEFINED_CONTEXTS => number,
             _ => return ContextId(context),
         };
-        let members: Vec<PeerId> =
-            (0..size).map(|rank| self.resolve(handle, CommRank(rank))).collect();
-        self.instances.next(number, &members)
+        let mut group = |size, local| -> Vec<PeerId> {
+            (0..size).map(|rank| self.member(handle, CommRank(rank), local)).collect()
+        };
+        let (members, others) = (group(size, false), group(local_size, true));
+        if others.is_empty() {
+            self.instances.next(number, &members)
+        } else {
+            self.instances.next_inter(number, &others, &members)
+        }
+    }
+
+    /// Who a rank of a communicator is; of an intercommunicator: of its local or its remote group.
+    fn member(&mut self, handle: u64, rank: CommRank, local: bool) -> PeerId {
+        let mut name = Name::default();
+        // SAFETY: the handle is the communicator that C gave us with it and has not deleted yet.
+        unsafe { (self.glue.resolve)(handle as *mut _, rank.0, i32::from(local), &mut name) };
+        self.peers.number(name).unwrap_or_else(|| {
+            let who = format!("rank {} of job {:#x}", name.rank, name.job);
+            self.glue.fatal("no-way", &[&who, "?", "it was started by another mpirun"])
+        })
     }
 
     /// How a peer is reached.
@@ -348,13 +367,7 @@ impl Host for Surroundings {
     type Token = Op;
 
     fn resolve(&mut self, handle: u64, rank: CommRank) -> PeerId {
-        let mut name = Name::default();
-        // SAFETY: the handle is the communicator that C gave us with it and has not deleted yet.
-        unsafe { (self.glue.resolve)(handle as *mut _, rank.0, &mut name) };
-        self.peers.number(name).unwrap_or_else(|| {
-            let who = format!("rank {} of job {:#x}", name.rank, name.job);
-            self.glue.fatal("no-way", &[&who, "?", "it was started by another mpirun"])
-        })
+        self.member(handle, rank, false)
     }
 
     fn peer_info(&mut self, peer: PeerId) -> PeerInfo {

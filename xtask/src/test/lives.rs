@@ -96,6 +96,11 @@ pub const UPDATES: Program = Program {
     name: "random updates",
     what: What::Hash { source: "updates.c", iterations: 60, arguments: &[] },
 };
+/// Two groups and an intercommunicator, which is made and freed again and again.
+pub const INTER: Program = Program {
+    name: "intercommunicators",
+    what: What::Hash { source: "inter_hash.c", iterations: 5000, arguments: &[] },
+};
 /// Ranks whose threads send at the same time, each on a communicator of its own.
 pub const THREADS: Program = Program {
     name: "threads",

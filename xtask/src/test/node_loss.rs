@@ -5,7 +5,7 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, BY_PID, CLOCK, Program, RING, Shape, THREADS, UPDATES};
+use super::lives::{self, BY_PID, CLOCK, INTER, Program, RING, Shape, THREADS, UPDATES};
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
@@ -82,6 +82,12 @@ const BY_CHANCE: [(Shape, [&str; 2]); 2] =
     [((3, 2), ["--kill-node-after-line", "1@1"]), ((2, 3), ["--kill-rank-after-line", "4@1"])];
 const UPDATED: u64 = 60;
 
+/// The same for one whose intercommunicators come again with the same context id: each of the two
+/// groups loses a rank that leads it.
+const BY_GROUPS: [(Shape, [&str; 2]); 2] =
+    [((3, 1), ["--kill-rank-after-line", "0@1"]), ((2, 2), ["--kill-node-after-line", "1@1"])];
+const MET: u64 = 15_000;
+
 /// The same for one whose threads all call MPI.
 const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
     ((2, 1), 10_000, ["--kill-node-after-line", "1@1"]),
@@ -114,6 +120,10 @@ pub fn run(summary: &mut Summary) {
     for (shape, faults) in BY_CHANCE {
         let title = format!("live recovery: random updates: {} × {}", shape.0, shape.1);
         summary.check(&title, || survives(&UPDATES, UPDATED, shape, &faults).map(drop));
+    }
+    for (shape, faults) in BY_GROUPS {
+        let title = format!("live recovery: intercommunicators: {} × {}", shape.0, shape.1);
+        summary.check(&title, || survives(&INTER, MET, shape, &faults).map(drop));
     }
     for (shape, length, faults) in BY_THREADS {
         let title = format!("live recovery: MPI_THREAD_MULTIPLE: {} × {}", shape.0, shape.1);
