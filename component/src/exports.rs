@@ -104,7 +104,10 @@ pub extern "C" fn rustbtl_comm_add(
 /// It is freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_comm_del(comm: u32) {
-    shared().enter().engine.del_comm(CommId(comm));
+    let mut process = shared().enter();
+    process.post_late();
+    process.engine.del_comm(CommId(comm));
+    shared().deliver(process);
 }
 
 #[inline]
@@ -262,8 +265,12 @@ pub unsafe extern "C" fn rustbtl_receive_later(
     let process = &mut *entered;
     // It does not look for its message: to look where the sender is writing would slow both down.
     // Who waits finds all of a window's messages behind each other.
-    let odd = process.clock.on || ATTENTION.load(Ordering::Relaxed) != 0;
-    if odd || !process.engine.receive_alike(comm, source, matches, op, op) {
+    let attention = ATTENTION.load(Ordering::Relaxed) != 0;
+    if attention && process.put_off(op, envelope, tag) {
+        return PENDING;
+    }
+    if attention || process.clock.on || !process.engine.receive_alike(comm, source, matches, op, op)
+    {
         return post(entered, op, envelope, tag);
     }
     op.set_id(ReceiveId::NONE.0);
@@ -306,6 +313,7 @@ fn receive_with_attention(
     tag: i32,
 ) -> i32 {
     process.act(tag);
+    process.post_late();
     let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tags, op, op));
     process.attend();
     process.host.push();
@@ -344,6 +352,7 @@ pub unsafe extern "C" fn rustbtl_cancel(operation: *mut Operation) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
     let mut process = shared().enter();
+    process.post_late();
     let receive = process.receive_id(op);
     i32::from(process.engine.cancel_receive(receive))
 }
@@ -370,7 +379,13 @@ pub unsafe extern "C" fn rustbtl_release(operation: *mut Operation) {
 pub unsafe extern "C" fn rustbtl_wait(operation: *mut Operation) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
-    idle::wait(shared(), op)
+    let shared = shared();
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        let mut process = shared.enter();
+        process.post_late();
+        shared.deliver(process);
+    }
+    idle::wait(shared, op)
 }
 
 /// Is there a message that a receive would match? See glue.h for the codes.
@@ -388,6 +403,7 @@ pub unsafe extern "C" fn rustbtl_probe(
     let asked = (comm, from, tag);
     let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
     let mut process = shared().enter();
+    process.post_late();
     if process.host.record.is_on() {
         // SAFETY: the caller's promise.
         let code = unsafe { questions::probe(&mut process, asked, (from, tag), how, found) };
@@ -422,6 +438,7 @@ pub extern "C" fn rustbtl_progress() -> i32 {
     let shared = shared();
     // With threads: whoever has the lock moves things on.
     let Some(mut process) = shared.try_enter() else { return 0 };
+    process.post_late();
     let happened = process.poll();
     shared.deliver(process);
     happened as i32

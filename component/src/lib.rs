@@ -25,6 +25,7 @@ pub mod guardian;
 pub mod host;
 pub mod idle;
 pub mod in_place;
+pub mod late;
 pub mod lock;
 pub mod memory;
 pub mod opening;

@@ -11,6 +11,7 @@ mod unposted;
 use crate::answer;
 use crate::host::Surroundings;
 use crate::idle::Idle;
+use crate::late::Wanted;
 use crate::operation::Op;
 use crate::os::{now_ns, ticks};
 use crate::transports::shm::Shm;
@@ -21,6 +22,7 @@ use core::ptr::NonNull;
 use rustbtl_fragments::engine::{Engine, FrameError};
 use rustbtl_fragments::ids::{PeerId, ReceiveId, SendId};
 pub use shared::{Entered, Shared, Taken, install, is_installed, shared};
+use std::collections::VecDeque;
 pub use unposted::Unposted;
 
 /// Frames taken from a transport in one call of Open MPI's progress.
@@ -90,6 +92,10 @@ pub struct Process {
     pub finishing: bool,
     /// Somebody starts dead processes again: to wait for them is no failure.
     pub protected: bool,
+    /// It was started again alone, and may not have repeated all that its earlier life has done.
+    pub behind: bool,
+    /// Receives that are posted when the program looks for what is complete.
+    pub late: VecDeque<(Op, Wanted)>,
     /// Since when nobody does any more.
     pub unprotected_ns: u64,
     /// Rounds of waiting loops in which nothing happened.
@@ -123,6 +129,8 @@ impl Process {
             grace_ns: 5 * SECOND,
             finishing: false,
             protected: false,
+            behind: false,
+            late: VecDeque::new(),
             unprotected_ns: 0,
             fruitless: 0,
             reported: false,
@@ -227,6 +235,9 @@ impl Process {
         }
         if !self.engine.is_flushed() {
             self.timed(|engine, host| engine.flush(host));
+            if self.engine.is_flushed() {
+                crate::record::released();
+            }
         }
         if happened == 0 {
             if let Some(op) = self.host.copy_some()

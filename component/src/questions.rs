@@ -122,6 +122,7 @@ pub unsafe extern "C" fn rustbtl_cancel_recorded(operation: *mut Operation, comp
     let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
     let shared = shared();
     let mut process = shared.enter();
+    process.post_late();
     let receive = process.receive_id(op);
     let gone = cancel(&mut process, receive, complete != 0);
     shared.deliver(process);

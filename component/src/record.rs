@@ -70,6 +70,9 @@ const RUN: u8 = 1;
 /// Outcomes are forced: receives are posted, whatever they are for.
 const REPLAY: u8 = 2;
 
+/// Receives of requests are posted late.
+const LATE: u8 = 4;
+
 /// A frame waits for determinants: the checkpoint thread lets it go.
 static HELD: AtomicBool = AtomicBool::new(false);
 
@@ -151,6 +154,12 @@ fn ship_soon() {
         Sent::Later if direct::is_watched() => {}
         Sent::Later | Sent::NotHere => crate::checkpoint::ring(),
     }
+}
+
+/// No frame waits any more.
+#[inline]
+pub fn released() {
+    HELD.store(false, Ordering::Relaxed);
 }
 
 /// Does a frame wait?
@@ -242,7 +251,7 @@ impl Record {
     pub fn switch_off(&mut self) {
         self.on = false;
         rustbtl_recording.store(0, Ordering::Relaxed);
-        ATTENTION.store(0, Ordering::Relaxed);
+        ATTENTION.store(ATTENTION.load(Ordering::Relaxed) & LATE, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
         PATIENT.store(0, Ordering::Relaxed);
         self.known.clear();
@@ -370,7 +379,7 @@ impl Surroundings {
 }
 
 /// Is this tag, or pattern of tags, one of the program's (not of the library's own traffic)?
-fn of_program(tag: i32) -> bool {
+pub fn of_program(tag: i32) -> bool {
     tag >= crate::glue::ANY
 }
 
@@ -403,7 +412,8 @@ impl Process {
         let decisions = &self.host.record.decisions;
         let run = if decisions.has_run() || decisions.untaken() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
-        ATTENTION.store(run | replay, Ordering::Relaxed);
+        let late = if self.behind || !self.late.is_empty() { LATE } else { 0 };
+        ATTENTION.store(run | replay | late, Ordering::Relaxed);
     }
 
     /// The answer to a question; None: it found nothing.

@@ -356,6 +356,9 @@ impl Checkpoint {
             process.poll();
         }
         self.behind = !process.has_caught_up();
+        if !self.behind {
+            process.caught_up();
+        }
         drop(process);
         if repairs {
             self.deliver();

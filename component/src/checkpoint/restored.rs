@@ -48,6 +48,7 @@ pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken
     checkpoint.say(&hello(process, card.encode()));
     let (cards, restarted) = checkpoint.cards();
     checkpoint.behind = restarted.len() < cards.len();
+    process.behind = checkpoint.behind;
     checkpoint.reconnect(process, &cards, &restarted);
     checkpoint.restore_record(process);
     process.restore_clock();

@@ -1,11 +1,11 @@
 //! What chance decides about a run: a seed and the run's number give the same run again.
 
 use crate::test::lives::{
-    CLOCK, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Program, QR, RING, Shape, UPDATES,
+    CLOCK, FILES, FORTRAN, HPCC, INTER, OPENMP, OVERLAP, PYTHON, Program, QR, RING, Shape, UPDATES,
 };
 
 /// What runs, and how many ranks it may have.
-pub const PROGRAMS: [(Program, &[u32]); 9] = [
+pub const PROGRAMS: [(Program, &[u32]); 11] = [
     (RING, &[1, 2, 3, 4, 6, 9]),
     // Three threads each.
     (OPENMP, &[1, 2]),
@@ -17,6 +17,8 @@ pub const PROGRAMS: [(Program, &[u32]); 9] = [
     (UPDATES, &[2, 3, 4, 6]),
     (QR, &[4, 6]),
     (CLOCK, &[1, 2, 3, 4, 6]),
+    (INTER, &[2, 3, 4, 6]),
+    (OVERLAP, &[2, 4, 6]),
 ];
 /// Most nodes, and most ranks on one of them.
 const SHAPE_MAX: Shape = (3, 6);

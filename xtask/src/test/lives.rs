@@ -101,6 +101,11 @@ pub const INTER: Program = Program {
     name: "intercommunicators",
     what: What::Hash { source: "inter_hash.c", iterations: 5000, arguments: &[] },
 };
+/// Ranks that await the answer in the buffer of the question.
+pub const OVERLAP: Program = Program {
+    name: "answers in the place of questions",
+    what: What::Hash { source: "overlap_hash.c", iterations: 10_000, arguments: &[] },
+};
 /// Ranks whose threads send at the same time, each on a communicator of its own.
 pub const THREADS: Program = Program {
     name: "threads",

@@ -5,7 +5,7 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, BY_PID, CLOCK, INTER, Program, RING, Shape, THREADS, UPDATES};
+use super::lives::{self, BY_PID, CLOCK, INTER, OVERLAP, Program, RING, Shape, THREADS, UPDATES};
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
@@ -88,6 +88,17 @@ const BY_GROUPS: [(Shape, [&str; 2]); 2] =
     [((3, 1), ["--kill-rank-after-line", "0@1"]), ((2, 2), ["--kill-node-after-line", "1@1"])];
 const MET: u64 = 15_000;
 
+/// The same for one that awaits the answer in the buffer of the question: whoever goes back has the
+/// answers already. What it sends again is compared; and who goes back afterwards depends on it.
+const BY_OVERLAP: [(Shape, &[&str]); 2] = [
+    (
+        (2, 1),
+        &["--mca", "vprotocol_correlated_check_content", "1", "--kill-rank-after-line", "1@1"],
+    ),
+    ((2, 2), &["--kill-rank-after-line", "3@1", "--kill-at-event", "caught_up@1=rank:0"]),
+];
+const ANSWERED: u64 = 60_000;
+
 /// The same for one whose threads all call MPI.
 const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
     ((2, 1), 10_000, ["--kill-node-after-line", "1@1"]),
@@ -124,6 +135,11 @@ pub fn run(summary: &mut Summary) {
     for (shape, faults) in BY_GROUPS {
         let title = format!("live recovery: intercommunicators: {} × {}", shape.0, shape.1);
         summary.check(&title, || survives(&INTER, MET, shape, &faults).map(drop));
+    }
+    for (shape, faults) in BY_OVERLAP {
+        let title =
+            format!("live recovery: answers in the place of questions: {} × {}", shape.0, shape.1);
+        summary.check(&title, || survives(&OVERLAP, ANSWERED, shape, faults).map(drop));
     }
     for (shape, length, faults) in BY_THREADS {
         let title = format!("live recovery: MPI_THREAD_MULTIPLE: {} × {}", shape.0, shape.1);

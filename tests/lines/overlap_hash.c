@@ -1,0 +1,72 @@
+/* The answer is awaited in the buffer of the question, as ScaLAPACK's BLACS does it: it cannot come
+ * before the question was sent. Who runs its past again has it already, and must not send it in
+ * place of the question: then the other side, if it goes back later, gets another question.
+ * The upper half of the ranks asks the lower one; the next round's question is made of the answer.
+ * usage: overlap_hash ROUNDS */
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { QUESTION = 2, ANSWER = 3, WAYS = 3 };
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash ^= value + 0x9E3779B97F4A7C15ull + (hash << 6) + (hash >> 2);
+    hash *= 0xFF51AFD7ED558CCDull;
+    return hash ^ (hash >> 33);
+}
+
+static uint64_t ask(int round, int whom, uint64_t hash, MPI_Request *again)
+{
+    static uint64_t word;
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    word = hash;
+    if (round % WAYS == 0) {
+        if (*again == MPI_REQUEST_NULL)
+            MPI_Recv_init(&word, 1, MPI_UINT64_T, whom, ANSWER, MPI_COMM_WORLD, again);
+        MPI_Start(again);
+        MPI_Send(&word, 1, MPI_UINT64_T, whom, QUESTION, MPI_COMM_WORLD);
+        MPI_Wait(again, MPI_STATUS_IGNORE);
+    } else if (round % WAYS == 1) {
+        MPI_Irecv(&word, 1, MPI_UINT64_T, MPI_ANY_SOURCE, ANSWER, MPI_COMM_WORLD, &requests[0]);
+        MPI_Isend(&word, 1, MPI_UINT64_T, whom, QUESTION, MPI_COMM_WORLD, &requests[1]);
+        MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+    } else {
+        int flag = 0;
+        MPI_Irecv(&word, 1, MPI_UINT64_T, whom, MPI_ANY_TAG, MPI_COMM_WORLD, &requests[0]);
+        MPI_Send(&word, 1, MPI_UINT64_T, whom, QUESTION, MPI_COMM_WORLD);
+        while (!flag)
+            MPI_Test(&requests[0], &flag, MPI_STATUS_IGNORE);
+    }
+    return mix(hash, word);
+}
+
+int main(int argc, char **argv)
+{
+    int me, np, rounds = argc > 1 ? atoi(argv[1]) : 1000;
+    uint64_t question, all = 0;
+    MPI_Request again = MPI_REQUEST_NULL;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    MPI_Comm_size(MPI_COMM_WORLD, &np);
+    uint64_t hash = mix(0, (uint64_t) me);
+    int other = (me + np / 2) % np;
+    for (int round = 0; round < rounds; round++) {
+        if (me >= np / 2) {
+            hash = ask(round, other, hash, &again);
+        } else {
+            MPI_Recv(&question, 1, MPI_UINT64_T, other, QUESTION, MPI_COMM_WORLD,
+                     MPI_STATUS_IGNORE);
+            hash = mix(hash, question);
+            MPI_Send(&hash, 1, MPI_UINT64_T, other, ANSWER, MPI_COMM_WORLD);
+        }
+    }
+    if (again != MPI_REQUEST_NULL)
+        MPI_Request_free(&again);
+    MPI_Reduce(&hash, &all, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);
+    if (me == 0)
+        printf("HASH %016llx\n", (unsigned long long) all);
+    MPI_Finalize();
+    return 0;
+}
