@@ -5,9 +5,9 @@
 //! BLACS). It goes well, since there is no answer before the question. A process that runs its
 //! past again has the answers here already: they would be sent in place of the questions.
 //!
-//! So as long as it has not caught up, its nonblocking receives are posted, in their order, when the
-//! program waits, tests, probes, or receives: not while it only starts operations. A blocking send
-//! that is not complete at once waits, too: its memory is in the log by then, or its receiver
+//! So as long as it has not caught up, its nonblocking receives are posted, in their order, when
+//! the program waits, tests, probes, or receives: not while it only starts operations. A blocking
+//! send that is not complete at once waits, too: its memory is in the log by then, or its receiver
 //! runs its past again together with this process, and has not sent an answer either.
 
 use crate::operation::Op;

@@ -13,8 +13,8 @@ use std::os::fd::RawFd;
 /// the set, which is not told to this one.
 const HELD_POLL_MS: i32 = 1;
 
-/// Without news of what is stable, frames are tried again only so seldom: that takes the engine from
-/// a program that may be waiting for a processor in it, as the coordinator may that all wait for.
+/// Without news of what is stable, frames are tried again only so seldom: that takes the engine
+/// from a program that may be waiting for a processor in it, as the coordinator may, too.
 const HELD_POLLS: u32 = 16;
 
 /// What is on its way, and what came at the wrong time.
