@@ -129,6 +129,8 @@ pub fn has_broken() -> bool {
 pub fn begin(rank: PeerId, incarnation: Incarnation, hurries: bool) {
     let mut way = way();
     way.hurries = hurries;
+    // Maybe of another machine's clock.
+    way.shipped_ns = 0;
     core::mem::forget(way.link.take());
     way.unstable.clear();
     (way.rank, way.incarnation) = (rank, incarnation);
@@ -259,7 +261,7 @@ impl Way {
         if self.hurries {
             return self.unstable.is_empty() || super::is_held();
         }
-        presses() || self.unstable.is_empty() && now_ns() - self.shipped_ns >= PACE_NS
+        presses() || self.unstable.is_empty() && now_ns().saturating_sub(self.shipped_ns) >= PACE_NS
     }
 
     /// `waits`: a frame does. False: it has broken.
@@ -340,7 +342,9 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::COUNTS;
     use crate::record::outbox::outbox;
+    use crate::transports::shm::Counts;
     use std::net::TcpListener;
     use std::thread;
     use std::time::Instant;
@@ -433,5 +437,34 @@ mod tests {
         assert_eq!(unstable().last().map(Parcel::last_at), Some(3));
         end();
         assert!(unstable().is_empty());
+        what_nobody_waits_for_is_gathered();
+    }
+
+    /// Its time never comes here, so that a slow machine changes nothing.
+    fn what_nobody_waits_for_is_gathered() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let there = thread::spawn(move || coordinator(&listener, 2));
+        let counts: &'static Counts = Box::leak(Box::default());
+        COUNTS.store(core::ptr::from_ref(counts).cast_mut(), Ordering::Release);
+        begin(PeerId(5), Incarnation(2), false);
+        open(&address.to_string(), &SECRET);
+        record(0);
+        assert_eq!(send(false), Sent::Shipped, "the first");
+        until(|| !waits());
+        way().shipped_ns = u64::MAX;
+        record(1);
+        assert_eq!(send(false), Sent::Later);
+        look();
+        assert!(gathers() && !waits());
+        assert!(watch(true) && is_watched());
+        assert!(!watch(false) && !is_watched(), "it has to come");
+        counts.wanted.store(2, Ordering::Relaxed);
+        assert_eq!(send(false), Sent::Shipped, "a frame waits");
+        until(|| !waits());
+        assert!(watch(false) && !gathers());
+        assert_eq!(there.join().unwrap(), [0, 1]);
+        COUNTS.store(core::ptr::null_mut(), Ordering::Release);
+        end();
     }
 }
