@@ -169,6 +169,19 @@ enum rustbtl_pvar {
 
 /* ---- implemented in C, given to Rust at the start -------------------------------------------- */
 
+/* A function of MPI that the program calls by way of us. */
+typedef struct rustbtl_in_place {
+    const char *name;
+    /* For tools that have their own of the first name. */
+    const char *second_name;
+    /* Open MPI's: only its address is of use. */
+    void (*stock)(void);
+    /* Ours: takes and gives the same, and calls Open MPI's. */
+    void (*own)(void);
+} rustbtl_in_place_t;
+
+_Static_assert(sizeof(rustbtl_in_place_t) == 32, "mirrored in component/src/glue.rs");
+
 typedef struct rustbtl_glue {
     /* An operation is complete: its fields are filled. No lock is held; may call back into Rust. */
     void (*complete)(rustbtl_operation_t *op);
@@ -205,15 +218,13 @@ typedef struct rustbtl_glue {
     void (*fenced)(void);
     /* Open MPI's own MPI_Wtime. */
     double (*wtime)(void);
-    /* Open MPI's own MPI_Request_get_status: only its address is of use here. */
-    void (*stock_get_status)(void);
-    /* Ours, which records what it gives, or gives what was recorded. */
-    void (*get_status)(void);
+    /* What the program calls by way of us; the last has no name. */
+    const rustbtl_in_place_t *in_place;
     /* Is a card only asked for at its process' daemon when somebody wants it? */
     int32_t cards_on_demand;
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 160, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 152, "mirrored in component/src/glue.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 
@@ -288,6 +299,10 @@ uint32_t rustbtl_restarts(void);
 #define RUSTBTL_WINDOW_IN_MEMORY 2 /* in memory that its ranks share */
 #define RUSTBTL_WINDOW_BY_CHANCE 3 /* and what they do there depends on who comes first; no comm */
 void rustbtl_window(int32_t how, void *comm, uint32_t size);
+/* What the program does with a file cannot be repeated by a set that goes back alone. */
+#define RUSTBTL_FILE_SIZE 0           /* its size matters, and it is written to */
+#define RUSTBTL_FILE_SHARED_POINTER 1 /* its shared pointer is used */
+void rustbtl_file(int32_t how);
 
 #pragma GCC visibility pop
 

@@ -101,6 +101,7 @@ OBJ_CLASS_DECLARATION(mca_vprotocol_correlated_request_t);
 int mca_vprotocol_correlated_requests_open(void);
 void mca_vprotocol_correlated_requests_close(void);
 void mca_vprotocol_correlated_outcomes_open(void);
+extern const rustbtl_in_place_t mca_vprotocol_correlated_in_place[];
 int mca_vprotocol_correlated_get_status(MPI_Request request, int *flag, MPI_Status *status);
 void mca_vprotocol_correlated_outcomes_close(void);
 mca_vprotocol_correlated_request_t *

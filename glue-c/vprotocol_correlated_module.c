@@ -140,8 +140,7 @@ static const rustbtl_glue_t glue = {
     .restored = rustbtl_glue_restored,
     .fenced = rustbtl_glue_fenced,
     .wtime = PMPI_Wtime,
-    .stock_get_status = (void (*)(void)) PMPI_Request_get_status,
-    .get_status = (void (*)(void)) mca_vprotocol_correlated_get_status,
+    .in_place = mca_vprotocol_correlated_in_place,
     .cards_on_demand = CORRELATED_CARDS_ON_DEMAND,
 };
 

@@ -6,7 +6,7 @@ use crate::operation::Op;
 use crate::process::{Entered, is_installed, shared};
 use crate::record::ATTENTION;
 use crate::start::{self, Started};
-use crate::{answer, checkpoint, finish, questions, report, summary, windows};
+use crate::{answer, checkpoint, files, finish, questions, report, summary, windows};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
@@ -490,6 +490,12 @@ pub extern "C" fn rustbtl_restarts() -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_window(how: i32, comm: *mut c_void, size: u32) {
     windows::seen(how, comm as u64, size);
+}
+
+/// The program does something with a file that cannot be repeated. See glue.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn rustbtl_file(how: i32) {
+    files::seen(how);
 }
 
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.

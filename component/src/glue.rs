@@ -162,6 +162,22 @@ pub struct Job {
 const_assert_eq!(size_of::<Job>(), 56);
 const_assert_eq!(offset_of!(Job, threads), 52);
 
+/// A function of MPI that the program calls by way of us: `rustbtl_in_place_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct InPlaceOf {
+    /// As MPI has it. Null: behind the last.
+    pub name: *const core::ffi::c_char,
+    /// For tools that have their own of the first name.
+    pub second_name: *const core::ffi::c_char,
+    /// Open MPI's: only its address is of use.
+    pub stock: *const (),
+    /// Ours.
+    pub own: *const (),
+}
+
+const_assert_eq!(size_of::<InPlaceOf>(), 32);
+
 /// What C does for Rust.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -209,15 +225,13 @@ pub struct Glue {
     pub fenced: unsafe extern "C" fn(),
     /// Open MPI's own MPI_Wtime.
     pub wtime: unsafe extern "C" fn() -> f64,
-    /// Open MPI's own `MPI_Request_get_status`: only its address is of use here.
-    pub stock_get_status: unsafe extern "C" fn(),
-    /// Ours, which records what it gives, or gives what was recorded.
-    pub get_status: unsafe extern "C" fn(),
+    /// What the program calls by way of us; the last has no name.
+    pub in_place: *const InPlaceOf,
     /// Is a card only asked for at its process' daemon when somebody wants it? 0: no.
     pub cards_on_demand: i32,
 }
 
-const_assert_eq!(size_of::<Glue>(), 160);
+const_assert_eq!(size_of::<Glue>(), 152);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

@@ -8,6 +8,7 @@ use crate::glue::Glue;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustbtl_process::inside::got::{self, Objects};
+use std::sync::OnceLock;
 
 /// A function that is called by way of us.
 pub struct InPlace {
@@ -23,8 +24,9 @@ pub struct InPlace {
 
 /// `MPI_Wtime`: see `wtime`.
 pub static WTIME: InPlace = InPlace::of([c"MPI_Wtime", c"PMPI_Wtime"]);
-/// `MPI_Request_get_status`: looks at requests, and has no function in `ompi_request_functions`.
-static GET_STATUS: InPlace = InPlace::of([c"MPI_Request_get_status", c"PMPI_Request_get_status"]);
+/// Those that C has: `MPI_Request_get_status`, which looks at requests and has no function in
+/// `ompi_request_functions`, and what depends on files (`files`).
+static OF_C: OnceLock<Vec<InPlace>> = OnceLock::new();
 
 /// `time`: see `date`.
 pub static TIME: InPlace = InPlace { objects: PROGRAMS, ..InPlace::of([c"time", c"time"]) };
@@ -72,11 +74,22 @@ impl InPlace {
     }
 }
 
-/// From the next [`look_again`] on the program's calls of `MPI_Request_get_status` are recorded.
+/// From the next [`look_again`] on the program calls what C has by way of us.
 pub fn install(glue: &Glue) {
-    let address = |function: *const ()| function.expose_provenance();
-    let stock = address(glue.stock_get_status as *const ());
-    GET_STATUS.put(stock, address(glue.get_status as *const ()));
+    OF_C.get_or_init(|| {
+        let mut all = Vec::new();
+        let mut next = glue.in_place;
+        // SAFETY: a table that lives as long as the process, and ends with an entry without name.
+        while let Some(entry) = unsafe { next.as_ref() }.filter(|entry| !entry.name.is_null()) {
+            // SAFETY: constants of C.
+            let name = |name| unsafe { CStr::from_ptr(name) };
+            let function = InPlace::of([name(entry.name), name(entry.second_name)]);
+            function.put(entry.stock.expose_provenance(), entry.own.expose_provenance());
+            all.push(function);
+            next = next.wrapping_add(1);
+        }
+        all
+    });
 }
 
 /// Objects may have been loaded since, or a function was [put](InPlace::put) in place.
@@ -86,7 +99,8 @@ pub fn look_again() {
     // Both are noted, whichever differs.
     let seen = [0, 1].map(|at| SEEN[at].swap(now[at], Ordering::Relaxed));
     if seen != now {
-        for function in [&WTIME, &GET_STATUS, &TIME] {
+        let of_c = OF_C.get().into_iter().flatten();
+        for function in [&WTIME, &TIME].into_iter().chain(of_c) {
             function.redirect();
         }
     }

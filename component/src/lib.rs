@@ -19,6 +19,7 @@ pub mod copier;
 pub mod date;
 pub mod door;
 pub mod exports;
+pub mod files;
 pub mod finish;
 pub mod glue;
 pub mod guardian;

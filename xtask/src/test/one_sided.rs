@@ -1,6 +1,6 @@
-//! One-sided communication when a node or a program dies (docs/adr/0021): a set that could not
-//! repeat what its windows saw does not go back alone, and the user hears why; one that can, or
-//! that is the whole job, does.
+//! One-sided communication (docs/adr/0021) and MPI-IO (docs/adr/0023) when a node or a program
+//! dies: a set that could not repeat what its windows or its files saw does not go back alone, and
+//! the user hears why; one that can, or that is the whole job, does.
 
 use super::job::Outcome;
 use super::lives::{Program, SHARED_WINDOW, Shape, What};
@@ -21,6 +21,24 @@ const OPERATIONS: Program = Program {
     name: "operations on a shared window",
     what: What::Hash { source: "shared_window.c", iterations: 400, arguments: &["GATE", "ops"] },
 };
+/// Ranks that ask for the size of a file that they write to.
+const SIZE: Program = Program {
+    name: "the size of a file",
+    what: What::Hash {
+        source: "file_places.c",
+        iterations: 400,
+        arguments: &["FOLDER", "GATE", "size"],
+    },
+};
+/// Ranks that write by a shared file pointer.
+const ORDERED: Program = Program {
+    name: "a shared file pointer",
+    what: What::Hash {
+        source: "file_places.c",
+        iterations: 400,
+        arguments: &["FOLDER", "GATE", "ordered"],
+    },
+};
 const ITERATIONS: u64 = 400;
 
 /// Why a set does not go back, in part.
@@ -28,6 +46,8 @@ const OVER_THE_NETWORK: &str = "its one-sided communication goes past rustbtl";
 const COMES_ANYTIME: &str = "at what moments others wrote to its windows is not recorded";
 const BY_CHANCE: &str = "in an order that nobody has recorded";
 const LEAVES_THE_SET: &str = "with ranks of other sets";
+const HAS_A_SIZE: &str = "the size of a file that it writes to";
+const HAS_A_POINTER: &str = "the shared pointer of a file";
 
 /// A set that does not go back.
 struct Refused {
@@ -47,7 +67,7 @@ const BY_CORE: &[&str] = &["--mca", "vprotocol_correlated_sets", "core"];
 
 /// Runs the tier.
 pub fn run(summary: &mut Summary) {
-    summary.tier("one-sided communication and deaths");
+    summary.tier("one-sided communication, files, and deaths");
     run_over(summary, &Over::Component);
 }
 
@@ -87,6 +107,18 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
             reason: LEAVES_THE_SET,
             ..program
         },
+        Refused {
+            what: "the size of a file: 2 × 2",
+            program: &SIZE,
+            reason: HAS_A_SIZE,
+            ..program
+        },
+        Refused {
+            what: "a shared file pointer: 2 × 2",
+            program: &ORDERED,
+            reason: HAS_A_POINTER,
+            ..program
+        },
         program,
     ];
     for case in &refused {
@@ -98,6 +130,9 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
     });
     summary.check("one-sided: the whole job goes back: 1 × 3", || {
         goes_back(over, &WINDOW, (1, 3), "complete@2=rank:1")
+    });
+    summary.check("one-sided: the whole job goes back with its file: 1 × 3", || {
+        goes_back(over, &SIZE, (1, 3), "complete@2=rank:1")
     });
 }
 

@@ -1,0 +1,18 @@
+//! MPI-IO whose outcome depends on what a file holds when it is called: a set that went back alone
+//! would find what it and others have written since (docs/adr/0023). C sees it, the coordinator
+//! hears of it.
+
+use crate::checkpoint;
+
+/// As glue.h numbers it.
+const SIZE: i32 = 0;
+
+const HAS_A_SIZE: &str = "it asks for, or sets, the size of a file that it writes to (MPI-IO): \
+                          when it runs again the file has another one";
+const HAS_A_POINTER: &str = "it uses the shared pointer of a file (MPI-IO), and in which order \
+                             ranks moved it is not recorded";
+
+/// The program does this with a file.
+pub fn seen(how: i32) {
+    checkpoint::cannot_be_repeated(if how == SIZE { HAS_A_SIZE } else { HAS_A_POINTER });
+}

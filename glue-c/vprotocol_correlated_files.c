@@ -1,0 +1,105 @@
+/*
+ * Functions of MPI-IO whose outcome depends on what a file holds when they are called. A set that
+ * goes back alone would find what it and others have written since (docs/adr/0023), so the
+ * coordinator hears of them (rustbtl_file). The program calls them by way of us, as
+ * component/src/in_place.rs says; what is wrong with the arguments is Open MPI's to say.
+ */
+#include "vprotocol_correlated.h"
+
+#define IN_PLACE(function, own)                                                                    \
+    {"MPI_" #function, "PMPI_" #function, (void (*)(void)) PMPI_##function, (void (*)(void)) own}
+
+/* Of a file that is only read nothing changes. */
+static void size_matters(MPI_File file)
+{
+    int mode = 0;
+    if (NULL != file && MPI_FILE_NULL != file && MPI_SUCCESS == PMPI_File_get_amode(file, &mode)
+        && 0 == (mode & MPI_MODE_RDONLY)) {
+        rustbtl_file(RUSTBTL_FILE_SIZE);
+    }
+}
+
+static int get_size(MPI_File file, MPI_Offset *size)
+{
+    size_matters(file);
+    return PMPI_File_get_size(file, size);
+}
+
+static int set_size(MPI_File file, MPI_Offset size)
+{
+    size_matters(file);
+    return PMPI_File_set_size(file, size);
+}
+
+static int preallocate(MPI_File file, MPI_Offset size)
+{
+    size_matters(file);
+    return PMPI_File_preallocate(file, size);
+}
+
+static int seek(MPI_File file, MPI_Offset offset, int whence)
+{
+    if (MPI_SEEK_END == whence) {
+        size_matters(file);
+    }
+    return PMPI_File_seek(file, offset, whence);
+}
+
+/* The shared file pointer. */
+
+static int seek_shared(MPI_File file, MPI_Offset offset, int whence)
+{
+    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    return PMPI_File_seek_shared(file, offset, whence);
+}
+
+static int get_position_shared(MPI_File file, MPI_Offset *offset)
+{
+    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    return PMPI_File_get_position_shared(file, offset);
+}
+
+#define READS_OR_WRITES(own, function, buffer_t, status_t)                                         \
+    static int own(MPI_File file, buffer_t buffer, int count, MPI_Datatype type, status_t status)  \
+    {                                                                                              \
+        rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);                                                 \
+        return PMPI_File_##function(file, buffer, count, type, status);                            \
+    }
+
+READS_OR_WRITES(read_shared, read_shared, void *, MPI_Status *)
+READS_OR_WRITES(write_shared, write_shared, const void *, MPI_Status *)
+READS_OR_WRITES(iread_shared, iread_shared, void *, MPI_Request *)
+READS_OR_WRITES(iwrite_shared, iwrite_shared, const void *, MPI_Request *)
+READS_OR_WRITES(read_ordered, read_ordered, void *, MPI_Status *)
+READS_OR_WRITES(write_ordered, write_ordered, const void *, MPI_Status *)
+
+static int read_ordered_begin(MPI_File file, void *buffer, int count, MPI_Datatype type)
+{
+    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    return PMPI_File_read_ordered_begin(file, buffer, count, type);
+}
+
+static int write_ordered_begin(MPI_File file, const void *buffer, int count, MPI_Datatype type)
+{
+    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    return PMPI_File_write_ordered_begin(file, buffer, count, type);
+}
+
+const rustbtl_in_place_t mca_vprotocol_correlated_in_place[] = {
+    IN_PLACE(Request_get_status, mca_vprotocol_correlated_get_status),
+    IN_PLACE(File_get_size, get_size),
+    IN_PLACE(File_set_size, set_size),
+    IN_PLACE(File_preallocate, preallocate),
+    IN_PLACE(File_seek, seek),
+    IN_PLACE(File_seek_shared, seek_shared),
+    IN_PLACE(File_get_position_shared, get_position_shared),
+    IN_PLACE(File_read_shared, read_shared),
+    IN_PLACE(File_write_shared, write_shared),
+    IN_PLACE(File_iread_shared, iread_shared),
+    IN_PLACE(File_iwrite_shared, iwrite_shared),
+    IN_PLACE(File_read_ordered, read_ordered),
+    IN_PLACE(File_write_ordered, write_ordered),
+    IN_PLACE(File_read_ordered_begin, read_ordered_begin),
+    IN_PLACE(File_write_ordered_begin, write_ordered_begin),
+    {NULL, NULL, NULL, NULL},
+};
