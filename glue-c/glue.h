@@ -192,7 +192,8 @@ typedef struct rustbtl_glue {
     void (*pack)(void *convertor, uint64_t offset, uint8_t *into, uint64_t bytes);
     /* The reverse, for a receive. */
     void (*unpack)(void *convertor, uint64_t offset, const uint8_t *from, uint64_t bytes);
-    /* Which process is `rank` of the (remote group of the) communicator? */
+    /* Which process is `rank` of the communicator? Of an intercommunicator: of its remote group, or
+     * of its local one if `local` is not 0. */
     void (*resolve)(void *handle, uint32_t rank, int32_t local, rustbtl_name_t *name);
     /* A copy of that process' card; NULL: it has none. Give it to `release`. */
     uint8_t *(*card_of)(const rustbtl_name_t *name, size_t *bytes);

@@ -59,19 +59,19 @@ static int get_position_shared(MPI_File file, MPI_Offset *offset)
     return PMPI_File_get_position_shared(file, offset);
 }
 
-#define READS_OR_WRITES(own, function, buffer_t, status_t)                                         \
+#define READS_OR_WRITES(own, buffer_t, status_t)                                                   \
     static int own(MPI_File file, buffer_t buffer, int count, MPI_Datatype type, status_t status)  \
     {                                                                                              \
         rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);                                                 \
-        return PMPI_File_##function(file, buffer, count, type, status);                            \
+        return PMPI_File_##own(file, buffer, count, type, status);                                 \
     }
 
-READS_OR_WRITES(read_shared, read_shared, void *, MPI_Status *)
-READS_OR_WRITES(write_shared, write_shared, const void *, MPI_Status *)
-READS_OR_WRITES(iread_shared, iread_shared, void *, MPI_Request *)
-READS_OR_WRITES(iwrite_shared, iwrite_shared, const void *, MPI_Request *)
-READS_OR_WRITES(read_ordered, read_ordered, void *, MPI_Status *)
-READS_OR_WRITES(write_ordered, write_ordered, const void *, MPI_Status *)
+READS_OR_WRITES(read_shared, void *, MPI_Status *)
+READS_OR_WRITES(write_shared, const void *, MPI_Status *)
+READS_OR_WRITES(iread_shared, void *, MPI_Request *)
+READS_OR_WRITES(iwrite_shared, const void *, MPI_Request *)
+READS_OR_WRITES(read_ordered, void *, MPI_Status *)
+READS_OR_WRITES(write_ordered, const void *, MPI_Status *)
 
 static int read_ordered_begin(MPI_File file, void *buffer, int count, MPI_Datatype type)
 {
@@ -85,6 +85,7 @@ static int write_ordered_begin(MPI_File file, const void *buffer, int count, MPI
     return PMPI_File_write_ordered_begin(file, buffer, count, type);
 }
 
+/* Also what vprotocol_correlated_outcomes.c has: there is one table. */
 const rustbtl_in_place_t mca_vprotocol_correlated_in_place[] = {
     IN_PLACE(Request_get_status, mca_vprotocol_correlated_get_status),
     IN_PLACE(File_get_size, get_size),

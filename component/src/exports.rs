@@ -6,7 +6,7 @@ use crate::operation::Op;
 use crate::process::{Entered, is_installed, shared};
 use crate::record::ATTENTION;
 use crate::start::{self, Started};
-use crate::{answer, checkpoint, files, finish, questions, report, summary, windows};
+use crate::{answer, checkpoint, files, finish, late, questions, report, summary, windows};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
@@ -380,11 +380,7 @@ pub unsafe extern "C" fn rustbtl_wait(operation: *mut Operation) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        let mut process = shared.enter();
-        process.post_late();
-        shared.deliver(process);
-    }
+    late::post(shared);
     idle::wait(shared, op)
 }
 

@@ -2,11 +2,11 @@
 //! that waits must not keep another one of the node from running.
 
 use crate::glue::{DONE, Glue, PENDING};
+use crate::late;
 use crate::operation::Op;
 use crate::os;
 use crate::process::{Shared, Unposted};
-use crate::record::{self, ATTENTION};
-use core::sync::atomic::Ordering;
+use crate::record;
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
@@ -156,11 +156,7 @@ fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
 
 /// A fruitless round of somebody else's waiting loop.
 pub fn idle(shared: &'static Shared) {
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        let mut entered = shared.enter();
-        entered.post_late();
-        shared.deliver(entered);
-    }
+    late::post(shared);
     let patience = shared.enter().idle.patience(&shared.glue);
     let mut entered = shared.enter();
     entered.fruitless = entered.fruitless.wrapping_add(1);

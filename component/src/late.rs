@@ -11,14 +11,25 @@
 //! runs its past again together with this process, and has not sent an answer either.
 
 use crate::operation::Op;
-use crate::process::Process;
-use crate::record::of_program;
+use crate::process::{Process, Shared};
+use crate::record::{ATTENTION, of_program};
+use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Received, Source, TagMatch};
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::{CommId, ReceiveId};
 
 /// Communicator, source, tag.
 pub type Wanted = (CommId, Source, TagMatch);
+
+/// Post what was put off: the program waits.
+#[inline]
+pub fn post(shared: &'static Shared) {
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        let mut process = shared.enter();
+        process.post_late();
+        shared.deliver(process);
+    }
+}
 
 impl Process {
     /// Post this receive of a request later, if that is wanted. `tag` as C has it.
