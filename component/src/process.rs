@@ -22,7 +22,7 @@ use core::ptr::NonNull;
 use rustbtl_fragments::engine::{Engine, FrameError};
 use rustbtl_fragments::ids::{PeerId, ReceiveId, SendId};
 pub use shared::{Entered, Shared, Taken, install, is_installed, shared};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 pub use unposted::Unposted;
 
 /// Frames taken from a transport in one call of Open MPI's progress.
@@ -84,6 +84,8 @@ pub struct Process {
     pub clock: Clock,
     /// How long to look before yielding.
     pub idle: Idle,
+    /// Other ranks that run on this node.
+    pub neighbours: BTreeSet<PeerId>,
     /// Sockets are looked at once in so many rounds while only shared memory is busy.
     pub tcp_interval: u32,
     /// How long mpirun may take to end the job after a process was lost.
@@ -125,6 +127,7 @@ impl Process {
             host,
             clock: Clock::default(),
             idle,
+            neighbours: BTreeSet::new(),
             tcp_interval: 64,
             grace_ns: 5 * SECOND,
             finishing: false,

@@ -266,6 +266,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let mut process = Process::new(engine, host, idle);
     process.grace_ns = u64::from(config.dead_peer_grace) * 1_000_000;
     process.tcp_interval = opening.tcp_interval(place.ranks.len());
+    let others = place.ranks.iter().filter(|&&other| other != rank);
+    process.neighbours = others.map(|rank| peers.of_rank(rank.0)).collect();
     if report.is_some() || config.summary != 0 {
         process.clock.start();
     }

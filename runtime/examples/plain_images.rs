@@ -2,9 +2,8 @@
 //! memory. Restoring one starts the program that is named in it. It wants images to begin with
 //! `PLAIN`; a description that says `refuse` cannot be stored.
 
-use rustbtl_fragments::ids::Incarnation;
 use rustbtl_runtime::cli;
-use rustbtl_runtime::guardian::images::{ImageStore, Source, Written};
+use rustbtl_runtime::guardian::images::{ImageStore, Life, Source, Written};
 use rustbtl_runtime::os::{self, Pid};
 use std::fs::{self, File};
 use std::io::Write;
@@ -36,7 +35,7 @@ impl ImageStore for Plain {
     fn restore(
         &self,
         image: &Path,
-        _: Incarnation,
+        _: Life,
         socket: RawFd,
         standard: [RawFd; 3],
     ) -> Result<Pid, String> {

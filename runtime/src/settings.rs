@@ -27,6 +27,8 @@ pub const FOLDER: &str = "RUSTBTL_FOLDER";
 pub const LOCAL: &str = "RUSTBTL_LOCAL";
 /// The incarnation that a restored rank runs in, where its job goes on without it meanwhile.
 pub const INCARNATION: &str = "RUSTBTL_INCARNATION";
+/// 1: others of its job go on while the rank is restored.
+pub const ALONE: &str = "RUSTBTL_ALONE";
 /// What was printed of a rank whose guardian another one has started: [`Printed`] as text.
 pub const PRINTED: &str = "RUSTBTL_PRINTED";
 /// 1: mpirun prints what ranks without a daemon of its own print.
@@ -40,8 +42,9 @@ pub const TMP: &str = "RUSTBTL_TMP";
 /// Tests: folder with the points of a line at which guardians wait (`guardian/hold.rs`).
 pub const HOLD: &str = "RUSTBTL_HOLD";
 /// All of them: programs see only the last.
-pub const ALL: [&str; 13] = [
+pub const ALL: [&str; 14] = [
     HOLD,
+    ALONE,
     PRINTED,
     PRINTS,
     JOB,
@@ -69,6 +72,8 @@ pub struct Settings {
     pub restore: Option<PathBuf>,
     /// In which incarnation; 0: the one after that of the image.
     pub incarnation: Incarnation,
+    /// Others go on meanwhile, and may have written to the files that it writes to.
+    pub alone: bool,
     /// Where the job keeps what outlives it.
     pub folder: Option<PathBuf>,
     /// Where this node keeps images of the job, if there is no folder that all share.
@@ -128,6 +133,7 @@ impl Settings {
             Some(text) => Some(text.parse().map_err(|()| NoSettings::Bad(PRINTED))?),
             None => None,
         };
+        let alone = text(ALONE).is_some_and(|alone| alone == "1");
         let prints = text(PRINTS).is_some_and(|prints| prints == "1");
         Ok(Self {
             job,
@@ -135,6 +141,7 @@ impl Settings {
             coordinator,
             restore,
             incarnation,
+            alone,
             folder,
             local,
             printed,

@@ -132,8 +132,15 @@ impl Checkpoint {
                 Err(error) => self.fatal(&format!("card of rank {rank}: {error}")),
             }
         }
+        self.count_neighbours(&mut process);
         process.host.push();
         self.repairing = true;
+    }
+
+    /// Ranks of a lost node that go on here need processors, too.
+    fn count_neighbours(&self, process: &mut Process) {
+        let here = process.neighbours.len() + 1;
+        process.idle.oversubscribed = here > self.opening.processors as usize;
     }
 
     fn reconnect(&self, process: &mut Process, cards: &[RankCard], restarted: &[PeerId]) {
@@ -158,9 +165,11 @@ impl Checkpoint {
             |card: &Card| card.node == process.host.node && restarted.contains(&PeerId(card.rank));
         let local: Vec<PeerId> =
             known.iter().filter(|(_, card)| here(card)).map(|(&peer, _)| peer).collect();
+        let near = known.iter().filter(|(_, card)| card.node == process.host.node);
+        process.neighbours = near.map(|(&peer, _)| peer).filter(|peer| *peer != me).collect();
         process.host.cards = known;
         process.tcp_interval = self.opening.tcp_interval(local.len());
-        process.idle.oversubscribed = local.len() > self.opening.processors as usize;
+        self.count_neighbours(process);
         if self.opening.uses_shm(local.len()) {
             // Cards hold fresh secrets: nobody outside the job can guess the name.
             digest.update(process.host.node.as_bytes());

@@ -63,6 +63,11 @@ impl Process {
     pub fn meet_again(&mut self, peer: PeerId, card: Card) {
         let incarnation = card.incarnation;
         self.lost.retain(|lost| lost.peer != peer);
+        if card.node == self.host.node {
+            self.neighbours.insert(peer);
+        } else {
+            self.neighbours.remove(&peer);
+        }
         self.host.renew(peer, card);
         if self.engine.knows(peer) {
             self.timed(|engine, host| engine.peer_up(host, peer, incarnation));

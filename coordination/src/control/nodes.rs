@@ -102,6 +102,8 @@ class 3 FromNode {
     31 NotRestored {
         /// Which.
         rank: PeerId,
+        /// In which incarnation it was to run.
+        incarnation: Incarnation,
         /// What is wrong and what to do.
         reason: String,
     },
@@ -267,6 +269,8 @@ class 4 ToNode {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
+        /// Others go on meanwhile, and may have written to the files that it writes to.
+        alone: bool,
     },
     /// Start a guardian for a rank whose node is lost.
     31 Adopt {
@@ -278,6 +282,8 @@ class 4 ToNode {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
+        /// Others go on meanwhile, and may have written to the files that it writes to.
+        alone: bool,
         /// Bytes of its standard output that were printed, as far as is known.
         out: u64,
         /// And of its standard error.
@@ -300,6 +306,8 @@ class 4 ToNode {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
+        /// Others go on meanwhile, and may have written to the files that it writes to.
+        alone: bool,
         /// Bytes of its standard output that were printed, as far as is known.
         out: u64,
         /// And of its standard error.

@@ -16,6 +16,8 @@ class 9 ToSpare {
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
+        /// As in [`ToNode::Restore`](super::ToNode::Restore).
+        alone: bool,
         /// Bytes of its standard output that were handed on before.
         out: u64,
         /// And of its standard error.

@@ -20,6 +20,8 @@
 //! * L7 A line that somebody asked for and that failed is tried once more, if its reason may pass
 //!   ([`Why::may_pass`]); lines that are due are tried again after twice the time, each time. What
 //!   passes by itself does not count: such a line is ordered again when it has (L6).
+//! * L8 When all sets go back together, the line that they go to is the youngest of each of them and
+//!   of the job from then on, whatever was kept.
 
 mod words;
 
@@ -196,6 +198,7 @@ impl Lines {
             }
             Input::Lost { rank } => self.on_lost(rank)?,
             Input::Back { set, line } => self.on_back(set, line)?,
+            Input::AllBack { line } => self.on_all_back(line)?,
             Input::CaughtUp { set } => {
                 self.sets.get_mut(&set).ok_or(LinesError::Set(set))?.behind = false;
             }
@@ -232,7 +235,12 @@ impl Lines {
 
     /// The youngest complete global line.
     pub fn last_global(&self) -> Option<u64> {
-        self.globals.back().copied()
+        self.globals().next_back()
+    }
+
+    /// The complete global lines that are kept, ascending.
+    pub fn globals(&self) -> impl DoubleEndedIterator<Item = u64> + '_ {
+        self.globals.iter().copied()
     }
 
     /// The complete lines that a set can go back to alone, ascending. After `Lost` and until `Back`
@@ -444,6 +452,29 @@ impl Lines {
         set.finishing = false;
         let younger: BTreeSet<u64> = set.kept.iter().copied().filter(|kept| *kept > line).collect();
         set.kept.retain(|kept| *kept <= line);
+        self.drop_unused(younger);
+        Ok(())
+    }
+
+    /// L8.
+    fn on_all_back(&mut self, line: u64) -> Result<(), LinesError> {
+        if !self.globals.contains(&line) {
+            return Err(LinesError::NotGlobal(line));
+        }
+        let under_way: Vec<u64> = self.lines.keys().copied().collect();
+        under_way.into_iter().for_each(|number| self.abort(number, Why::AllBack));
+        let mut younger: BTreeSet<u64> = self.globals.iter().copied().collect();
+        self.globals.retain(|global| *global <= line);
+        for set in self.sets.values_mut() {
+            set.lost = true;
+            younger.extend(&set.kept);
+            set.kept.retain(|kept| *kept <= line);
+            // It may have had so many younger ones of its own that this one was none of its any
+            // more.
+            if set.kept.back() != Some(&line) {
+                set.kept.push_back(line);
+            }
+        }
         self.drop_unused(younger);
         Ok(())
     }

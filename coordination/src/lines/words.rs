@@ -97,6 +97,12 @@ pub enum Input {
         /// The line it was restored from.
         line: u64,
     },
+    /// All sets go back together to this global line: what was done after it counts for nobody.
+    /// `Back` follows for each of them.
+    AllBack {
+        /// The line.
+        line: u64,
+    },
     /// It has done again all that other sets have seen of it, and all its channels are repaired
     /// (until then peers may know of matches in its earlier incarnation).
     CaughtUp {
@@ -195,6 +201,8 @@ pub enum Why {
     NotStored(PeerId),
     /// A rank has died.
     Lost(PeerId),
+    /// All ranks go back to an earlier line.
+    AllBack,
     /// Nothing was heard of this rank in time.
     Timeout(PeerId),
     /// The manifest could not be written, or not in time.
@@ -220,6 +228,7 @@ impl fmt::Display for Why {
             Self::Failed(rank, why) => write!(f, "rank {rank}: {why}"),
             Self::NotStored(rank) => write!(f, "the image of rank {rank} could not be stored"),
             Self::Lost(rank) => write!(f, "rank {rank} has died"),
+            Self::AllBack => write!(f, "all ranks go back to an earlier line"),
             Self::Timeout(rank) => write!(f, "rank {rank} did not answer in time"),
             Self::Manifest => write!(f, "the manifest could not be written"),
         }
@@ -235,6 +244,8 @@ pub enum LinesError {
     Set(SetId),
     /// Ranks of the job are in MPI_Finalize: it is too late for a line.
     Finishing,
+    /// There is no such line of all ranks.
+    NotGlobal(u64),
     /// An answer to what was not asked.
     NotAsked(PeerId, u64),
 }
@@ -245,6 +256,7 @@ impl fmt::Display for LinesError {
             Self::Rank(rank) => write!(f, "there is no rank {rank} in this job"),
             Self::Set(set) => write!(f, "there is no set {set} in this job"),
             Self::Finishing => write!(f, "the job is in MPI_Finalize: no more checkpoints"),
+            Self::NotGlobal(line) => write!(f, "there is no line {line} of all ranks"),
             Self::NotAsked(rank, line) => {
                 write!(f, "rank {rank} answers for line {line} what was not asked")
             }

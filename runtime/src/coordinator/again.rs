@@ -11,6 +11,7 @@
 //!    it (`recovery`, 5), too.
 
 use super::job::{Effect, Job, Rank};
+use super::losses::some_of;
 use super::mpirun::same_host;
 use super::orders::LineState;
 use super::recovery::Going;
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the state.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// How long ranks may take to come back before a word is said about it. Agents try for less.
 const PATIENCE_MS: u64 = 20_000;
 /// Of so many lines before the next one what is left is removed.
@@ -92,6 +93,8 @@ pub(super) struct OfGoing {
     pub(super) incarnation: u16,
     /// It has met the others.
     pub(super) behind: bool,
+    /// All went back together.
+    pub(super) with_all: bool,
 }
 
 /// Who has an image.
@@ -109,6 +112,8 @@ pub(super) struct Again {
     lines: Lines,
     /// They begin anew (3).
     going: BTreeSet<SetId>,
+    /// They were all, together.
+    with_all: bool,
     /// From mpirun, and not decided upon.
     words: Vec<String>,
     /// Programs that have fallen, in which incarnation, and how.
@@ -165,7 +170,8 @@ impl Job {
         };
         let (mut going, falls) = self.recovery.state();
         let again = self.again.iter().flat_map(|again| again.going.iter());
-        going.extend(again.map(|set| OfGoing { set: set.0, ..OfGoing::default() }));
+        let with_all = self.again.as_ref().is_some_and(|again| again.with_all);
+        going.extend(again.map(|set| OfGoing { set: set.0, with_all, ..OfGoing::default() }));
         let given = self.recovery.given.iter().map(|(set, given)| (set.0, given.0));
         State {
             format: FORMAT,
@@ -236,6 +242,7 @@ impl Job {
         self.cards_sent = true;
         let again = Again {
             lines,
+            with_all: anew.iter().any(|going| going.with_all),
             going: anew.into_iter().map(|going| SetId(going.set)).collect(),
             since_ms: now,
             ..Again::default()
@@ -368,10 +375,15 @@ impl Job {
                 sets.retain(|set| !self.has_rank_on(*set, node));
             }
         }
-        for set in sets {
-            if let Err(reason) = self.go_back(now, set) {
-                self.fail(format!("set {set} was on its way back, and {reason}"));
+        let ordered = match sets.first() {
+            Some(_) if again.with_all => {
+                self.fall_back(now, "all were on their way back when the coordinator ended", None)
             }
+            _ => self.go_back(now, &sets),
+        };
+        if let Err(reason) = ordered {
+            let sets = some_of(sets.iter().map(ToString::to_string).collect(), ", ");
+            self.fail(format!("sets that were on their way back ({sets}) cannot: {reason}"));
         }
         for word in again.words {
             self.hear_mpirun(now, &word);
@@ -450,7 +462,7 @@ impl Going {
     /// For another coordinator.
     pub(super) fn state(&self, set: SetId) -> OfGoing {
         let (line, incarnation) = (self.line.0, self.incarnation.0);
-        OfGoing { set: set.0, line, incarnation, behind: self.is_behind() }
+        OfGoing { set: set.0, line, incarnation, behind: self.is_behind(), with_all: self.with_all }
     }
 }
 

@@ -423,6 +423,27 @@ impl Determinants {
         let past: Vec<(PeerId, Numbered)> = repeats.map_or(Vec::new(), |of| {
             of.order.past().map(|record| (record.rank, record.numbered.clone())).collect()
         });
+        self.begin(set, incarnation, members, past)
+    }
+
+    /// The same of a set that goes back together with all others: nobody has seen what it did, and
+    /// nothing is repeated.
+    pub fn begin_anew(
+        &mut self,
+        set: SetId,
+        incarnation: Incarnation,
+        members: &[PeerId],
+    ) -> Vec<(PeerId, ToRank)> {
+        self.begin(set, incarnation, members, Vec::new())
+    }
+
+    fn begin(
+        &mut self,
+        set: SetId,
+        incarnation: Incarnation,
+        members: &[PeerId],
+        past: Vec<(PeerId, Numbered)>,
+    ) -> Vec<(PeerId, ToRank)> {
         let at = past.len() as u64;
         let mut told = Vec::new();
         for &rank in members {

@@ -50,13 +50,9 @@ impl Job {
             (rank.here, rank.lost, rank.host) = (false, true, None);
             sets.extend(rank.set);
         }
-        for set in sets {
-            if let Err(reason) = self.go_back(now, set) {
-                let reason = format!("the guardian of rank {id} was killed, and {reason}");
-                self.leave_to_mpirun(set, &reason);
-                return false;
-            }
-        }
-        true
+        let Err(reason) = self.go_back(now, &sets) else { return true };
+        let reason = format!("the guardian of rank {id} was killed, and {reason}");
+        sets.first().into_iter().for_each(|&set| self.leave_to_mpirun(set, &reason));
+        false
     }
 }

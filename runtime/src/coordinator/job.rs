@@ -52,6 +52,8 @@ pub enum Effect {
         incarnation: Incarnation,
         /// Its ranks.
         members: Vec<PeerId>,
+        /// Nothing: all go back together.
+        anew: bool,
     },
     /// Ask others what they have of a set that has fallen, then call [`Job::fenced`].
     Fence {
@@ -252,7 +254,9 @@ impl Job {
             FromNode::Output { rank, incarnation, stream, position, bytes } => {
                 self.output(rank, incarnation, stream, position, &bytes);
             }
-            FromNode::NotRestored { rank, reason } => self.not_restored(rank, &reason),
+            FromNode::NotRestored { rank, incarnation, reason } => {
+                self.not_restored(now, rank, incarnation, &reason);
+            }
             FromNode::Unhosted { host, rank, incarnation, reachable, reason } => {
                 self.unhosted(now, host, rank, incarnation, reachable, &reason);
             }

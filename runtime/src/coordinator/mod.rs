@@ -16,6 +16,7 @@ mod clients;
 mod determinants;
 mod direct;
 mod events;
+mod fall_back;
 mod guardians;
 mod job;
 mod losses;
@@ -331,7 +332,7 @@ impl Coordinator {
                         if let FromNode::Rank { rank, message } = &message
                             && let FromRank::NotRecording { reason } = message
                         {
-                            self.job.does_not_record(*rank, reason);
+                            self.job.does_not_record(now, *rank, reason);
                         }
                         if !self.determinants.hear(id, &message) {
                             self.job.hear(now, &node, message);
@@ -430,8 +431,13 @@ impl Coordinator {
                 self.remember();
             }
             match effect {
-                Effect::Replay { set, incarnation, members } => {
-                    for (rank, message) in self.determinants.replay(set, incarnation, &members) {
+                Effect::Replay { set, incarnation, members, anew } => {
+                    let told = if anew {
+                        self.determinants.begin_anew(set, incarnation, &members)
+                    } else {
+                        self.determinants.replay(set, incarnation, &members)
+                    };
+                    for (rank, message) in told {
                         self.send_to(rank, &ToNode::Rank { rank, message });
                     }
                     self.determinants.replayed(set);

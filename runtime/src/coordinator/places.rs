@@ -158,10 +158,8 @@ impl Job {
             self.take_away(id);
             sets.extend(self.ranks.get(&id).and_then(|rank| rank.set));
         }
-        for set in sets {
-            if let Err(reason) = self.go_back(now, set) {
-                return self.fail(format!("{because}, and {reason}"));
-            }
+        if let Err(reason) = self.go_back(now, &sets) {
+            self.fail(format!("{because}, and {reason}"));
         }
     }
 
@@ -292,6 +290,7 @@ impl Job {
         let addresses = self.places.spares.get(&place.node).cloned().unwrap_or_default();
         for (&rank, &host) in lost.iter().zip(hosts.iter().cycle()) {
             let Some((directory, incarnation)) = self.where_from(set) else { continue };
+            let alone = self.goes_alone(set);
             let Some(state) = self.ranks.get_mut(&rank) else { continue };
             (state.node, state.host) = (place.node.clone(), Some(host));
             // From now on by the way of the one that waits for it, or by way of the coordinator.
@@ -306,9 +305,19 @@ impl Job {
             }));
             let order = if spare {
                 let addresses = addresses.clone();
-                ToNode::AdoptAt { host, rank, directory, incarnation, out, err, exact, addresses }
+                ToNode::AdoptAt {
+                    host,
+                    rank,
+                    directory,
+                    incarnation,
+                    alone,
+                    out,
+                    err,
+                    exact,
+                    addresses,
+                }
             } else {
-                ToNode::Adopt { host, rank, directory, incarnation, out, err, exact }
+                ToNode::Adopt { host, rank, directory, incarnation, alone, out, err, exact }
             };
             self.effects.push_back(Effect::Send(host, order));
             if let Some(host) = self.ranks.get_mut(&host).filter(|_| !self.setup.prints) {

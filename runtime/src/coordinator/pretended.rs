@@ -116,8 +116,13 @@ impl World {
                 Effect::Fence { set, ran_in, before, asked } => {
                     self.determinants.fence(*set, *ran_in, *before, asked.clone());
                 }
-                Effect::Replay { set, incarnation, members } => {
-                    for (rank, message) in self.determinants.replay(*set, *incarnation, members) {
+                Effect::Replay { set, incarnation, members, anew } => {
+                    let told = if *anew {
+                        self.determinants.begin_anew(*set, *incarnation, members)
+                    } else {
+                        self.determinants.replay(*set, *incarnation, members)
+                    };
+                    for (rank, message) in told {
                         self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
                     }
                     self.determinants.replayed(*set);

@@ -1,13 +1,13 @@
-//! Sets that go back alone: from the news that a rank has fallen or its node is lost to the moment
-//! when it has caught up. Part of [`Job`]: no I/O.
+//! Sets that go back: from the news that a rank has fallen or its node is lost to the moment when
+//! it has caught up. Part of [`Job`]: no I/O.
 //!
 //! ```text
 //!  fallen ──Restore / Adopt──> restoring ──all say Hello──> meeting ──Cards, all Ready──> behind
 //!         ──Fence to others─>           ──all Fenced────>
 //!         ──all CaughtUp──> over
 //! ```
-//! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that it never
-//!    ran in.
+//! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that no set ever
+//!    ran in: what processes of a node leave for each other on the way is found by those of it only.
 //! 2. Cards are sent when every rank of every set that is restoring has said who it is: nobody
 //!    waits for an address of an earlier life.
 //! 3. A rank is restored by its own guardian if that lives, else by one that a guardian of another
@@ -18,6 +18,7 @@
 //!    others have of their earlier lives is here (docs/adr/0019). Everybody with channels is asked
 //!    (`Fence`) while the images are read; who does not answer is waited for until he does or has
 //!    fallen.
+//! 6. If a set cannot go back alone, all go back together (`fall_back`), or the job ends.
 
 use super::again::OfGoing;
 use super::job::{Effect, Job, Rank};
@@ -31,7 +32,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a set is started again from the same line.
-const FALLS_MAX: u32 = 5;
+pub(super) const FALLS_MAX: u32 = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -49,6 +50,8 @@ pub(super) struct Going {
     phase: Phase,
     pub(super) line: LineId,
     pub(super) incarnation: Incarnation,
+    /// Together with all others (`fall_back`).
+    pub(super) with_all: bool,
     /// Whose node is lost, and who is being started on another one.
     pub(super) placed: BTreeSet<PeerId>,
     /// Who has done what this phase waits for.
@@ -61,7 +64,23 @@ pub(super) struct Going {
     since_ms: u64,
 }
 
+/// Why a set does not go back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Stays {
+    /// Not alone.
+    Alone(String),
+    /// Nobody does.
+    Here(String),
+}
+
 impl Going {
+    /// Its ranks are to be made from their images.
+    pub(super) fn begins(now: u64, line: LineId, incarnation: Incarnation, with_all: bool) -> Self {
+        let (phase, placed, done) = (Phase::Restoring, BTreeSet::new(), BTreeSet::new());
+        let (early, fenced, since_ms) = (BTreeSet::new(), false, now);
+        Self { phase, line, incarnation, with_all, placed, done, early, fenced, since_ms }
+    }
+
     /// It has met the others.
     pub(super) fn is_behind(&self) -> bool {
         self.phase == Phase::Behind
@@ -83,6 +102,8 @@ pub(super) struct Recovery {
     pub(super) going: BTreeMap<SetId, Going>,
     /// How often a set fell since a line of it was complete.
     falls: BTreeMap<SetId, (LineId, u32)>,
+    /// How often all went back together, to this line.
+    pub(super) together: (LineId, u32),
     /// The youngest incarnation of a set that was ordered.
     pub(super) given: BTreeMap<SetId, Incarnation>,
     /// Sets of which not all is recorded, and why.
@@ -103,9 +124,8 @@ impl Recovery {
     pub(super) fn resume(&mut self, now: u64, behind: Vec<OfGoing>, falls: &[(u32, u64, u32)]) {
         for of in behind {
             let (line, incarnation) = (LineId(of.line), Incarnation(of.incarnation));
-            let (phase, done, since_ms) = (Phase::Behind, BTreeSet::new(), now);
-            let (placed, early, fenced) = (BTreeSet::new(), BTreeSet::new(), true);
-            let going = Going { phase, line, incarnation, placed, done, early, fenced, since_ms };
+            let begun = Going::begins(now, line, incarnation, false);
+            let going = Going { phase: Phase::Behind, fenced: true, ..begun };
             self.going.insert(SetId(of.set), going);
         }
         let falls = falls.iter().map(|&(set, line, falls)| (SetId(set), (LineId(line), falls)));
@@ -148,7 +168,7 @@ impl Job {
             // It is about to hear that its set goes back.
             return;
         }
-        if let Err(reason) = self.go_back(now, set) {
+        if let Err(reason) = self.go_back(now, &BTreeSet::from([set])) {
             self.leave_to_mpirun(set, &reason);
             let members = self.members(&[set]);
             members.into_iter().for_each(|rank| self.give_up(rank));
@@ -185,22 +205,36 @@ impl Job {
         if sets.is_empty() {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
         }
-        for set in sets {
-            if let Err(reason) = self.go_back(now, set) {
-                return self.fail(format!("node {node} was lost, and {reason}"));
-            }
+        if let Err(reason) = self.go_back(now, &sets) {
+            return self.fail(format!("node {node} was lost, and {reason}"));
         }
         self.reconsider();
         self.replenish(now);
     }
 
-    /// A rank could not be made from its image.
-    pub(super) fn not_restored(&mut self, id: PeerId, reason: &str) {
-        self.fail(format!("rank {id} is not started again: {reason}"));
+    /// A rank could not be made from its image, in this incarnation.
+    pub(super) fn not_restored(
+        &mut self,
+        now: u64,
+        id: PeerId,
+        incarnation: Incarnation,
+        reason: &str,
+    ) {
+        let set = self.ranks.get(&id).and_then(|rank| rank.set);
+        let going = set.and_then(|set| self.recovery.going.get(&set));
+        if going.is_some_and(|going| incarnation < going.incarnation) {
+            // It was told to begin anew meanwhile.
+            return;
+        }
+        let before = going.map(|going| going.line);
+        let reason = format!("rank {id} is not started again: {reason}");
+        if let Err(reason) = self.fall_back(now, &reason, before) {
+            self.fail(reason);
+        }
     }
 
-    /// Why this set cannot go back.
-    fn obstacle(&self) -> Option<&'static str> {
+    /// Why nobody can go back.
+    pub(super) fn obstacle(&self) -> Option<&'static str> {
         if !self.setup.recover {
             Some("recovery is switched off (vprotocol_correlated_recover)")
         } else if !self.setup.has_storage() {
@@ -216,23 +250,43 @@ impl Job {
         }
     }
 
+    /// These sets go back, each alone, or all that there are do together (6).
+    pub(super) fn go_back(&mut self, now: u64, sets: &BTreeSet<SetId>) -> Result<(), String> {
+        let unrecorded = sets.iter().find_map(|&set| self.cannot_repeat(set));
+        let all_are_going = self.recovery.going.values().any(|going| going.with_all);
+        let fell = || all_are_going.then(|| "one more was lost while all went back".to_owned());
+        if let Some(reason) = unrecorded.or_else(fell) {
+            return self.fall_back(now, &reason, None);
+        }
+        for &set in sets {
+            match self.go_back_alone(now, set) {
+                Ok(()) => {}
+                Err(Stays::Here(reason)) => return Err(reason),
+                Err(Stays::Alone(reason)) => return self.fall_back(now, &reason, None),
+            }
+        }
+        Ok(())
+    }
+
+    /// Why this set cannot go back alone. One that is the whole job has nobody whom it could
+    /// contradict.
+    fn cannot_repeat(&self, set: SetId) -> Option<String> {
+        let reason = self.recovery.unrecorded.get(&set).filter(|_| !self.is_whole_job(set))?;
+        Some(format!("set {set} cannot go back alone: {reason}"))
+    }
+
     /// Order everything that takes a set back to its youngest line.
-    pub(super) fn go_back(&mut self, now: u64, set: SetId) -> Result<(), String> {
+    fn go_back_alone(&mut self, now: u64, set: SetId) -> Result<(), Stays> {
         if let Some(obstacle) = self.obstacle() {
-            return Err(obstacle.into());
+            return Err(Stays::Here(obstacle.into()));
         }
         let members = self.members(&[set]);
-        // A set that is the whole job has nobody whom it could contradict.
-        if let Some(reason) = self.recovery.unrecorded.get(&set)
-            && !self.is_whole_job(set)
-        {
-            return Err(format!("set {set} cannot go back alone: {reason}"));
-        }
         for &rank in &members {
             self.input(now, Input::Lost { rank });
         }
         let line = self.line_for(set).ok_or_else(|| {
-            format!("no line of set {set} is complete yet, so there is nothing to go back to")
+            let none = "is complete yet, so there is nothing to go back to";
+            Stays::Here(format!("no line of set {set} {none}"))
         })?;
         let falls = self.recovery.falls.entry(set).or_insert((line, 0));
         if falls.0 != line {
@@ -240,20 +294,30 @@ impl Job {
         }
         falls.1 += 1;
         if falls.1 > FALLS_MAX {
-            return Err(format!(
+            return Err(Stays::Here(format!(
                 "set {set} was started again from line {line} {FALLS_MAX} times and fell each time"
-            ));
+            )));
         }
-        let ran_in = members.iter().map(|rank| self.ranks[rank].incarnation.0).max().unwrap_or(0);
-        let given = self.recovery.given.get(&set).map_or(0, |given| given.0);
-        let incarnation = Incarnation(ran_in.max(given) + 1);
+        let going = Going::begins(now, line, self.next_incarnation(), false);
+        self.must_have_images(line, &members).map_err(Stays::Alone)?;
+        self.begin_going(set, going).map_err(Stays::Here)
+    }
+
+    /// One that no set ever ran in (1).
+    pub(super) fn next_incarnation(&self) -> Incarnation {
+        let ran = self.ranks.values().map(|rank| rank.incarnation);
+        let last = ran.chain(self.recovery.given.values().copied()).max();
+        Incarnation(last.unwrap_or_default().0 + 1)
+    }
+
+    /// Everything about one set that follows from the decision that it goes back.
+    pub(super) fn begin_going(&mut self, set: SetId, going: Going) -> Result<(), String> {
+        let members = self.members(&[set]);
+        let ran_in = members.iter().map(|rank| self.ranks[rank].incarnation).max();
+        let (line, incarnation) = (going.line, going.incarnation);
         self.recovery.given.insert(set, incarnation);
-        let (phase, placed, done) = (Phase::Restoring, BTreeSet::new(), BTreeSet::new());
-        let (early, fenced, since_ms) = (BTreeSet::new(), false, now);
-        let going = Going { phase, line, incarnation, placed, done, early, fenced, since_ms };
         self.recovery.going.insert(set, going);
         self.changed = true;
-        self.must_have_images(line, &members)?;
         self.log(json!({
             "event": "back_to", "set": set.0, "line": line.0, "incarnation": incarnation.0,
             "ranks": members.iter().map(|rank| rank.0).collect::<Vec<_>>()
@@ -263,7 +327,7 @@ impl Job {
                 (state.ready, state.finishing) = (false, false);
             }
         }
-        self.ask_others(set, Incarnation(ran_in), incarnation);
+        self.ask_others(set, ran_in.unwrap_or_default(), incarnation);
         self.place(set, &members)
     }
 
@@ -293,6 +357,12 @@ impl Job {
         self.introduce();
     }
 
+    /// Do others go on meanwhile, which may have written to its files?
+    pub(super) fn goes_alone(&self, set: SetId) -> bool {
+        let with_all = self.recovery.going.get(&set).is_some_and(|going| going.with_all);
+        !with_all && !self.is_whole_job(set)
+    }
+
     /// Folder and incarnation of a set that goes back.
     pub(super) fn where_from(&self, set: SetId) -> Option<(String, Incarnation)> {
         let going = self.recovery.going.get(&set)?;
@@ -309,17 +379,22 @@ impl Job {
 
     pub(super) fn order_restore(&mut self, set: SetId, rank: PeerId) {
         let Some((directory, incarnation)) = self.where_from(set) else { return };
-        let order = ToNode::Restore { rank, directory, incarnation };
+        let alone = self.goes_alone(set);
+        let order = ToNode::Restore { rank, directory, incarnation, alone };
         self.effects.push_back(Effect::Send(rank, order));
     }
 
     /// The set of this rank records nothing, or not all.
-    pub fn does_not_record(&mut self, id: PeerId, reason: &str) {
+    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let before = self.recovery.unrecorded.insert(set, reason.to_owned());
         // Its earlier life came to this, too, and fell before anybody heard of it.
-        if before.is_none() && self.recovery.going.contains_key(&set) && !self.is_whole_job(set) {
-            self.fail(format!("set {set} went back alone, and could not: {reason}"));
+        let alone = self.recovery.going.get(&set).is_some_and(|going| !going.with_all);
+        if before.is_none() && alone && !self.is_whole_job(set) {
+            let reason = format!("set {set} went back alone, and could not: {reason}");
+            if let Err(reason) = self.fall_back(now, &reason, None) {
+                self.fail(reason);
+            }
         }
     }
 
@@ -401,8 +476,8 @@ impl Job {
             let members = self.members(&[set]);
             if let Some(going) = self.recovery.going.get_mut(&set) {
                 (going.phase, going.done) = (Phase::Meeting, BTreeSet::new());
-                let incarnation = going.incarnation;
-                self.effects.push_back(Effect::Replay { set, incarnation, members });
+                let (incarnation, anew) = (going.incarnation, going.with_all);
+                self.effects.push_back(Effect::Replay { set, incarnation, members, anew });
             }
         }
         self.make_known(&restarted, |_| true);
@@ -435,6 +510,7 @@ impl Job {
         let all_are = going.done.len() == self.members(&[set]).len();
         let Some(going) = self.recovery.going.get(&set) else { return };
         let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
+        let with_all = going.with_all;
         self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
         self.input(now, Input::Back { set, line: line.0 });
         self.replenish(now);
@@ -442,7 +518,7 @@ impl Job {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
         }
         // Or there is nobody who has something of its future.
-        if all_are || self.is_whole_job(set) {
+        if all_are || with_all || self.is_whole_job(set) {
             self.set_has_caught_up(now, set);
         }
     }

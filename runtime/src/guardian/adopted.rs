@@ -2,7 +2,8 @@
 //! of another rank. It has started theirs, or, if they are on a spare node, a stand-in for it.
 
 use super::Guardian;
-use super::last_word::{self, Awaited};
+use super::images::Life;
+use super::last_word::{self, Awaited, Word};
 use crate::os;
 use crate::settings::{self, Printed};
 use crate::spare::{self, StandIn};
@@ -32,29 +33,34 @@ enum Kind {
     StandIn(UnixStream),
 }
 
-/// A rank that did not end, but has nobody who looks after it.
-struct Unhosted {
-    /// Only the guardian has gone, not the way to its node.
-    reachable: bool,
-    reason: String,
+/// A rank that did not end.
+enum Left {
+    /// Nobody looks after it. `reachable`: only its guardian has gone, not the way to its node.
+    Unhosted { reachable: bool, reason: String },
+    /// It was not made.
+    NotRestored(String),
 }
 
 impl Adopted {
     /// The rank did not end with this status of its guardian or stand-in.
-    fn unhosted(&mut self, status: ExitStatus) -> Option<Unhosted> {
+    fn left(&mut self, status: ExitStatus) -> Option<Left> {
         match &mut self.kind {
-            Kind::Guardian(awaited) => awaited.was_killed(status).then(|| {
-                let (rank, node) = (self.rank, os::hostname());
-                let reason = format!("the guardian of rank {rank} on node {node} was killed");
-                Unhosted { reachable: true, reason }
-            }),
+            Kind::Guardian(awaited) => match awaited.word(status) {
+                Word::Ended => None,
+                Word::Killed => {
+                    let (rank, node) = (self.rank, os::hostname());
+                    let reason = format!("the guardian of rank {rank} on node {node} was killed");
+                    Some(Left::Unhosted { reachable: true, reason })
+                }
+                Word::NotRestored(reason) => Some(Left::NotRestored(reason)),
+            },
             Kind::StandIn(lost) => {
                 let mut reason = String::new();
                 lost.set_nonblocking(true).ok()?;
                 // Whoever else is in the group may hold the other end; what was said is here.
                 let _ = lost.take(REASON_BYTES_MAX).read_to_string(&mut reason);
                 let reachable = status.code() == Some(spare::KILLED);
-                (!reason.is_empty()).then_some(Unhosted { reachable, reason })
+                (!reason.is_empty()).then_some(Left::Unhosted { reachable, reason })
             }
         }
     }
@@ -62,22 +68,20 @@ impl Adopted {
 
 impl Guardian {
     /// Start a guardian for a rank whose node is lost.
-    pub(super) fn adopt(
-        &mut self,
-        rank: PeerId,
-        line: &str,
-        incarnation: Incarnation,
-        printed: Printed,
-    ) {
+    pub(super) fn adopt(&mut self, rank: PeerId, line: &str, life: Life, printed: Printed) {
+        let Life { incarnation, alone } = life;
         let line = match self.folder(line) {
             Ok(line) => line,
-            Err(reason) => return self.tell(&FromNode::NotRestored { rank, reason }),
+            Err(reason) => {
+                return self.tell(&FromNode::NotRestored { rank, incarnation, reason });
+            }
         };
         let mut guardian = os::this_program();
         guardian.arg("guardian").arg(crate::command::PLACEHOLDER);
         guardian.env("OMPI_COMM_WORLD_RANK", rank.to_string());
         guardian.env(settings::RESTORE, line);
         guardian.env(settings::INCARNATION, incarnation.to_string());
+        guardian.env(settings::ALONE, u8::from(alone).to_string());
         guardian.env(settings::PRINTED, printed.to_string());
         let started = last_word::awaited()
             .and_then(|(awaited, stdin)| Ok((guardian.stdin(stdin).spawn()?, awaited)));
@@ -88,7 +92,7 @@ impl Guardian {
             Err(error) => {
                 let node = os::hostname();
                 let reason = format!("starting a guardian for rank {rank} on node {node}: {error}");
-                self.tell(&FromNode::NotRestored { rank, reason });
+                self.tell(&FromNode::NotRestored { rank, incarnation, reason });
             }
         }
     }
@@ -106,7 +110,9 @@ impl Guardian {
             Ok((child, lost)) => {
                 self.take_up(Adopted { child, rank, incarnation, kind: Kind::StandIn(lost) });
             }
-            Err(reason) => self.unhosted(rank, incarnation, Unhosted { reachable: false, reason }),
+            Err(reason) => {
+                self.has_left(rank, incarnation, Left::Unhosted { reachable: false, reason });
+            }
         }
     }
 
@@ -130,21 +136,26 @@ impl Guardian {
         });
     }
 
-    fn unhosted(&mut self, rank: PeerId, incarnation: Incarnation, why: Unhosted) {
-        let (host, Unhosted { reachable, reason }) = (self.settings.rank, why);
-        self.tell(&FromNode::Unhosted { host, rank, incarnation, reachable, reason });
+    fn has_left(&mut self, rank: PeerId, incarnation: Incarnation, left: Left) {
+        let host = self.settings.rank;
+        self.tell(&match left {
+            Left::Unhosted { reachable, reason } => {
+                FromNode::Unhosted { host, rank, incarnation, reachable, reason }
+            }
+            Left::NotRestored(reason) => FromNode::NotRestored { rank, incarnation, reason },
+        });
     }
 
     /// How all have ended, the own program and those of adopted guardians: once all have, or one
     /// has failed. A failure does not wait for anybody: orted has to know at once.
     pub(super) fn status_of_all(&mut self) -> Option<i32> {
         let mut failed = self.ended.filter(|status| *status != 0);
-        let mut unhosted = Vec::new();
+        let mut left = Vec::new();
         let ending = self.ending;
         self.adopted.retain_mut(|adopted| match adopted.child.try_wait() {
             Ok(Some(status)) => {
-                match adopted.unhosted(status).filter(|_| !ending) {
-                    Some(why) => unhosted.push((adopted.rank, adopted.incarnation, why)),
+                match adopted.left(status).filter(|_| !ending) {
+                    Some(why) => left.push((adopted.rank, adopted.incarnation, why)),
                     None => failed = failed.or((!status.success()).then_some(status.into_raw())),
                 }
                 false
@@ -152,8 +163,8 @@ impl Guardian {
             Ok(None) => true,
             Err(_) => false,
         });
-        for (rank, incarnation, why) in unhosted {
-            self.unhosted(rank, incarnation, why);
+        for (rank, incarnation, why) in left {
+            self.has_left(rank, incarnation, why);
         }
         if failed.is_some() {
             self.signal(libc::SIGKILL);

@@ -36,6 +36,15 @@ pub struct Source<'a> {
     pub description: &'a [u8],
 }
 
+/// The life of a process that is made from an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    /// What tells it from others that begin with the same image.
+    pub incarnation: Incarnation,
+    /// Others of the job go on meanwhile, and may have written to the files that it writes to.
+    pub alone: bool,
+}
+
 /// Writes images and makes processes of them. The texts of errors say what failed, on what, and
 /// what to do.
 pub trait ImageStore: Send + Sync {
@@ -44,11 +53,11 @@ pub trait ImageStore: Send + Sync {
 
     /// Start the process that is in the image as a child of this one: with the signal mask and the
     /// `standard` descriptors, with `socket` as its way to its guardian, and so that it dies with
-    /// its parent. `incarnation`: what tells this restore from others of the same image.
+    /// its parent.
     fn restore(
         &self,
         image: &Path,
-        incarnation: Incarnation,
+        life: Life,
         socket: RawFd,
         standard: [RawFd; 3],
     ) -> Result<Pid, String>;
@@ -76,7 +85,7 @@ impl ImageStore for NoImages {
         Err(NO_IMAGES.into())
     }
 
-    fn restore(&self, _: &Path, _: Incarnation, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
+    fn restore(&self, _: &Path, _: Life, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
         Err(NO_IMAGES.into())
     }
 
@@ -220,13 +229,7 @@ mod tests {
             if self.0 { Err("no room".into()) } else { Ok(Written { bytes, ..Default::default() }) }
         }
 
-        fn restore(
-            &self,
-            _: &Path,
-            _: Incarnation,
-            _: RawFd,
-            _: [RawFd; 3],
-        ) -> Result<Pid, String> {
+        fn restore(&self, _: &Path, _: Life, _: RawFd, _: [RawFd; 3]) -> Result<Pid, String> {
             unreachable!()
         }
 

@@ -1,7 +1,8 @@
 //! How one who has started a guardian knows that it ended as its rank did: it says so just before.
 //! One that was killed says nothing, and its rank has not ended: it may be started again.
 //!
-//! A byte on a socket that is the guardian's standard input until it has taken it.
+//! A byte on a socket that is the guardian's standard input until it has taken it; in place of it,
+//! why the rank could not be made from its image.
 
 use crate::os;
 use std::fs::File;
@@ -10,6 +11,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
+
+/// What the first byte says.
+const ENDED: u8 = b'.';
+const NOT_RESTORED: u8 = b'!';
+/// Longest reason that is heard.
+const REASON_BYTES_MAX: u64 = 4000;
 
 /// For who starts a guardian: what it may still say.
 #[derive(Debug)]
@@ -26,10 +33,29 @@ pub fn awaited() -> std::io::Result<(Awaited, Stdio)> {
     Ok((Awaited(ours), OwnedFd::from(theirs).into()))
 }
 
+/// The last word of a guardian that has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// It has ended as its rank has.
+    Ended,
+    /// None: it was ended by a signal.
+    Killed,
+    /// The rank could not be made, for this reason.
+    NotRestored(String),
+}
+
 impl Awaited {
-    /// Was it ended by a signal without a word? To be asked when it has ended.
-    pub fn was_killed(&mut self, status: ExitStatus) -> bool {
-        status.signal().is_some() && !self.0.read(&mut [0]).is_ok_and(|bytes| bytes == 1)
+    /// To be asked once, when it has ended.
+    pub fn word(&mut self, status: ExitStatus) -> Word {
+        let mut bytes = Vec::new();
+        // Whoever still holds the other end says nothing: there may be no end of it.
+        let _ = (&self.0).take(REASON_BYTES_MAX).read_to_end(&mut bytes);
+        match bytes.split_first() {
+            Some((&ENDED, _)) => Word::Ended,
+            Some((_, reason)) => Word::NotRestored(String::from_utf8_lossy(reason).into_owned()),
+            None if status.signal().is_some() => Word::Killed,
+            None => Word::Ended,
+        }
     }
 }
 
@@ -46,8 +72,15 @@ impl LastWord {
     /// It ends as its rank has ended.
     pub(super) fn say(self) {
         if let Some(mut file) = self.0 {
-            let _ = file.write_all(b".");
+            let _ = file.write_all(&[ENDED]);
         }
+    }
+
+    /// The rank could not be made. The reason comes back if nobody hears it.
+    pub(super) fn not_restored(self, reason: String) -> Result<(), String> {
+        let Some(mut file) = self.0 else { return Err(reason) };
+        let word = [&[NOT_RESTORED], reason.as_bytes()].concat();
+        file.write_all(&word).map_err(|_| reason)
     }
 }
 
@@ -56,10 +89,14 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    fn killed(script: &str) -> bool {
+    fn word(script: &str) -> Word {
         let (mut awaited, stdin) = awaited().unwrap();
         let mut child = Command::new("sh").args(["-c", script]).stdin(stdin).spawn().unwrap();
-        awaited.was_killed(child.wait().unwrap())
+        awaited.word(child.wait().unwrap())
+    }
+
+    fn killed(script: &str) -> bool {
+        word(script) == Word::Killed
     }
 
     #[test]
@@ -69,5 +106,12 @@ mod tests {
         assert!(!killed("printf . >&0; kill -9 $$"));
         assert!(!killed("exit 3"));
         assert!(!killed("printf . >&0"));
+    }
+
+    #[test]
+    fn why_a_rank_could_not_be_made_is_heard() {
+        let reason = Word::NotRestored("it is cut off".into());
+        assert_eq!(word("printf '!it is cut off' >&0; exit 1"), reason);
+        assert_eq!(word("exit 1"), Word::Ended);
     }
 }

@@ -24,7 +24,7 @@ use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Printed, Settings};
 use crate::spare::StandIn;
 use adopted::Adopted;
-use images::{ImageStore, Writers, Written};
+use images::{ImageStore, Life, Writers, Written};
 use last_word::LastWord;
 use output::Output;
 use positions::STREAMS;
@@ -148,7 +148,9 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
         }
         Err(Trouble::Start(error)) => cannot_start(words, &error),
         Err(Trouble::Restore(problem)) => {
-            say!("{problem}");
+            if let Err(problem) = last_word.not_restored(problem) {
+                say!("{problem}");
+            }
             os::exit_now(1)
         }
     }
@@ -457,20 +459,29 @@ impl Guardian {
                 self.prepare(line, &directory);
             }
             ToNode::Discard { rank, line } if rank == mine => self.rank.discard(line, mine),
-            ToNode::Restore { rank, directory, incarnation } if rank == mine => {
-                self.start_again(&directory, incarnation);
+            ToNode::Restore { rank, directory, incarnation, alone } if rank == mine => {
+                self.start_again(&directory, Life { incarnation, alone });
             }
-            ToNode::Adopt { host, rank, directory, incarnation, out, err, exact }
+            ToNode::Adopt { host, rank, directory, incarnation, alone, out, err, exact }
                 if host == mine =>
             {
                 let printed = Printed { bytes: [out, err], exact };
-                self.adopt(rank, &directory, incarnation, printed);
+                self.adopt(rank, &directory, Life { incarnation, alone }, printed);
             }
-            ToNode::AdoptAt { host, rank, directory, incarnation, out, err, exact, addresses }
-                if host == mine =>
-            {
+            ToNode::AdoptAt {
+                host,
+                rank,
+                directory,
+                incarnation,
+                alone,
+                out,
+                err,
+                exact,
+                addresses,
+            } if host == mine => {
                 let printed = Printed { bytes: [out, err], exact };
-                let stand_in = StandIn::new(rank, incarnation, printed, directory, &addresses);
+                let life = Life { incarnation, alone };
+                let stand_in = StandIn::new(rank, life, printed, directory, &addresses);
                 self.adopt_at(rank, incarnation, stand_in);
             }
             ToNode::Abandon { host, rank } if host == mine => self.abandon(rank),

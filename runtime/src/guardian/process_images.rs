@@ -1,6 +1,6 @@
 //! Images of processes, by `rustbtl_process`.
 
-use super::images::{self, ImageStore, Source, Written};
+use super::images::{self, ImageStore, Life, Source, Written};
 use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::Picture;
@@ -24,7 +24,9 @@ pub struct ProcessImages {
     style: Images,
     /// What was written before; `None` while an image is written.
     history: Mutex<Option<History>>,
-    shared: Mutex<Option<Shared>>,
+    /// Of the rank's lives since all were restored: others of its set may still be making an earlier
+    /// one than this, which comes to an end by order only.
+    shared: Mutex<Vec<Shared>>,
 }
 
 /// What a restored process shares with others of its node: kept until they have found it.
@@ -116,7 +118,7 @@ impl ImageStore for ProcessImages {
     fn restore(
         &self,
         image: &Path,
-        incarnation: Incarnation,
+        life: Life,
         socket: RawFd,
         standard: [RawFd; 3],
     ) -> Result<Pid, String> {
@@ -125,21 +127,21 @@ impl ImageStore for ProcessImages {
             Some(History::new(self.style.full_every));
         let [input, output, error] = standard;
         let numbers = [(0, input), (1, output), (2, error), (GUARDIAN_FD_NUMBER, socket)];
-        let shared = shared_place(image, incarnation);
+        let shared = shared_place(image, life.incarnation);
         let folder = shared.as_ref().map(|place| place.folder.clone());
         if let Some(folder) = &folder {
             make_private(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         }
         let keep = |objects| {
             let shared = folder.map(|folder| Shared { folder, objects });
-            *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = shared;
+            self.shared.lock().unwrap_or_else(PoisonError::into_inner).extend(shared);
         };
         let restore = || {
             let copies = numbers.into_iter().map(|(number, fd)| Ok((number, copy_of(fd)?)));
             let options = RestoreOptions {
                 supplied: copies.collect::<Result<_, String>>()?,
                 shared: shared.clone(),
-                alone: incarnation > Incarnation(0),
+                alone: life.alone,
                 dies_with_parent: true,
                 ..RestoreOptions::default()
             };
@@ -165,8 +167,8 @@ impl ImageStore for ProcessImages {
     }
 
     fn tidy(&self) {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(shared) = shared {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for shared in core::mem::take(&mut *shared) {
             // Another guardian of the node may have done it.
             let _ = std::fs::remove_dir_all(shared.folder);
         }

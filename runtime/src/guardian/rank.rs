@@ -445,6 +445,7 @@ mod tests {
             coordinator: Vec::new(),
             restore: None,
             incarnation: Incarnation(0),
+            alone: false,
             folder: None,
             local: None,
             printed: None,

@@ -6,7 +6,7 @@
 //!    the guardians that it has started.
 //! 2. Without a coordinator, or if it does not decide in time, the rank ends as it has ended.
 
-use super::images::{ImageStore, file_name};
+use super::images::{ImageStore, Life, file_name};
 use super::output::Ends;
 use super::{Guardian, output};
 use crate::link::Link;
@@ -55,7 +55,8 @@ pub(super) fn restore(
 ) -> Result<Pid, String> {
     let image = line.join(file_name(settings.rank));
     let standard = ends.numbers();
-    let restored = store.restore(&image, settings.incarnation, socket.as_raw_fd(), standard);
+    let life = Life { incarnation: settings.incarnation, alone: settings.alone };
+    let restored = store.restore(&image, life, socket.as_raw_fd(), standard);
     // Or the end of the output would never be seen.
     drop(ends);
     restored.map_err(|problem| {
@@ -101,7 +102,7 @@ impl Guardian {
     }
 
     /// Start the rank again, whether its program has ended or not.
-    pub(super) fn start_again(&mut self, line: &str, incarnation: Incarnation) {
+    pub(super) fn start_again(&mut self, line: &str, life: Life) {
         if self.ended.is_some() || self.ending {
             return;
         }
@@ -116,17 +117,17 @@ impl Guardian {
         self.send_output();
         self.rank.output = None;
         self.made_anew |= self.settings.restore.is_none();
-        self.settings.incarnation = incarnation;
+        let Life { incarnation, alone } = life;
+        (self.settings.incarnation, self.settings.alone) = (incarnation, alone);
         let made = self.folder(line).and_then(|line| {
             self.settings.restore = Some(line.clone());
             self.make_anew(&line)
         });
         if let Err(reason) = made {
-            say!("{reason}");
             let rank = self.settings.rank;
             let until = Instant::now() + DECISION;
             self.fallen = Some(Fallen { status: status.unwrap_or(libc::SIGKILL), until });
-            self.tell(&FromNode::NotRestored { rank, reason });
+            self.tell(&FromNode::NotRestored { rank, incarnation, reason });
         }
     }
 

@@ -3,12 +3,13 @@
 
 use crate::agent::stream::Patient;
 use crate::command::PLACEHOLDER;
-use crate::guardian::last_word::{self, Awaited};
+use crate::guardian::images::Life;
+use crate::guardian::last_word::{self, Awaited, Word};
 use crate::local;
 use crate::os::{self, Pid, Poll};
 use crate::settings::{self, Printed};
 use rustbtl_coordination::control::{FromSpare, ToSpare};
-use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -43,7 +44,7 @@ fn guardian_of(guardians: &Guardians, rank: PeerId) -> Option<Pid> {
 struct Start {
     rank: PeerId,
     folder: PathBuf,
-    incarnation: Incarnation,
+    life: Life,
     printed: Printed,
 }
 
@@ -61,10 +62,11 @@ impl Hosted {
             // What is printed waits as long as its reader does.
             let Ok(mut stand_in) = Patient::over(stream, None) else { return };
             let ended = match stand_in.receive::<ToSpare>() {
-                Ok(ToSpare::Start { rank, directory, incarnation, out, err, exact }) => {
+                Ok(ToSpare::Start { rank, directory, incarnation, alone, out, err, exact }) => {
+                    let life = Life { incarnation, alone };
                     let printed = Printed { bytes: [out, err], exact };
                     folder(&directory, local.as_deref()).and_then(|folder| {
-                        let start = Start { rank, folder, incarnation, printed };
+                        let start = Start { rank, folder, life, printed };
                         host(&mut stand_in, &start, &guardians)
                     })
                 }
@@ -128,14 +130,18 @@ fn host(stand_in: &mut Patient, start: &Start, guardians: &Guardians) -> Result<
     let status = child.wait();
     guardians.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank);
     let status = status.map_err(|error| error.to_string())?;
-    Ok(match followed {
-        Err(_) => End::Alone,
-        Ok(()) if awaited.was_killed(status) => {
+    if followed.is_err() {
+        return Ok(End::Alone);
+    }
+    match awaited.word(status) {
+        Word::Ended => Ok(End::Ended(status.into_raw())),
+        Word::Killed => {
             let node = os::hostname();
-            End::Killed(format!("the guardian of rank {rank} on spare node {node} was killed"))
+            let reason = format!("the guardian of rank {rank} on spare node {node} was killed");
+            Ok(End::Killed(reason))
         }
-        Ok(()) => End::Ended(status.into_raw()),
-    })
+        Word::NotRestored(reason) => Err(reason),
+    }
 }
 
 /// An earlier life of the rank, whose stand-in was lost without a word.
@@ -158,7 +164,8 @@ fn start_guardian(start: &Start) -> io::Result<(Child, Awaited)> {
     guardian.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     guardian.env("OMPI_COMM_WORLD_RANK", start.rank.to_string());
     guardian.env(settings::RESTORE, &start.folder);
-    guardian.env(settings::INCARNATION, start.incarnation.to_string());
+    guardian.env(settings::INCARNATION, start.life.incarnation.to_string());
+    guardian.env(settings::ALONE, u8::from(start.life.alone).to_string());
     guardian.env(settings::PRINTED, start.printed.to_string());
     Ok((guardian.spawn()?, awaited))
 }

@@ -6,6 +6,7 @@
 
 use crate::agent::stream::Patient;
 use crate::guardian::SIGNALS;
+use crate::guardian::images::Life;
 use crate::os::{self, Poll, Signals};
 use crate::prove::{self, Host};
 use crate::settings::{self, Printed, Settings};
@@ -30,6 +31,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(4);
 pub struct StandIn {
     rank: u32,
     incarnation: u16,
+    #[arg(action = clap::ArgAction::Set)]
+    alone: bool,
     out: u64,
     err: u64,
     #[arg(action = clap::ArgAction::Set)]
@@ -47,21 +50,22 @@ impl StandIn {
     /// They are none.
     pub fn new(
         rank: PeerId,
-        incarnation: Incarnation,
+        life: Life,
         printed: Printed,
         directory: String,
         addresses: &str,
     ) -> Result<Self, String> {
         let known = addresses.split_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>();
         let addresses = known.map_err(|_| format!("{addresses:?} is no address"))?;
-        let (rank, incarnation) = (rank.0, incarnation.0);
+        let (rank, incarnation, alone) = (rank.0, life.incarnation.0, life.alone);
         let Printed { bytes: [out, err], exact } = printed;
-        Ok(Self { rank, incarnation, out, err, exact, directory, addresses })
+        Ok(Self { rank, incarnation, alone, out, err, exact, directory, addresses })
     }
 
     /// The command line that says all this.
     pub fn words(&self, command: &mut Command) {
         command.arg("stand-in").arg(self.rank.to_string()).arg(self.incarnation.to_string());
+        command.arg(self.alone.to_string());
         command.arg(self.out.to_string()).arg(self.err.to_string());
         command.arg(self.exact.to_string());
         command.arg(&self.directory).args(self.addresses.iter().map(ToString::to_string));
@@ -114,6 +118,7 @@ impl StandIn {
             rank: PeerId(self.rank),
             directory: self.directory.clone(),
             incarnation: Incarnation(self.incarnation),
+            alone: self.alone,
             out: self.out,
             err: self.err,
             exact: self.exact,
@@ -170,6 +175,7 @@ mod tests {
         let stand_in = StandIn {
             rank: 3,
             incarnation: 2,
+            alone: true,
             out: 1 << 40,
             err: 0,
             exact: true,

@@ -96,11 +96,11 @@ fn a_set_that_falls_while_it_is_asked_is_not_waited_for_and_comes_back_together_
     assert_eq!(world.events("fenced")[0]["set"], 1);
     // Who is being restored has no channels.
     assert_eq!(world.events("fence")[1], json!({"event": "fence", "set": 2, "asked": 1}));
-    assert_eq!((questions(&world, 0), questions(&world, 1)), (vec![(1, 1), (2, 1)], vec![]));
+    assert_eq!((questions(&world, 0), questions(&world, 1)), (vec![(1, 1), (2, 2)], vec![]));
     world.hello(1, "b", 1);
-    world.hello(2, "c", 1);
+    world.hello(2, "c", 2);
     assert_eq!(cards(&world, 0), 0, "nobody has answered about 2");
-    world.fenced(0, 2, 1, 0);
+    world.fenced(0, 2, 2, 0);
     assert_eq!((cards(&world, 0), repeats(&world, 1), repeats(&world, 2)), (1, Some(0), Some(0)));
 }
 
@@ -124,11 +124,11 @@ fn a_set_that_falls_again_asks_again_also_who_is_meeting_the_others_himself() {
     assert_eq!((repeats(&world, 1), cards(&world, 0)), (Some(1), 1));
     // It has cards, and is not ready yet.
     world.falls(2, "c", 0);
-    assert_eq!(questions(&world, 1), [(2, 1)]);
-    world.fenced(0, 2, 1, 1);
-    world.hello(2, "c", 1);
+    assert_eq!(questions(&world, 1), [(2, 3)]);
+    world.fenced(0, 2, 3, 1);
+    world.hello(2, "c", 3);
     assert_eq!(repeats(&world, 2), None);
-    world.fenced(1, 2, 1, 0);
+    world.fenced(1, 2, 3, 0);
     assert_eq!(repeats(&world, 2), Some(0));
 }
 
@@ -228,21 +228,12 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
 }
 
 #[test]
-fn who_repeats_what_made_its_earlier_life_unrepeatable_ends_the_job() {
-    let reason = "one-sided communication";
-    let mut world = World::with_line();
-    world.falls(1, "b", 0);
-    world.job.does_not_record(PeerId(0), reason);
-    assert_eq!(world.to_mpirun(), Vec::<&str>::new(), "who has not fallen may begin with it");
-    world.job.does_not_record(PeerId(1), reason);
-    world.look();
-    let told = world.to_mpirun();
-    assert!(told.len() == 1 && told[0].starts_with("fail set 1 went back alone"), "{told:?}");
-
-    // Nobody has seen what the whole job did.
+fn a_set_that_is_the_whole_job_goes_back_whatever_it_did() {
     let mut world = World::with_line_of([0, 0, 0]);
     world.falls(1, "b", 0);
-    world.job.does_not_record(PeerId(1), reason);
+    world.job.does_not_record(world.now, PeerId(1), "one-sided communication");
     world.look();
-    assert_eq!(world.to_mpirun(), Vec::<&str>::new());
+    assert_eq!((world.to_mpirun(), world.events("back_to").len()), (Vec::<&str>::new(), 1));
+    let alone = |message: &ToNode| matches!(message, ToNode::Restore { alone: true, .. });
+    assert!(!world.sent(1).into_iter().any(alone), "nobody else writes to its files");
 }

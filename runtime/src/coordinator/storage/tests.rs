@@ -205,7 +205,7 @@ fn ranks_go_on_where_their_copy_is_and_then_there_is_another_copy() {
     world.rank(1, "n2", FromRank::CaughtUp {});
     world.lose("n2");
     assert_eq!(world.told(), ["0 adopts 1 from line-1", "0 adopts 2 from line-1"]);
-    for (rank, incarnation) in [(1, 2), (2, 1)] {
+    for (rank, incarnation) in [(1, 2), (2, 3)] {
         world.guardian(rank, "n0", incarnation);
         world.hello(rank, "n0", rank, incarnation);
     }
