@@ -300,10 +300,11 @@ uint32_t rustbtl_restarts(void);
 #define RUSTBTL_WINDOW_IN_MEMORY 2 /* in memory that its ranks share */
 #define RUSTBTL_WINDOW_BY_CHANCE 3 /* and what they do there depends on who comes first; no comm */
 void rustbtl_window(int32_t how, void *comm, uint32_t size);
-/* What the program does with a file cannot be repeated by a set that goes back alone. */
+/* What the program does with a file that so many `ranks` have opened together cannot be repeated by
+ * a set that goes back alone. */
 #define RUSTBTL_FILE_SIZE 0           /* its size matters, and it is written to */
 #define RUSTBTL_FILE_SHARED_POINTER 1 /* its shared pointer is used */
-void rustbtl_file(int32_t how);
+void rustbtl_file(int32_t how, uint32_t ranks);
 
 #pragma GCC visibility pop
 

@@ -9,13 +9,25 @@
 #define IN_PLACE(function, own)                                                                    \
     {"MPI_" #function, "PMPI_" #function, (void (*)(void)) PMPI_##function, (void (*)(void)) own}
 
+static void seen(int32_t how, MPI_File file)
+{
+    MPI_Group group;
+    int ranks = 1;
+    if (NULL == file || MPI_FILE_NULL == file || MPI_SUCCESS != PMPI_File_get_group(file, &group)) {
+        return;
+    }
+    PMPI_Group_size(group, &ranks);
+    PMPI_Group_free(&group);
+    rustbtl_file(how, (uint32_t) ranks);
+}
+
 /* Of a file that is only read nothing changes. */
 static void size_matters(MPI_File file)
 {
     int mode = 0;
     if (NULL != file && MPI_FILE_NULL != file && MPI_SUCCESS == PMPI_File_get_amode(file, &mode)
         && 0 == (mode & MPI_MODE_RDONLY)) {
-        rustbtl_file(RUSTBTL_FILE_SIZE);
+        seen(RUSTBTL_FILE_SIZE, file);
     }
 }
 
@@ -49,20 +61,20 @@ static int seek(MPI_File file, MPI_Offset offset, int whence)
 
 static int seek_shared(MPI_File file, MPI_Offset offset, int whence)
 {
-    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    seen(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_seek_shared(file, offset, whence);
 }
 
 static int get_position_shared(MPI_File file, MPI_Offset *offset)
 {
-    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    seen(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_get_position_shared(file, offset);
 }
 
 #define READS_OR_WRITES(own, buffer_t, status_t)                                                   \
     static int own(MPI_File file, buffer_t buffer, int count, MPI_Datatype type, status_t status)  \
     {                                                                                              \
-        rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);                                                 \
+        seen(RUSTBTL_FILE_SHARED_POINTER, file);                                                 \
         return PMPI_File_##own(file, buffer, count, type, status);                                 \
     }
 
@@ -75,13 +87,13 @@ READS_OR_WRITES(write_ordered, const void *, MPI_Status *)
 
 static int read_ordered_begin(MPI_File file, void *buffer, int count, MPI_Datatype type)
 {
-    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    seen(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_read_ordered_begin(file, buffer, count, type);
 }
 
 static int write_ordered_begin(MPI_File file, const void *buffer, int count, MPI_Datatype type)
 {
-    rustbtl_file(RUSTBTL_FILE_SHARED_POINTER);
+    seen(RUSTBTL_FILE_SHARED_POINTER, file);
     return PMPI_File_write_ordered_begin(file, buffer, count, type);
 }
 

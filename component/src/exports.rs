@@ -490,8 +490,8 @@ pub extern "C" fn rustbtl_window(how: i32, comm: *mut c_void, size: u32) {
 
 /// The program does something with a file that cannot be repeated. See glue.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn rustbtl_file(how: i32) {
-    files::seen(how);
+pub extern "C" fn rustbtl_file(how: i32, ranks: u32) {
+    files::seen(how, ranks);
 }
 
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.

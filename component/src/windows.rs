@@ -23,11 +23,11 @@ const BY_CHANCE: &str = "its ranks change a window in shared memory in an order 
 /// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
 pub fn seen(how: i32, comm: u64, size: u32) {
     match how {
-        PAST_US => checkpoint::cannot_be_repeated(GOES_PAST_US),
-        OVER_US => checkpoint::cannot_be_repeated(COMES_ANYTIME),
+        PAST_US => checkpoint::cannot_be_repeated(GOES_PAST_US, false),
+        OVER_US => checkpoint::cannot_be_repeated(COMES_ANYTIME, false),
         IN_MEMORY if !leaves_the_set(comm, size) => {}
-        IN_MEMORY => checkpoint::cannot_be_repeated(LEAVES_THE_SET),
-        _ => checkpoint::cannot_be_repeated(BY_CHANCE),
+        IN_MEMORY => checkpoint::cannot_be_repeated(LEAVES_THE_SET, false),
+        _ => checkpoint::cannot_be_repeated(BY_CHANCE, false),
     }
 }
 

@@ -1,7 +1,8 @@
 /* Ranks of a node write to memory that they share by MPI_Win_allocate_shared, without a message:
  * each adds to a common count, and counts for itself what it has added. A checkpoint that holds two
  * moments of them gives another sum. usage: shared_window ITERATIONS [GATE [ops]]. With "ops" they
- * add by MPI_Fetch_and_op, too. */
+ * add to another one by MPI_Fetch_and_op, too (osc/sm's is not atomic together with the program's
+ * own instructions). */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,14 +29,15 @@ int main(int argc, char **argv)
     MPI_Comm_rank(node, &local);
     MPI_Win_allocate_shared(4096, 1, MPI_INFO_NULL, node, &own, &window);
     MPI_Win_shared_query(window, 0, &bytes, &unit, &common);
-    own[0] = own[1] = 0;
+    own[0] = own[1] = own[2] = 0;
     MPI_Barrier(node);
     if (ops)
         MPI_Win_lock_all(0, window);
     for (int k = 0; k < iterations; k++) {
         wait_at(gate, k, &limit);
         if (ops) {
-            MPI_Fetch_and_op(&one, &before, MPI_UINT64_T, 0, 0, MPI_SUM, window);
+            MPI_Fetch_and_op(&one, &before, MPI_UINT64_T, 0, 2 * sizeof(one), MPI_SUM,
+                             window);
             MPI_Win_flush(0, window);
             mine++;
         }
@@ -49,7 +51,7 @@ int main(int argc, char **argv)
         MPI_Win_unlock_all(window);
     MPI_Barrier(MPI_COMM_WORLD);
     if (local == 0)
-        counted = common[0];
+        counted = common[0] + common[2];
     all[0] = counted - mine;
     all[1] = own[1];
     MPI_Reduce(all, sums, 2, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);

@@ -201,7 +201,9 @@ impl Checkpoint {
     fn switch_on(&self, process: &mut Process) {
         match process.host.switch_on() {
             Ok(()) => process.keep_carried(),
-            Err(reason) => self.say(&FromRank::NotRecording { reason: reason.into() }),
+            Err(reason) => {
+                self.say(&FromRank::NotRecording { reason: reason.into(), others: false });
+            }
         }
     }
 

@@ -63,7 +63,7 @@ struct Public {
     /// Frames of a line have come. To look for them takes the engine from the program.
     line_frames: AtomicBool,
     /// Why nobody could repeat what the program does, if so.
-    unrepeatable: OnceLock<&'static str>,
+    unrepeatable: [OnceLock<&'static str>; 2],
     /// Lines that the log has asked for, and lines of the own set that are complete.
     lines: [AtomicU32; 2],
 }
@@ -79,11 +79,13 @@ pub fn fence() {
     }
 }
 
-/// What the program does cannot be repeated from now on: its set does not go back alone.
-pub fn cannot_be_repeated(reason: &'static str) {
+/// What the program does cannot be repeated from now on: its set does not go back alone, nor do
+/// `others`, if they may have a part in it and do not see it.
+pub fn cannot_be_repeated(reason: &'static str, others: bool) {
     if let Some(public) = PUBLIC.get()
-        && public.unrepeatable.get().is_none()
-        && public.unrepeatable.set(reason).is_ok()
+        && let known = &public.unrepeatable[usize::from(others)]
+        && known.get().is_none()
+        && known.set(reason).is_ok()
     {
         public.wake.ring();
     }
@@ -157,7 +159,7 @@ struct Checkpoint {
     covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
     /// The coordinator knows why the program cannot be repeated.
-    told_unrepeatable: bool,
+    told_unrepeatable: [bool; 2],
     /// It was started again alone, and has not repeated all that others have of its lost future; or
     /// it has refused a global line since that, or a channel, was not as it should be.
     behind: bool,
@@ -235,7 +237,7 @@ pub fn start(
         nearly_full: AtomicBool::new(false),
         // One may have come before this.
         line_frames: AtomicBool::new(true),
-        unrepeatable: OnceLock::new(),
+        unrepeatable: Default::default(),
         lines: Default::default(),
     };
     if PUBLIC.set(public).is_err() {
@@ -262,7 +264,7 @@ pub fn start(
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
-            told_unrepeatable: false,
+            told_unrepeatable: [false; 2],
             behind: false,
             repairing: false,
             card,
@@ -314,16 +316,17 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
-            self.told_unrepeatable = false; // maybe another coordinator
+            self.told_unrepeatable = [false; 2]; // maybe another coordinator
             self.record_early();
             self.say(&FromRank::Ready {});
         }
-        if let Some(&reason) = Self::public().unrepeatable.get()
-            && self.ready
-            && !self.told_unrepeatable
-        {
-            self.told_unrepeatable = true;
-            self.say(&FromRank::NotRecording { reason: reason.into() });
+        for others in [false, true].into_iter().filter(|_| self.ready) {
+            let told = &mut self.told_unrepeatable[usize::from(others)];
+            if let Some(&reason) = Self::public().unrepeatable[usize::from(others)].get()
+                && !core::mem::replace(told, true)
+            {
+                self.say(&FromRank::NotRecording { reason: reason.into(), others });
+            }
         }
         // [fence] the callback's place is filled.
         let fence = Self::public().fence.load(Ordering::Acquire);

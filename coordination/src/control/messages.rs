@@ -147,6 +147,8 @@ class 1 FromRank {
     42 NotRecording {
         /// Why.
         reason: String,
+        /// Nor can other sets, which may have a part in it and do not see it.
+        others: bool,
     },
     /// The payload log is on its way to its budget: a line of `set` would let it be trimmed.
     11 LogNearlyFull {

@@ -228,7 +228,7 @@ impl Determinants {
                 self.clocks.entry(*line).or_default().insert(rank, at_line);
                 true
             }
-            FromRank::NotRecording { reason } => {
+            FromRank::NotRecording { reason, .. } => {
                 if let Some(Rank { set, .. }) = self.ranks.get(&rank).copied()
                     && self.without.insert(set)
                 {

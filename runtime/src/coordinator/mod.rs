@@ -330,9 +330,9 @@ impl Coordinator {
                             self.direct.forget(*rank);
                         }
                         if let FromNode::Rank { rank, message } = &message
-                            && let FromRank::NotRecording { reason } = message
+                            && let FromRank::NotRecording { reason, others } = message
                         {
-                            self.job.does_not_record(now, *rank, reason);
+                            self.job.does_not_record(now, *rank, reason, *others);
                         }
                         if !self.determinants.hear(id, &message) {
                             self.job.hear(now, &node, message);

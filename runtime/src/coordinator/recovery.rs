@@ -108,6 +108,8 @@ pub(super) struct Recovery {
     pub(super) given: BTreeMap<SetId, Incarnation>,
     /// Sets of which not all is recorded, and why.
     unrecorded: BTreeMap<SetId, String>,
+    /// No set goes back alone: what a rank of this one does others may have a part in.
+    nobody_alone: Option<(SetId, String)>,
     /// The job cannot go on: said once.
     pub(super) failed: bool,
 }
@@ -271,8 +273,14 @@ impl Job {
     /// Why this set cannot go back alone. One that is the whole job has nobody whom it could
     /// contradict.
     fn cannot_repeat(&self, set: SetId) -> Option<String> {
-        let reason = self.recovery.unrecorded.get(&set).filter(|_| !self.is_whole_job(set))?;
-        Some(format!("set {set} cannot go back alone: {reason}"))
+        if self.is_whole_job(set) {
+            return None;
+        }
+        let own = self.recovery.unrecorded.get(&set).map(|reason| (set, reason));
+        let (of, reason) =
+            own.or_else(|| self.recovery.nobody_alone.as_ref().map(|(of, reason)| (*of, reason)))?;
+        let whose = if of == set { String::new() } else { format!("as in set {of} ") };
+        Some(format!("set {set} cannot go back alone: {whose}{reason}"))
     }
 
     /// Order everything that takes a set back to its youngest line.
@@ -384,9 +392,12 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, order));
     }
 
-    /// The set of this rank records nothing, or not all.
-    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str) {
+    /// The set of this rank records nothing, or not all; `others`: nobody goes back alone.
+    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str, others: bool) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
+        if others {
+            self.recovery.nobody_alone.get_or_insert_with(|| (set, reason.to_owned()));
+        }
         let before = self.recovery.unrecorded.insert(set, reason.to_owned());
         // Its earlier life came to this, too, and fell before anybody heard of it.
         let alone = self.recovery.going.get(&set).is_some_and(|going| !going.with_all);

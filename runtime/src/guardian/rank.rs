@@ -190,7 +190,12 @@ impl Rank {
             FromRank::Ready {} => self.ready = true,
             FromRank::CaughtUp {} => self.caught_up = true,
             FromRank::Behind { .. } => self.caught_up = false,
-            FromRank::NotRecording { .. } => self.not_recording = Some(message.clone()),
+            FromRank::NotRecording { others, .. } => {
+                // What holds for others, too, is more.
+                if *others || self.not_recording.is_none() {
+                    self.not_recording = Some(message.clone());
+                }
+            }
             FromRank::Finishing {} => {
                 self.finishing = true;
                 if alone {

@@ -1,9 +1,13 @@
 //! One-sided communication (docs/adr/0021) and MPI-IO (docs/adr/0023) when a node or a program
-//! dies: a set that could not repeat what its windows or its files saw does not go back alone, and
-//! the user hears why; one that can, or that is the whole job, does.
+//! dies: if a set could not repeat what its windows or its files saw, all go back together
+//! (docs/adr/0013), and the user hears why; a set that can goes back alone. And images that cannot
+//! be used, for which there is an earlier line.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
 
 use super::job::Outcome;
-use super::lives::{Program, SHARED_WINDOW, Shape, What};
+use super::lives::{self, Program, SHARED_WINDOW, Shape, What};
 use super::local_storage;
 use super::mpi::Over;
 use super::node_loss::must_be_clean;
@@ -41,7 +45,17 @@ const ORDERED: Program = Program {
 };
 const ITERATIONS: u64 = 400;
 
-/// Why a set does not go back, in part.
+/// The last rank dies when it is told to.
+const TOLD: Program = Program {
+    name: "dies when it is told",
+    what: What::Hash {
+        source: "falls_when_told.c",
+        iterations: 400,
+        arguments: &["FOLDER", "GATE"],
+    },
+};
+
+/// Why a set does not go back alone, in part.
 const OVER_THE_NETWORK: &str = "its one-sided communication goes past rustbtl";
 const COMES_ANYTIME: &str = "at what moments others wrote to its windows is not recorded";
 const BY_CHANCE: &str = "in an order that nobody has recorded";
@@ -49,17 +63,16 @@ const LEAVES_THE_SET: &str = "with ranks of other sets";
 const HAS_A_SIZE: &str = "the size of a file that it writes to";
 const HAS_A_POINTER: &str = "the shared pointer of a file";
 
-/// A set that does not go back.
-struct Refused {
+/// A set that does not go back alone.
+struct Together {
     what: &'static str,
     program: &'static Program,
     shape: Shape,
     options: &'static [&'static str],
-    /// So many sets say that they cannot; then who is named is killed.
-    sets: u32,
+    /// Who is killed when the second line is complete, with the window in use.
     who: &'static str,
-    /// Of the job.
-    code: i32,
+    /// All sets.
+    sets: usize,
     reason: &'static str,
 }
 
@@ -69,37 +82,36 @@ const BY_CORE: &[&str] = &["--mca", "vprotocol_correlated_sets", "core"];
 pub fn run(summary: &mut Summary) {
     summary.tier("one-sided communication, files, and deaths");
     run_over(summary, &Over::Component);
+    summary.check("an image that cannot be used: all go back to an earlier line: 2 × 2", damaged);
 }
 
 /// The same, in the tier that has begun.
 pub fn run_over(summary: &mut Summary, over: &Over) {
     let window = if matches!(over, Over::Component) { COMES_ANYTIME } else { OVER_THE_NETWORK };
-    let program = Refused {
+    let program = Together {
         what: "a program with a window: 2 × 2",
         program: &WINDOW,
         shape: (2, 2),
         options: &[],
-        sets: 2,
         who: "rank:3",
-        code: 137,
+        sets: 2,
         reason: window,
     };
-    let refused = [
-        Refused {
+    let together = [
+        Together {
             what: "a node with a window: 3 × 1",
             shape: (3, 1),
-            sets: 3,
             who: "node:1",
-            code: 1,
+            sets: 3,
             ..program
         },
-        Refused {
+        Together {
             what: "operations on a shared window: 2 × 2",
             program: &OPERATIONS,
             reason: BY_CHANCE,
             ..program
         },
-        Refused {
+        Together {
             what: "a window that two sets share: 2 × 2",
             program: &SHARED_WINDOW,
             options: BY_CORE,
@@ -107,13 +119,13 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
             reason: LEAVES_THE_SET,
             ..program
         },
-        Refused {
+        Together {
             what: "the size of a file: 2 × 2",
             program: &SIZE,
             reason: HAS_A_SIZE,
             ..program
         },
-        Refused {
+        Together {
             what: "a shared file pointer: 2 × 2",
             program: &ORDERED,
             reason: HAS_A_POINTER,
@@ -121,9 +133,9 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
         },
         program,
     ];
-    for case in &refused {
-        let title = format!("one-sided: does not go back alone: {}", case.what);
-        summary.check(&title, || is_refused(over, case));
+    for case in &together {
+        let title = format!("one-sided: all go back together: {}", case.what);
+        summary.check(&title, || go_back_together(over, case));
     }
     summary.check("one-sided: a shared window goes back with its set: 2 × 2", || {
         goes_back(over, &SHARED_WINDOW, (2, 2), "complete@2=rank:3")
@@ -136,42 +148,80 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
     });
 }
 
-/// Held half-way until `known`; then who is named is killed.
-fn dies(
+/// When the second line is taken the window is in use.
+const LINES: &[&str] = &["--mca", "vprotocol_correlated_interval", "1"];
+
+/// Held half-way until so many sets are back; then the answer is that of an undisturbed run.
+fn survives(
     over: &Over,
     (program, shape, options): (&Program, Shape, &[&str]),
     fault: &str,
-    scratch: &Scratch,
-    known: impl Fn(&str) -> bool + Sync,
-) -> Result<Outcome> {
-    let job = program.job_over(over, shape, ITERATIONS, scratch)?;
-    let job = job.with(options).with(&["--kill-at-event", fault]);
-    local_storage::held(job, scratch, known)
-}
-
-/// Nobody goes back, the job ends, and its user is told why.
-fn is_refused(over: &Over, case: &Refused) -> Result<()> {
-    let &Refused { program, shape, options, sets, who, code, reason, .. } = case;
-    let scratch = Scratch::new("one-sided")?;
-    let fault = format!("not_recording@{sets}={who}");
-    let known = |events: &str| events.contains("\"event\":\"not_recovered\"");
-    let outcome = dies(over, (program, shape, options), &fault, &scratch, known)?;
-    outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
-    outcome.must(outcome.said().contains(reason), &format!("the user should hear: {reason}"))?;
-    let events = local_storage::events(&scratch)?;
-    outcome.must(!events.contains("\"event\":\"back_to\""), "nobody should go back")?;
-    must_be_clean(&outcome)
-}
-
-/// The answer is that of an undisturbed run.
-fn goes_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
+    sets: usize,
+) -> Result<(Outcome, String)> {
     let scratch = Scratch::new("one-sided")?;
     let undisturbed = program.job_over(over, shape, ITERATIONS, &scratch)?.run()?;
     let answer = program.answer(&undisturbed, &scratch)?;
-    let known = |events: &str| local_storage::all_are_back(events, 1);
-    // When the second line is taken the window is in use.
-    let lines = ["--mca", "vprotocol_correlated_interval", "1"];
-    let outcome = dies(over, (program, shape, &lines), fault, &scratch, known)?;
+    let known = |events: &str| local_storage::all_are_back(events, sets);
+    let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
+    let job = job.with(options).with(LINES).with(&["--kill-at-event", fault]);
+    let outcome = local_storage::held(job, &scratch, known)?;
     program.must_answer(&outcome, &scratch, &answer)?;
+    must_be_clean(&outcome)?;
+    Ok((outcome, local_storage::events(&scratch)?))
+}
+
+/// The answer is right, all have gone back, and the user is told why.
+fn go_back_together(over: &Over, case: &Together) -> Result<()> {
+    let &Together { program, shape, options, sets, who, reason, .. } = case;
+    let fault = format!("complete@2={who}");
+    let (outcome, events) = survives(over, (program, shape, options), &fault, sets)?;
+    outcome.must(outcome.said().contains(reason), &format!("the user should hear: {reason}"))?;
+    outcome.must(events.contains("\"event\":\"all_back_to\""), "all should go back together")
+}
+
+/// The answer is right, and nobody else has gone back.
+fn goes_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
+    let (outcome, events) = survives(over, (program, shape, &[]), fault, 1)?;
+    outcome.must(!events.contains("\"event\":\"all_back_to\""), "one set should go back")
+}
+
+/// The image of rank 3 in line 2 is cut off, then the rank dies: all go back to line 1.
+fn damaged() -> Result<()> {
+    let scratch = Scratch::new("damaged")?;
+    let shape = (2, 2);
+    let undisturbed = TOLD.job(shape, ITERATIONS, &scratch)?.run()?;
+    let answer = TOLD.answer(&undisturbed, &scratch)?;
+    let lines = scratch.0.join("checkpoints");
+    let job = TOLD.job(shape, ITERATIONS, &scratch)?;
+    let job = lives::protected(job, &lines).with(&[
+        "--mca",
+        "vprotocol_correlated_interval",
+        "0",
+        "--checkpoint-at",
+        "0.5",
+    ]);
+    let events = || lives::events(&lines).unwrap_or_default();
+    let half = ITERATIONS / 2;
+    let cut = || {
+        let both = events().matches("\"event\":\"complete\"").count() == 2;
+        both && cut_off(&lines, "line-2/rank-3.img")
+            && fs::write(scratch.0.join("fall"), "").is_ok()
+    };
+    let back = || local_storage::all_are_back(&events(), 3);
+    lives::open_gate(&scratch, half)?;
+    let steps: [(&(dyn Fn() -> bool + Sync), u64); 2] =
+        [(&cut, half + 1), (&back, lives::GATE_OPEN)];
+    let outcome = lives::in_steps(&job, &scratch, &steps)?;
+    TOLD.must_answer(&outcome, &scratch, &answer)?;
+    let events = events();
+    outcome.must(events.contains("\"event\":\"all_back_to\",\"line\":1"), "to line 1")?;
     must_be_clean(&outcome)
+}
+
+fn cut_off(lines: &Path, image: &str) -> bool {
+    let all = lives::images(lines).unwrap_or_default();
+    let Some(image) = all.into_iter().find(|path| path.ends_with(image)) else { return false };
+    let file = OpenOptions::new().write(true).open(&image);
+    let half = |file: File| file.set_len(file.metadata()?.len() / 2);
+    file.and_then(half).is_ok()
 }

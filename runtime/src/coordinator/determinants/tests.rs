@@ -232,7 +232,7 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
 #[test]
 fn a_set_that_cannot_count_together_cannot_go_back_alone() {
     let mut all = job(&[10]);
-    let message = FromRank::NotRecording { reason: "no shared memory".into() };
+    let message = FromRank::NotRecording { reason: "no shared memory".into(), others: false };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }));
     assert!(!all.without.contains(&SET) && all.without.contains(&SetId(2)));
 }
@@ -241,7 +241,8 @@ fn a_set_that_cannot_count_together_cannot_go_back_alone() {
 fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_what_is_recorded() {
     let mut all = job(&[10, 11]);
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
-    let message = FromRank::NotRecording { reason: "one-sided communication".into() };
+    let message =
+        FromRank::NotRecording { reason: "one-sided communication".into(), others: false };
     all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let nothing = |message: &ToRank| match message {
