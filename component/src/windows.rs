@@ -3,6 +3,7 @@
 
 use crate::checkpoint;
 use crate::process::{is_installed, shared};
+use rustbtl_coordination::control::Hinders;
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::CommRank;
 
@@ -23,11 +24,11 @@ const BY_CHANCE: &str = "its ranks change a window in shared memory in an order 
 /// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
 pub fn seen(how: i32, comm: u64, size: u32) {
     match how {
-        PAST_US => checkpoint::cannot_be_repeated(GOES_PAST_US, false),
-        OVER_US => checkpoint::cannot_be_repeated(COMES_ANYTIME, false),
+        PAST_US => checkpoint::cannot_be_repeated(GOES_PAST_US, Hinders::Everybody),
+        OVER_US => checkpoint::cannot_be_repeated(COMES_ANYTIME, Hinders::Set),
         IN_MEMORY if !leaves_the_set(comm, size) => {}
-        IN_MEMORY => checkpoint::cannot_be_repeated(LEAVES_THE_SET, false),
-        _ => checkpoint::cannot_be_repeated(BY_CHANCE, false),
+        IN_MEMORY => checkpoint::cannot_be_repeated(LEAVES_THE_SET, Hinders::Set),
+        _ => checkpoint::cannot_be_repeated(BY_CHANCE, Hinders::Set),
     }
 }
 

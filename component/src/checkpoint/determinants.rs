@@ -4,7 +4,7 @@
 use super::Checkpoint;
 use crate::process::Process;
 use crate::record::{self, Parcel, carry, direct};
-use rustbtl_coordination::control::{FromRank, LineId, ToRank};
+use rustbtl_coordination::control::{FromRank, Hinders, LineId, ToRank};
 use rustbtl_coordination::determinants::parcel;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::os::fd::RawFd;
@@ -202,7 +202,7 @@ impl Checkpoint {
         match process.host.switch_on() {
             Ok(()) => process.keep_carried(),
             Err(reason) => {
-                self.say(&FromRank::NotRecording { reason: reason.into(), others: false });
+                self.say(&FromRank::NotRecording { reason: reason.into(), hinders: Hinders::Set });
             }
         }
     }

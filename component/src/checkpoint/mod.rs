@@ -35,7 +35,7 @@ pub use asking::Wish;
 use asking::Wishes;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use log::log_nearly_full;
-use rustbtl_coordination::control::{FromRank, LineId, ToRank};
+use rustbtl_coordination::control::{FromRank, Hinders, LineId, ToRank};
 use rustbtl_coordination::silence::{Answer, Input, Refusal, Silence};
 use rustbtl_fragments::engine::Held;
 use rustbtl_fragments::ids::PeerId;
@@ -63,7 +63,7 @@ struct Public {
     /// Frames of a line have come. To look for them takes the engine from the program.
     line_frames: AtomicBool,
     /// Why nobody could repeat what the program does, if so.
-    unrepeatable: [OnceLock<&'static str>; 2],
+    unrepeatable: [OnceLock<&'static str>; 3],
     /// Lines that the log has asked for, and lines of the own set that are complete.
     lines: [AtomicU32; 2],
 }
@@ -79,11 +79,10 @@ pub fn fence() {
     }
 }
 
-/// What the program does cannot be repeated from now on: its set does not go back alone, nor do
-/// `others`, if they may have a part in it and do not see it.
-pub fn cannot_be_repeated(reason: &'static str, others: bool) {
+/// What the program does cannot be repeated from now on by who is named.
+pub fn cannot_be_repeated(reason: &'static str, hinders: Hinders) {
     if let Some(public) = PUBLIC.get()
-        && let known = &public.unrepeatable[usize::from(others)]
+        && let known = &public.unrepeatable[hinders as usize]
         && known.get().is_none()
         && known.set(reason).is_ok()
     {
@@ -159,7 +158,7 @@ struct Checkpoint {
     covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
     /// The coordinator knows why the program cannot be repeated.
-    told_unrepeatable: [bool; 2],
+    told_unrepeatable: [bool; 3],
     /// It was started again alone, and has not repeated all that others have of its lost future; or
     /// it has refused a global line since that, or a channel, was not as it should be.
     behind: bool,
@@ -264,7 +263,7 @@ pub fn start(
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
-            told_unrepeatable: [false; 2],
+            told_unrepeatable: [false; 3],
             behind: false,
             repairing: false,
             card,
@@ -316,16 +315,17 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
-            self.told_unrepeatable = [false; 2]; // maybe another coordinator
+            self.told_unrepeatable = [false; 3]; // maybe another coordinator
             self.record_early();
             self.say(&FromRank::Ready {});
         }
-        for others in [false, true].into_iter().filter(|_| self.ready) {
-            let told = &mut self.told_unrepeatable[usize::from(others)];
-            if let Some(&reason) = Self::public().unrepeatable[usize::from(others)].get()
+        let all = [Hinders::Set, Hinders::Others, Hinders::Everybody];
+        for hinders in all.into_iter().filter(|_| self.ready) {
+            let told = &mut self.told_unrepeatable[hinders as usize];
+            if let Some(&reason) = Self::public().unrepeatable[hinders as usize].get()
                 && !core::mem::replace(told, true)
             {
-                self.say(&FromRank::NotRecording { reason: reason.into(), others });
+                self.say(&FromRank::NotRecording { reason: reason.into(), hinders });
             }
         }
         // [fence] the callback's place is filled.

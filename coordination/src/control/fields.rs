@@ -51,6 +51,36 @@ impl Field for LineKind {
     }
 }
 
+/// Who does not go back, where something is not recorded.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Hinders {
+    /// This set, alone.
+    Set,
+    /// Any set, alone: others may have a part in it and do not see it.
+    Others,
+    /// Nor all together: it is not in images.
+    Everybody,
+}
+
+impl Field for Hinders {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::Set => 1,
+            Self::Others => 2,
+            Self::Everybody => 3,
+        });
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
+        match u8::take(from)? {
+            1 => Ok(Self::Set),
+            2 => Ok(Self::Others),
+            3 => Ok(Self::Everybody),
+            _ => Err(ControlError::Damaged),
+        }
+    }
+}
+
 /// What the guardian reads the image from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Picture {

@@ -2,7 +2,7 @@
 //! message.
 
 use super::codec::Field;
-use super::fields::{LineId, LineKind, Picture, RankCard};
+use super::fields::{Hinders, LineId, LineKind, Picture, RankCard};
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -147,8 +147,8 @@ class 1 FromRank {
     42 NotRecording {
         /// Why.
         reason: String,
-        /// Nor can other sets, which may have a part in it and do not see it.
-        others: bool,
+        /// Who else does not.
+        hinders: Hinders,
     },
     /// The payload log is on its way to its budget: a line of `set` would let it be trimmed.
     11 LogNearlyFull {

@@ -31,6 +31,10 @@ impl Job {
         if let Some(obstacle) = self.obstacle() {
             return Err(also(obstacle.into()));
         }
+        if self.recovery.nobody.is_some() {
+            // Mostly it is the reason already.
+            return Err(why.into());
+        }
         if let Some((id, _)) = self.ranks.iter().find(|(_, rank)| rank.ended.is_some()) {
             return Err(also(format!("rank {id} has ended already, and cannot go back with them")));
         }

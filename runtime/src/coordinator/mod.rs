@@ -330,9 +330,9 @@ impl Coordinator {
                             self.direct.forget(*rank);
                         }
                         if let FromNode::Rank { rank, message } = &message
-                            && let FromRank::NotRecording { reason, others } = message
+                            && let FromRank::NotRecording { reason, hinders } = message
                         {
-                            self.job.does_not_record(now, *rank, reason, *others);
+                            self.job.does_not_record(now, *rank, reason, *hinders);
                         }
                         if !self.determinants.hear(id, &message) {
                             self.job.hear(now, &node, message);

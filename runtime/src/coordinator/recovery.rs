@@ -24,7 +24,7 @@ use super::again::OfGoing;
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
 use crate::store;
-use rustbtl_coordination::control::{LineId, RankCard, ToNode, ToRank};
+use rustbtl_coordination::control::{Hinders, LineId, RankCard, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Lines};
 use rustbtl_coordination::silence::{Answer, Refusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -110,6 +110,8 @@ pub(super) struct Recovery {
     unrecorded: BTreeMap<SetId, String>,
     /// No set goes back alone: what a rank of this one does others may have a part in.
     nobody_alone: Option<(SetId, String)>,
+    /// Nor do all together.
+    pub(super) nobody: Option<String>,
     /// The job cannot go on: said once.
     pub(super) failed: bool,
 }
@@ -392,11 +394,17 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, order));
     }
 
-    /// The set of this rank records nothing, or not all; `others`: nobody goes back alone.
-    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str, others: bool) {
+    /// The set of this rank records nothing, or not all.
+    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str, hinders: Hinders) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
-        if others {
-            self.recovery.nobody_alone.get_or_insert_with(|| (set, reason.to_owned()));
+        match hinders {
+            Hinders::Set => {}
+            Hinders::Others => {
+                self.recovery.nobody_alone.get_or_insert_with(|| (set, reason.to_owned()));
+            }
+            Hinders::Everybody => {
+                self.recovery.nobody.get_or_insert_with(|| reason.to_owned());
+            }
         }
         let before = self.recovery.unrecorded.insert(set, reason.to_owned());
         // Its earlier life came to this, too, and fell before anybody heard of it.

@@ -7,7 +7,7 @@ use crate::link::Link;
 use crate::os::{self, Pid};
 use crate::settings::Settings;
 use crate::store;
-use rustbtl_coordination::control::{FromNode, FromRank, LineId, Picture, ToRank};
+use rustbtl_coordination::control::{FromNode, FromRank, Hinders, LineId, Picture, ToRank};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ pub struct Rank {
     /// It has repeated what was lost.
     caught_up: bool,
     /// Why its set cannot go back alone.
-    not_recording: Option<FromRank>,
+    not_recording: BTreeMap<Hinders, FromRank>,
     /// Lines that its program has asked for, without an answer yet.
     asked: BTreeMap<u32, FromRank>,
     /// The line that it takes part in, until it is complete or aborted.
@@ -61,7 +61,7 @@ impl Rank {
             finishing: false,
             may_finish: false,
             caught_up: false,
-            not_recording: None,
+            not_recording: BTreeMap::new(),
             asked: BTreeMap::new(),
             line: None,
             over: LineId(0),
@@ -130,7 +130,7 @@ impl Rank {
     /// What a coordinator that knows nothing has to know.
     pub fn said(&self) -> Vec<FromRank> {
         let mut all: Vec<FromRank> = self.hello.clone().into_iter().collect();
-        all.extend(self.not_recording.clone());
+        all.extend(self.not_recording.values().cloned());
         all.extend(self.ready.then_some(FromRank::Ready {}));
         all.extend(self.caught_up.then_some(FromRank::CaughtUp {}));
         all.extend(self.asked.values().cloned());
@@ -190,11 +190,8 @@ impl Rank {
             FromRank::Ready {} => self.ready = true,
             FromRank::CaughtUp {} => self.caught_up = true,
             FromRank::Behind { .. } => self.caught_up = false,
-            FromRank::NotRecording { others, .. } => {
-                // What holds for others, too, is more.
-                if *others || self.not_recording.is_none() {
-                    self.not_recording = Some(message.clone());
-                }
+            FromRank::NotRecording { hinders, .. } => {
+                self.not_recording.insert(*hinders, message.clone());
             }
             FromRank::Finishing {} => {
                 self.finishing = true;

@@ -64,6 +64,7 @@ const HAS_A_SIZE: &str = "the size of a file that it writes to";
 const HAS_A_POINTER: &str = "the shared pointer of a file";
 
 /// A set that does not go back alone.
+#[derive(Clone, Copy)]
 struct Together {
     what: &'static str,
     program: &'static Program,
@@ -87,7 +88,6 @@ pub fn run(summary: &mut Summary) {
 
 /// The same, in the tier that has begun.
 pub fn run_over(summary: &mut Summary, over: &Over) {
-    let window = if matches!(over, Over::Component) { COMES_ANYTIME } else { OVER_THE_NETWORK };
     let program = Together {
         what: "a program with a window: 2 × 2",
         program: &WINDOW,
@@ -95,16 +95,16 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
         options: &[],
         who: "rank:3",
         sets: 2,
-        reason: window,
+        reason: COMES_ANYTIME,
+    };
+    let node = Together {
+        what: "a node with a window: 3 × 1",
+        shape: (3, 1),
+        who: "node:1",
+        sets: 3,
+        ..program
     };
     let together = [
-        Together {
-            what: "a node with a window: 3 × 1",
-            shape: (3, 1),
-            who: "node:1",
-            sets: 3,
-            ..program
-        },
         Together {
             what: "operations on a shared window: 2 × 2",
             program: &OPERATIONS,
@@ -131,11 +131,20 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
             reason: HAS_A_POINTER,
             ..program
         },
-        program,
     ];
+    let title = |end: &str, case: &Together| format!("one-sided: {end}: {}", case.what);
     for case in &together {
-        let title = format!("one-sided: all go back together: {}", case.what);
+        let title = title("all go back together", case);
         summary.check(&title, || go_back_together(over, case));
+    }
+    for (case, code) in [(node, 1), (program, 137)] {
+        if matches!(over, Over::Component) {
+            let title = title("all go back together", &case);
+            summary.check(&title, || go_back_together(over, &case));
+        } else {
+            let title = title("the job ends", &case);
+            summary.check(&title, || ends(over, &case, code));
+        }
     }
     summary.check("one-sided: a shared window goes back with its set: 2 × 2", || {
         goes_back(over, &SHARED_WINDOW, (2, 2), "complete@2=rank:3")
@@ -177,6 +186,24 @@ fn go_back_together(over: &Over, case: &Together) -> Result<()> {
     let (outcome, events) = survives(over, (program, shape, options), &fault, sets)?;
     outcome.must(outcome.said().contains(reason), &format!("the user should hear: {reason}"))?;
     outcome.must(events.contains("\"event\":\"all_back_to\""), "all should go back together")
+}
+
+/// What goes past us is in no image: nobody goes back, the job ends with this exit code, and its
+/// user is told why.
+fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
+    let &Together { program, shape, sets, who, .. } = case;
+    let scratch = Scratch::new("one-sided")?;
+    let fault = format!("not_recording@{sets}={who}");
+    let known = |events: &str| events.contains("\"event\":\"not_recovered\"");
+    let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
+    let job = job.with(&["--kill-at-event", &fault]);
+    let outcome = local_storage::held(job, &scratch, known)?;
+    outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
+    let said = outcome.said().contains(OVER_THE_NETWORK);
+    outcome.must(said, &format!("the user should hear: {OVER_THE_NETWORK}"))?;
+    let events = local_storage::events(&scratch)?;
+    outcome.must(!events.contains("\"event\":\"back_to\""), "nobody should go back")?;
+    must_be_clean(&outcome)
 }
 
 /// The answer is right, and nobody else has gone back.

@@ -2,6 +2,7 @@
 //! agent 12 with nobody.
 
 use super::*;
+use rustbtl_coordination::control::Hinders;
 use rustbtl_coordination::determinants::{Batch, Call, Determinant, Outcome, Question};
 
 mod carried;
@@ -232,7 +233,8 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
 #[test]
 fn a_set_that_cannot_count_together_cannot_go_back_alone() {
     let mut all = job(&[10]);
-    let message = FromRank::NotRecording { reason: "no shared memory".into(), others: false };
+    let message =
+        FromRank::NotRecording { reason: "no shared memory".into(), hinders: Hinders::Set };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }));
     assert!(!all.without.contains(&SET) && all.without.contains(&SetId(2)));
 }
@@ -242,7 +244,7 @@ fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_wha
     let mut all = job(&[10, 11]);
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
     let message =
-        FromRank::NotRecording { reason: "one-sided communication".into(), others: false };
+        FromRank::NotRecording { reason: "one-sided communication".into(), hinders: Hinders::Set };
     all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let nothing = |message: &ToRank| match message {

@@ -3,7 +3,7 @@
 use super::super::pretended::{NODES, World};
 use super::*;
 use crate::coordinator::setup::Setup;
-use rustbtl_coordination::control::{FromNode, FromRank, ToNode, ToRank};
+use rustbtl_coordination::control::{FromNode, FromRank, Hinders, ToNode, ToRank};
 use rustbtl_coordination::determinants::{Call, Determinant, Outcome, Question, parcel};
 use rustbtl_fragments::ids::Incarnation;
 
@@ -15,7 +15,7 @@ fn node(rank: u32) -> &'static str {
 }
 
 fn marked(mut world: World) -> World {
-    world.job.does_not_record(world.now, PeerId(1), WINDOW, false);
+    world.job.does_not_record(world.now, PeerId(1), WINDOW, Hinders::Set);
     world
 }
 
@@ -99,7 +99,7 @@ fn what_was_recorded_after_the_line_is_not_repeated() {
 #[test]
 fn a_lost_node_of_two_sets_is_one_reason() {
     let mut world = World::with_line();
-    world.job.does_not_record(world.now, PeerId(2), WINDOW, false);
+    world.job.does_not_record(world.now, PeerId(2), WINDOW, Hinders::Set);
     world.mpirun("lost b");
     assert_eq!(world.events("all_back_to").len(), 0, "set 1 can");
     world.mpirun("lost c");
@@ -193,13 +193,13 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
 fn a_mark_that_comes_when_the_set_is_on_its_way_alone_is_not_too_late() {
     let mut world = World::with_line();
     world.falls(1, "b", 0);
-    world.job.does_not_record(world.now, PeerId(0), WINDOW, false);
+    world.job.does_not_record(world.now, PeerId(0), WINDOW, Hinders::Set);
     assert_eq!(world.events("all_back_to").len(), 0, "who has not fallen may begin with it");
     let mut world = marked(world);
     world.look();
     assert_eq!(lines(&world, "all_back_to"), [1]);
     assert_eq!(orders(&world, 1).last(), Some(&("line-1".into(), 2, false)));
-    world.job.does_not_record(world.now, PeerId(1), WINDOW, false);
+    world.job.does_not_record(world.now, PeerId(1), WINDOW, Hinders::Set);
     world.look();
     assert_eq!(lines(&world, "all_back_to"), [1], "it is known");
 }
@@ -215,10 +215,18 @@ fn a_job_of_which_a_rank_has_ended_does_not() {
 
 #[test]
 fn a_mark_for_others_holds_for_all() {
-    for others in [false, true] {
+    for (hinders, together, ended) in
+        [(Hinders::Set, 0, 0), (Hinders::Others, 1, 0), (Hinders::Everybody, 0, 0)]
+    {
         let mut world = World::with_line();
-        world.job.does_not_record(world.now, PeerId(1), "it has a file", others);
+        world.job.does_not_record(world.now, PeerId(1), "it has a file", hinders);
         world.falls(2, "c", 0);
-        assert_eq!(world.events("all_back_to").len(), usize::from(others));
+        let known = (world.events("all_back_to").len(), world.events("not_recovered").len());
+        assert_eq!(known, (together, ended), "{hinders:?}");
     }
+    let mut world = World::with_line();
+    world.job.does_not_record(world.now, PeerId(1), "past us", Hinders::Everybody);
+    world.falls(1, "b", 0);
+    let known = (world.events("all_back_to").len(), world.events("not_recovered").len());
+    assert_eq!(known, (0, 1), "what it does is in no image");
 }

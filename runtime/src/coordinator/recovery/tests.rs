@@ -231,7 +231,7 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
 fn a_set_that_is_the_whole_job_goes_back_whatever_it_did() {
     let mut world = World::with_line_of([0, 0, 0]);
     world.falls(1, "b", 0);
-    world.job.does_not_record(world.now, PeerId(1), "one-sided communication", false);
+    world.job.does_not_record(world.now, PeerId(1), "one-sided communication", Hinders::Set);
     world.look();
     assert_eq!((world.to_mpirun(), world.events("back_to").len()), (Vec::<&str>::new(), 1));
     let alone = |message: &ToNode| matches!(message, ToNode::Restore { alone: true, .. });
