@@ -340,7 +340,8 @@ impl Job {
                 rank.log_for = largest;
             }
             FromRank::Covered { line, to, bytes } => {
-                let known = self.ranks.contains_key(&to);
+                // What an earlier life says may be of a line that there is no more.
+                let known = self.ranks.contains_key(&to) && !self.is_being_restored(id);
                 if known {
                     self.send(to, ToRank::Covered { line, from: id, bytes });
                 }

@@ -444,6 +444,13 @@ impl Job {
         set.is_some_and(|set| self.recovery.going.contains_key(&set))
     }
 
+    /// Are the images of this rank's set being read?
+    pub(super) fn is_being_restored(&self, id: PeerId) -> bool {
+        let set = self.ranks.get(&id).and_then(|rank| rank.set);
+        let going = set.and_then(|set| self.recovery.going.get(&set));
+        going.is_some_and(|going| going.phase == Phase::Restoring)
+    }
+
     /// A rank of a set in this phase has done what the phase waits for. True: it was the last.
     fn done(&mut self, id: PeerId, phase: Phase) -> Option<SetId> {
         let set = self.ranks.get(&id)?.set?;
