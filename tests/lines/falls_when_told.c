@@ -1,5 +1,5 @@
-/* The last rank kills itself once it finds the file `fall` in a folder, which it removes: a death at
- * a moment that a test chooses. Each adds up what its neighbours have.
+/* The last rank kills itself once it finds the file `fall` in a folder, which it removes: a death
+ * at a moment that a test chooses. Each adds up what its neighbours have.
  * usage: falls_when_told ITERATIONS FOLDER GATE */
 #include <mpi.h>
 #include <signal.h>

@@ -20,8 +20,8 @@
 //! * L7 A line that somebody asked for and that failed is tried once more, if its reason may pass
 //!   ([`Why::may_pass`]); lines that are due are tried again after twice the time, each time. What
 //!   passes by itself does not count: such a line is ordered again when it has (L6).
-//! * L8 When all sets go back together, the line that they go to is the youngest of each of them and
-//!   of the job from then on, whatever was kept.
+//! * L8 When all sets go back together, the line that they go to is the youngest of each of them
+//!   and of the job from then on, whatever was kept.
 
 mod back;
 mod words;

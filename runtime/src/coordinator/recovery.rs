@@ -6,8 +6,8 @@
 //!         ──Fence to others─>           ──all Fenced────>
 //!         ──all CaughtUp──> over
 //! ```
-//! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that no set ever
-//!    ran in: what processes of a node leave for each other on the way is found by those of it only.
+//! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that no set
+//!    ever ran in: what its processes leave for each other on the way nobody else finds.
 //! 2. Cards are sent when every rank of every set that is restoring has said who it is: nobody
 //!    waits for an address of an earlier life.
 //! 3. A rank is restored by its own guardian if that lives, else by one that a guardian of another

@@ -24,8 +24,8 @@ pub struct ProcessImages {
     style: Images,
     /// What was written before; `None` while an image is written.
     history: Mutex<Option<History>>,
-    /// Of the rank's lives since all were restored: others of its set may still be making an earlier
-    /// one than this, which comes to an end by order only.
+    /// Of the rank's lives since all were restored: others of its set may still be making an
+    /// earlier one than this guardian.
     shared: Mutex<Vec<Shared>>,
 }
 

@@ -39,8 +39,8 @@ fn restarted(world: &World, rank: u32) -> Vec<usize> {
 }
 
 fn come_back(world: &mut World, incarnation: u16) {
-    ALL.map(|rank| world.hello(rank, node(rank), incarnation));
-    ALL.map(|rank| world.rank(rank, node(rank), FromRank::Ready {}));
+    ALL.into_iter().for_each(|rank| world.hello(rank, node(rank), incarnation));
+    ALL.into_iter().for_each(|rank| world.rank(rank, node(rank), FromRank::Ready {}));
 }
 
 fn lines(world: &World, event: &str) -> Vec<u64> {
@@ -83,7 +83,7 @@ fn what_was_recorded_after_the_line_is_not_repeated() {
         let message = FromRank::Determinants { incarnation: Incarnation(0), from: 0, bytes };
         world.rank(1, "b", message);
         world.falls(1, "b", 0);
-        ALL.map(|rank| world.hello(rank, node(rank), 1));
+        ALL.into_iter().for_each(|rank| world.hello(rank, node(rank), 1));
         let told = |message: &ToNode| match message {
             ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
                 Some(parcel::read_numbered(bytes).unwrap().len())
@@ -151,7 +151,7 @@ fn with_lines(count: u64) -> World {
     let mut world = World::empty();
     let directory = Some("/folder".into());
     world.job.setup = Setup { size: 3, directory, ..Setup::default() };
-    ALL.map(|rank| world.comes(rank, node(rank), 0));
+    ALL.into_iter().for_each(|rank| world.comes(rank, node(rank), 0));
     for line in 1..=count {
         if line > 1 {
             world.mpirun("checkpoint stay");
