@@ -1,11 +1,12 @@
 //! What chance decides about a run: a seed and the run's number give the same run again.
 
 use crate::test::lives::{
-    CLOCK, FILES, FORTRAN, HPCC, INTER, OPENMP, OVERLAP, PYTHON, Program, QR, RING, Shape, UPDATES,
+    CLOCK, FILES, FORTRAN, HPCC, INTER, OPENMP, OVERLAP, PYTHON, Program, QR, RING, SIZE, Shape,
+    UPDATES, WINDOW,
 };
 
 /// What runs, and how many ranks it may have.
-pub const PROGRAMS: [(Program, &[u32]); 11] = [
+pub const PROGRAMS: [(Program, &[u32]); 13] = [
     (RING, &[1, 2, 3, 4, 6, 9]),
     // Three threads each.
     (OPENMP, &[1, 2]),
@@ -19,6 +20,9 @@ pub const PROGRAMS: [(Program, &[u32]); 11] = [
     (CLOCK, &[1, 2, 3, 4, 6]),
     (INTER, &[2, 3, 4, 6]),
     (OVERLAP, &[2, 4, 6]),
+    // All go back together.
+    (WINDOW, &[2, 3, 4, 6]),
+    (SIZE, &[2, 3, 4, 6]),
 ];
 /// Most nodes, and most ranks on one of them.
 const SHAPE_MAX: Shape = (3, 6);

@@ -121,6 +121,20 @@ pub const SHARED_WINDOW: Program = Program {
     name: "a shared window",
     what: What::Hash { source: "shared_window.c", iterations: 2000, arguments: &["GATE"] },
 };
+/// Ranks that write to the next one's memory.
+pub const WINDOW: Program = Program {
+    name: "a window",
+    what: What::Hash { source: "window_ring.c", iterations: 400, arguments: &["GATE"] },
+};
+/// Ranks that ask for the size of a file that they write to.
+pub const SIZE: Program = Program {
+    name: "the size of a file",
+    what: What::Hash {
+        source: "file_places.c",
+        iterations: 400,
+        arguments: &["FOLDER", "GATE", "size"],
+    },
+};
 /// HPCC with a small input.
 pub const HPCC: Program = Program { name: "HPCC", what: What::Hpcc };
 /// A tester of ScaLAPACK.

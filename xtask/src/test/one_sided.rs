@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
 use super::job::Outcome;
-use super::lives::{self, Program, SHARED_WINDOW, Shape, What};
+use super::lives::{self, Program, SHARED_WINDOW, SIZE, Shape, WINDOW, What};
 use super::local_storage;
 use super::mpi::Over;
 use super::node_loss::must_be_clean;
@@ -15,24 +15,10 @@ use super::scratch::Scratch;
 use super::summary::Summary;
 use crate::error::Result;
 
-/// Ranks that write to the next one's memory.
-const WINDOW: Program = Program {
-    name: "a window",
-    what: What::Hash { source: "window_ring.c", iterations: 400, arguments: &["GATE"] },
-};
 /// Ranks that add to memory that they share in one step, and see what it was before.
 const OPERATIONS: Program = Program {
     name: "operations on a shared window",
     what: What::Hash { source: "shared_window.c", iterations: 400, arguments: &["GATE", "ops"] },
-};
-/// Ranks that ask for the size of a file that they write to.
-const SIZE: Program = Program {
-    name: "the size of a file",
-    what: What::Hash {
-        source: "file_places.c",
-        iterations: 400,
-        arguments: &["FOLDER", "GATE", "size"],
-    },
 };
 /// Ranks that write by a shared file pointer.
 const ORDERED: Program = Program {
