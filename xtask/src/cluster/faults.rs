@@ -49,7 +49,8 @@ pub enum Moment {
 }
 
 /// Events of which it may be said that something breaks then.
-const EVENTS: [&str; 13] = [
+const EVENTS: [&str; 14] = [
+    "aborted",
     "ready",
     "line",
     "complete",
