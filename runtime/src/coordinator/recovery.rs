@@ -225,12 +225,12 @@ impl Job {
         reason: &str,
     ) {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
-        let going = set.and_then(|set| self.recovery.going.get(&set));
-        if going.is_some_and(|going| incarnation < going.incarnation) {
+        let given = set.and_then(|set| self.recovery.given.get(&set));
+        if given.is_some_and(|given| incarnation < *given) {
             // It was told to begin anew meanwhile.
             return;
         }
-        let before = going.map(|going| going.line);
+        let before = set.and_then(|set| self.recovery.going.get(&set)).map(|going| going.line);
         let reason = format!("rank {id} is not started again: {reason}");
         if let Err(reason) = self.fall_back(now, &reason, before) {
             self.fail(reason);
@@ -257,7 +257,8 @@ impl Job {
     /// These sets go back, each alone, or all that there are do together (6).
     pub(super) fn go_back(&mut self, now: u64, sets: &BTreeSet<SetId>) -> Result<(), String> {
         let unrecorded = sets.iter().find_map(|&set| self.cannot_repeat(set));
-        let all_are_going = self.recovery.going.values().any(|going| going.with_all);
+        let with_all = |going: &Going| going.with_all;
+        let all_are_going = !sets.is_empty() && self.recovery.going.values().any(with_all);
         let fell = || all_are_going.then(|| "one more was lost while all went back".to_owned());
         if let Some(reason) = unrecorded.or_else(fell) {
             return self.fall_back(now, &reason, None);

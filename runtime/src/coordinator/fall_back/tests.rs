@@ -121,11 +121,21 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     world.falls(0, "a", FALLS_MAX as u16);
     assert_eq!(world.events("not_recovered").len(), 1);
 
+    // Nobody has fallen with a node that nobody was on.
+    let mut world = marked(World::with_line());
+    world.falls(1, "b", 0);
+    world.effects.clear();
+    world.mpirun("lost d");
+    assert_eq!(lines(&world, "all_back_to"), [0; 0]);
+
     // After that it is a loss like others.
     let mut world = marked(World::with_line());
     world.falls(1, "b", 0);
     come_back(&mut world, 1);
     world.effects.clear();
+    let (rank, incarnation, reason) = (PeerId(1), Incarnation(0), "too late".into());
+    world.hear("b", FromNode::NotRestored { rank, incarnation, reason });
+    assert_eq!(world.events("not_recovered").len(), 0, "of a life that is over");
     world.falls(0, "a", 1);
     assert_eq!((world.events("all_back_to").len(), world.events("back_to").len()), (0, 1));
     assert_eq!(orders(&world, 0), [("line-1".into(), 2, true)]);
