@@ -3,7 +3,7 @@
 //! hears of it.
 
 use crate::checkpoint;
-use rustbtl_coordination::control::Hinders;
+use rustbtl_coordination::control::ReplayBlocker;
 
 /// As glue.h numbers it.
 const SIZE: i32 = 0;
@@ -18,6 +18,6 @@ const HAS_A_POINTER: &str = "a rank uses the shared pointer of a file (MPI-IO), 
 /// rank, and has its metadata written by any of them.
 pub fn seen(how: i32, ranks: u32) {
     let reason = if how == SIZE { HAS_A_SIZE } else { HAS_A_POINTER };
-    let hinders = if ranks > 1 { Hinders::Others } else { Hinders::Set };
+    let hinders = if ranks > 1 { ReplayBlocker::Others } else { ReplayBlocker::Set };
     checkpoint::cannot_be_repeated(reason, hinders);
 }

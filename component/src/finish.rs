@@ -42,7 +42,7 @@ pub fn finish(shared: &'static Shared, report: Option<&Path>) {
     process.host.tcp = None;
 }
 
-impl crate::host::Surroundings {
+impl crate::host::EngineHost {
     /// True: no transport holds anything back.
     fn flush_all(&mut self) -> bool {
         let shm = self.shm.as_mut().is_none_or(Transport::flush);

@@ -18,11 +18,11 @@ use crate::wtime::ProgramClock;
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
+use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::engine::{Difference, digest};
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::Header;
 use std::collections::{BTreeMap, VecDeque};
 use ways::hand;
@@ -40,7 +40,7 @@ const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
 const PREDEFINED_CONTEXTS: u32 = 3;
 
 /// See the module's documentation.
-pub struct Surroundings {
+pub struct EngineHost {
     /// What C does for us.
     pub glue: Glue,
     /// MPI_THREAD_MULTIPLE.
@@ -83,7 +83,7 @@ pub struct Surroundings {
     /// Complete operations that C has not been told of.
     pub done: VecDeque<Op>,
     /// Frames of a checkpoint that the machine of the line has not seen.
-    pub line_frames: VecDeque<(PeerId, LineFrame)>,
+    pub line_frames: VecDeque<(PeerId, CheckpointFrame)>,
     /// How often this process' set was started again.
     pub incarnation: Incarnation,
     /// New cards of processes that were started again; others are in Open MPI's modex.
@@ -100,7 +100,7 @@ pub struct Surroundings {
     scratch: Vec<u8>,
 }
 
-impl Surroundings {
+impl EngineHost {
     /// Without transports; `Process::connect` adds them.
     pub fn new(glue: Glue, threads: bool, peers: Peers, log: PayloadLog<LogMemory>) -> Self {
         let mut routes = vec![Route::Unknown; peers.me().0 as usize + 1];
@@ -361,7 +361,7 @@ impl Surroundings {
     }
 }
 
-impl Host for Surroundings {
+impl Host for EngineHost {
     type SendBuffer = Op;
     type ReceiveBuffer = Op;
     type Token = Op;
@@ -590,8 +590,8 @@ impl Host for Surroundings {
     }
 
     #[cold]
-    fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
+    fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {
         self.line_frames.push_back((from, frame));
-        crate::checkpoint::line_frame();
+        crate::checkpoint::checkpoint_frame();
     }
 }

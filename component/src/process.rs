@@ -9,7 +9,7 @@ mod shared;
 mod unposted;
 
 use crate::answer;
-use crate::host::Surroundings;
+use crate::host::EngineHost;
 use crate::idle::Idle;
 use crate::late::Wanted;
 use crate::operation::Op;
@@ -77,9 +77,9 @@ impl Clock {
 /// See the module's documentation.
 pub struct Process {
     /// The engine.
-    pub engine: Engine<Surroundings>,
+    pub engine: Engine<EngineHost>,
     /// Its surroundings.
-    pub host: Surroundings,
+    pub host: EngineHost,
     /// Time in the engine.
     pub clock: Clock,
     /// How long to look before yielding.
@@ -121,7 +121,7 @@ enum Landing {
 
 impl Process {
     /// A process with this engine and these surroundings.
-    pub fn new(engine: Engine<Surroundings>, host: Surroundings, idle: Idle) -> Self {
+    pub fn new(engine: Engine<EngineHost>, host: EngineHost, idle: Idle) -> Self {
         Self {
             engine,
             host,
@@ -150,7 +150,7 @@ impl Process {
     #[inline(always)]
     pub fn timed<T>(
         &mut self,
-        call: impl FnOnce(&mut Engine<Surroundings>, &mut Surroundings) -> T,
+        call: impl FnOnce(&mut Engine<EngineHost>, &mut EngineHost) -> T,
     ) -> T {
         let begin = self.clock.begin();
         let result = call(&mut self.engine, &mut self.host);

@@ -13,7 +13,7 @@ pub mod direct;
 mod journal;
 mod outbox;
 
-use crate::host::Surroundings;
+use crate::host::EngineHost;
 use crate::process::Process;
 use crate::transports::shm::{Counts, Entry, SLOTS, Shm, Slots};
 use carry::{Known, Order};
@@ -260,7 +260,7 @@ impl Record {
     }
 }
 
-impl Surroundings {
+impl EngineHost {
     /// Local index of the first of these ranks, if all of them share the memory of this node.
     pub fn index_of_set(&self, members: &[PeerId]) -> Option<usize> {
         let shm = self.shm.as_ref()?;
@@ -510,7 +510,7 @@ impl Process {
         Ok(())
     }
 
-    /// Has everything been done again that was done before (`CaughtUp`)?
+    /// Has everything been done again that was done before (`ReplayComplete`)?
     pub fn has_caught_up(&self) -> bool {
         !self.host.record.decisions.has_past() && self.engine.has_caught_up()
     }

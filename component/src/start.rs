@@ -3,7 +3,7 @@
 use crate::card::Card;
 use crate::checkpoint;
 use crate::glue::{Config, Glue, Job};
-use crate::host::Surroundings;
+use crate::host::EngineHost;
 use crate::idle::Idle;
 use crate::memory::LogMemory;
 use crate::opening::Opening;
@@ -242,7 +242,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
     };
 
-    let mut host = Surroundings::new(glue, job.threads != 0, peers, log);
+    let mut host = EngineHost::new(glue, job.threads != 0, peers, log);
     host.set = card.set;
     host.policy = chosen.fingerprint;
     host.sets_are_nodes = chosen.are_nodes;

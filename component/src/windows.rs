@@ -3,7 +3,7 @@
 
 use crate::checkpoint;
 use crate::process::{is_installed, shared};
-use rustbtl_coordination::control::Hinders;
+use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::CommRank;
 
@@ -24,11 +24,11 @@ const BY_CHANCE: &str = "its ranks change a window in shared memory in an order 
 /// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
 pub fn seen(how: i32, comm: u64, size: u32) {
     match how {
-        PAST_US => checkpoint::cannot_be_repeated(GOES_PAST_US, Hinders::Everybody),
-        OVER_US => checkpoint::cannot_be_repeated(COMES_ANYTIME, Hinders::Set),
+        PAST_US => checkpoint::cannot_be_repeated(GOES_PAST_US, ReplayBlocker::Everybody),
+        OVER_US => checkpoint::cannot_be_repeated(COMES_ANYTIME, ReplayBlocker::Set),
         IN_MEMORY if !leaves_the_set(comm, size) => {}
-        IN_MEMORY => checkpoint::cannot_be_repeated(LEAVES_THE_SET, Hinders::Set),
-        _ => checkpoint::cannot_be_repeated(BY_CHANCE, Hinders::Set),
+        IN_MEMORY => checkpoint::cannot_be_repeated(LEAVES_THE_SET, ReplayBlocker::Set),
+        _ => checkpoint::cannot_be_repeated(BY_CHANCE, ReplayBlocker::Set),
     }
 }
 

@@ -12,7 +12,7 @@
 //! 3. `Commit` only when the image itself is there.
 //! 4. After an error, and after `Commit`, nothing is accepted any more.
 
-use crate::control::{LineId, ToShelf};
+use crate::control::{CheckpointId, ToShelf};
 use core::fmt;
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ pub enum Step {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// Make room for a file.
     Open {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     fn begin() -> ToShelf {
-        ToShelf::Begin { rank: PeerId(3), line: LineId(2) }
+        ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) }
     }
 
     fn file(part: Part, bytes: u64) -> ToShelf {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::control::{
-    FrameBuffer, FromNode, FromRank, HEADER_BYTES, LineId, LineKind, Message, Picture, RankCard,
-    Reply, Request, ToNode, ToRank, VERSION,
+    CheckpointId, CheckpointKind, FrameBuffer, FromNode, FromRank, HEADER_BYTES, Message, RankCard,
+    Reply, Request, SnapshotMemory, ToNode, ToRank, VERSION,
 };
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -11,16 +11,16 @@ fn blob() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..40)
 }
 
-fn line() -> impl Strategy<Value = LineId> {
-    any::<u64>().prop_map(LineId)
+fn line() -> impl Strategy<Value = CheckpointId> {
+    any::<u64>().prop_map(CheckpointId)
 }
 
 fn rank() -> impl Strategy<Value = PeerId> {
     any::<u32>().prop_map(PeerId)
 }
 
-fn picture() -> impl Strategy<Value = Picture> {
-    prop_oneof![Just(Picture::InPause), any::<i32>().prop_map(Picture::Child)]
+fn picture() -> impl Strategy<Value = SnapshotMemory> {
+    prop_oneof![Just(SnapshotMemory::InPause), any::<i32>().prop_map(SnapshotMemory::Child)]
 }
 
 fn from_rank() -> impl Strategy<Value = FromRank> {
@@ -40,7 +40,7 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
         (line(), picture(), blob(), any::<u64>()).prop_map(|(line, picture, description, ns)| {
             FromRank::Frozen { line, picture, description, coordination_ns: ns, pause_ns: ns / 2 }
         }),
-        (line(), ".{0,30}").prop_map(|(line, reason)| FromRank::LineFailed { line, reason }),
+        (line(), ".{0,30}").prop_map(|(line, reason)| FromRank::CheckpointFailed { line, reason }),
         (line(), rank(), blob()).prop_map(|(line, to, bytes)| FromRank::Covered {
             line,
             to,
@@ -61,7 +61,7 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
         card,
     });
     let members = prop::collection::vec(rank(), 0..20);
-    let kind = prop_oneof![Just(LineKind::Set), Just(LineKind::Global)];
+    let kind = prop_oneof![Just(CheckpointKind::Set), Just(CheckpointKind::Global)];
     prop_oneof![
         (".{0,30}", prop::option::of(line()))
             .prop_map(|(job, restarted_from)| ToRank::Welcome { job, restarted_from }),
@@ -73,7 +73,7 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
             ToRank::Cards { cards, restarted }
         }),
         (line(), any::<u32>())
-            .prop_map(|(line, set)| ToRank::LineComplete { line, set: SetId(set) }),
+            .prop_map(|(line, set)| ToRank::CheckpointComplete { line, set: SetId(set) }),
         Just(ToRank::MayFinish {}),
     ]
 }

@@ -287,12 +287,12 @@ fn d1_a_gap_is_told() {
     assert_eq!(Decisions::default().restored(&past), Err(1));
 }
 
-fn shipper(incarnation: u16, past: Vec<Record>) -> Shipper {
+fn shipper(incarnation: u16, past: Vec<Record>) -> DeterminantLog {
     let past = past.into_iter().map(|record| (record.rank, record.numbered));
-    Shipper::new(SetId(0), Incarnation(incarnation), past, 1, 2)
+    DeterminantLog::new(SetId(0), Incarnation(incarnation), past, 1, 2)
 }
 
-fn note(shipper: &mut Shipper, number: u64) {
+fn note(shipper: &mut DeterminantLog, number: u64) {
     let determinant = Determinant::Found { question: test_of(1), outcome: Outcome::Done };
     shipper.record(PeerId(0), Numbered { number, determinant });
 }
@@ -301,7 +301,7 @@ fn id(start: u64) -> KeeperId {
     KeeperId { set: SetId(4), start }
 }
 
-fn carry(shipper: &mut Shipper, keeper: &mut Keeper) -> bool {
+fn carry(shipper: &mut DeterminantLog, keeper: &mut DeterminantReplica) -> bool {
     let Some((to, batch)) = shipper.poll_output() else { return false };
     assert_eq!(to, keeper.id());
     let ack = keeper.on_batch(batch).unwrap();
@@ -311,7 +311,7 @@ fn carry(shipper: &mut Shipper, keeper: &mut Keeper) -> bool {
 
 #[test]
 fn s1_stable_is_what_every_keeper_has_acknowledged() {
-    let (mut shipper, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    let (mut shipper, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
     assert!(shipper.marks().now().is_some(), "nothing is recorded");
     (0..5).for_each(|number| note(&mut shipper, number));
     assert!(shipper.marks().now().is_none(), "no keeper");
@@ -327,7 +327,7 @@ fn s1_stable_is_what_every_keeper_has_acknowledged() {
 
 #[test]
 fn s3_acknowledgements_of_an_earlier_incarnation_change_nothing() {
-    let (mut shipper, mut keeper) = (shipper(3, vec![]), Keeper::new(id(1)));
+    let (mut shipper, mut keeper) = (shipper(3, vec![]), DeterminantReplica::new(id(1)));
     shipper.set_keepers(&[id(1)]);
     note(&mut shipper, 0);
     let (_, batch) = shipper.poll_output().unwrap();
@@ -344,7 +344,7 @@ fn s3_acknowledgements_of_an_earlier_incarnation_change_nothing() {
 
 #[test]
 fn k1_until_the_new_incarnation_has_sent_all_that_it_inherited_the_old_one_counts() {
-    let (mut first, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    let (mut first, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
     assert_eq!(keeper.fetch(SetId(0)), None);
     first.set_keepers(&[id(1)]);
     (0..5).for_each(|number| note(&mut first, number));
@@ -364,7 +364,7 @@ fn k1_until_the_new_incarnation_has_sent_all_that_it_inherited_the_old_one_count
 
 #[test]
 fn a_batch_that_was_lost_is_noticed_and_sent_again() {
-    let (mut shipper, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    let (mut shipper, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
     shipper.set_keepers(&[id(1)]);
     (0..6).for_each(|number| note(&mut shipper, number));
     let _lost = shipper.poll_output().unwrap();
@@ -378,7 +378,7 @@ fn a_batch_that_was_lost_is_noticed_and_sent_again() {
 
 #[test]
 fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
-    let (mut shipper, mut keeper) = (shipper(0, vec![]), Keeper::new(id(1)));
+    let (mut shipper, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
     shipper.set_keepers(&[id(1)]);
     (0..6).for_each(|number| note(&mut shipper, number));
     carry(&mut shipper, &mut keeper);
@@ -394,7 +394,7 @@ fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
 
 #[test]
 fn an_account_that_is_older_than_the_line_is_empty() {
-    let (mut shipper, mut keeper) = (shipper(2, vec![]), Keeper::new(id(1)));
+    let (mut shipper, mut keeper) = (shipper(2, vec![]), DeterminantReplica::new(id(1)));
     shipper.set_keepers(&[id(1)]);
     note(&mut shipper, 0);
     while carry(&mut shipper, &mut keeper) {}

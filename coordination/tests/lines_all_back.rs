@@ -77,7 +77,7 @@ fn the_line_is_the_youngest_of_all_even_of_a_set_that_had_dropped_it() {
     assert_eq!(take(&mut lines, [Input::Checkpoint { exit: false }]), []);
     for set in [0, 1] {
         let set = SetId(set);
-        let back = [Input::Back { set, line: 1 }, Input::CaughtUp { set }];
+        let back = [Input::Back { set, line: 1 }, Input::ReplayComplete { set }];
         let begins = take(&mut lines, back);
         assert_eq!(begins.is_empty(), set == SetId(0), "{begins:?}");
     }

@@ -173,7 +173,10 @@ fn lines_are_kept_dropped_and_trimmed_by() {
 #[test]
 fn lines_that_cannot_be_complete_are_aborted_and_dropped() {
     for (bad, why) in [
-        (failed(1, 1, Refusal::Picture), "rank 1: the picture of the process could not be taken"),
+        (
+            failed(1, 1, Refusal::SnapshotMemory),
+            "rank 1: the picture of the process could not be taken",
+        ),
         (Input::NotStored { rank: PeerId(0), line: 1 }, "the image of rank 0 could not be stored"),
         (Input::Lost { rank: PeerId(1) }, "rank 1 has died"),
     ] {
@@ -219,7 +222,7 @@ fn no_lines_while_a_set_is_lost_behind_or_finishing() {
             (5, stored(0, 1), ""),
             (5, stored(1, 1), "commit 1 of 0"),
             (6, Input::Committed { line: 1 }, "complete 1 after 1, trim 0 by 1"),
-            (7, Input::CaughtUp { set: SetId(0) }, "stop 2"),
+            (7, Input::ReplayComplete { set: SetId(0) }, "stop 2"),
             (
                 8,
                 failed(2, 2, Refusal::Finishing),
@@ -365,7 +368,7 @@ fn a_set_that_has_gone_back_has_refused_nothing() {
             (1, failed(0, 1, Refusal::Behind), &format!("abort 1 of 0+2: {why}, drop 1")),
             (2, Input::Lost { rank: PeerId(0) }, ""),
             (3, Input::Back { set: SetId(0), line: 0 }, ""),
-            (4, Input::CaughtUp { set: SetId(0) }, "stop 2"),
+            (4, Input::ReplayComplete { set: SetId(0) }, "stop 2"),
         ],
     );
 }
@@ -393,7 +396,7 @@ fn a_refused_line_that_was_due_does_not_wait_twice_as_long() {
 fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
     let config = || Config { retry_ms: 50, ..config() };
     let mut lines = Lines::new(config(), &SETS, 1, 0);
-    let picture = |rank, line| failed(rank, line, Refusal::Picture);
+    let picture = |rank, line| failed(rank, line, Refusal::SnapshotMemory);
     let why = "rank 2: the picture of the process could not be taken";
     run(
         &mut lines,
@@ -553,9 +556,9 @@ proptest! {
                     }
                 }
                 4 if more < 20 => Input::Repaired { rank: PeerId(rank) },
-                4 => Input::CaughtUp { set },
+                4 => Input::ReplayComplete { set },
                 5 if more < 3 => Input::NotStored { rank: PeerId(rank), line },
-                6 if more < 3 => failed(rank, line, Refusal::Picture),
+                6 if more < 3 => failed(rank, line, Refusal::SnapshotMemory),
                 6 if more < 5 => failed(rank, line, Refusal::Behind),
                 7 if more < 3 => Input::NotCommitted { line },
                 8..11 if !book.begun.contains(&line) => stopped(rank, line),

@@ -1,7 +1,7 @@
 //! What agents take from each other: any messages in any order, against a plain model.
 
 use proptest::prelude::*;
-use rustbtl_coordination::control::{FrameBuffer, LineId, Message, ToShelf};
+use rustbtl_coordination::control::{CheckpointId, FrameBuffer, Message, ToShelf};
 use rustbtl_coordination::shelf::{Part, Receipt, ShelfError, Step};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
 
 fn message() -> impl Strategy<Value = ToShelf> {
     let begin = (any::<u32>(), any::<u64>());
-    let begin = begin.prop_map(|(rank, line)| (PeerId(rank), LineId(line)));
+    let begin = begin.prop_map(|(rank, line)| (PeerId(rank), CheckpointId(line)));
     prop_oneof![
         1 => begin.prop_map(|(rank, line)| ToShelf::Begin { rank, line }),
         3 => (0u16..4, 0u64..4).prop_map(|(part, bytes)| ToShelf::File { part, bytes }),
@@ -79,7 +79,7 @@ proptest! {
         piece in 1usize..9,
     ) {
         let all: Vec<(u16, Vec<u8>)> = files.into_iter().chain([(0, image)]).collect();
-        let mut said = vec![ToShelf::Begin { rank: PeerId(1), line: LineId(2) }];
+        let mut said = vec![ToShelf::Begin { rank: PeerId(1), line: CheckpointId(2) }];
         for (part, bytes) in &all {
             said.push(ToShelf::File { part: *part, bytes: bytes.len() as u64 });
             said.extend(bytes.chunks(piece).map(|b| ToShelf::Piece { bytes: b.to_vec() }));
@@ -112,7 +112,7 @@ proptest! {
     #[test]
     fn a_flipped_bit_gives_other_messages_or_an_error(at in 0usize..400, bit in 0u8..8) {
         let said = [
-            ToShelf::Begin { rank: PeerId(1), line: LineId(2) },
+            ToShelf::Begin { rank: PeerId(1), line: CheckpointId(2) },
             ToShelf::File { part: Part::Image.number(), bytes: 3 },
             ToShelf::Piece { bytes: vec![1, 2, 3] },
             ToShelf::Digest { sha256: vec![4; 32] },

@@ -3,15 +3,15 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::silence::*;
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-type Wire = VecDeque<LineFrame>;
+type Wire = VecDeque<CheckpointFrame>;
 
 /// Processes of one set, wires in order, and a coordinator that is the test.
 struct World {
-    machines: Vec<Silence>,
+    machines: Vec<Quiescence>,
     wires: BTreeMap<(usize, usize), Wire>,
     freezing: BTreeMap<usize, u64>,
     /// (process, line): has a picture, is over; what it answered.
@@ -19,7 +19,7 @@ struct World {
     resumed: BTreeMap<(usize, u64), bool>,
     entered: BTreeSet<(usize, u64)>,
     answers: Vec<(usize, Answer)>,
-    sent: BTreeMap<usize, Vec<LineFrame>>,
+    sent: BTreeMap<usize, Vec<CheckpointFrame>>,
     stopped: BTreeSet<usize>,
     /// Lines that somebody aborted: they promise nothing.
     void: BTreeSet<u64>,
@@ -32,7 +32,7 @@ impl World {
     fn new(n: usize, way: Way) -> Self {
         let ids: Vec<PeerId> = (0..n as u32).map(|rank| PeerId(rank * 3)).collect();
         let machine = |&me| {
-            let mut machine = Silence::new(me, &ids);
+            let mut machine = Quiescence::new(me, &ids);
             machine.go(way);
             machine
         };
@@ -105,7 +105,7 @@ impl World {
         let mut steps: Vec<(u8, usize, usize)> = Vec::new();
         steps
             .extend(self.wires.iter().filter(|(_, w)| !w.is_empty()).map(|(&(a, b), _)| (0, a, b)));
-        let wants = |(_, machine): &(usize, &Silence)| machine.wants_rendezvous_silence();
+        let wants = |(_, machine): &(usize, &Quiescence)| machine.wants_rendezvous_silence();
         steps.extend(self.machines.iter().enumerate().filter(wants).map(|(at, _)| (1, at, 0)));
         steps.extend(self.freezing.keys().map(|&at| (2, at, 0)));
         for (at, machine) in self.machines.iter().enumerate() {
@@ -171,7 +171,7 @@ proptest! {
                 prop_assert_eq!(world.stopped.len(), n);
             }
             let mut late: Vec<usize> = (0..n).collect();
-            while !late.is_empty() || world.machines.iter().any(Silence::is_active) {
+            while !late.is_empty() || world.machines.iter().any(Quiescence::is_active) {
                 let draw = draws.next().unwrap();
                 if draw % 7 == 0 && !late.is_empty() {
                     let at = late.swap_remove(draw / 7 % late.len());
@@ -250,7 +250,7 @@ fn cost_of_a_line() {
         let mut rounds = 0;
         loop {
             // Nobody is told `Done`.
-            let wants = world.machines.iter().position(Silence::wants_rendezvous_silence);
+            let wants = world.machines.iter().position(Quiescence::wants_rendezvous_silence);
             if let Some(at) = wants {
                 world.hand_in(at, Input::RendezvousSilent { told: Vec::new() });
             } else if !world.step(0, false) {
@@ -293,11 +293,11 @@ fn cost_of_a_line_that_is_counted() {
     }
 }
 
-fn text(machine: &mut Silence) -> String {
+fn text(machine: &mut Quiescence) -> String {
     let mut out = String::new();
     while let Some(output) = machine.poll_output() {
         let piece = match output {
-            Output::Send { to, frame: LineFrame { what, .. } } => match what {
+            Output::Send { to, frame: CheckpointFrame { what, .. } } => match what {
                 LineWhat::Token { .. } => format!("token>{to}"),
                 LineWhat::Flush => format!("flush>{to}"),
                 LineWhat::Flushed => format!("flushed>{to}"),
@@ -322,7 +322,7 @@ fn text(machine: &mut Silence) -> String {
 }
 
 fn frame(from: u32, line: u64, what: LineWhat) -> Input {
-    Input::Frame { from: PeerId(from), frame: LineFrame { line, what } }
+    Input::Frame { from: PeerId(from), frame: CheckpointFrame { line, what } }
 }
 
 fn token(from: u32, line: u64) -> Input {
@@ -337,12 +337,12 @@ fn barrier(from: u32, line: u64, second: bool, round: u8) -> Input {
 type Step = (Input, &'static str);
 
 /// Inputs and what comes of them, for process 1 of {0, 1, 2}.
-fn transcript(steps: &[Step]) -> Silence {
+fn transcript(steps: &[Step]) -> Quiescence {
     transcript_of(Way::Frames, steps)
 }
 
-fn transcript_of(way: Way, steps: &[Step]) -> Silence {
-    let mut machine = Silence::new(PeerId(1), &[PeerId(2), PeerId(0), PeerId(1)]);
+fn transcript_of(way: Way, steps: &[Step]) -> Quiescence {
+    let mut machine = Quiescence::new(PeerId(1), &[PeerId(2), PeerId(0), PeerId(1)]);
     machine.go(way);
     for (at, (input, want)) in steps.iter().enumerate() {
         machine.handle(input.clone()).unwrap_or_else(|error| panic!("step {at}: {error}"));
@@ -416,7 +416,7 @@ fn counted_lines_step_by_step() {
             (met(7, Left, true), ""),
             (silent(&[0]), "come Silent false"),
             (met(7, Silent, false), "freeze 7"),
-            (not_frozen(Refusal::Picture), "failed 7 Picture, come Pictured false"),
+            (not_frozen(Refusal::SnapshotMemory), "failed 7 SnapshotMemory, come Pictured false"),
             (met(7, Pictured, false), "resume 7 false"),
             (met(7, Pictured, false), ""),
             (Input::StopOutgoing { line: 8 }, "hold, stopped 8"),
@@ -453,7 +453,7 @@ fn counted_lines_step_by_step() {
 
 #[test]
 fn a_set_of_one_needs_nobody() {
-    let mut machine = Silence::new(PeerId(4), &[PeerId(4)]);
+    let mut machine = Quiescence::new(PeerId(4), &[PeerId(4)]);
     let mut step = |input, want| {
         machine.handle(input).unwrap();
         assert_eq!(text(&mut machine), want);
@@ -481,7 +481,10 @@ fn a_picture_that_cannot_be_taken_keeps_nobody_waiting() {
         (silent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(2, 7, false, 1), ""),
         (barrier(0, 7, false, 0), "freeze 7"),
-        (not_frozen(Refusal::Picture), "failed 7 Picture, barrier2.0>2, barrier2.1>0"),
+        (
+            not_frozen(Refusal::SnapshotMemory),
+            "failed 7 SnapshotMemory, barrier2.0>2, barrier2.1>0",
+        ),
         (barrier(0, 7, true, 0), ""),
         (barrier(2, 7, true, 1), "resume 7 false"),
     ]);
@@ -553,8 +556,12 @@ fn a_broken_protocol_is_named_and_changes_nothing() {
     let cases: [(&[Step], Input, SilenceError); 9] = [
         (&[], token(5, 1), SilenceError::Stranger(PeerId(5))),
         (&[], token(1, 1), SilenceError::Stranger(PeerId(1))),
-        (&[], flush(1), SilenceError::TooEarly(LineFrame { line: 1, what: LineWhat::Flush })),
-        (&entered, flush(8), SilenceError::TooEarly(LineFrame { line: 8, what: LineWhat::Flush })),
+        (&[], flush(1), SilenceError::TooEarly(CheckpointFrame { line: 1, what: LineWhat::Flush })),
+        (
+            &entered,
+            flush(8),
+            SilenceError::TooEarly(CheckpointFrame { line: 8, what: LineWhat::Flush }),
+        ),
         (&entered, barrier(0, 7, false, 2), SilenceError::Round(2)),
         (&entered, silent(&[]), SilenceError::NotAsked("rendezvous silence")),
         (&entered, silent(&[9]), SilenceError::Stranger(PeerId(9))),

@@ -2,10 +2,10 @@
 //! memory, the simulator over made-up ones; the engine is compiled once for each, without
 //! indirect calls (docs/adr/0001).
 
+use crate::checkpoint_frame::CheckpointFrame;
 use crate::engine::Difference;
 use crate::gate::{Marks, Recorded};
 use crate::ids::*;
-use crate::line_frame::LineFrame;
 use crate::wire::{Header, StreamKey};
 use core::ops::Range;
 
@@ -229,6 +229,6 @@ pub trait Host {
 
     /// A frame of a checkpoint came from a process of the own set, in order behind everything
     /// that it sent before. The driver queues it and hands it to the machine of the line
-    /// (coordination's `Silence`) after the engine has returned.
-    fn line_frame(&mut self, from: PeerId, frame: LineFrame);
+    /// (coordination's `Quiescence`) after the engine has returned.
+    fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame);
 }

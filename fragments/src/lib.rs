@@ -6,12 +6,12 @@
 //! and threads do not exist here. `DESIGN.md` in this folder names the parts and their invariants.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint_frame;
 pub mod counters;
 pub mod engine;
 pub mod gate;
 pub mod host;
 pub mod ids;
-pub mod line_frame;
 pub mod matching;
 pub mod streams;
 pub mod wire;

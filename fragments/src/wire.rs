@@ -51,7 +51,7 @@ pub enum Kind {
     Done = 5,
     /// Stream counters of a channel that was opened again.
     Resync = 6,
-    /// A step of a checkpoint of the set: see [`crate::line_frame`].
+    /// A step of a checkpoint of the set: see [`crate::checkpoint_frame`].
     Line = 7,
     /// Behind a message: u64 digest and u64 bytes of its content.
     Content = 8,

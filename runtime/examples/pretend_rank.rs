@@ -7,7 +7,9 @@
 //! cannot be stored. While FOLDER/print exists it prints numbered lines on both streams, and goes
 //! on with the next number after a restart. Without a guardian it says so and ends.
 
-use rustbtl_coordination::control::{FrameBuffer, FromRank, LineId, Message, Picture, ToRank};
+use rustbtl_coordination::control::{
+    CheckpointId, FrameBuffer, FromRank, Message, SnapshotMemory, ToRank,
+};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::env;
 use std::io::{self, ErrorKind, Read, Write};
@@ -71,8 +73,8 @@ impl Rank {
         format!("{}\n{}\n{}", own.display(), self.folder.display(), self.printed).into_bytes()
     }
 
-    fn freeze(&mut self, line: LineId) -> io::Result<()> {
-        let (picture, description) = (Picture::InPause, self.description());
+    fn freeze(&mut self, line: CheckpointId) -> io::Result<()> {
+        let (picture, description) = (SnapshotMemory::InPause, self.description());
         let (coordination_ns, pause_ns) = (1000, 2000);
         self.send(&FromRank::Frozen { line, picture, description, coordination_ns, pause_ns })
     }
@@ -94,11 +96,11 @@ impl Rank {
             ToRank::StopOutgoing { line } => self.send(&FromRank::Stopped { line: *line })?,
             ToRank::Begin { line, .. } if self.refuses() => {
                 let reason = "it has an open socket".into();
-                self.send(&FromRank::LineFailed { line: *line, reason })?;
+                self.send(&FromRank::CheckpointFailed { line: *line, reason })?;
             }
             ToRank::Begin { line, .. } if self.has("print") => {
                 self.parked = true;
-                self.send(&FromRank::Parked { line: *line })?;
+                self.send(&FromRank::Suspended { line: *line })?;
             }
             ToRank::Begin { line, members, .. } => {
                 say(format!("{rank} begin {line} with {}", members.len()));
@@ -109,14 +111,14 @@ impl Rank {
                 self.parked = false;
             }
             ToRank::Abort { line, reason } => say(format!("{rank} abort {line} {reason}")),
-            ToRank::LineComplete { line, .. } => say(format!("{rank} complete {line}")),
+            ToRank::CheckpointComplete { line, .. } => say(format!("{rank} complete {line}")),
             ToRank::Resume { line } => say(format!("{rank} resume {line}")),
             ToRank::Release { line } => say(format!("{rank} release {line}")),
             ToRank::Cards { cards, .. } => {
                 let whole = (0..).zip(cards).all(|(rank, card)| card.card == [rank, 0xCA]);
                 say(format!("{rank} cards {} {whole}", cards.len()));
             }
-            ToRank::TellStatus {} => self.send(&FromRank::Status {
+            ToRank::ReportStatus {} => self.send(&FromRank::Status {
                 log_bytes: 10,
                 log_bytes_peak: 20,
                 messages: 1,

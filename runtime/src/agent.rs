@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// Between signs of life.
 pub const BEAT: Duration = Duration::from_millis(500);
-/// Silence of the coordinator that is taken for its end (its host is gone without a word).
+/// Quiescence of the coordinator that is taken for its end (its host is gone without a word).
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// For one address of the coordinator.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
@@ -279,7 +279,7 @@ impl Agent {
             if Instant::now() >= beat_at {
                 count += 1;
                 beat_at = Instant::now() + BEAT;
-                if coordinator.send(&FromNode::Beat { count }).is_err() {
+                if coordinator.send(&FromNode::Heartbeat { count }).is_err() {
                     return Left::Lost;
                 }
             }
@@ -396,7 +396,7 @@ impl Agent {
         let open = coordinator.flush().is_ok() & coordinator.read().is_ok();
         loop {
             match coordinator.next_message::<ToNode>() {
-                Ok(Some(ToNode::Beat { .. })) => {}
+                Ok(Some(ToNode::Heartbeat { .. })) => {}
                 Ok(Some(ToNode::Over {})) => return Err(Left::Over),
                 Ok(Some(message)) if self.store(&message, coordinator) => {}
                 Ok(Some(message)) => match self.kept.hear(&message) {

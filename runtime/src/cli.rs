@@ -94,7 +94,7 @@ enum Command {
     Spare,
     /// Started by the guardian that waits for a rank on such a node
     #[command(hide = true)]
-    StandIn(spare::StandIn),
+    Proxy(spare::Proxy),
     /// What a restarted job is said to run
     #[command(hide = true)]
     Restored,
@@ -115,7 +115,7 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
         Command::Coordinator => coordinator::run(),
         Command::Leave => pmix::leave(),
         Command::Spare => spare::run(),
-        Command::StandIn(stand_in) => stand_in.run(),
+        Command::Proxy(proxy) => proxy.run(),
         Command::Restored => {
             Err("nothing was restored: use `rustbtl restart DIR`, with rustbtl's components \
                  where mpirun finds them on all nodes"

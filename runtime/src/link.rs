@@ -185,12 +185,12 @@ mod tests {
         let (one, two) = UnixStream::pair().unwrap();
         let (mut one, mut two) = (Link::new(one).unwrap(), Link::new(two).unwrap());
         for count in 0..3 {
-            one.send(&FromNode::Beat { count }).unwrap();
+            one.send(&FromNode::Heartbeat { count }).unwrap();
         }
         drop(one);
         assert!(matches!(two.read(), Err(LinkError::Closed(_))));
         for count in 0..3 {
-            assert_eq!(two.next_message().unwrap(), Some(FromNode::Beat { count }));
+            assert_eq!(two.next_message().unwrap(), Some(FromNode::Heartbeat { count }));
         }
         assert_eq!(two.next_message::<FromNode>().unwrap(), None);
     }
@@ -210,7 +210,7 @@ mod tests {
         let (one, _two) = UnixStream::pair().unwrap();
         let mut one = Link::new(one).unwrap();
         for count in 0..100_000 {
-            one.send(&FromNode::Beat { count }).unwrap();
+            one.send(&FromNode::Heartbeat { count }).unwrap();
         }
         assert!(one.wants_to_write());
     }

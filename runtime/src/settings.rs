@@ -40,7 +40,7 @@ pub const GUARDIAN_FD_NUMBER: i32 = 199;
 /// Where the node's directory goes, if not into the session's.
 pub const TMP: &str = "RUSTBTL_TMP";
 /// Tests: folder with the points of a line at which guardians wait (`guardian/hold.rs`).
-pub const HOLD: &str = "RUSTBTL_HOLD";
+pub const HOLD: &str = "RUSTBTL_FAILPOINTS";
 /// All of them: programs see only the last.
 pub const ALL: [&str; 14] = [
     HOLD,

@@ -3,7 +3,7 @@
 
 use crate::os;
 use crate::settings::{hex, is_job_name};
-use rustbtl_coordination::control::LineId;
+use rustbtl_coordination::control::CheckpointId;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -87,12 +87,12 @@ pub struct Line {
 }
 
 /// Number of the line in this folder, by its name.
-pub fn line_number(folder: &Path) -> Option<LineId> {
-    folder.file_name()?.to_str()?.strip_prefix("line-")?.parse().ok().map(LineId)
+pub fn line_number(folder: &Path) -> Option<CheckpointId> {
+    folder.file_name()?.to_str()?.strip_prefix("line-")?.parse().ok().map(CheckpointId)
 }
 
 /// Folder of a line.
-pub fn folder(directory: &Path, job: &str, line: LineId) -> PathBuf {
+pub fn folder(directory: &Path, job: &str, line: CheckpointId) -> PathBuf {
     directory.join(job).join(format!("line-{line}"))
 }
 
@@ -355,7 +355,7 @@ mod tests {
     fn a_line_is_found_when_its_manifest_is_written_and_not_before() {
         let base = scratch("store");
         let make = |line: u64, kind| {
-            let folder = folder(&base, "job-1", LineId(line));
+            let folder = folder(&base, "job-1", CheckpointId(line));
             fs::create_dir_all(&folder).unwrap();
             let manifest = manifest(line, kind);
             for image in &manifest.images {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Job, agent_pid, wait_for};
-use rustbtl_coordination::control::{FrameBuffer, FromShelf, LineId, Message, ToShelf};
+use rustbtl_coordination::control::{CheckpointId, FrameBuffer, FromShelf, Message, ToShelf};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_runtime::os;
 use rustbtl_runtime::prove::{self, Host};
@@ -68,7 +68,7 @@ fn answer(stream: &mut TcpStream) -> Option<FromShelf> {
 }
 
 fn begin() -> ToShelf {
-    ToShelf::Begin { rank: PeerId(7), line: LineId(9) }
+    ToShelf::Begin { rank: PeerId(7), line: CheckpointId(9) }
 }
 
 #[test]

@@ -290,7 +290,7 @@ fn picture_both(both: &mut [Subject; 2], images: &[PathBuf; 2]) {
     // All are parked before any copies, and have copied before any goes on.
     both.iter().for_each(|subject| subject.send("fork;barrier"));
     for _ in 0..2 {
-        both.iter().for_each(|subject| assert!(matches!(subject.receive(), Answer::Parked)));
+        both.iter().for_each(|subject| assert!(matches!(subject.receive(), Answer::Suspended)));
         both.iter().for_each(|subject| subject.send("go"));
     }
     for (subject, image) in both.iter().zip(images) {

@@ -1,7 +1,7 @@
 //! The program asks for a line itself (`MPIX_Correlated_checkpoint`).
 
 use super::Checkpoint;
-use rustbtl_coordination::control::{FromRank, LineId};
+use rustbtl_coordination::control::{CheckpointId, FromRank};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What the program wants.
@@ -16,7 +16,7 @@ pub struct Wish {
 }
 
 /// The line, or why there is none.
-pub type Outcome = Result<LineId, String>;
+pub type Outcome = Result<CheckpointId, String>;
 
 #[derive(Debug)]
 struct Asked {
@@ -57,7 +57,7 @@ impl Wishes {
             let at = inner.asked.iter().position(|asked| asked.number == number);
             let Some(at) = at else { return Err("the wish was lost".into()) };
             if inner.asked[at].outcome.is_some() {
-                return inner.asked.remove(at).outcome.unwrap_or(Ok(LineId(0)));
+                return inner.asked.remove(at).outcome.unwrap_or(Ok(CheckpointId(0)));
             }
             if let Some(why) = inner.over.clone() {
                 inner.asked.remove(at);
@@ -89,7 +89,7 @@ impl Wishes {
 
     /// The process was restored from this line: who waited for it has it. Wishes that nobody was
     /// told of are told again.
-    pub fn restored(&self, line: LineId) {
+    pub fn restored(&self, line: CheckpointId) {
         let mut inner = self.lock();
         for asked in inner.asked.iter_mut().filter(|asked| asked.sent) {
             asked.outcome.get_or_insert(Ok(line));
@@ -129,7 +129,7 @@ mod tests {
                 std::thread::yield_now();
             }
             for (number, _) in seen {
-                wishes.answer(number, Ok(LineId(u64::from(number))));
+                wishes.answer(number, Ok(CheckpointId(u64::from(number))));
             }
             let mut lines: Vec<_> =
                 threads.into_iter().map(|thread| thread.join().unwrap().unwrap().0).collect();
@@ -147,8 +147,8 @@ mod tests {
             while wishes.unsent().is_empty() {
                 std::thread::yield_now();
             }
-            wishes.restored(LineId(7));
-            assert_eq!(thread.join().unwrap(), Ok(LineId(7)));
+            wishes.restored(CheckpointId(7));
+            assert_eq!(thread.join().unwrap(), Ok(CheckpointId(7)));
         });
         wishes.end("the job ends");
         assert_eq!(wishes.ask(Wish::default(), || ()), Err("the job ends".to_owned()));

@@ -4,12 +4,12 @@
 use super::Checkpoint;
 use crate::process::{Process, Taken};
 use crate::transports::shm::Meeting;
-use rustbtl_coordination::silence::{Input, Silence, Station, Way};
+use rustbtl_coordination::silence::{Input, Quiescence, Station, Way};
 use rustbtl_fragments::ids::PeerId;
 
 /// How lines of this set are taken, as its ranks reach each other now. All of them come to the same
 /// answer: either each sees all others in the segment, or each misses one.
-pub fn choose(silence: &mut Silence, process: &Process, members: &[PeerId]) {
+pub fn choose(silence: &mut Quiescence, process: &Process, members: &[PeerId]) {
     let together = process.host.index_of_set(members).is_some();
     silence.go(if together { Way::Counts } else { Way::Frames });
 }

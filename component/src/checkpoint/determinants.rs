@@ -4,7 +4,7 @@
 use super::Checkpoint;
 use crate::process::Process;
 use crate::record::{self, Parcel, carry, direct};
-use rustbtl_coordination::control::{FromRank, Hinders, LineId, ToRank};
+use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::determinants::parcel;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::os::fd::RawFd;
@@ -82,11 +82,11 @@ impl Checkpoint {
     pub(super) fn keep_for_later(&mut self, message: ToRank) -> Option<ToRank> {
         let waits = matches!(
             message,
-            ToRank::ShipAgain {}
+            ToRank::ResendDeterminants {}
                 | ToRank::Stable { .. }
                 | ToRank::Covered { .. }
                 | ToRank::Cards { .. }
-                | ToRank::TellStatus {}
+                | ToRank::ReportStatus {}
         );
         if waits && self.shipping.in_line {
             self.shipping.later.push(message);
@@ -116,7 +116,7 @@ impl Checkpoint {
                 carry::fence(set, before);
                 self.fenced(set, before, 0);
             }
-            message @ (ToRank::ShipAgain {} | ToRank::Stable { .. }) => {
+            message @ (ToRank::ResendDeterminants {} | ToRank::Stable { .. }) => {
                 self.shipping.later.push(message);
             }
             _ => {}
@@ -202,7 +202,10 @@ impl Checkpoint {
         match process.host.switch_on() {
             Ok(()) => process.keep_carried(),
             Err(reason) => {
-                self.say(&FromRank::NotRecording { reason: reason.into(), hinders: Hinders::Set });
+                self.say(&FromRank::NotReplayable {
+                    reason: reason.into(),
+                    hinders: ReplayBlocker::Set,
+                });
             }
         }
     }
@@ -251,7 +254,7 @@ impl Checkpoint {
 
     /// What the line covers, before its picture is taken. From the first line on everything is
     /// recorded: before it there is nothing to go back to.
-    pub(super) fn tell_clock(&self, line: LineId, process: &mut Process) {
+    pub(super) fn tell_clock(&self, line: CheckpointId, process: &mut Process) {
         if !process.host.record.is_on() && std::env::var_os(RECORD).is_some() {
             self.switch_on(process);
         }

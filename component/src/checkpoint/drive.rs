@@ -5,7 +5,7 @@ use super::{Checkpoint, picture, restored};
 use crate::os::{now_ns, yield_now};
 use crate::process::{Process, Taken};
 use core::sync::atomic::Ordering;
-use rustbtl_coordination::control::{FromRank, LineId, LineKind, Picture};
+use rustbtl_coordination::control::{CheckpointId, CheckpointKind, FromRank, SnapshotMemory};
 use rustbtl_coordination::silence::{Input, Output, Phase, Refusal, Scope};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::PeerId;
@@ -26,7 +26,7 @@ pub struct Drive {
     entered_ns: u64,
     silent_ns: u64,
     /// For the guardian: what the picture's memory is, and what only the process knows.
-    picture: Option<(Picture, Vec<u8>)>,
+    picture: Option<(SnapshotMemory, Vec<u8>)>,
     /// Why there is no picture.
     pub failure: Option<String>,
     pause_ns: u64,
@@ -34,20 +34,20 @@ pub struct Drive {
 
 impl Checkpoint {
     /// Order from the coordinator.
-    pub(super) fn begin(&mut self, line: LineId, kind: LineKind, members: &[PeerId]) {
+    pub(super) fn begin(&mut self, line: CheckpointId, kind: CheckpointKind, members: &[PeerId]) {
         if members != self.members {
             let reason = format!(
                 "the coordinator names other processes of the set than this one knows: {members:?} \
                  instead of {:?}",
                 self.members
             );
-            self.say(&FromRank::LineFailed { line, reason });
+            self.say(&FromRank::CheckpointFailed { line, reason });
             return self.input(Input::Abort { line: line.0 });
         }
         self.look_at_memory(line);
         let scope = match kind {
-            LineKind::Set => Scope::Set,
-            LineKind::Global => Scope::Global,
+            CheckpointKind::Set => Scope::Set,
+            CheckpointKind::Global => Scope::Global,
         };
         self.input(Input::Begin { line: line.0, scope });
     }
@@ -151,7 +151,7 @@ impl Checkpoint {
                 }
                 self.drive.entered_ns = now_ns();
                 if let Some(process) = taken {
-                    self.tell_sharing(LineId(line), process);
+                    self.tell_sharing(CheckpointId(line), process);
                 }
                 self.with(taken, |p| p.engine.hold(Side::Internal));
             }
@@ -160,7 +160,7 @@ impl Checkpoint {
                 p.host.push();
             }),
             Output::Come { line, station, open } => self.come(taken, (line, station), open),
-            Output::Freeze { line } => self.freeze(LineId(line), taken),
+            Output::Freeze { line } => self.freeze(CheckpointId(line), taken),
             Output::Answer(answer) => self.answer(answer),
             Output::Resume { .. } => {
                 if let Some(process) = taken {
@@ -194,7 +194,7 @@ impl Checkpoint {
     }
 
     /// Take the picture.
-    fn freeze(&mut self, line: LineId, taken: &mut Option<Taken>) {
+    fn freeze(&mut self, line: CheckpointId, taken: &mut Option<Taken>) {
         self.drive.silent_ns = now_ns();
         let Some(process) = taken else { self.fatal("a picture out of a line") };
         if self.silence.scope() == Some(Scope::Global)
@@ -213,7 +213,7 @@ impl Checkpoint {
         self.drive.pause_ns = now_ns() - self.drive.silent_ns;
         match outcome {
             picture::Taken::Child(child, description) => {
-                let picture = Picture::Child(child.pid() as i32);
+                let picture = SnapshotMemory::Child(child.pid() as i32);
                 self.children.insert(line, child);
                 self.drive.picture = Some((picture, description));
                 self.input(Input::Frozen { line: line.0 });
@@ -225,7 +225,7 @@ impl Checkpoint {
             }
             picture::Taken::Failed(reason) => {
                 self.drive.failure = Some(reason);
-                self.input(Input::NotFrozen { line: line.0, why: Refusal::Picture });
+                self.input(Input::NotFrozen { line: line.0, why: Refusal::SnapshotMemory });
             }
             picture::Taken::Restored(new) => {
                 // It was said to another process, and may have been pictured while it came.
@@ -237,7 +237,7 @@ impl Checkpoint {
     }
 
     /// What the guardian needs to write the image.
-    pub(super) fn tell_frozen(&mut self, line: LineId) {
+    pub(super) fn tell_frozen(&mut self, line: CheckpointId) {
         if let Some((picture, description)) = self.drive.picture.take() {
             let coordination_ns = self.drive.coordination_ns();
             let pause_ns = self.drive.pause_ns;

@@ -35,8 +35,8 @@ pub use asking::Wish;
 use asking::Wishes;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use log::log_nearly_full;
-use rustbtl_coordination::control::{FromRank, Hinders, LineId, ToRank};
-use rustbtl_coordination::silence::{Answer, Input, Refusal, Silence};
+use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
+use rustbtl_coordination::silence::{Answer, Input, Quiescence, Refusal};
 use rustbtl_fragments::engine::Held;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Freezer, FrozenChild};
@@ -80,7 +80,7 @@ pub fn fence() {
 }
 
 /// What the program does cannot be repeated from now on by who is named.
-pub fn cannot_be_repeated(reason: &'static str, hinders: Hinders) {
+pub fn cannot_be_repeated(reason: &'static str, hinders: ReplayBlocker) {
     if let Some(public) = PUBLIC.get()
         && let known = &public.unrepeatable[hinders as usize]
         && known.get().is_none()
@@ -91,7 +91,7 @@ pub fn cannot_be_repeated(reason: &'static str, hinders: Hinders) {
 }
 
 /// The program wants a line; comes back as the wish says. Not while a lock of ours is held.
-pub fn ask(wish: Wish) -> Result<LineId, String> {
+pub fn ask(wish: Wish) -> Result<CheckpointId, String> {
     let Some(public) = PUBLIC.get() else {
         return Err("the job runs without protection: nobody takes checkpoints".into());
     };
@@ -117,7 +117,7 @@ pub fn ring() {
 }
 
 /// A frame of a line has come: `host.line_frames` is not empty.
-pub fn line_frame() {
+pub fn checkpoint_frame() {
     if let Some(public) = PUBLIC.get() {
         // [frames] it is there.
         public.line_frames.store(true, Ordering::Release);
@@ -146,16 +146,16 @@ struct Checkpoint {
     shared: &'static Shared,
     guardian: Guardian,
     opening: Opening,
-    silence: Silence,
+    silence: Quiescence,
     members: Vec<PeerId>,
     huge_pages: bool,
     /// The line for which they were made.
-    huge_pages_for: LineId,
+    huge_pages_for: CheckpointId,
     freezer: Freezer,
     /// Frozen copies that are being stored.
-    children: BTreeMap<LineId, FrozenChild>,
+    children: BTreeMap<CheckpointId, FrozenChild>,
     /// What the lines that are being stored cover of other processes' logs.
-    covered: BTreeMap<LineId, Vec<(PeerId, Vec<u8>)>>,
+    covered: BTreeMap<CheckpointId, Vec<(PeerId, Vec<u8>)>>,
     ready: bool,
     /// The coordinator knows why the program cannot be repeated.
     told_unrepeatable: [bool; 3],
@@ -225,7 +225,7 @@ pub fn start(
     let own = PeerId(process.host.peers.rank());
     let hurries = !process.host.record.carries;
     crate::record::direct::begin(own, process.host.incarnation, hurries);
-    let mut silence = Silence::new(me, &members);
+    let mut silence = Quiescence::new(me, &members);
     counting::choose(&mut silence, &process, &members);
     drop(process);
     let public = Public {
@@ -258,7 +258,7 @@ pub fn start(
             silence,
             members,
             huge_pages,
-            huge_pages_for: LineId(0),
+            huge_pages_for: CheckpointId(0),
             freezer,
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
@@ -319,13 +319,13 @@ impl Checkpoint {
             self.record_early();
             self.say(&FromRank::Ready {});
         }
-        let all = [Hinders::Set, Hinders::Others, Hinders::Everybody];
+        let all = [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody];
         for hinders in all.into_iter().filter(|_| self.ready) {
             let told = &mut self.told_unrepeatable[hinders as usize];
             if let Some(&reason) = Self::public().unrepeatable[hinders as usize].get()
                 && !core::mem::replace(told, true)
             {
-                self.say(&FromRank::NotRecording { reason: reason.into(), hinders });
+                self.say(&FromRank::NotReplayable { reason: reason.into(), hinders });
             }
         }
         // [fence] the callback's place is filled.
@@ -367,7 +367,7 @@ impl Checkpoint {
             self.deliver();
         }
         if !self.behind {
-            self.say(&FromRank::CaughtUp {});
+            self.say(&FromRank::ReplayComplete {});
         }
     }
 
@@ -438,8 +438,8 @@ impl Checkpoint {
             self.make_huge_pages(line);
         }
         match message {
-            ToRank::Welcome { .. } | ToRank::Reborn { .. } => {}
-            ToRank::LineComplete { .. } => count(1),
+            ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
+            ToRank::CheckpointComplete { .. } => count(1),
             ToRank::Answer { number, line, problem } => {
                 let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
                 Self::public().wishes.answer(number, outcome);
@@ -459,8 +459,8 @@ impl Checkpoint {
             ToRank::Drained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { line } => drop(self.children.remove(&line)),
-            ToRank::TellStatus {} => self.status(taken),
-            ToRank::ShipAgain {} => self.ship_again(),
+            ToRank::ReportStatus {} => self.status(taken),
+            ToRank::ResendDeterminants {} => self.ship_again(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),
@@ -471,7 +471,7 @@ impl Checkpoint {
 
     /// Once for each line, and before this process takes part in it: the program is in MPI or not,
     /// as it likes.
-    fn make_huge_pages(&mut self, line: LineId) {
+    fn make_huge_pages(&mut self, line: CheckpointId) {
         if self.huge_pages && self.huge_pages_for != line {
             self.huge_pages_for = line;
             self.freezer.make_huge_pages();
@@ -498,7 +498,7 @@ impl Checkpoint {
     }
 
     /// The own set goes back to no older line: what this one covers of the others' logs may go.
-    fn covered(&mut self, line: LineId) {
+    fn covered(&mut self, line: CheckpointId) {
         for (to, bytes) in self.covered.remove(&line).unwrap_or_default() {
             self.say(&FromRank::Covered { line, to, bytes });
         }
@@ -524,14 +524,14 @@ impl Checkpoint {
 
     fn answer(&mut self, answer: Answer) {
         match answer {
-            Answer::Stopped { line } => self.say(&FromRank::Stopped { line: LineId(line) }),
-            Answer::Frozen { line } => self.tell_frozen(LineId(line)),
+            Answer::Stopped { line } => self.say(&FromRank::Stopped { line: CheckpointId(line) }),
+            Answer::Frozen { line } => self.tell_frozen(CheckpointId(line)),
             Answer::Failed { line, why: Refusal::Behind } => {
-                self.say(&FromRank::Behind { line: LineId(line) });
+                self.say(&FromRank::Behind { line: CheckpointId(line) });
             }
             Answer::Failed { line, why } => {
                 let reason = self.drive.failure.take().unwrap_or_else(|| why.to_string());
-                self.say(&FromRank::LineFailed { line: LineId(line), reason });
+                self.say(&FromRank::CheckpointFailed { line: CheckpointId(line), reason });
             }
         }
     }

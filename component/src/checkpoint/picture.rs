@@ -4,7 +4,7 @@ use super::Checkpoint;
 use super::together::Together;
 use crate::process::{Process, Taken as Engine};
 use core::ops::Range;
-use rustbtl_coordination::control::{FromRank, LineId, Message, ToRank, frozen_in_pause};
+use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
 use std::os::fd::RawFd;
@@ -53,7 +53,7 @@ fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
 /// meanwhile.
 pub fn take(
     checkpoint: &mut Checkpoint,
-    line: LineId,
+    line: CheckpointId,
     engine: &mut Option<Engine>,
     heard: &mut Vec<ToRank>,
 ) -> Taken {
@@ -74,7 +74,7 @@ pub fn take(
             && guardian.send_frame(&letter).is_ok()
             && released(guardian, line, heard);
     };
-    let frames = (FromRank::Parked { line }.encode(), ToRank::Drained { line }.encode());
+    let frames = (FromRank::Suspended { line }.encode(), ToRank::Drained { line }.encode());
     let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
     // What the program has printed before the picture must not be taken for what it prints after.
     let together = Together::of(checkpoint, line, process);
@@ -110,7 +110,11 @@ pub fn take(
 }
 
 /// Wait until the guardian has read this process.
-fn released(guardian: &crate::guardian::Guardian, line: LineId, heard: &mut Vec<ToRank>) -> bool {
+fn released(
+    guardian: &crate::guardian::Guardian,
+    line: CheckpointId,
+    heard: &mut Vec<ToRank>,
+) -> bool {
     loop {
         match guardian.wait(-1) {
             Ok(Some(ToRank::Release { line: which })) if which == line => return true,

@@ -6,7 +6,7 @@ use crate::process::{Process, Taken};
 use crate::record::carry;
 use crate::transports::shm::Shm;
 use core::sync::atomic::Ordering;
-use rustbtl_coordination::control::{FromRank, LineId, RankCard, ToRank};
+use rustbtl_coordination::control::{CheckpointId, FromRank, RankCard, ToRank};
 use rustbtl_coordination::silence::Input;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::inside::Restored;
@@ -14,7 +14,12 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// From the picture to a process that others can talk to. The program is still kept out.
-pub fn go_on(checkpoint: &mut Checkpoint, line: LineId, taken: &mut Option<Taken>, new: Restored) {
+pub fn go_on(
+    checkpoint: &mut Checkpoint,
+    line: CheckpointId,
+    taken: &mut Option<Taken>,
+    new: Restored,
+) {
     let Some(process) = taken else { checkpoint.fatal("restored out of a line") };
     // Copies that the old process had made: not ours to end.
     for (_, child) in core::mem::take(&mut checkpoint.children) {
@@ -90,7 +95,7 @@ impl Checkpoint {
     /// In which this process runs now, as the guardian says first.
     fn incarnation(&mut self) -> Incarnation {
         self.await_from_guardian(|message| match message {
-            ToRank::Reborn { incarnation } => Ok(incarnation),
+            ToRank::Restarted { incarnation } => Ok(incarnation),
             other => Err(other),
         })
     }

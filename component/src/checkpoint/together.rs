@@ -16,7 +16,7 @@ use crate::process::Process;
 use crate::transports::shm::Counts;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use rustbtl_coordination::control::LineId;
+use rustbtl_coordination::control::CheckpointId;
 use rustbtl_fragments::ids::PeerId;
 use std::fs::File;
 use std::io::Read;
@@ -32,13 +32,13 @@ const LATE: &str = "another process of this node, with which this one shares mem
 /// What is known about a line before its picture.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sharing {
-    line: LineId,
+    line: CheckpointId,
     shares: bool,
     told: bool,
 }
 
 /// Comes to a count of this line: how many have. `None`: one has failed, or it is another line.
-fn join(word: &AtomicU64, line: LineId) -> Option<u64> {
+fn join(word: &AtomicU64, line: CheckpointId) -> Option<u64> {
     let mut seen = word.load(Ordering::Relaxed);
     loop {
         let next = match (seen >> 16).cmp(&line.0) {
@@ -55,14 +55,14 @@ fn join(word: &AtomicU64, line: LineId) -> Option<u64> {
 }
 
 /// Nobody needs to wait for this count of the line any more.
-fn break_up(word: &AtomicU64, line: LineId) {
+fn break_up(word: &AtomicU64, line: CheckpointId) {
     let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
         (seen >> 16 <= line.0).then_some((line.0 << 16) + BROKEN)
     });
 }
 
 /// False: one has failed, it is too late, or the others are further.
-fn await_all(word: &AtomicU64, line: LineId, parties: u64) -> bool {
+fn await_all(word: &AtomicU64, line: CheckpointId, parties: u64) -> bool {
     if join(word, line).is_none() {
         return false;
     }
@@ -136,7 +136,7 @@ fn own_memory(process: &Process) -> [Range<usize>; 1] {
 
 impl Checkpoint {
     /// A line was ordered: what can be looked at while the program still runs.
-    pub(super) fn look_at_memory(&mut self, line: LineId) {
+    pub(super) fn look_at_memory(&mut self, line: CheckpointId) {
         if self.sharing.line == line {
             return;
         }
@@ -148,7 +148,7 @@ impl Checkpoint {
     }
 
     /// The line is entered: all that share have said so before the first of them is silent.
-    pub(super) fn tell_sharing(&mut self, line: LineId, process: &Process) {
+    pub(super) fn tell_sharing(&mut self, line: CheckpointId, process: &Process) {
         if self.sharing.line != line {
             let shares = shares_memory(&own_memory(process));
             self.sharing = Sharing { line, shares, told: false };
@@ -176,13 +176,13 @@ impl Checkpoint {
 pub struct Together<'a> {
     counts: Option<&'a Counts>,
     own: [Range<usize>; 1],
-    line: LineId,
+    line: CheckpointId,
     told: bool,
 }
 
 impl<'a> Together<'a> {
     /// After the first barrier.
-    pub fn of(checkpoint: &Checkpoint, line: LineId, process: &'a Process) -> Self {
+    pub fn of(checkpoint: &Checkpoint, line: CheckpointId, process: &'a Process) -> Self {
         let counts = counts(process, &checkpoint.members);
         let Sharing { line: of, told, .. } = checkpoint.sharing;
         Self { counts, own: own_memory(process), line, told: told && of == line }
@@ -240,7 +240,7 @@ mod tests {
                 let word = Arc::clone(&word);
                 thread::spawn(move || {
                     (1..=50).all(|line| {
-                        let done = await_all(&word, LineId(line), 4);
+                        let done = await_all(&word, CheckpointId(line), 4);
                         // Nobody is further than the next line, which needs us.
                         let seen = word.load(Ordering::Relaxed) >> 16;
                         seen == line + 1 || done && seen == line
@@ -254,12 +254,16 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_that_has_failed() {
         let word = AtomicU64::new(0);
-        break_up(&word, LineId(3));
-        assert!(!await_all(&word, LineId(3), 2));
-        assert_eq!(join(&word, LineId(2)), None, "a line that is over");
-        assert_eq!(join(&word, LineId(4)), Some(1));
-        break_up(&word, LineId(3));
-        assert_eq!(join(&word, LineId(4)), Some(2), "an old failure does not touch a new line");
+        break_up(&word, CheckpointId(3));
+        assert!(!await_all(&word, CheckpointId(3), 2));
+        assert_eq!(join(&word, CheckpointId(2)), None, "a line that is over");
+        assert_eq!(join(&word, CheckpointId(4)), Some(1));
+        break_up(&word, CheckpointId(3));
+        assert_eq!(
+            join(&word, CheckpointId(4)),
+            Some(2),
+            "an old failure does not touch a new line"
+        );
     }
 
     #[test]
@@ -267,11 +271,11 @@ mod tests {
         let word = Arc::new(AtomicU64::new(0));
         let there = Arc::clone(&word);
         let start = now_ns();
-        let waits = thread::spawn(move || await_all(&there, LineId(5), 2));
+        let waits = thread::spawn(move || await_all(&there, CheckpointId(5), 2));
         while word.load(Ordering::Relaxed) != (5 << 16) + 1 {
             thread::yield_now();
         }
-        break_up(&word, LineId(5));
+        break_up(&word, CheckpointId(5));
         assert!(!waits.join().unwrap() && now_ns() - start < PATIENCE_NS);
     }
 

@@ -1,7 +1,7 @@
 //! Sends that end later than the call that made them: their copy in the log is still being made, or
 //! TCP has gathered them.
 
-use super::{COPIED_AT_ONCE_BYTES, Surroundings, hand};
+use super::{COPIED_AT_ONCE_BYTES, EngineHost, hand};
 use crate::operation::Op;
 use crate::os::ticks;
 use crate::transports::tcp::Tcp;
@@ -11,7 +11,7 @@ use core::ops::Range;
 use rustbtl_fragments::host::{LogEntry, Transmit};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
 
-impl Surroundings {
+impl EngineHost {
     /// Call `send` for an operation in standard mode: its copy in the log may be made later.
     #[inline]
     pub fn allow_copy_later(&mut self, allowed: bool) {

@@ -9,7 +9,7 @@
 
 use super::outbox::{Parcel, outbox};
 use super::{BASE, COUNTS, Record, order, rustbtl_recording};
-use crate::host::Surroundings;
+use crate::host::EngineHost;
 use crate::peers::Route;
 use crate::process::Process;
 use crate::transports::shm::{Counts, Entry, Found, SLOTS, Slots};
@@ -138,7 +138,7 @@ pub fn recorded() -> u64 {
     counts.map_or(0, |counts| upto(counts.recorded.load(Ordering::Acquire)))
 }
 
-impl Surroundings {
+impl EngineHost {
     /// `Host::carry`.
     #[inline(never)]
     pub fn take_along(

@@ -1,7 +1,7 @@
 //! What the `rustbtl` command and the coordinator say to each other.
 
 use super::codec::Field;
-use super::fields::LineId;
+use super::fields::CheckpointId;
 use super::frame::{ControlError, Message};
 
 messages! {
@@ -30,12 +30,12 @@ class 6 Reply {
     /// To `Checkpoint`: ordered.
     2 Ordered {
         /// The first line that was ordered.
-        line: LineId,
+        line: CheckpointId,
     },
     /// To `Checkpoint`: complete.
     3 Complete {
         /// The last line that was completed.
-        line: LineId,
+        line: CheckpointId,
     },
     /// It cannot be.
     4 Refused {

@@ -7,15 +7,15 @@ use rustbtl_fragments::ids::{Incarnation, PeerId};
 
 /// Number of a line of a job, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct LineId(pub u64);
+pub struct CheckpointId(pub u64);
 
-impl fmt::Display for LineId {
+impl fmt::Display for CheckpointId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl Field for LineId {
+impl Field for CheckpointId {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
     }
@@ -27,14 +27,14 @@ impl Field for LineId {
 
 /// Which processes a line is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LineKind {
+pub enum CheckpointKind {
     /// One set.
     Set,
     /// All sets.
     Global,
 }
 
-impl Field for LineKind {
+impl Field for CheckpointKind {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(match self {
             Self::Set => 1,
@@ -53,7 +53,7 @@ impl Field for LineKind {
 
 /// Who does not go back, where something is not recorded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Hinders {
+pub enum ReplayBlocker {
     /// This set, alone.
     Set,
     /// Any set, alone: others may have a part in it and do not see it.
@@ -62,7 +62,7 @@ pub enum Hinders {
     Everybody,
 }
 
-impl Field for Hinders {
+impl Field for ReplayBlocker {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(match self {
             Self::Set => 1,
@@ -83,14 +83,14 @@ impl Field for Hinders {
 
 /// What the guardian reads the image from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Picture {
+pub enum SnapshotMemory {
     /// A frozen copy of the process, a child of it with this process id.
     Child(i32),
     /// The process itself, which waits for [`Release`](super::ToRank::Release).
     InPause,
 }
 
-impl Field for Picture {
+impl Field for SnapshotMemory {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Child(pid) => {

@@ -2,7 +2,7 @@
 //! message.
 
 use super::codec::Field;
-use super::fields::{Hinders, LineId, LineKind, Picture, RankCard};
+use super::fields::{CheckpointId, CheckpointKind, RankCard, ReplayBlocker, SnapshotMemory};
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -31,14 +31,14 @@ class 1 FromRank {
     /// Answer to `StopOutgoing`: nothing leaves the set until `Resume`.
     3 Stopped {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// Answer to `Begin`: the picture is taken. The guardian writes the image.
     4 Frozen {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// Where the memory is.
-        picture: Picture,
+        picture: SnapshotMemory,
         /// What only the process itself knows: the image part's own encoding.
         description: Vec<u8>,
         /// From `Begin` to the end of the silence.
@@ -47,13 +47,13 @@ class 1 FromRank {
         pause_ns: u64,
     },
     /// It cannot take part; the whole line fails. Also when the silence is not reached.
-    5 LineFailed {
+    5 CheckpointFailed {
         /// This line.
-        line: LineId,
+        line: CheckpointId,
         /// What is wrong and what to do.
         reason: String,
     },
-    /// Answer to `TellStatus`.
+    /// Answer to `ReportStatus`.
     6 Status {
         /// Payload log now.
         log_bytes: u64,
@@ -67,7 +67,7 @@ class 1 FromRank {
     /// What a line has made superfluous in the log of `to`; opaque, routed as it is.
     7 Covered {
         /// By this line.
-        line: LineId,
+        line: CheckpointId,
         /// For whom.
         to: PeerId,
         /// The account.
@@ -87,18 +87,18 @@ class 1 FromRank {
         wait: bool,
     },
     /// To the guardian only: the program stands still for its picture. Answered by `Drained`.
-    10 Parked {
+    10 Suspended {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// Of a rank that was started again alone: it has repeated all that others have of its lost
     /// future, as far as it knows. Of any rank that has said `Behind`: that is over.
-    30 CaughtUp {},
+    30 ReplayComplete {},
     /// In place of `Frozen`, of a global line: lost work is not repeated, or a channel to a rank
-    /// that was started again is not repaired. `CaughtUp` follows.
+    /// that was started again is not repaired. `ReplayComplete` follows.
     31 Behind {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// What it has recorded of nondeterministic calls.
     40 Determinants {
@@ -112,7 +112,7 @@ class 1 FromRank {
     /// Its event clock at the freeze of a line: what the line covers of its determinants.
     41 Clock {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// Number of the next determinant.
         clock: u64,
         /// In which incarnation.
@@ -144,11 +144,11 @@ class 1 FromRank {
     /// On its own connection: a frame waits for the answer to what follows.
     45 Waits {},
     /// Not all that it does is recorded, so its set cannot go back alone.
-    42 NotRecording {
+    42 NotReplayable {
         /// Why.
         reason: String,
         /// Who else does not.
-        hinders: Hinders,
+        hinders: ReplayBlocker,
     },
     /// The payload log is on its way to its budget: a line of `set` would let it be trimmed.
     11 LogNearlyFull {
@@ -166,19 +166,19 @@ class 2 ToRank {
         /// Name of the job.
         job: String,
         /// The line that the job was restarted from.
-        restarted_from: Option<LineId>,
+        restarted_from: Option<CheckpointId>,
     },
     /// Global lines, first step: hold what leaves the set, answer `Stopped`.
     2 StopOutgoing {
         /// For this line.
-        line: LineId,
+        line: CheckpointId,
     },
-    /// Take a line together with `members`, answer `Frozen` or `LineFailed`.
+    /// Take a line together with `members`, answer `Frozen` or `CheckpointFailed`.
     3 Begin {
         /// Its number.
-        line: LineId,
+        line: CheckpointId,
         /// Alone, or with all sets (then outgoing messages stay held until `Resume`).
-        kind: LineKind,
+        kind: CheckpointKind,
         /// All ranks of the set, ascending.
         members: Vec<PeerId>,
         /// The job will end at this line: nobody needs to go on quickly.
@@ -187,27 +187,27 @@ class 2 ToRank {
     /// Global lines, last step: messages may leave the set again.
     4 Resume {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// The line will not be: undo, go on. Comes at any point between `StopOutgoing` or `Begin`
-    /// and `LineComplete`.
+    /// and `CheckpointComplete`.
     5 Abort {
         /// This line.
-        line: LineId,
+        line: CheckpointId,
         /// Why.
         reason: String,
     },
     /// The line of `set` is stored and committed.
-    6 LineComplete {
+    6 CheckpointComplete {
         /// This line.
-        line: LineId,
+        line: CheckpointId,
         /// Of this set.
         set: SetId,
     },
     /// [`FromRank::Covered`] of `from`.
     7 Covered {
         /// By this line.
-        line: LineId,
+        line: CheckpointId,
         /// Whose.
         from: PeerId,
         /// The account.
@@ -225,36 +225,36 @@ class 2 ToRank {
     /// The image of the line is read: the frozen child is gone, or the rank may leave its pause.
     10 Release {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// Answer `Status`.
-    11 TellStatus {},
+    11 ReportStatus {},
     /// Answer to `Ask`.
     12 Answer {
         /// The number that was asked with.
         number: u32,
         /// The line, 0 if there is none.
-        line: LineId,
+        line: CheckpointId,
         /// Empty, or why there is no line.
         problem: String,
     },
     /// This set goes back to no line before this one: send `Covered` to peers of other sets.
     13 Trim {
         /// The oldest line that it can go back to.
-        line: LineId,
+        line: CheckpointId,
     },
-    /// Answer to `Parked`: all that the program has printed so far is taken in and counted.
+    /// Answer to `Suspended`: all that the program has printed so far is taken in and counted.
     14 Drained {
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// First to a rank that was made from an image.
-    30 Reborn {
+    30 Restarted {
         /// The incarnation it runs in; 0: the one after that of the image.
         incarnation: Incarnation,
     },
     /// Say again what is recorded and not known to be stable: it may be lost.
-    40 ShipAgain {},
+    40 ResendDeterminants {},
     /// Of the order of the set everything before this place is stable.
     41 Stable {
         /// Of this incarnation.

@@ -27,7 +27,9 @@ mod spare;
 
 pub use codec::Field;
 pub use command::{Reply, Request};
-pub use fields::{Hinders, LineId, LineKind, Picture, RankCard, RankClock};
+pub use fields::{
+    CheckpointId, CheckpointKind, RankCard, RankClock, ReplayBlocker, SnapshotMemory,
+};
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
 pub use messages::{FromRank, ToRank};
 pub use nodes::{FromNode, ToNode};

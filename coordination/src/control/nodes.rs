@@ -2,7 +2,7 @@
 //! another message.
 
 use super::codec::Field;
-use super::fields::{LineId, RankClock};
+use super::fields::{CheckpointId, RankClock};
 use super::frame::{ControlError, Message};
 use super::messages::{FromRank, ToRank};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -42,7 +42,7 @@ class 3 FromNode {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// From `Begin` to the end of the silence.
         coordination_ns: u64,
         /// How long the program stood still.
@@ -53,7 +53,7 @@ class 3 FromNode {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// Its size.
         bytes: u64,
         /// Memory it holds.
@@ -68,7 +68,7 @@ class 3 FromNode {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// What is wrong and what to do.
         reason: String,
     },
@@ -85,7 +85,7 @@ class 3 FromNode {
         rank: PeerId,
     },
     /// Still alive.
-    9 Beat {
+    9 Heartbeat {
         /// Counts up.
         count: u64,
     },
@@ -193,7 +193,7 @@ class 3 FromNode {
         /// Whose image.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// Where.
         node: String,
     },
@@ -202,7 +202,7 @@ class 3 FromNode {
         /// Whose image.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// Where.
         node: String,
         /// What is wrong and what to do.
@@ -224,7 +224,7 @@ class 4 ToNode {
         /// For the guardian of this rank.
         rank: PeerId,
         /// The line.
-        line: LineId,
+        line: CheckpointId,
         /// Absolute path, or the name of a folder in the node's own; the guardian makes it if it is
         /// not there.
         directory: String,
@@ -234,7 +234,7 @@ class 4 ToNode {
         /// For the guardian of this rank.
         rank: PeerId,
         /// The line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// The rank goes on elsewhere: what there is of this life of it ends.
     4 End {
@@ -246,7 +246,7 @@ class 4 ToNode {
         reason: String,
     },
     /// Still alive.
-    5 Beat {
+    5 Heartbeat {
         /// Counts up.
         count: u64,
     },
@@ -357,7 +357,7 @@ class 4 ToNode {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
         /// To the agent of this node.
         node: String,
         /// As it has said in `Shelf`.
@@ -366,7 +366,7 @@ class 4 ToNode {
     /// For the agent: remove what there is of this line, own images and copies.
     51 Clear {
         /// The line.
-        line: LineId,
+        line: CheckpointId,
         /// Of these ranks.
         ranks: Vec<PeerId>,
     },

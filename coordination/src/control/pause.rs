@@ -1,14 +1,14 @@
 //! What is told while the threads of a process are parked.
 
 use super::codec::Field;
-use super::fields::{LineId, Picture};
+use super::fields::{CheckpointId, SnapshotMemory};
 use super::frame::{BODY_BYTES_MAX, HEADER_BYTES, Message, VERSION};
 use super::messages::FromRank;
 
-/// The frame of [`FromRank::Frozen`] for [`Picture::InPause`], into memory that is there already:
+/// The frame of [`FromRank::Frozen`] for [`SnapshotMemory::InPause`], into memory that is there already:
 /// while threads are parked nothing may be allocated. False: there is too little of it.
 pub fn frozen_in_pause(
-    line: LineId,
+    line: CheckpointId,
     description: &[u8],
     coordination_ns: u64,
     out: &mut Vec<u8>,
@@ -21,7 +21,7 @@ pub fn frozen_in_pause(
     (body as u32).put(out);
     out.extend_from_slice(&[VERSION, FromRank::CLASS, 4, 0]);
     line.put(out);
-    Picture::InPause.put(out);
+    SnapshotMemory::InPause.put(out);
     (description.len() as u32).put(out);
     out.extend_from_slice(description);
     coordination_ns.put(out);

@@ -1,7 +1,7 @@
 //! What an agent that brings an image to another one says, and what it hears.
 
 use super::codec::Field;
-use super::fields::LineId;
+use super::fields::CheckpointId;
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::PeerId;
 
@@ -14,7 +14,7 @@ class 7 ToShelf {
         /// Whose image.
         rank: PeerId,
         /// Of this line.
-        line: LineId,
+        line: CheckpointId,
     },
     /// One of its files begins.
     2 File {

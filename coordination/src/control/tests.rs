@@ -33,8 +33,8 @@ fn invariant_1_the_format_does_not_change_by_accident() {
         (FromRank::Ready {}.encode(), "0000000001010200 "),
         (
             FromRank::Frozen {
-                line: LineId(7),
-                picture: Picture::Child(258),
+                line: CheckpointId(7),
+                picture: SnapshotMemory::Child(258),
                 description: vec![9],
                 coordination_ns: 5,
                 pause_ns: 6,
@@ -43,15 +43,15 @@ fn invariant_1_the_format_does_not_change_by_accident() {
             "2200000001010400 0700000000000000010201000001000000090500000000000000\
              0600000000000000",
         ),
-        (FromRank::Behind { line: LineId(7) }.encode(), "0800000001011f00 0700000000000000"),
+        (FromRank::Behind { line: CheckpointId(7) }.encode(), "0800000001011f00 0700000000000000"),
         (
             FromRank::LogNearlyFull { set: SetId(2), bytes: 258 }.encode(),
             "0c00000001010b00 020000000201000000000000",
         ),
         (
             ToRank::Begin {
-                line: LineId(7),
-                kind: LineKind::Global,
+                line: CheckpointId(7),
+                kind: CheckpointKind::Global,
                 members: vec![PeerId(2), PeerId(3)],
                 then_exit: true,
             }
@@ -59,12 +59,15 @@ fn invariant_1_the_format_does_not_change_by_accident() {
             "1600000001020300 07000000000000000202000000020000000300000001",
         ),
         (
-            ToRank::Welcome { job: "j".into(), restarted_from: Some(LineId(1)) }.encode(),
+            ToRank::Welcome { job: "j".into(), restarted_from: Some(CheckpointId(1)) }.encode(),
             "0e00000001020100 010000006a010100000000000000",
         ),
         (
-            FromNode::Rank { rank: PeerId(1), message: FromRank::Stopped { line: LineId(2) } }
-                .encode(),
+            FromNode::Rank {
+                rank: PeerId(1),
+                message: FromRank::Stopped { line: CheckpointId(2) },
+            }
+            .encode(),
             "0d00000001030300 01000000030200000000000000",
         ),
         (
@@ -123,13 +126,15 @@ fn invariant_3_another_version_class_or_kind_is_named() {
 
 #[test]
 fn what_is_too_long_is_not_sent() {
-    let huge = FromRank::Covered { line: LineId(1), to: PeerId(0), bytes: vec![0; BODY_BYTES_MAX] };
+    let huge =
+        FromRank::Covered { line: CheckpointId(1), to: PeerId(0), bytes: vec![0; BODY_BYTES_MAX] };
     assert!(matches!(huge.encode(), Err(ControlError::TooLong(_))));
 }
 
 #[test]
 fn frames_come_out_of_a_stream_however_it_is_cut() {
-    let messages = [hello(), FromRank::Ready {}, FromRank::Stopped { line: LineId(9) }, hello()];
+    let messages =
+        [hello(), FromRank::Ready {}, FromRank::Stopped { line: CheckpointId(9) }, hello()];
     let stream: Vec<u8> = messages.iter().flat_map(|m| m.encode().unwrap()).collect();
     for piece in 1..=stream.len() {
         let mut buffer = FrameBuffer::new();
@@ -149,15 +154,15 @@ fn frames_come_out_of_a_stream_however_it_is_cut() {
 fn a_picture_in_the_pause_is_told_without_allocating() {
     let description = vec![7u8; 1000];
     let message = FromRank::Frozen {
-        line: LineId(9),
-        picture: Picture::InPause,
+        line: CheckpointId(9),
+        picture: SnapshotMemory::InPause,
         description: description.clone(),
         coordination_ns: 77,
         pause_ns: 0,
     };
     let mut out = Vec::with_capacity(1100);
     let place = out.as_ptr();
-    assert!(frozen_in_pause(LineId(9), &description, 77, &mut out));
+    assert!(frozen_in_pause(CheckpointId(9), &description, 77, &mut out));
     assert_eq!((out.as_ptr(), out.clone()), (place, message.encode().unwrap()));
-    assert!(!frozen_in_pause(LineId(9), &description, 77, &mut Vec::with_capacity(900)));
+    assert!(!frozen_in_pause(CheckpointId(9), &description, 77, &mut Vec::with_capacity(900)));
 }

@@ -63,12 +63,12 @@ pub fn choose<'a>(
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Keeper {
+pub struct DeterminantReplica {
     id: KeeperId,
     sets: BTreeMap<SetId, Kept>,
 }
 
-impl Keeper {
+impl DeterminantReplica {
     /// An agent that has just started.
     pub fn new(id: KeeperId) -> Self {
         Self { id, sets: BTreeMap::new() }

@@ -29,9 +29,9 @@ pub use codec::{CodecError, decode, encode};
 pub use dates::{Date, Dates};
 pub use decisions::{Ask, Decisions, Divergence, Numbered};
 pub use fence::Fence;
-pub use keeper::{Keeper, Refused, choose};
+pub use keeper::{DeterminantReplica, Refused, choose};
 pub use order::Order;
-pub use shipper::{Ack, Batch, KeeperId, Record, Shipper};
+pub use shipper::{Ack, Batch, DeterminantLog, KeeperId, Record};
 
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};

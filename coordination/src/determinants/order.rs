@@ -16,7 +16,7 @@
 use super::Determinant;
 use super::carried::Carried;
 use super::decisions::Numbered;
-use super::shipper::{Record, Shipper};
+use super::shipper::{DeterminantLog, Record};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Order {
     incarnation: Incarnation,
-    shipper: Shipper,
+    shipper: DeterminantLog,
     /// Came before others that have a place before theirs. None: nothing that is repeated.
     early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
     /// What was carried to the set, by the places that hold it and do not count yet.
@@ -33,7 +33,7 @@ pub struct Order {
 
 impl Order {
     /// Of a set that runs in this life; `shipper` has what it inherits.
-    pub fn new(incarnation: Incarnation, shipper: Shipper) -> Self {
+    pub fn new(incarnation: Incarnation, shipper: DeterminantLog) -> Self {
         Self { incarnation, shipper, early: BTreeMap::new(), brought: BTreeMap::new() }
     }
 
@@ -43,12 +43,12 @@ impl Order {
     }
 
     /// What is here in its order.
-    pub fn shipper(&self) -> &Shipper {
+    pub fn shipper(&self) -> &DeterminantLog {
         &self.shipper
     }
 
     /// The same, to ship it.
-    pub fn shipper_mut(&mut self) -> &mut Shipper {
+    pub fn shipper_mut(&mut self) -> &mut DeterminantLog {
         &mut self.shipper
     }
 
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn order() -> Order {
-        Order::new(LIFE, Shipper::new(SET, LIFE, [], 0, 100))
+        Order::new(LIFE, DeterminantLog::new(SET, LIFE, [], 0, 100))
     }
 
     fn carried(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Carried {

@@ -77,7 +77,7 @@ struct Shipment {
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Shipper {
+pub struct DeterminantLog {
     set: SetId,
     incarnation: Incarnation,
     recorded: u64,
@@ -87,7 +87,7 @@ pub struct Shipper {
     batch_records_max: usize,
 }
 
-impl Shipper {
+impl DeterminantLog {
     /// The shipper of a set in an incarnation that knows these determinants of its past (none at
     /// the job's start). `copies`: keepers that must have a determinant before it is stable.
     pub fn new(

@@ -200,7 +200,7 @@ impl Lines {
             Input::Lost { rank } => self.on_lost(rank)?,
             Input::Back { set, line } => self.on_back(set, line)?,
             Input::AllBack { line } => self.on_all_back(line)?,
-            Input::CaughtUp { set } => {
+            Input::ReplayComplete { set } => {
                 self.sets.get_mut(&set).ok_or(LinesError::Set(set))?.behind = false;
             }
             Input::Repaired { rank } => {

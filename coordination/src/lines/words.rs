@@ -54,7 +54,7 @@ pub enum Input {
         /// End the job when it is complete; the ranks do not go on meanwhile.
         exit: bool,
     },
-    /// What a rank's `Silence` says.
+    /// What a rank's `Quiescence` says.
     Answered {
         /// The rank.
         rank: PeerId,
@@ -105,7 +105,7 @@ pub enum Input {
     },
     /// It has done again all that other sets have seen of it, and all its channels are repaired
     /// (until then peers may know of matches in its earlier incarnation).
-    CaughtUp {
+    ReplayComplete {
         /// The set.
         set: SetId,
     },

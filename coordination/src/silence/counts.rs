@@ -25,7 +25,7 @@
 //! * C4 Not more than three counts in a line, whatever the number of processes; two if no
 //!   rendezvous is open, one less in a global line.
 
-use super::{Current, Output, Phase, Scope, Silence, SilenceError};
+use super::{Current, Output, Phase, Quiescence, Scope, SilenceError};
 
 /// Where the processes of a set wait for each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -83,7 +83,7 @@ impl Count {
     }
 }
 
-impl Silence {
+impl Quiescence {
     /// Take lines in this way from now on. Not while one is taken.
     pub fn go(&mut self, way: Way) {
         debug_assert!(self.current.is_none(), "C1: the way changes between lines");

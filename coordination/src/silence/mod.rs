@@ -39,8 +39,8 @@ mod words;
 
 use barrier::{Barrier, Shape};
 pub use counts::{Count, Station, Way};
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use std::collections::{BTreeSet, VecDeque};
 pub use words::{Answer, Input, Output, Refusal, Scope, SilenceError};
 
@@ -82,7 +82,7 @@ struct Current {
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Silence {
+pub struct Quiescence {
     me: PeerId,
     /// All processes of the set, ascending.
     members: Vec<PeerId>,
@@ -96,7 +96,7 @@ pub struct Silence {
     outputs: VecDeque<Output>,
 }
 
-impl Silence {
+impl Quiescence {
     /// The machine of process `me`, one of `members` (all processes of its set, in any order).
     pub fn new(me: PeerId, members: &[PeerId]) -> Self {
         let mut members = members.to_vec();
@@ -237,7 +237,7 @@ impl Silence {
         for at in 0..self.members.len() {
             let to = self.members[at];
             if to != self.me {
-                self.outputs.push_back(Output::Send { to, frame: LineFrame { line, what } });
+                self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { line, what } });
             }
         }
         self.advance();
@@ -282,11 +282,11 @@ impl Silence {
         }
     }
 
-    fn on_frame(&mut self, from: PeerId, frame: LineFrame) -> Result<(), SilenceError> {
+    fn on_frame(&mut self, from: PeerId, frame: CheckpointFrame) -> Result<(), SilenceError> {
         if from == self.me || self.members.binary_search(&from).is_err() {
             return Err(SilenceError::Stranger(from));
         }
-        let LineFrame { line, what } = frame;
+        let CheckpointFrame { line, what } = frame;
         if !self.is_news(line) {
             return Ok(());
         }
@@ -307,7 +307,7 @@ impl Silence {
                 current.tokens.insert(from);
             }
             LineWhat::Flush => {
-                let frame = LineFrame { line, what: LineWhat::Flushed };
+                let frame = CheckpointFrame { line, what: LineWhat::Flushed };
                 self.outputs.push_back(Output::Send { to: from, frame });
             }
             LineWhat::Flushed => {
@@ -342,7 +342,7 @@ impl Silence {
         }
         current.flushing = told.iter().copied().filter(|&peer| peer != me).collect();
         current.phase = Phase::Flush;
-        let frame = LineFrame { line: current.line, what: LineWhat::Flush };
+        let frame = CheckpointFrame { line: current.line, what: LineWhat::Flush };
         self.outputs.extend(current.flushing.iter().map(|&to| Output::Send { to, frame }));
         self.advance();
         Ok(())
@@ -472,7 +472,7 @@ impl Silence {
         };
         let to = self.members[(at + Shape::distance(round)) % self.members.len()];
         let what = LineWhat::Barrier { second, round };
-        self.outputs.push_back(Output::Send { to, frame: LineFrame { line, what } });
+        self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { line, what } });
     }
 
     /// Assert what can be seen of the invariants from inside.

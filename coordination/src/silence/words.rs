@@ -1,11 +1,11 @@
-//! What goes into a [`Silence`](super::Silence) and what comes out.
+//! What goes into a [`Quiescence`](super::Quiescence) and what comes out.
 //!
 //! Source: DESIGN §6. See the machine for the numbered invariants.
 
 use super::Station;
 use core::fmt;
+use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_fragments::line_frame::LineFrame;
 
 /// Whose line it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,12 +31,12 @@ pub enum Input {
         /// Whose.
         scope: Scope,
     },
-    /// `Host::line_frame` was called.
+    /// `Host::checkpoint_frame` was called.
     Frame {
         /// The sender.
         from: PeerId,
         /// The frame.
-        frame: LineFrame,
+        frame: CheckpointFrame,
     },
     /// `Engine::is_rendezvous_silent` is true, while `wants_rendezvous_silence`.
     RendezvousSilent {
@@ -67,7 +67,7 @@ pub enum Input {
     NotFrozen {
         /// The line.
         line: u64,
-        /// [`Refusal::Picture`] or [`Refusal::Behind`].
+        /// [`Refusal::SnapshotMemory`] or [`Refusal::Behind`].
         why: Refusal,
     },
     /// Coordinator: all sets have frozen this global line, go on.
@@ -103,7 +103,7 @@ pub enum Output {
         /// To whom.
         to: PeerId,
         /// What.
-        frame: LineFrame,
+        frame: CheckpointFrame,
     },
     /// Counts: one more has come, behind everything that has left (release).
     Come {
@@ -158,7 +158,7 @@ pub enum Refusal {
     /// It is in MPI_Finalize.
     Finishing,
     /// The picture could not be taken; the driver knows more.
-    Picture,
+    SnapshotMemory,
     /// Of a global line: what it was before it went back is not repeated, or a channel to a process
     /// that went back is not repaired (docs/adr/0016). It passes by itself.
     Behind,
@@ -170,7 +170,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Finishing => "the process is in MPI_Finalize",
-            Self::Picture => "the picture of the process could not be taken",
+            Self::SnapshotMemory => "the picture of the process could not be taken",
             Self::Behind => {
                 "what was lost when a set went back is not repeated yet, or its channels are not \
                  repaired"
@@ -186,7 +186,7 @@ pub enum SilenceError {
     /// A frame from a process that is not of the set.
     Stranger(PeerId),
     /// A frame that can only follow our token, for a line that we are not in.
-    TooEarly(LineFrame),
+    TooEarly(CheckpointFrame),
     /// A round that a barrier of this set does not have.
     Round(u8),
     /// A frame of a line from a process that is to count.

@@ -1,8 +1,8 @@
 //! A host without transport: the last frame lies in a buffer.
 
+use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::Header;
 use std::ops::Range;
 
@@ -119,7 +119,7 @@ impl Host for Null {
         self.named.push((token, receive));
     }
 
-    fn line_frame(&mut self, _: PeerId, _: LineFrame) {}
+    fn checkpoint_frame(&mut self, _: PeerId, _: CheckpointFrame) {}
 
     fn matched(&mut self, receive: ReceiveName, message: MessageName) {
         self.matched.push((receive, message));

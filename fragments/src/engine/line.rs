@@ -2,7 +2,7 @@
 //! the engine says when no payload is under way inside the set.
 //!
 //! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence). The phases themselves are
-//! coordination's `Silence`; DESIGN.md "A line" says what the driver calls in which order.
+//! coordination's `Quiescence`; DESIGN.md "A line" says what the driver calls in which order.
 //!
 //! * **Inside the set** new messages (`Eager`, `Announce`) are held; what serves messages that
 //!   are matched already (`Grant`, `Data`, `Done`) and frames of the line go on, and overtake those
@@ -16,10 +16,10 @@
 use super::queue::offer;
 use super::state::{Body, Link, Peer, Queued};
 use super::{Engine, FrameError, Host, PeerId};
+use crate::checkpoint_frame::CheckpointFrame;
 use crate::gate::Stable;
 use crate::host::{Payload, Transmit};
 use crate::ids::Incarnation;
-use crate::line_frame::LineFrame;
 use crate::wire::{Header, Kind};
 
 /// Which channels of a process.
@@ -116,7 +116,7 @@ impl<H: Host> Engine<H> {
 
     /// Send a frame of a line to a process of the own set: behind every message that has left for
     /// it, before those that are held.
-    pub fn send_line(&mut self, host: &mut H, to: PeerId, frame: LineFrame) {
+    pub fn send_line(&mut self, host: &mut H, to: PeerId, frame: CheckpointFrame) {
         self.ensure_peer(host, to);
         let mine = self.incarnation;
         let peer = self.peer(to);
@@ -145,10 +145,10 @@ impl<H: Host> Engine<H> {
         if self.peer(from).outgoing {
             return Err(FrameError::Unexpected("a line's frame from another set"));
         }
-        let Some(frame) = LineFrame::of(header) else {
+        let Some(frame) = CheckpointFrame::of(header) else {
             return Err(FrameError::Unexpected("a line's frame of an unknown kind"));
         };
-        host.line_frame(from, frame);
+        host.checkpoint_frame(from, frame);
         Ok(())
     }
 

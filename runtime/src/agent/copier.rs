@@ -5,7 +5,7 @@ use super::shelf::part_name;
 use super::stream::Patient;
 use crate::os;
 use crate::prove::{self, Host, Secret};
-use rustbtl_coordination::control::{FromNode, FromShelf, LineId, ToShelf};
+use rustbtl_coordination::control::{CheckpointId, FromNode, FromShelf, ToShelf};
 use rustbtl_coordination::shelf::{BASES_MAX, DIGEST_BYTES, Part};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
@@ -31,7 +31,7 @@ pub struct Order {
     /// Whose image.
     pub rank: PeerId,
     /// Of this line.
-    pub line: LineId,
+    pub line: CheckpointId,
     /// To this node.
     pub node: String,
     /// Where it takes copies.
@@ -118,7 +118,7 @@ fn bring(folder: &Path, secret: &Secret, order: &Order) -> Result<(), String> {
     }
 }
 
-fn send(to: &mut Patient, folder: &Path, rank: PeerId, line: LineId) -> Result<(), String> {
+fn send(to: &mut Patient, folder: &Path, rank: PeerId, line: CheckpointId) -> Result<(), String> {
     to.send(&ToShelf::Begin { rank, line })?;
     let bases = (1..=BASES_MAX).filter_map(Part::of);
     for part in bases.chain([Part::Output, Part::Image]) {

@@ -68,7 +68,7 @@ pub(super) fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustbtl_coordination::control::LineId;
+    use rustbtl_coordination::control::CheckpointId;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
         assert!(belongs(&ended(1), &mut rank));
         assert!(!belongs(&ended(2), &mut rank));
         assert!(!belongs(&first(2), &mut rank), "it is the guardian of one");
-        let line = LineId(1);
+        let line = CheckpointId(1);
         let failed = FromNode::StoreFailed { rank: PeerId(0), line, reason: String::new() };
         assert!(!belongs(&failed, &mut rank));
         let agent = FromNode::Agent { node: "n".into(), pid: 1, version: "1".into() };

@@ -1,17 +1,17 @@
-//! What this agent keeps of sets of other nodes: their determinants (coordination's `Keeper`).
+//! What this agent keeps of sets of other nodes: their determinants (coordination's `DeterminantReplica`).
 
 use rustbtl_coordination::control::{FromNode, RankClock, ToNode};
-use rustbtl_coordination::determinants::{Batch, Keeper, KeeperId, Refused};
+use rustbtl_coordination::determinants::{Batch, DeterminantReplica, KeeperId, Refused};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeMap;
 
 /// See the module's documentation.
-pub struct Kept(Keeper);
+pub struct Kept(DeterminantReplica);
 
 impl Default for Kept {
     fn default() -> Self {
         // The coordinator tells agents apart by their connections.
-        Self(Keeper::new(KeeperId { set: SetId(0), start: 0 }))
+        Self(DeterminantReplica::new(KeeperId { set: SetId(0), start: 0 }))
     }
 }
 
@@ -55,13 +55,13 @@ impl Kept {
 mod tests {
     use super::*;
     use rustbtl_coordination::determinants::{
-        Call, Determinant, Numbered, Outcome, Question, Shipper,
+        Call, Determinant, DeterminantLog, Numbered, Outcome, Question,
     };
     use rustbtl_fragments::ids::Incarnation;
 
     fn shipped(count: u64) -> Vec<ToNode> {
         let keeper = KeeperId { set: SetId(0), start: 7 };
-        let mut shipper = Shipper::new(SetId(2), Incarnation(0), [], 1, 2);
+        let mut shipper = DeterminantLog::new(SetId(2), Incarnation(0), [], 1, 2);
         shipper.set_keepers(&[keeper]);
         let question = Question::requests(Call::Test, 1);
         for number in 0..count {
@@ -90,6 +90,6 @@ mod tests {
         assert_eq!(kept.0.fetch(SetId(2)).map(|(_, records)| records.len()), Some(1));
         assert_eq!(kept.hear(&ToNode::KeepNot { set: SetId(2) }), Some(None));
         assert!(kept.0.fetch(SetId(2)).is_none());
-        assert_eq!(kept.hear(&ToNode::Beat { count: 1 }), None);
+        assert_eq!(kept.hear(&ToNode::Heartbeat { count: 1 }), None);
     }
 }

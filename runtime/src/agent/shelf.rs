@@ -10,7 +10,7 @@ use crate::guardian::images;
 use crate::local;
 use crate::os::{self, Poll};
 use crate::prove::{Host, Progress, Secret, Stranger};
-use rustbtl_coordination::control::{FromShelf, LineId, ToShelf};
+use rustbtl_coordination::control::{CheckpointId, FromShelf, ToShelf};
 use rustbtl_coordination::shelf::{Part, Receipt, Step};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
@@ -158,7 +158,7 @@ impl<'a> Copy<'a> {
         line.join(format!("{}.copy-{}", part_name(rank, part), self.number))
     }
 
-    fn begin(&mut self, rank: PeerId, line: LineId) -> Result<(), String> {
+    fn begin(&mut self, rank: PeerId, line: CheckpointId) -> Result<(), String> {
         let folder = self.folder.join(format!("line-{line}"));
         // Only below what is there: with the job's last guardian that goes.
         os::private_directory(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -236,7 +236,7 @@ mod tests {
                 ToShelf::Digest { sha256: Sha256::digest(digest_of).to_vec() },
             ]
         };
-        [ToShelf::Begin { rank: PeerId(3), line: LineId(2) }]
+        [ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) }]
             .into_iter()
             .chain(file(Part::Base(1), b"older", b"older"))
             .chain(file(Part::Image, image, digest_of))
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_before_it_comes() {
         let folder = scratch("room");
-        let begin = ToShelf::Begin { rank: PeerId(3), line: LineId(2) };
+        let begin = ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) };
         let why = take(&folder, [begin, ToShelf::File { part: 0, bytes: u64::MAX }].into());
         assert!(why.unwrap_err().contains("has no room"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Silence of the other end that is taken for its end.
+/// Quiescence of the other end that is taken for its end.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// See the module's documentation.

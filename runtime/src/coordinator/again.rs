@@ -13,11 +13,11 @@
 use super::job::{Effect, Job, Rank};
 use super::losses::some_of;
 use super::mpirun::same_host;
-use super::orders::LineState;
+use super::orders::CheckpointState;
 use super::recovery::Going;
 use crate::settings::Printed;
 use crate::store::{Image, Kind};
-use rustbtl_coordination::control::{LineId, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Known};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde::{Deserialize, Serialize};
@@ -220,12 +220,12 @@ impl Job {
         }
         for of in state.complete {
             let images = of.images.into_iter().map(|image| (PeerId(image.rank), image));
-            let line = LineState::complete(
+            let line = CheckpointState::complete(
                 of.kind,
                 of.ranks.into_iter().map(PeerId).collect(),
                 images.collect(),
             );
-            self.lines.insert(LineId(of.line), line);
+            self.lines.insert(CheckpointId(of.line), line);
         }
         self.storage.resume(state.held);
         let (behind, anew): (Vec<OfGoing>, Vec<OfGoing>) =
@@ -411,7 +411,7 @@ impl Job {
         let restored = self.setup.first_line();
         let ranks: Vec<PeerId> = self.ranks.keys().copied().collect();
         let nodes: BTreeSet<String> = self.ranks.values().map(|rank| rank.node.clone()).collect();
-        for line in numbers.filter(|&line| line >= restored).map(LineId) {
+        for line in numbers.filter(|&line| line >= restored).map(CheckpointId) {
             if self.lines.contains_key(&line) {
                 continue;
             }

@@ -4,7 +4,7 @@ use super::Effect;
 use super::job::{Job, Rank};
 use super::wishes::{Wish, Wisher};
 use crate::store::Kind;
-use rustbtl_coordination::control::{LineId, Reply, ToRank};
+use rustbtl_coordination::control::{CheckpointId, Reply, ToRank};
 use rustbtl_coordination::lines::{Input, Why};
 use rustbtl_coordination::silence::Refusal;
 use rustbtl_fragments::ids::{PeerId, SetId};
@@ -87,7 +87,7 @@ impl Job {
         if let Some(problem) = problem
             && let Some(wish) = self.wishes.remove(who)
         {
-            self.answer(&wish, LineId(0), &problem);
+            self.answer(&wish, CheckpointId(0), &problem);
         }
         self.carry_out(now);
     }
@@ -112,7 +112,7 @@ impl Job {
         )
     }
 
-    pub(super) fn answer(&mut self, wish: &Wish, line: LineId, problem: &str) {
+    pub(super) fn answer(&mut self, wish: &Wish, line: CheckpointId, problem: &str) {
         let refused = !problem.is_empty();
         match wish.wisher {
             Wisher::Rank(rank, number) => {
@@ -137,7 +137,7 @@ impl Job {
     /// A line was given up: the ranks, who waits for it, and if nobody does the user hear of it.
     pub(super) fn aborted(
         &mut self,
-        line: LineId,
+        line: CheckpointId,
         sets: &[SetId],
         why: Why,
         retried: bool,

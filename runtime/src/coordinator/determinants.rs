@@ -2,7 +2,7 @@
 //! handed back when a set goes back alone. No I/O: what is to be sent is given to the driver.
 //!
 //! Source: DESIGN §5, §7; docs/adr/0004. The coordinator is the one owner of the order
-//! (coordination's `Shipper`, one for each set): what it has is a beginning of that order without
+//! (coordination's `DeterminantLog`, one for each set): what it has is a beginning of that order without
 //! gaps, hence closed under "happened before". Ranks hear that something is stable when it is here
 //! and [`COPIES`] agents of other nodes have it; with fewer other nodes, when those have it.
 //!
@@ -23,8 +23,10 @@ mod lines;
 use super::losses::some_of;
 use fences::Fencing;
 use lines::AtLine;
-use rustbtl_coordination::control::{FromNode, FromRank, LineId, ToNode, ToRank};
-use rustbtl_coordination::determinants::{Ack, Batch, KeeperId, Numbered, Order, Shipper, parcel};
+use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
+use rustbtl_coordination::determinants::{
+    Ack, Batch, DeterminantLog, KeeperId, Numbered, Order, parcel,
+};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +81,7 @@ struct OfSet {
 }
 
 impl OfSet {
-    fn new(incarnation: Incarnation, shipper: Shipper) -> Self {
+    fn new(incarnation: Incarnation, shipper: DeterminantLog) -> Self {
         Self { order: Order::new(incarnation, shipper), told: 0, waiting: BTreeMap::new() }
     }
 
@@ -108,9 +110,9 @@ pub struct Determinants {
     homes: BTreeMap<PeerId, u64>,
     agents: BTreeSet<u64>,
     sets: BTreeMap<SetId, OfSet>,
-    clocks: BTreeMap<LineId, BTreeMap<PeerId, AtLine>>,
+    clocks: BTreeMap<CheckpointId, BTreeMap<PeerId, AtLine>>,
     /// What agents have said of images, and the job does not hear yet (6).
-    early: BTreeMap<(LineId, PeerId), (u64, FromNode)>,
+    early: BTreeMap<(CheckpointId, PeerId), (u64, FromNode)>,
     /// Of sets that have fallen and were not told yet what to repeat (5).
     fences: BTreeMap<SetId, Fencing>,
     /// Sets that cannot go back alone, since they do not record.
@@ -206,7 +208,7 @@ impl Determinants {
                 let Some(known) = self.ranks.get_mut(&rank) else { return false };
                 let again = core::mem::replace(&mut known.ready, true);
                 if again || self.resumed || self.sets.contains_key(&known.set) {
-                    self.out.push(Out::Rank(rank, ToRank::ShipAgain {}));
+                    self.out.push(Out::Rank(rank, ToRank::ResendDeterminants {}));
                 }
                 false
             }
@@ -228,7 +230,7 @@ impl Determinants {
                 self.clocks.entry(*line).or_default().insert(rank, at_line);
                 true
             }
-            FromRank::NotRecording { reason, .. } => {
+            FromRank::NotReplayable { reason, .. } => {
                 if let Some(Rank { set, .. }) = self.ranks.get(&rank).copied()
                     && self.without.insert(set)
                 {
@@ -314,7 +316,7 @@ impl Determinants {
     }
 
     fn start(&mut self, set: SetId, incarnation: Incarnation, past: Vec<(PeerId, Numbered)>) {
-        let shipper = Shipper::new(set, incarnation, past, self.copies, BATCH_RECORDS_MAX);
+        let shipper = DeterminantLog::new(set, incarnation, past, self.copies, BATCH_RECORDS_MAX);
         let of = OfSet::new(incarnation, shipper);
         if self.notes {
             self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
@@ -336,7 +338,7 @@ impl Determinants {
         let (set, incarnation, recorded) = (last.set, last.incarnation, last.upto);
         let records = batches.into_iter().flat_map(|batch| batch.records);
         let (copies, most) = (self.copies, BATCH_RECORDS_MAX);
-        let shipper = Shipper::resumed(set, incarnation, records, recorded, copies, most);
+        let shipper = DeterminantLog::resumed(set, incarnation, records, recorded, copies, most);
         let of = OfSet::new(incarnation, shipper);
         // In one piece, without an end that was cut off.
         self.out.push(Out::NoteAnew(set, of.noted(set, 0)));

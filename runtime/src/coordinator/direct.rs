@@ -131,7 +131,7 @@ mod tests {
         let carried = FromRank::Carried { incarnation, at: 1, bytes: vec![1] };
         let (set, before, recorded) = (SetId(0), Incarnation(1), 0);
         let fenced = FromRank::Fenced { set, before, incarnation, recorded };
-        let (ready, beat) = (FromRank::Ready {}, FromNode::Beat { count: 1 });
+        let (ready, beat) = (FromRank::Ready {}, FromNode::Heartbeat { count: 1 });
         let other = PeerId(4);
         for nonsense in [of(other, ready), of(other, carried), of(RANK, fenced), beat] {
             let (mut direct, mut rank) = open();

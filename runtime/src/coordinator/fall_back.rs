@@ -12,7 +12,7 @@
 
 use super::job::{Effect, Job};
 use super::recovery::{FALLS_MAX, Going};
-use rustbtl_coordination::control::LineId;
+use rustbtl_coordination::control::CheckpointId;
 use rustbtl_coordination::lines::Input;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
@@ -25,7 +25,7 @@ impl Job {
         &mut self,
         now: u64,
         why: &str,
-        before: Option<LineId>,
+        before: Option<CheckpointId>,
     ) -> Result<(), String> {
         let also = |problem: String| format!("{why}; {problem}");
         if let Some(obstacle) = self.obstacle() {
@@ -59,11 +59,13 @@ impl Job {
     }
 
     /// The line that all can go back to (1).
-    fn line_of_all(&self, before: Option<LineId>) -> Result<Option<LineId>, String> {
+    fn line_of_all(&self, before: Option<CheckpointId>) -> Result<Option<CheckpointId>, String> {
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
         let globals = self.machine.iter().flat_map(|machine| machine.globals().rev());
         let mut lost = None;
-        for line in globals.map(LineId).filter(|line| before.is_none_or(|before| *line < before)) {
+        for line in
+            globals.map(CheckpointId).filter(|line| before.is_none_or(|before| *line < before))
+        {
             match self.must_have_images(line, &all) {
                 Ok(()) => return Ok(Some(line)),
                 Err(problem) => {

@@ -6,7 +6,7 @@
 //! 3. Whoever waits for a line hears of its end, once.
 
 use super::again::Again;
-use super::orders::LineState;
+use super::orders::CheckpointState;
 use super::out_of_reach::OutOfReach;
 use super::output::Prints;
 use super::places::Places;
@@ -16,7 +16,9 @@ use super::storage::Storage;
 use super::wishes::{Wisher, Wishes};
 use crate::settings::Printed;
 use crate::store::{self, Image, Manifest};
-use rustbtl_coordination::control::{FromNode, FromRank, LineId, RankCard, Reply, ToNode, ToRank};
+use rustbtl_coordination::control::{
+    CheckpointId, FromNode, FromRank, RankCard, Reply, ToNode, ToRank,
+};
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::lines::{Config, Input, Known, Lines};
 use rustbtl_coordination::silence::{Answer, Refusal};
@@ -41,7 +43,7 @@ pub enum Effect {
     /// Write this manifest, then call [`Job::committed`].
     Commit(Manifest),
     /// Remove the manifest of this line.
-    Forget(LineId),
+    Forget(CheckpointId),
     /// Answer this client of the command's socket.
     Reply(u64, Reply),
     /// Send the ranks of a set that goes back what it has to do again.
@@ -125,7 +127,7 @@ pub struct Job {
     pub(super) prints: Prints,
     /// All ranks may leave MPI_Finalize.
     pub(super) may_finish: bool,
-    pub(super) lines: BTreeMap<LineId, LineState>,
+    pub(super) lines: BTreeMap<CheckpointId, CheckpointState>,
     pub(super) wishes: Wishes,
     /// Asked for while the job was starting, by who would rather wait than be refused.
     pub(super) early: Vec<(Wisher, Vec<Input>)>,
@@ -299,7 +301,7 @@ impl Job {
         if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
             // Nobody has gone back: it has nothing to repeat.
             self.input(0, Input::Back { set, line: u64::MAX });
-            self.input(0, Input::CaughtUp { set });
+            self.input(0, Input::ReplayComplete { set });
         }
     }
 
@@ -323,16 +325,16 @@ impl Job {
                 self.start_lines(now);
                 self.is_ready(now, id);
             }
-            FromRank::CaughtUp {} => self.has_caught_up(now, id),
+            FromRank::ReplayComplete {} => self.has_caught_up(now, id),
             FromRank::Behind { line } => self.is_behind(now, id, line),
             FromRank::Stopped { line } => {
                 let answer = Answer::Stopped { line: line.0 };
                 self.input(now, Input::Answered { rank: id, answer });
             }
-            FromRank::LineFailed { line, reason } => {
+            FromRank::CheckpointFailed { line, reason } => {
                 let node = rank.node.clone();
                 self.problem(line, format!("rank {id} on {node}: {reason}"));
-                let answer = Answer::Failed { line: line.0, why: Refusal::Picture };
+                let answer = Answer::Failed { line: line.0, why: Refusal::SnapshotMemory };
                 self.input(now, Input::Answered { rank: id, answer });
             }
             FromRank::Status { log_bytes, log_bytes_peak, messages, largest } => {
@@ -459,8 +461,8 @@ impl Job {
         let end = if status == 0 { "the job ended during the line" } else { "" };
         self.log(json!({"event": "ended", "rank": id.0, "status": status}));
         if !end.is_empty() {
-            let of_it = |s: &LineState| !s.complete && s.ranks.contains(&id);
-            let open: Vec<LineId> =
+            let of_it = |s: &CheckpointState| !s.complete && s.ranks.contains(&id);
+            let open: Vec<CheckpointId> =
                 self.lines.iter().filter(|(_, s)| of_it(s)).map(|(&line, _)| line).collect();
             open.into_iter().for_each(|line| self.problem(line, end.to_owned()));
         }
@@ -489,7 +491,7 @@ impl Job {
     }
 
     /// Remembered until the line is given up.
-    pub(super) fn problem(&mut self, line: LineId, problem: String) {
+    pub(super) fn problem(&mut self, line: CheckpointId, problem: String) {
         if let Some(state) = self.lines.get_mut(&line)
             && state.problem.is_empty()
         {
@@ -498,7 +500,7 @@ impl Job {
     }
 
     /// The manifest is written, or not.
-    pub fn committed(&mut self, now: u64, line: LineId, result: Result<(), String>) {
+    pub fn committed(&mut self, now: u64, line: CheckpointId, result: Result<(), String>) {
         let input = match result {
             Ok(()) => Input::Committed { line: line.0 },
             Err(problem) => {

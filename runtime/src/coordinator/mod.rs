@@ -45,7 +45,7 @@ use direct::Direct;
 use events::Events;
 use job::{Effect, Job};
 use memory::Memory;
-use rustbtl_coordination::control::{FromNode, FromRank, LineId, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use storer::{Done, Report, Storer};
+use storer::{Done, ManifestWriter, Report};
 
 /// How long a stranger may take to prove that it belongs to the job.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 const AWAKE: Duration = Duration::from_micros(60);
 /// Strangers at a time; further ones wait in the kernel's queue.
 const STRANGERS_MAX: usize = 64;
-/// Silence of an agent after which a word is said about it.
+/// Quiescence of an agent after which a word is said about it.
 const AGENT_SILENCE: Duration = Duration::from_secs(5);
 /// How long a question about the ranks' logs may take.
 const STATUS_PATIENCE: Duration = Duration::from_millis(300);
@@ -91,7 +91,7 @@ struct Coordinator {
     events: Events,
     /// For a coordinator that comes after this one.
     memory: Option<Memory>,
-    storer: Storer,
+    storer: ManifestWriter,
     listener: TcpListener,
     commands: UnixListener,
     socket: PathBuf,
@@ -330,7 +330,7 @@ impl Coordinator {
                             self.direct.forget(*rank);
                         }
                         if let FromNode::Rank { rank, message } = &message
-                            && let FromRank::NotRecording { reason, hinders } = message
+                            && let FromRank::NotReplayable { reason, hinders } = message
                         {
                             self.job.does_not_record(now, *rank, reason, *hinders);
                         }
@@ -369,7 +369,7 @@ impl Coordinator {
             | FromNode::Unhosted { host: rank, .. }
             | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
-            | FromNode::Beat { .. }
+            | FromNode::Heartbeat { .. }
             | FromNode::Direct { .. }
             | FromNode::Kept { .. }
             | FromNode::NotKept { .. }
@@ -407,7 +407,7 @@ impl Coordinator {
 
     fn beat(&mut self) {
         self.beat += 1;
-        let beat = ToNode::Beat { count: self.beat };
+        let beat = ToNode::Heartbeat { count: self.beat };
         let mut lost = Vec::new();
         for (&id, agent) in &mut self.agents {
             if agent.link.send(&beat).is_err() {
@@ -467,7 +467,7 @@ impl Coordinator {
                 }
                 Effect::Commit(mut manifest) => {
                     manifest.unix_ms = unix_ms();
-                    self.storer.write(self.job.folder(LineId(manifest.line)), manifest);
+                    self.storer.write(self.job.folder(CheckpointId(manifest.line)), manifest);
                 }
                 Effect::Forget(line) => self.storer.remove(line, self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),

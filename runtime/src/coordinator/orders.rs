@@ -2,7 +2,7 @@
 
 use super::job::{Effect, Job};
 use crate::store::{FORMAT, Image, Kind, Manifest};
-use rustbtl_coordination::control::{LineId, LineKind, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, CheckpointKind, ToNode, ToRank};
 use rustbtl_coordination::lines::Output;
 use rustbtl_coordination::silence::Scope;
 use rustbtl_fragments::ids::{PeerId, SetId};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A line that is being taken, or that is complete.
 #[derive(Clone, Debug)]
-pub(super) struct LineState {
+pub(super) struct CheckpointState {
     pub(super) kind: Kind,
     pub(super) ranks: BTreeSet<PeerId>,
     pub(super) exit: bool,
@@ -24,7 +24,7 @@ pub(super) struct LineState {
     pub(super) problem: String,
 }
 
-impl LineState {
+impl CheckpointState {
     /// Of the coordinator before this one.
     pub(super) fn complete(
         kind: Kind,
@@ -51,7 +51,7 @@ impl LineState {
 }
 
 impl Job {
-    fn open(&mut self, now: u64, line: LineId, kind: Kind, ranks: Vec<PeerId>, exit: bool) {
+    fn open(&mut self, now: u64, line: CheckpointId, kind: Kind, ranks: Vec<PeerId>, exit: bool) {
         for wish in self.wishes.ordered(kind == Kind::Global) {
             self.answer(&wish, line, "");
         }
@@ -60,7 +60,7 @@ impl Job {
             Kind::Global => json!({"event": "line", "line": line.0, "kind": "global"}),
             Kind::Set => json!({"event": "line", "line": line.0, "kind": "set", "set": set}),
         });
-        let state = LineState::new(kind, ranks.into_iter().collect(), exit, now);
+        let state = CheckpointState::new(kind, ranks.into_iter().collect(), exit, now);
         self.lines.insert(line, state);
         // No number is used twice.
         self.changed = true;
@@ -70,31 +70,33 @@ impl Job {
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
         match output {
             Output::StopOutgoing { line } => {
-                let line = LineId(line);
+                let line = CheckpointId(line);
                 let exit = core::mem::take(&mut self.wishes.exit);
                 self.open(now, line, Kind::Global, all.clone(), exit);
                 all.into_iter().for_each(|rank| self.send(rank, ToRank::StopOutgoing { line }));
             }
-            Output::Begin { line, scope, sets } => self.begin(now, LineId(line), scope, &sets),
+            Output::Begin { line, scope, sets } => {
+                self.begin(now, CheckpointId(line), scope, &sets)
+            }
             Output::Resume { line } => {
-                let line = LineId(line);
+                let line = CheckpointId(line);
                 all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { line }));
             }
             Output::Abort { line, sets, why, retried, next_ms } => {
-                self.aborted(LineId(line), &sets, why, retried, next_ms);
+                self.aborted(CheckpointId(line), &sets, why, retried, next_ms);
             }
             Output::Commit { line, .. } if self.setup.is_local() => {
-                self.committed(now, LineId(line), Ok(()));
+                self.committed(now, CheckpointId(line), Ok(()));
             }
-            Output::Commit { line, .. } => self.commit(LineId(line)),
-            Output::Complete { line, pause_ms } => self.complete(LineId(line), pause_ms),
+            Output::Commit { line, .. } => self.commit(CheckpointId(line)),
+            Output::Complete { line, pause_ms } => self.complete(CheckpointId(line), pause_ms),
             Output::Trim { set, line } => {
                 for rank in self.members(&[set]) {
-                    self.send(rank, ToRank::Trim { line: LineId(line) });
+                    self.send(rank, ToRank::Trim { line: CheckpointId(line) });
                 }
             }
             Output::Drop { line } => {
-                let line = LineId(line);
+                let line = CheckpointId(line);
                 if self.setup.is_local() {
                     self.clear(line, |_| true);
                 } else {
@@ -113,12 +115,12 @@ impl Job {
         }
     }
 
-    fn begin(&mut self, now: u64, line: LineId, scope: Scope, sets: &[SetId]) {
+    fn begin(&mut self, now: u64, line: CheckpointId, scope: Scope, sets: &[SetId]) {
         if scope == Scope::Set {
             self.open(now, line, Kind::Set, self.members(sets), false);
         }
         let exit = self.lines.get(&line).is_some_and(|state| state.exit);
-        let kind = if scope == Scope::Set { LineKind::Set } else { LineKind::Global };
+        let kind = if scope == Scope::Set { CheckpointKind::Set } else { CheckpointKind::Global };
         let directory = self.folder(line).display().to_string();
         for set in sets {
             let members = self.members(&[*set]);
@@ -131,7 +133,7 @@ impl Job {
         }
     }
 
-    fn commit(&mut self, line: LineId) {
+    fn commit(&mut self, line: CheckpointId) {
         let Some(state) = self.lines.get(&line) else { return };
         let manifest = Manifest {
             format: FORMAT,
@@ -146,7 +148,7 @@ impl Job {
         self.effects.push_back(Effect::Commit(manifest));
     }
 
-    fn complete(&mut self, line: LineId, pause_ms: u64) {
+    fn complete(&mut self, line: CheckpointId, pause_ms: u64) {
         let Some(state) = self.lines.get_mut(&line) else { return };
         (state.complete, self.changed) = (true, true);
         self.failed_lines = 0;
@@ -162,7 +164,7 @@ impl Job {
         for rank in ranks {
             let Some(set) = self.ranks.get(&rank).and_then(|state| state.set) else { continue };
             sets.insert(set);
-            self.send(rank, ToRank::LineComplete { line, set });
+            self.send(rank, ToRank::CheckpointComplete { line, set });
         }
         let sets: Vec<SetId> = sets.into_iter().collect();
         self.prune();

@@ -12,7 +12,7 @@
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
 use crate::settings::Printed;
-use rustbtl_coordination::control::{LineId, ToNode};
+use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,7 +239,7 @@ impl Job {
         }
     }
 
-    fn all_places(&self, line: LineId, lost: &[PeerId]) -> Vec<Place> {
+    fn all_places(&self, line: CheckpointId, lost: &[PeerId]) -> Vec<Place> {
         let homes: BTreeSet<&str> =
             lost.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
         // Those that are on their way there, too.

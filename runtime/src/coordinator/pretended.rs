@@ -3,7 +3,7 @@
 use super::determinants::{Determinants, Out};
 use super::job::{Effect, Job};
 use super::setup::Setup;
-use rustbtl_coordination::control::{FromNode, FromRank, LineId, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::Batch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::Value;
@@ -59,7 +59,7 @@ impl World {
     }
 
     pub(super) fn take_line(&mut self, line: u64) {
-        let line = LineId(line);
+        let line = CheckpointId(line);
         for (rank, node) in (0..).zip(NODES) {
             self.rank(rank, node, FromRank::Stopped { line });
         }

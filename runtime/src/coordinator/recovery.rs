@@ -4,7 +4,7 @@
 //! ```text
 //!  fallen ──Restore / Adopt──> restoring ──all say Hello──> meeting ──Cards, all Ready──> behind
 //!         ──Fence to others─>           ──all Fenced────>
-//!         ──all CaughtUp──> over
+//!         ──all ReplayComplete──> over
 //! ```
 //! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that no set
 //!    ever ran in: what its processes leave for each other on the way nobody else finds.
@@ -24,7 +24,7 @@ use super::again::OfGoing;
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
 use crate::store;
-use rustbtl_coordination::control::{Hinders, LineId, RankCard, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, RankCard, ReplayBlocker, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Lines};
 use rustbtl_coordination::silence::{Answer, Refusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -48,7 +48,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Going {
     phase: Phase,
-    pub(super) line: LineId,
+    pub(super) line: CheckpointId,
     pub(super) incarnation: Incarnation,
     /// Together with all others (`fall_back`).
     pub(super) with_all: bool,
@@ -75,7 +75,12 @@ pub(super) enum Stays {
 
 impl Going {
     /// Its ranks are to be made from their images.
-    pub(super) fn begins(now: u64, line: LineId, incarnation: Incarnation, with_all: bool) -> Self {
+    pub(super) fn begins(
+        now: u64,
+        line: CheckpointId,
+        incarnation: Incarnation,
+        with_all: bool,
+    ) -> Self {
         let (phase, placed, done) = (Phase::Restoring, BTreeSet::new(), BTreeSet::new());
         let (early, fenced, since_ms) = (BTreeSet::new(), false, now);
         Self { phase, line, incarnation, with_all, placed, done, early, fenced, since_ms }
@@ -101,9 +106,9 @@ impl Going {
 pub(super) struct Recovery {
     pub(super) going: BTreeMap<SetId, Going>,
     /// How often a set fell since a line of it was complete.
-    falls: BTreeMap<SetId, (LineId, u32)>,
+    falls: BTreeMap<SetId, (CheckpointId, u32)>,
     /// How often all went back together, to this line.
-    pub(super) together: (LineId, u32),
+    pub(super) together: (CheckpointId, u32),
     /// The youngest incarnation of a set that was ordered.
     pub(super) given: BTreeMap<SetId, Incarnation>,
     /// Sets of which not all is recorded, and why.
@@ -127,12 +132,13 @@ impl Recovery {
     /// The other way round; sets that are behind only.
     pub(super) fn resume(&mut self, now: u64, behind: Vec<OfGoing>, falls: &[(u32, u64, u32)]) {
         for of in behind {
-            let (line, incarnation) = (LineId(of.line), Incarnation(of.incarnation));
+            let (line, incarnation) = (CheckpointId(of.line), Incarnation(of.incarnation));
             let begun = Going::begins(now, line, incarnation, false);
             let going = Going { phase: Phase::Behind, fenced: true, ..begun };
             self.going.insert(SetId(of.set), going);
         }
-        let falls = falls.iter().map(|&(set, line, falls)| (SetId(set), (LineId(line), falls)));
+        let falls =
+            falls.iter().map(|&(set, line, falls)| (SetId(set), (CheckpointId(line), falls)));
         self.falls.extend(falls);
     }
 
@@ -142,7 +148,7 @@ impl Recovery {
     }
 
     /// Sets that repeat what was lost, and from where.
-    pub(super) fn behind(&self) -> Vec<(SetId, LineId)> {
+    pub(super) fn behind(&self) -> Vec<(SetId, CheckpointId)> {
         let behind = self.going.iter().filter(|(_, going)| going.is_behind());
         behind.map(|(&set, going)| (set, going.line)).collect()
     }
@@ -150,9 +156,9 @@ impl Recovery {
 
 impl Job {
     /// The youngest line that a set can go back to alone.
-    fn line_for(&self, set: SetId) -> Option<LineId> {
+    fn line_for(&self, set: SetId) -> Option<CheckpointId> {
         let machine = self.machine.as_ref()?;
-        machine.lines_of(set).last().map(LineId)
+        machine.lines_of(set).last().map(CheckpointId)
     }
 
     /// The program of a rank was ended by a signal; its guardian waits. `incarnation`: of the
@@ -381,7 +387,7 @@ impl Job {
     }
 
     /// Where a line is: of this job, or of the one that it goes on with.
-    pub(super) fn folder_of(&self, line: LineId) -> std::path::PathBuf {
+    pub(super) fn folder_of(&self, line: CheckpointId) -> std::path::PathBuf {
         match &self.setup.restore {
             Some(folder) if store::line_number(folder) == Some(line) => folder.clone(),
             _ => self.folder(line),
@@ -396,14 +402,14 @@ impl Job {
     }
 
     /// The set of this rank records nothing, or not all.
-    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str, hinders: Hinders) {
+    pub fn does_not_record(&mut self, now: u64, id: PeerId, reason: &str, hinders: ReplayBlocker) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         match hinders {
-            Hinders::Set => {}
-            Hinders::Others => {
+            ReplayBlocker::Set => {}
+            ReplayBlocker::Others => {
                 self.recovery.nobody_alone.get_or_insert_with(|| (set, reason.to_owned()));
             }
-            Hinders::Everybody => {
+            ReplayBlocker::Everybody => {
                 self.recovery.nobody.get_or_insert_with(|| reason.to_owned());
             }
         }
@@ -551,8 +557,8 @@ impl Job {
     }
 
     /// A rank cannot be in a global line: it was believed too early that a set had caught up, or a
-    /// channel is not repaired (docs/adr/0016). `CaughtUp` follows, in this life or the next.
-    pub(super) fn is_behind(&mut self, now: u64, id: PeerId, line: LineId) {
+    /// channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this life or the next.
+    pub(super) fn is_behind(&mut self, now: u64, id: PeerId, line: CheckpointId) {
         self.log(json!({"event": "behind", "rank": id.0, "line": line.0}));
         let answer = Answer::Failed { line: line.0, why: Refusal::Behind };
         self.input(now, Input::Answered { rank: id, answer });
@@ -578,7 +584,7 @@ impl Job {
         self.changed = true;
         let ms = now.saturating_sub(since);
         self.log(json!({"event": "caught_up", "set": set.0, "ms": ms}));
-        self.input(now, Input::CaughtUp { set });
+        self.input(now, Input::ReplayComplete { set });
     }
 
     /// Nothing is unprotected: a line of all sets as soon as the job runs.

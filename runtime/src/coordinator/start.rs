@@ -6,12 +6,12 @@ use super::events::Events;
 use super::job::Job;
 use super::memory::{self, Memory, Remembered};
 use super::setup::{self, Setup};
-use super::storer::Storer;
+use super::storer::ManifestWriter;
 use super::{Coordinator, mpirun, tell_mpirun, unix_ms};
 use crate::guardian::positions::FOLDER;
 use crate::settings::hex;
 use crate::{jobs, os};
-use rustbtl_coordination::control::LineId;
+use rustbtl_coordination::control::CheckpointId;
 use rustbtl_coordination::interval::Interval;
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ fn listen_again(port: u16) -> io::Result<TcpListener> {
 fn resume(folder: &Path, job: &mut Job, determinants: &mut Determinants) -> Result<Memory, String> {
     let (memory, Remembered { state, determinants: batches }) = Memory::open(folder)?;
     for &(line, rank, clock) in &state.clocks {
-        determinants.set_clock(LineId(line), PeerId(rank), clock);
+        determinants.set_clock(CheckpointId(line), PeerId(rank), clock);
     }
     batches.into_iter().for_each(|batches| determinants.resume(batches));
     job.resume(0, state)?;
@@ -150,7 +150,8 @@ impl Coordinator {
         if memory.is_some() {
             determinants.keep_notes();
         }
-        let storer = Storer::start().map_err(text("a thread for what is written to storage"))?;
+        let storer =
+            ManifestWriter::start().map_err(text("a thread for what is written to storage"))?;
         tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
         Ok(Self {
             secret,

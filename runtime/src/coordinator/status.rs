@@ -3,7 +3,7 @@
 use super::job::{Job, Rank};
 use super::recovery::Going;
 use crate::store::{self, Kind};
-use rustbtl_coordination::control::{LineId, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
 use rustbtl_fragments::ids::SetId;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ fn state(rank: &Rank) -> &'static str {
 
 impl Job {
     /// Folder of a line; where nodes keep images themselves, its name in the node's own.
-    pub fn folder(&self, line: LineId) -> PathBuf {
+    pub fn folder(&self, line: CheckpointId) -> PathBuf {
         match &self.setup.directory {
             Some(base) => store::folder(base, &self.name, line),
             None => format!("line-{line}").into(),
@@ -43,7 +43,7 @@ impl Job {
         for (&id, rank) in &mut self.ranks {
             rank.log = None;
             if rank.here && rank.set.is_some() && rank.ended.is_none() {
-                let message = ToRank::TellStatus {};
+                let message = ToRank::ReportStatus {};
                 self.effects.push_back(super::Effect::Send(id, ToNode::Rank { rank: id, message }));
             }
         }
@@ -93,7 +93,7 @@ impl Job {
         })
     }
 
-    fn last_line(&self, set: SetId) -> Option<LineId> {
+    fn last_line(&self, set: SetId) -> Option<CheckpointId> {
         let of = |image: &store::Image| image.set == set.0;
         let complete = self.lines.iter().filter(|(_, line)| line.complete);
         complete.rev().find(|(_, line)| line.images.values().any(of)).map(|(&id, _)| id)
@@ -111,7 +111,7 @@ impl Job {
         })
     }
 
-    fn line(&self, id: LineId) -> Value {
+    fn line(&self, id: CheckpointId) -> Value {
         let Some(line) = self.lines.get(&id) else { return Value::Null };
         let sum = |of: fn(&store::Image) -> u64| line.images.values().map(of).sum::<u64>();
         json!({

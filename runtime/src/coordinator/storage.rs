@@ -16,7 +16,7 @@ use super::job::{Effect, Job};
 use super::losses::some_of;
 use super::mpirun::same_host;
 use crate::store;
-use rustbtl_coordination::control::{LineId, ToNode};
+use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_coordination::lines::{Input, Lines};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ struct Held {
 pub(super) struct Storage {
     /// Nodes that take copies, and how they are reached.
     shelves: BTreeMap<String, String>,
-    held: BTreeMap<(LineId, PeerId), Held>,
+    held: BTreeMap<(CheckpointId, PeerId), Held>,
     /// A further loss is survived (4).
     pub(super) covered: bool,
 }
@@ -60,7 +60,7 @@ impl Held {
 impl Storage {
     /// For another coordinator.
     pub(super) fn state(&self) -> Vec<OfImage> {
-        let one = |((line, rank), held): (&(LineId, PeerId), &Held)| OfImage {
+        let one = |((line, rank), held): (&(CheckpointId, PeerId), &Held)| OfImage {
             line: line.0,
             rank: rank.0,
             nodes: held.nodes.clone(),
@@ -73,7 +73,7 @@ impl Storage {
     pub(super) fn resume(&mut self, images: Vec<OfImage>) {
         for OfImage { line, rank, nodes, lost } in images {
             let held = Held { nodes, lost, counted: true, ..Held::default() };
-            self.held.insert((LineId(line), PeerId(rank)), held);
+            self.held.insert((CheckpointId(line), PeerId(rank)), held);
         }
     }
 }
@@ -89,7 +89,7 @@ impl Job {
     pub(super) fn shelf_gone(&mut self, now: u64, node: &str) {
         self.storage.shelves.remove(node);
         let home = |job: &Self, rank: PeerId| job.ranks.get(&rank).map(|rank| rank.node.clone());
-        let all: Vec<(LineId, PeerId)> = self.storage.held.keys().copied().collect();
+        let all: Vec<(CheckpointId, PeerId)> = self.storage.held.keys().copied().collect();
         for (line, rank) in all {
             // Its own orders are forgotten with it.
             let is_its = home(self, rank).is_some_and(|home| home == node);
@@ -122,7 +122,7 @@ impl Job {
     }
 
     /// A node has written the image of a rank.
-    pub(super) fn stored(&mut self, now: u64, rank: PeerId, line: LineId) {
+    pub(super) fn stored(&mut self, now: u64, rank: PeerId, line: CheckpointId) {
         if !self.setup.is_local() {
             return self.input(now, Input::Stored { rank, line: line.0 });
         }
@@ -146,7 +146,7 @@ impl Job {
     }
 
     /// The images of this node's ranks in this line: they go together (2).
-    fn siblings(&self, line: LineId, home: &str) -> Vec<PeerId> {
+    fn siblings(&self, line: CheckpointId, home: &str) -> Vec<PeerId> {
         let of_line = self.storage.held.range((line, PeerId(0))..=(line, PeerId(u32::MAX)));
         let is_here = |rank: &PeerId| self.ranks.get(rank).is_some_and(|state| state.node == home);
         of_line.map(|((_, rank), _)| *rank).filter(is_here).collect()
@@ -154,7 +154,7 @@ impl Job {
 
     /// Other nodes for the images of this one: first those that have or get some of them already,
     /// then the others, in a ring.
-    fn partners(&self, line: LineId, home: &str) -> Vec<String> {
+    fn partners(&self, line: CheckpointId, home: &str) -> Vec<String> {
         let siblings = self.siblings(line, home);
         let held = || siblings.iter().filter_map(|rank| self.storage.held.get(&(line, *rank)));
         let has = |node: &String| {
@@ -170,7 +170,7 @@ impl Job {
     }
 
     /// Have what is missing of the copies of an image made.
-    fn bring(&mut self, now: u64, line: LineId, rank: PeerId) {
+    fn bring(&mut self, now: u64, line: CheckpointId, rank: PeerId) {
         let Some(home) = self.ranks.get(&rank).map(|rank| rank.node.clone()) else { return };
         let wanted = self.wanted(&home);
         let partners = self.partners(line, &home);
@@ -203,7 +203,7 @@ impl Job {
     }
 
     /// Is there enough of all images of this node (1)?
-    fn count(&mut self, now: u64, line: LineId, home: &str, wanted: usize) {
+    fn count(&mut self, now: u64, line: CheckpointId, home: &str, wanted: usize) {
         let Some(state) = self.lines.get(&line) else { return };
         let ranks = state.ranks.iter().copied();
         let ranks: Vec<PeerId> = ranks.filter(|rank| self.ranks[rank].node == home).collect();
@@ -221,7 +221,7 @@ impl Job {
     }
 
     /// A copy is safe.
-    pub(super) fn copied(&mut self, now: u64, rank: PeerId, line: LineId, node: &str) {
+    pub(super) fn copied(&mut self, now: u64, rank: PeerId, line: CheckpointId, node: &str) {
         let Some(held) = self.storage.held.get_mut(&(line, rank)) else {
             // Nobody wants it any more.
             return self.clear_at(node, line, vec![rank]);
@@ -241,7 +241,7 @@ impl Job {
         &mut self,
         now: u64,
         rank: PeerId,
-        line: LineId,
+        line: CheckpointId,
         node: &str,
         reason: &str,
     ) {
@@ -273,14 +273,14 @@ impl Job {
         self.reconsider();
     }
 
-    fn clear_at(&mut self, node: &str, line: LineId, ranks: Vec<PeerId>) {
+    fn clear_at(&mut self, node: &str, line: CheckpointId, ranks: Vec<PeerId>) {
         let clear = ToNode::Clear { line, ranks };
         self.effects.push_back(Effect::SendNode(node.to_owned(), clear));
     }
 
     /// Of the ranks of a set everything that is older than its youngest line is of no use.
     pub(super) fn prune(&mut self) {
-        let mut old: BTreeMap<LineId, Vec<PeerId>> = BTreeMap::new();
+        let mut old: BTreeMap<CheckpointId, Vec<PeerId>> = BTreeMap::new();
         for (set, youngest) in self.youngest() {
             let members = self.members(&[set]);
             let keys = self.storage.held.keys();
@@ -295,9 +295,9 @@ impl Job {
     }
 
     /// Nobody goes back to these images any more.
-    pub(super) fn clear(&mut self, line: LineId, whose: impl Fn(PeerId) -> bool) {
+    pub(super) fn clear(&mut self, line: CheckpointId, whose: impl Fn(PeerId) -> bool) {
         let of_line = self.storage.held.range((line, PeerId(0))..=(line, PeerId(u32::MAX)));
-        let keys: Vec<(LineId, PeerId)> =
+        let keys: Vec<(CheckpointId, PeerId)> =
             of_line.map(|(key, _)| *key).filter(|(_, rank)| whose(*rank)).collect();
         let mut at: BTreeMap<String, Vec<PeerId>> = BTreeMap::new();
         for key in keys {
@@ -312,10 +312,10 @@ impl Job {
     }
 
     /// The youngest line of each set.
-    fn youngest(&self) -> BTreeMap<SetId, LineId> {
+    fn youngest(&self) -> BTreeMap<SetId, CheckpointId> {
         let Some(machine) = &self.machine else { return BTreeMap::new() };
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        let line = |set| Lines::lines_of(machine, set).last().map(|line| (set, LineId(line)));
+        let line = |set| Lines::lines_of(machine, set).last().map(|line| (set, CheckpointId(line)));
         sets.into_iter().filter_map(line).collect()
     }
 
@@ -359,7 +359,7 @@ impl Job {
     }
 
     /// Has this node the images of all these ranks?
-    pub(super) fn has_images(&self, node: &str, line: LineId, ranks: &[PeerId]) -> bool {
+    pub(super) fn has_images(&self, node: &str, line: CheckpointId, ranks: &[PeerId]) -> bool {
         let has = |rank: &PeerId| {
             self.storage.held.get(&(line, *rank)).is_some_and(|held| held.nodes.contains(node))
         };
@@ -367,7 +367,7 @@ impl Job {
     }
 
     /// Can others bring there what is missing of these ranks' images?
-    pub(super) fn can_be_brought(&self, node: &str, line: LineId, ranks: &[PeerId]) -> bool {
+    pub(super) fn can_be_brought(&self, node: &str, line: CheckpointId, ranks: &[PeerId]) -> bool {
         let held = |rank: &PeerId| self.storage.held.get(&(line, *rank));
         let refused = |held: &Held| held.refused.contains_key(node);
         self.storage.shelves.contains_key(node)
@@ -382,7 +382,7 @@ impl Job {
     }
 
     /// Have others bring there what is missing; true: something that was not on its way.
-    pub(super) fn bring_to(&mut self, line: LineId, ranks: &[PeerId], node: &str) -> bool {
+    pub(super) fn bring_to(&mut self, line: CheckpointId, ranks: &[PeerId], node: &str) -> bool {
         let addresses = self.storage.shelves.get(node).cloned().unwrap_or_default();
         let mut new = false;
         for &rank in ranks {
@@ -403,13 +403,17 @@ impl Job {
 
     /// Is this line where nodes keep images themselves? That from which the job was restarted may
     /// not be.
-    pub(super) fn is_local(&self, line: LineId) -> bool {
+    pub(super) fn is_local(&self, line: CheckpointId) -> bool {
         let restored = self.setup.restore.as_deref().and_then(store::line_number);
         self.setup.is_local() && restored != Some(line)
     }
 
     /// Is there an image of each of these ranks where it is needed? Otherwise what was lost.
-    pub(super) fn must_have_images(&self, line: LineId, ranks: &[PeerId]) -> Result<(), String> {
+    pub(super) fn must_have_images(
+        &self,
+        line: CheckpointId,
+        ranks: &[PeerId],
+    ) -> Result<(), String> {
         let is_gone = |id: &&PeerId| {
             let rank = &self.ranks[id];
             let held = self.storage.held.get(&(line, **id));
@@ -434,7 +438,7 @@ impl Job {
     }
 
     /// Of each rank of a set that cannot go back: where its image was written, and copied to.
-    fn who_had_them(&self, line: LineId, ranks: &[PeerId]) -> String {
+    fn who_had_them(&self, line: CheckpointId, ranks: &[PeerId]) -> String {
         let none = Held::default();
         let of_rank = |id: &PeerId| {
             let held = self.storage.held.get(&(line, *id)).unwrap_or(&none);
@@ -462,9 +466,9 @@ impl Job {
     }
 
     /// For the status: who has what of a line.
-    pub(super) fn held(&self, line: LineId) -> Value {
+    pub(super) fn held(&self, line: CheckpointId) -> Value {
         let of_line = self.storage.held.range((line, PeerId(0))..=(line, PeerId(u32::MAX)));
-        let one = |((_, rank), held): (&(LineId, PeerId), &Held)| {
+        let one = |((_, rank), held): (&(CheckpointId, PeerId), &Held)| {
             let (nodes, asked) = (&held.nodes, &held.asked);
             json!({"rank": rank.0, "nodes": nodes, "on_the_way": asked})
         };

@@ -7,7 +7,7 @@
 //!    guardians behind an order of the same line waits for it.
 
 use crate::store::{self, Manifest};
-use rustbtl_coordination::control::{LineId, ToNode};
+use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -27,7 +27,7 @@ enum Order {
 #[derive(Debug)]
 pub enum Report {
     /// The manifest is on the storage, or why it is not.
-    Written(LineId, Result<(), String>),
+    Written(CheckpointId, Result<(), String>),
     /// Nothing is left of it.
     Removed,
 }
@@ -37,18 +37,18 @@ pub type Done = (Vec<Report>, Vec<(PeerId, ToNode)>);
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Storer {
-    orders: Sender<(LineId, PathBuf, Order)>,
-    reports: Receiver<(LineId, Report)>,
+pub struct ManifestWriter {
+    orders: Sender<(CheckpointId, PathBuf, Order)>,
+    reports: Receiver<(CheckpointId, Report)>,
     bell: UnixStream,
     /// Orders of a line that are not carried out, and what has to wait for them.
-    open: BTreeMap<LineId, (usize, Vec<(PeerId, ToNode)>)>,
+    open: BTreeMap<CheckpointId, (usize, Vec<(PeerId, ToNode)>)>,
 }
 
-impl Storer {
+impl ManifestWriter {
     /// Its thread waits for orders.
     pub fn start() -> io::Result<Self> {
-        let (orders, todo) = mpsc::channel::<(LineId, PathBuf, Order)>();
+        let (orders, todo) = mpsc::channel::<(CheckpointId, PathBuf, Order)>();
         let (done, reports) = mpsc::channel();
         let (bell, mut rope) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -71,15 +71,15 @@ impl Storer {
 
     /// Write the manifest of a line into its folder.
     pub fn write(&mut self, folder: PathBuf, manifest: Manifest) {
-        self.order(LineId(manifest.line), folder, Order::Write(Box::new(manifest)));
+        self.order(CheckpointId(manifest.line), folder, Order::Write(Box::new(manifest)));
     }
 
     /// Remove the manifest of a line, and the folder if nothing else is in it.
-    pub fn remove(&mut self, line: LineId, folder: PathBuf) {
+    pub fn remove(&mut self, line: CheckpointId, folder: PathBuf) {
         self.order(line, folder, Order::Remove);
     }
 
-    fn order(&mut self, line: LineId, folder: PathBuf, order: Order) {
+    fn order(&mut self, line: CheckpointId, folder: PathBuf, order: Order) {
         self.open.entry(line).or_default().0 += 1;
         // The thread ends after us.
         let _ = self.orders.send((line, folder, order));
@@ -119,7 +119,7 @@ impl Storer {
         Some((vec![report], told))
     }
 
-    fn close(&mut self, line: LineId, told: &mut Vec<(PeerId, ToNode)>) {
+    fn close(&mut self, line: CheckpointId, told: &mut Vec<(PeerId, ToNode)>) {
         if let Some((open, _)) = self.open.get_mut(&line) {
             *open -= 1;
             if *open == 0
@@ -131,7 +131,7 @@ impl Storer {
     }
 }
 
-fn carry_out(line: LineId, folder: &std::path::Path, order: Order) -> Report {
+fn carry_out(line: CheckpointId, folder: &std::path::Path, order: Order) -> Report {
     match order {
         Order::Write(manifest) => {
             let what = |error| format!("the manifest in {}: {error}", folder.display());
@@ -166,13 +166,13 @@ mod tests {
     fn images_are_discarded_when_the_manifest_is_gone() {
         let base = std::env::temp_dir().join(format!("rustbtl-storer-{}", std::process::id()));
         let folder = base.join("line-3");
-        let (rank, line) = (PeerId(0), LineId(3));
+        let (rank, line) = (PeerId(0), CheckpointId(3));
         let discard = |line| ToNode::Discard { rank, line };
-        let mut storer = Storer::start().unwrap();
+        let mut storer = ManifestWriter::start().unwrap();
         storer.write(folder.clone(), manifest(3));
         storer.remove(line, folder.clone());
         assert!(storer.pass(rank, discard(line)).is_none(), "2");
-        assert!(storer.pass(rank, discard(LineId(2))).is_some(), "of another line");
+        assert!(storer.pass(rank, discard(CheckpointId(2))).is_some(), "of another line");
         let (reports, told) = storer.wait().unwrap();
         assert!(matches!(&reports[..], [Report::Written(of, Ok(()))] if *of == line));
         assert_eq!(told, []);
@@ -187,10 +187,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_is_said() {
-        let mut storer = Storer::start().unwrap();
+        let mut storer = ManifestWriter::start().unwrap();
         storer.write("/proc/nowhere".into(), manifest(4));
         let (reports, told) = storer.wait().unwrap();
         let [Report::Written(line, Err(why))] = &reports[..] else { panic!("{reports:?}") };
-        assert!(*line == LineId(4) && why.contains("/proc/nowhere") && told.is_empty());
+        assert!(*line == CheckpointId(4) && why.contains("/proc/nowhere") && told.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use super::images::Life;
 use super::last_word::{self, Awaited, Word};
 use crate::os;
 use crate::settings::{self, Printed};
-use crate::spare::{self, StandIn};
+use crate::spare::{self, Proxy};
 use rustbtl_coordination::control::FromNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::io::Read;
@@ -30,7 +30,7 @@ enum Kind {
     /// A guardian beside this one.
     Guardian(Awaited),
     /// A stand-in, and what it says before it ends: why its rank cannot be reached any more.
-    StandIn(UnixStream),
+    Proxy(UnixStream),
 }
 
 /// A rank that did not end.
@@ -54,7 +54,7 @@ impl Adopted {
                 }
                 Word::NotRestored(reason) => Some(Left::NotRestored(reason)),
             },
-            Kind::StandIn(lost) => {
+            Kind::Proxy(lost) => {
                 let mut reason = String::new();
                 lost.set_nonblocking(true).ok()?;
                 // Whoever else is in the group may hold the other end; what was said is here.
@@ -102,13 +102,13 @@ impl Guardian {
         &mut self,
         rank: PeerId,
         incarnation: Incarnation,
-        stand_in: Result<StandIn, String>,
+        proxy: Result<Proxy, String>,
     ) {
         self.abandon(rank);
-        let started = stand_in.and_then(|stand_in| start(&stand_in));
+        let started = proxy.and_then(|proxy| start(&proxy));
         match started {
             Ok((child, lost)) => {
-                self.take_up(Adopted { child, rank, incarnation, kind: Kind::StandIn(lost) });
+                self.take_up(Adopted { child, rank, incarnation, kind: Kind::Proxy(lost) });
             }
             Err(reason) => {
                 self.has_left(rank, incarnation, Left::Unhosted { reachable: false, reason });
@@ -127,7 +127,7 @@ impl Guardian {
     /// It goes on elsewhere; its node may be lost without a word.
     pub(super) fn abandon(&mut self, rank: PeerId) {
         self.adopted.retain_mut(|adopted| {
-            let earlier = adopted.rank == rank && matches!(adopted.kind, Kind::StandIn(_));
+            let earlier = adopted.rank == rank && matches!(adopted.kind, Kind::Proxy(_));
             if earlier {
                 let _ = adopted.child.kill();
                 let _ = adopted.child.wait();
@@ -173,11 +173,11 @@ impl Guardian {
     }
 }
 
-fn start(stand_in: &StandIn) -> Result<(Child, UnixStream), String> {
+fn start(proxy: &Proxy) -> Result<(Child, UnixStream), String> {
     let what = |error: std::io::Error| format!("starting a stand-in: {error}");
     let (ours, theirs) = UnixStream::pair().map_err(what)?;
     let mut command = os::this_program();
-    stand_in.words(&mut command);
+    proxy.words(&mut command);
     let child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(what)?;
     Ok((child, ours))
 }

@@ -4,7 +4,7 @@ use super::hold;
 use super::positions::Mark;
 use crate::local;
 use crate::os::{self, Pid};
-use rustbtl_coordination::control::{LineId, Picture};
+use rustbtl_coordination::control::{CheckpointId, SnapshotMemory};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::outside::is_base_of;
 use std::fs;
@@ -31,7 +31,7 @@ pub struct Source<'a> {
     /// The program.
     pub program: Pid,
     /// Where its memory is.
-    pub picture: Picture,
+    pub picture: SnapshotMemory,
     /// What only it knew.
     pub description: &'a [u8],
 }
@@ -104,11 +104,11 @@ pub struct Job {
     /// Whose.
     pub rank: PeerId,
     /// Of this line.
-    pub line: LineId,
+    pub line: CheckpointId,
     /// The program.
     pub program: Pid,
     /// Where its memory is.
-    pub picture: Picture,
+    pub picture: SnapshotMemory,
     /// The frozen child, if it is one: its number could be somebody else's by now.
     pub child: Option<OwnedFd>,
     /// What only the program knew.
@@ -169,7 +169,7 @@ impl Writers {
         &mut self,
         job: Job,
         store: Arc<dyn ImageStore>,
-        told: impl FnOnce(LineId, Result<(Written, u64), String>) + Send + 'static,
+        told: impl FnOnce(CheckpointId, Result<(Written, u64), String>) + Send + 'static,
     ) {
         self.0.retain(|writer| !writer.is_finished());
         self.0.push(thread::spawn(move || told(job.line, job.run(&*store))));
@@ -245,9 +245,9 @@ mod tests {
     fn job(folder: &Path) -> Job {
         Job {
             rank: PeerId(3),
-            line: LineId(1),
+            line: CheckpointId(1),
             program: 1,
-            picture: Picture::InPause,
+            picture: SnapshotMemory::InPause,
             child: None,
             description: b"abcd".to_vec(),
             output: None,
@@ -266,7 +266,7 @@ mod tests {
         let say = move |line, result: Result<_, _>| sender.send((line, result.is_err())).unwrap();
         writers.write(job, Arc::new(Half(true, Duration::from_millis(50))), say);
         writers.wait(Duration::from_secs(60));
-        assert_eq!(told.try_recv(), Ok((LineId(1), true)));
+        assert_eq!(told.try_recv(), Ok((CheckpointId(1), true)));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
         fs::remove_dir_all(&folder).unwrap();
     }

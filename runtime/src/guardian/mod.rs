@@ -22,7 +22,7 @@ use crate::local::{self, Local};
 use crate::node;
 use crate::os::{self, Poll, Signals};
 use crate::settings::{NoSettings, Printed, Settings};
-use crate::spare::StandIn;
+use crate::spare::Proxy;
 use adopted::Adopted;
 use images::{ImageStore, Life, Writers, Written};
 use last_word::LastWord;
@@ -30,7 +30,7 @@ use output::Output;
 use positions::STREAMS;
 use rank::Rank;
 use recovery::Fallen;
-use rustbtl_coordination::control::{FromNode, LineId, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, FromNode, ToNode, ToRank};
 use std::ffi::OsString;
 use std::io;
 use std::io::{Read, Write};
@@ -73,7 +73,7 @@ const LAST_IMAGE: Duration = Duration::from_secs(2);
 /// What threads of the guardian report.
 enum News {
     Agent(Result<UnixStream, String>),
-    Written(LineId, Result<(Written, u64), String>),
+    Written(CheckpointId, Result<(Written, u64), String>),
 }
 
 /// How threads report it.
@@ -203,7 +203,7 @@ fn guard(
     let own_way = output.as_ref().filter(|_| !adopted).map(Output::began);
     let mut rank = Rank::new(pid, Link::new(ours)?, output);
     if settings.restore.is_some() {
-        rank.say(&ToRank::Reborn { incarnation: settings.incarnation });
+        rank.say(&ToRank::Restarted { incarnation: settings.incarnation });
     }
     let mut guardian = Guardian {
         settings,
@@ -481,8 +481,8 @@ impl Guardian {
             } if host == mine => {
                 let printed = Printed { bytes: [out, err], exact };
                 let life = Life { incarnation, alone };
-                let stand_in = StandIn::new(rank, life, printed, directory, &addresses);
-                self.adopt_at(rank, incarnation, stand_in);
+                let proxy = Proxy::new(rank, life, printed, directory, &addresses);
+                self.adopt_at(rank, incarnation, proxy);
             }
             ToNode::Abandon { host, rank } if host == mine => self.abandon(rank),
             ToNode::Taken { rank, stream, position } if rank == mine => {
@@ -516,7 +516,7 @@ impl Guardian {
         .ok_or_else(|| format!("there is no folder {directory:?}"))
     }
 
-    fn prepare(&mut self, line: LineId, directory: &str) {
+    fn prepare(&mut self, line: CheckpointId, directory: &str) {
         let rank = self.settings.rank;
         match self.folder(directory) {
             Ok(folder) => {
@@ -569,7 +569,7 @@ impl Guardian {
         }
     }
 
-    fn written(&mut self, line: LineId, result: Result<(Written, u64), String>) {
+    fn written(&mut self, line: CheckpointId, result: Result<(Written, u64), String>) {
         let rank = self.settings.rank;
         self.rank.release(line, rank);
         let message = match result {

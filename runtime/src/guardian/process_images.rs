@@ -3,7 +3,7 @@
 use super::images::{self, ImageStore, Life, Source, Written};
 use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
-use rustbtl_coordination::control::Picture;
+use rustbtl_coordination::control::SnapshotMemory;
 use rustbtl_fragments::ids::Incarnation;
 use rustbtl_process::outside::{
     self, History, OutsideError, RestoreOptions, SharedPlace, WriteOptions,
@@ -96,8 +96,8 @@ fn make_private(folder: &Path) -> io::Result<()> {
 impl ImageStore for ProcessImages {
     fn write(&self, source: &Source<'_>, to: &Path) -> Result<Written, String> {
         let pid = match source.picture {
-            Picture::Child(pid) => pid as u32,
-            Picture::InPause => source.program as u32,
+            SnapshotMemory::Child(pid) => pid as u32,
+            SnapshotMemory::InPause => source.program as u32,
         };
         let compression = self.style.compression;
         let options = WriteOptions { compression, ..WriteOptions::default() };

@@ -7,7 +7,9 @@ use crate::link::Link;
 use crate::os::{self, Pid};
 use crate::settings::Settings;
 use crate::store;
-use rustbtl_coordination::control::{FromNode, FromRank, Hinders, LineId, Picture, ToRank};
+use rustbtl_coordination::control::{
+    CheckpointId, FromNode, FromRank, ReplayBlocker, SnapshotMemory, ToRank,
+};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -29,25 +31,25 @@ pub struct Rank {
     /// It has repeated what was lost.
     caught_up: bool,
     /// Why its set cannot go back alone.
-    not_recording: BTreeMap<Hinders, FromRank>,
+    not_recording: BTreeMap<ReplayBlocker, FromRank>,
     /// Lines that its program has asked for, without an answer yet.
     asked: BTreeMap<u32, FromRank>,
     /// The line that it takes part in, until it is complete or aborted.
-    line: Option<LineId>,
+    line: Option<CheckpointId>,
     /// The youngest line that is complete or aborted.
-    over: LineId,
+    over: CheckpointId,
     /// A picture of a line that was not ordered here yet: another rank's token was faster.
-    early: Option<(LineId, FromRank)>,
-    folders: BTreeMap<LineId, PathBuf>,
+    early: Option<(CheckpointId, FromRank)>,
+    folders: BTreeMap<CheckpointId, PathBuf>,
     images: VecDeque<Job>,
     /// Folders of images that are being written.
-    writing: BTreeMap<LineId, PathBuf>,
+    writing: BTreeMap<CheckpointId, PathBuf>,
     /// Frozen children whose image is being written.
-    frozen: BTreeMap<LineId, OwnedFd>,
+    frozen: BTreeMap<CheckpointId, OwnedFd>,
     /// What it prints; `None`: that goes to orted by itself.
     pub output: Option<Output>,
     /// Where the output was when the program stood still.
-    mark: Option<(LineId, Mark)>,
+    mark: Option<(CheckpointId, Mark)>,
 }
 
 impl Rank {
@@ -64,7 +66,7 @@ impl Rank {
             not_recording: BTreeMap::new(),
             asked: BTreeMap::new(),
             line: None,
-            over: LineId(0),
+            over: CheckpointId(0),
             early: None,
             folders: BTreeMap::new(),
             images: VecDeque::new(),
@@ -132,7 +134,7 @@ impl Rank {
         let mut all: Vec<FromRank> = self.hello.clone().into_iter().collect();
         all.extend(self.not_recording.values().cloned());
         all.extend(self.ready.then_some(FromRank::Ready {}));
-        all.extend(self.caught_up.then_some(FromRank::CaughtUp {}));
+        all.extend(self.caught_up.then_some(FromRank::ReplayComplete {}));
         all.extend(self.asked.values().cloned());
         all.extend(self.finishing.then_some(FromRank::Finishing {}));
         all
@@ -188,9 +190,9 @@ impl Rank {
                 self.introduce(settings);
             }
             FromRank::Ready {} => self.ready = true,
-            FromRank::CaughtUp {} => self.caught_up = true,
+            FromRank::ReplayComplete {} => self.caught_up = true,
             FromRank::Behind { .. } => self.caught_up = false,
-            FromRank::NotRecording { hinders, .. } => {
+            FromRank::NotReplayable { hinders, .. } => {
                 self.not_recording.insert(*hinders, message.clone());
             }
             FromRank::Finishing {} => {
@@ -201,12 +203,12 @@ impl Rank {
             }
             FromRank::Ask { number, .. } if alone => {
                 let problem = "no coordinator can be reached, see the message above".into();
-                self.send(&ToRank::Answer { number: *number, line: LineId(0), problem });
+                self.send(&ToRank::Answer { number: *number, line: CheckpointId(0), problem });
             }
             FromRank::Ask { number, .. } => {
                 self.asked.insert(*number, message.clone());
             }
-            FromRank::Parked { line } => {
+            FromRank::Suspended { line } => {
                 let line = *line;
                 self.mark = self.output.as_mut().map(|output| (line, output.mark()));
                 self.send(&ToRank::Drained { line });
@@ -244,8 +246,8 @@ impl Rank {
             return None;
         };
         let child = match picture {
-            Picture::Child(pid) => os::pidfd(pid).ok(),
-            Picture::InPause => None,
+            SnapshotMemory::Child(pid) => os::pidfd(pid).ok(),
+            SnapshotMemory::InPause => None,
         };
         let Some(directory) = folder else {
             // Aborted meanwhile: nobody wants the picture any more.
@@ -278,7 +280,7 @@ impl Rank {
         let Some((line, message)) = self.early.take_if(|(line, _)| *line <= self.over) else {
             return;
         };
-        if let FromRank::Frozen { picture: Picture::Child(pid), .. } = message
+        if let FromRank::Frozen { picture: SnapshotMemory::Child(pid), .. } = message
             && let Ok(child) = os::pidfd(pid)
         {
             os::kill_pidfd(&child);
@@ -292,7 +294,7 @@ impl Rank {
     }
 
     /// The image is read and written, or not. One that nobody wants any more goes.
-    pub fn release(&mut self, line: LineId, rank: PeerId) {
+    pub fn release(&mut self, line: CheckpointId, rank: PeerId) {
         self.frozen.remove(&line);
         if let Some(folder) = self.writing.remove(&line)
             && !self.folders.contains_key(&line)
@@ -306,7 +308,7 @@ impl Rank {
     pub fn order(&mut self, message: ToRank) {
         match &message {
             ToRank::StopOutgoing { line } | ToRank::Begin { line, .. } => self.line = Some(*line),
-            ToRank::Abort { line, .. } | ToRank::LineComplete { line, .. } => {
+            ToRank::Abort { line, .. } | ToRank::CheckpointComplete { line, .. } => {
                 self.over = self.over.max(*line);
                 self.line = self.line.filter(|open| open != line);
                 self.forget_early();
@@ -320,7 +322,12 @@ impl Rank {
 
     /// Where the image of a line goes.
     /// If the rank has its picture already: what the coordinator has to hear of it.
-    pub fn prepare(&mut self, line: LineId, folder: PathBuf, rank: PeerId) -> Option<FromNode> {
+    pub fn prepare(
+        &mut self,
+        line: CheckpointId,
+        folder: PathBuf,
+        rank: PeerId,
+    ) -> Option<FromNode> {
         self.folders.insert(line, folder);
         while self.folders.len() > FOLDERS_MAX {
             self.folders.pop_first();
@@ -330,7 +337,7 @@ impl Rank {
     }
 
     /// A line is not wanted any more.
-    pub fn discard(&mut self, line: LineId, rank: PeerId) {
+    pub fn discard(&mut self, line: CheckpointId, rank: PeerId) {
         if let Some(folder) = self.folders.remove(&line) {
             images::discard(&folder, rank);
         }
@@ -353,7 +360,7 @@ impl Rank {
         self.nobody_coordinates("there is no coordinator");
         for number in core::mem::take(&mut self.asked).into_keys() {
             let problem = "the job's coordinator has ended, and there is no other".into();
-            self.send(&ToRank::Answer { number, line: LineId(0), problem });
+            self.send(&ToRank::Answer { number, line: CheckpointId(0), problem });
         }
         // Nobody keeps determinants, so nothing has to wait for them.
         let incarnation = self.incarnation();
@@ -374,7 +381,7 @@ impl Rank {
 }
 
 /// The line that the job was restarted from, by the name of its folder.
-fn line_of(settings: &Settings) -> Option<LineId> {
+fn line_of(settings: &Settings) -> Option<CheckpointId> {
     store::line_number(settings.restore.as_deref()?)
 }
 
@@ -383,7 +390,7 @@ mod tests {
     use super::*;
     use rustbtl_fragments::ids::SetId;
 
-    const LINE: LineId = LineId(4);
+    const LINE: CheckpointId = CheckpointId(4);
 
     fn rank() -> (Rank, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -393,7 +400,7 @@ mod tests {
     fn picture() -> FromRank {
         FromRank::Frozen {
             line: LINE,
-            picture: Picture::InPause,
+            picture: SnapshotMemory::InPause,
             description: vec![1],
             coordination_ns: 0,
             pause_ns: 0,
@@ -408,7 +415,7 @@ mod tests {
         let told = rank.prepare(LINE, "/x".into(), PeerId(2));
         assert!(matches!(told, Some(FromNode::Frozen { line: LINE, .. })));
         assert_eq!(rank.next_image().unwrap().directory, PathBuf::from("/x"));
-        assert_eq!(rank.prepare(LineId(5), "/y".into(), PeerId(2)), None);
+        assert_eq!(rank.prepare(CheckpointId(5), "/y".into(), PeerId(2)), None);
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl Guardian {
         let pid = restore(&*self.store, &self.settings, line, theirs, ends)?;
         self.rank.reborn(pid, link, output);
         let incarnation = self.settings.incarnation;
-        self.rank.say(&ToRank::Reborn { incarnation });
+        self.rank.say(&ToRank::Restarted { incarnation });
         Ok(())
     }
 

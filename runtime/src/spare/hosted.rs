@@ -60,14 +60,14 @@ impl Hosted {
         thread::spawn(move || {
             let _ = os::notice_silence(&stream);
             // What is printed waits as long as its reader does.
-            let Ok(mut stand_in) = Patient::over(stream, None) else { return };
-            let ended = match stand_in.receive::<ToSpare>() {
+            let Ok(mut proxy) = Patient::over(stream, None) else { return };
+            let ended = match proxy.receive::<ToSpare>() {
                 Ok(ToSpare::Start { rank, directory, incarnation, alone, out, err, exact }) => {
                     let life = Life { incarnation, alone };
                     let printed = Printed { bytes: [out, err], exact };
                     folder(&directory, local.as_deref()).and_then(|folder| {
                         let start = Start { rank, folder, life, printed };
-                        host(&mut stand_in, &start, &guardians)
+                        host(&mut proxy, &start, &guardians)
                     })
                 }
                 _ => return,
@@ -78,8 +78,8 @@ impl Hosted {
                 Ok(End::Alone) => return,
                 Err(reason) => FromSpare::Refused { reason },
             };
-            if stand_in.send(&message).is_ok() {
-                stand_in.drain();
+            if proxy.send(&message).is_ok() {
+                proxy.drain();
             }
         });
     }
@@ -115,7 +115,7 @@ enum End {
     Alone,
 }
 
-fn host(stand_in: &mut Patient, start: &Start, guardians: &Guardians) -> Result<End, String> {
+fn host(proxy: &mut Patient, start: &Start, guardians: &Guardians) -> Result<End, String> {
     let rank = start.rank;
     end_earlier(rank, guardians)?;
     let (mut child, mut awaited) = start_guardian(start).map_err(|error| {
@@ -123,7 +123,7 @@ fn host(stand_in: &mut Patient, start: &Start, guardians: &Guardians) -> Result<
     })?;
     let pid = child.id() as Pid;
     guardians.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, pid);
-    let followed = follow(stand_in, &mut child);
+    let followed = follow(proxy, &mut child);
     if followed.is_err() {
         end_group(pid);
     }
@@ -171,27 +171,27 @@ fn start_guardian(start: &Start) -> io::Result<(Child, Awaited)> {
 }
 
 /// Until it has printed its last; the error: the stand-in has gone.
-fn follow(stand_in: &mut Patient, child: &mut Child) -> Result<(), String> {
+fn follow(proxy: &mut Patient, child: &mut Child) -> Result<(), String> {
     let mut room = vec![0; PIECE_BYTES];
     let pid = child.id() as Pid;
     let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
     while out.is_some() || err.is_some() {
         let mut poll = Poll::default();
-        let said = poll.add(stand_in.fd(), false);
+        let said = poll.add(proxy.fd(), false);
         let printed = out.as_ref().map(|out| poll.add(out.as_raw_fd(), false));
         let complained = err.as_ref().map(|err| poll.add(err.as_raw_fd(), false));
         poll.wait(None).map_err(|error| error.to_string())?;
         let ready = |place: Option<usize>| place.is_some_and(|place| poll.is_ready(place));
         if ready(printed) {
-            pass_on(stand_in, 1, &mut out, &mut room)?;
+            pass_on(proxy, 1, &mut out, &mut room)?;
         }
         if ready(complained) {
-            pass_on(stand_in, 2, &mut err, &mut room)?;
+            pass_on(proxy, 2, &mut err, &mut room)?;
         }
         if poll.is_ready(said) {
-            stand_in.take_in()?;
+            proxy.take_in()?;
         }
-        while let Some(message) = stand_in.next::<ToSpare>()? {
+        while let Some(message) = proxy.next::<ToSpare>()? {
             match message {
                 ToSpare::Signal { number } => os::kill(-pid, number),
                 ToSpare::Start { .. } => return Err("it has said so already".into()),
@@ -203,7 +203,7 @@ fn follow(stand_in: &mut Patient, child: &mut Child) -> Result<(), String> {
 
 /// What is there of a stream; it is `None` when it is over.
 fn pass_on(
-    stand_in: &mut Patient,
+    proxy: &mut Patient,
     stream: u8,
     from: &mut Option<impl Read>,
     room: &mut [u8],
@@ -211,7 +211,7 @@ fn pass_on(
     let Some(open) = from else { return Ok(()) };
     match open.read(room) {
         Ok(bytes) if bytes > 0 => {
-            stand_in.send(&FromSpare::Printed { stream, bytes: room[..bytes].to_vec() })
+            proxy.send(&FromSpare::Printed { stream, bytes: room[..bytes].to_vec() })
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
         _ => {

@@ -14,9 +14,9 @@
 //! 2. This process ends with its orted, and when the coordinator needs it no more.
 
 mod hosted;
-mod stand_in;
+mod proxy;
 
-pub use stand_in::{KILLED, StandIn};
+pub use proxy::{KILLED, Proxy};
 
 use crate::link::Link;
 use crate::local::{self, Local};

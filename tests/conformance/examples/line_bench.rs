@@ -8,11 +8,11 @@
 use rustbtl_component::transports::inproc::{Inproc, connected};
 use rustbtl_component::transports::shm::Meeting;
 use rustbtl_component::transports::{Payload as Outgoing, Sent, Transport};
-use rustbtl_coordination::silence::{Input, Output, Scope, Silence, Station, Way};
+use rustbtl_coordination::silence::{Input, Output, Quiescence, Scope, Station, Way};
+use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::engine::{Engine, Mode, Side, Source, TagMatch};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::line_frame::LineFrame;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Barrier};
@@ -25,7 +25,7 @@ const SELDOM: u32 = 4;
 /// Frames go to rings; of messages there is only one.
 struct Threads {
     end: Inproc,
-    frames: VecDeque<(PeerId, LineFrame)>,
+    frames: VecDeque<(PeerId, CheckpointFrame)>,
     completed: u64,
     data: Vec<u8>,
 }
@@ -101,7 +101,7 @@ impl Host for Threads {
         self.completed += 1;
     }
 
-    fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
+    fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {
         self.frames.push_back((from, frame));
     }
 }
@@ -111,7 +111,7 @@ struct Process {
     n: u32,
     engine: Engine<Threads>,
     host: Threads,
-    silence: Silence,
+    silence: Quiescence,
     meeting: Arc<Meeting>,
     comm: CommId,
 }
@@ -123,7 +123,7 @@ impl Process {
         let comm = engine.add_comm(ContextId(0), CommRank(me), n, 0);
         let data = vec![me as u8; MESSAGE_BYTES as usize];
         let host = Threads { end, frames: VecDeque::new(), completed: 0, data };
-        Self { me, n, engine, host, silence: Silence::new(PeerId(me), &ids), meeting, comm }
+        Self { me, n, engine, host, silence: Quiescence::new(PeerId(me), &ids), meeting, comm }
     }
 
     /// Take all frames that are there.

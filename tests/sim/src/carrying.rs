@@ -6,7 +6,7 @@ use crate::network::is;
 use crate::options::Planted;
 use crate::world::World;
 use rustbtl_coordination::determinants::{
-    Carried, Determinant, Fence, Numbered, Order, Record, Shipper, carried,
+    Carried, Determinant, DeterminantLog, Fence, Numbered, Order, Record, carried,
 };
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::*;
@@ -161,7 +161,7 @@ impl World {
         let members = self.members(set);
         let incarnation = Incarnation(self.net.borrow().incarnations[members[0]]);
         let recorded = past.len() as u64;
-        let shipper = Shipper::new(SetId(set), incarnation, past, 0, 1);
+        let shipper = DeterminantLog::new(SetId(set), incarnation, past, 0, 1);
         self.carrying.orders.insert(set, Order::new(incarnation, shipper));
         self.carrying.fences.remove(&set);
         self.carrying.stable.insert(set, VecDeque::from([(incarnation, recorded)]));

@@ -1,10 +1,10 @@
 //! Frames from nowhere: whatever bytes a peer sends, the engine answers with an error or goes on.
 //! Used by the property tests and by the fuzz target (tests/fuzz).
 
+use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::{HEADER_BYTES, VERSION};
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub struct Deaf {
     /// No room: so many bytes of the next frame are taken.
     pub full: Option<usize>,
     /// Frames of checkpoints that came.
-    pub line_frames: Vec<LineFrame>,
+    pub line_frames: Vec<CheckpointFrame>,
 }
 
 impl Deaf {
@@ -110,7 +110,7 @@ impl Host for Deaf {
         self.completed += 1;
     }
 
-    fn line_frame(&mut self, _: PeerId, frame: LineFrame) {
+    fn checkpoint_frame(&mut self, _: PeerId, frame: CheckpointFrame) {
         self.line_frames.push(frame);
     }
 }

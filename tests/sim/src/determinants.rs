@@ -5,7 +5,7 @@ use crate::image::Image;
 use crate::options::{Options, Planted};
 use crate::world::World;
 use rustbtl_coordination::determinants::{
-    Ack, Batch, Keeper, KeeperId, Numbered, Record, Shipper, choose,
+    Ack, Batch, DeterminantLog, DeterminantReplica, KeeperId, Numbered, Record, choose,
 };
 use rustbtl_fragments::ids::*;
 use std::cell::RefCell;
@@ -46,8 +46,8 @@ pub struct DeterminantReport {
 /// See the module's documentation.
 pub struct Determinants {
     on: bool,
-    shippers: BTreeMap<u32, Rc<RefCell<Shipper>>>,
-    keepers: BTreeMap<u32, Keeper>,
+    shippers: BTreeMap<u32, Rc<RefCell<DeterminantLog>>>,
+    keepers: BTreeMap<u32, DeterminantReplica>,
     starts: BTreeMap<u32, u64>,
     mail: BTreeMap<(u32, u32), VecDeque<Mail>>,
     /// Batches of dead incarnations that are long on their way.
@@ -106,14 +106,14 @@ impl World {
         let start = self.determinants.starts.entry(set).or_default();
         *start += 1;
         let id = KeeperId { set: SetId(set), start: *start };
-        self.determinants.keepers.insert(set, Keeper::new(id));
+        self.determinants.keepers.insert(set, DeterminantReplica::new(id));
     }
 
     fn start_shipper(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
         let members = self.members(set);
         let incarnation = Incarnation(self.net.borrow().incarnations[members[0]]);
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
-        let shipper = Shipper::new(SetId(set), incarnation, past, copies, BATCH);
+        let shipper = DeterminantLog::new(SetId(set), incarnation, past, copies, BATCH);
         let shipper = Rc::new(RefCell::new(shipper));
         for rank in members {
             self.processes[rank].host.shipper = Some(Rc::clone(&shipper));

@@ -6,11 +6,11 @@ use crate::network::Network;
 use crate::options::{Options, Planted};
 use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
-use rustbtl_coordination::determinants::{Decisions, Shipper};
+use rustbtl_coordination::determinants::{Decisions, DeterminantLog};
+use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::line_frame::LineFrame;
 use rustbtl_fragments::wire::{Header, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -78,13 +78,13 @@ pub struct SimHost {
     /// Completions since the driver looked last.
     pub completed: Vec<(u32, Status)>,
     /// Frames of checkpoints that the machine of the line has not seen.
-    pub line_frames: VecDeque<(PeerId, LineFrame)>,
+    pub line_frames: VecDeque<(PeerId, CheckpointFrame)>,
     /// Planted: messages to other sets find no room, everything else does.
     pub refuses_messages: bool,
     /// Pulls that go on.
     pub pulls: Vec<Pulling>,
     /// The set's determinants on their way out.
-    pub shipper: Option<Rc<RefCell<Shipper>>>,
+    pub shipper: Option<Rc<RefCell<DeterminantLog>>>,
     /// In place of it: its share in what goes with messages.
     pub carrier: Option<Carrier>,
     /// Planted: recorded, but not counted yet.
@@ -419,7 +419,7 @@ impl Host for SimHost {
         Taken::Refused
     }
 
-    fn line_frame(&mut self, from: PeerId, frame: LineFrame) {
+    fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {
         self.line_frames.push_back((from, frame));
     }
 }

@@ -5,7 +5,7 @@ use crate::host::{Memory, SimHost};
 use crate::model::Stream;
 use crate::process::Program;
 use crate::world::World;
-use rustbtl_coordination::silence::{Input, Silence, Way};
+use rustbtl_coordination::silence::{Input, Quiescence, Way};
 use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub struct Image {
     pub program: Program,
     /// Internal sends on offer.
     exposed: Vec<(usize, u64, Vec<u8>)>,
-    machine: Silence,
+    machine: Quiescence,
     /// What it holds of the messages of processes of other sets, as it goes to them.
     pub held: BTreeMap<usize, Vec<u8>>,
     /// Its receives that have matched, its messages that lines of others cover, its agreements.

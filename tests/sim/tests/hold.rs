@@ -1,8 +1,8 @@
 //! What the engine holds back while a line is taken, and in which order everything leaves.
 
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use rustbtl_fragments::wire::{Header, Kind};
 use rustbtl_sim::decoder::Deaf;
 
@@ -13,7 +13,7 @@ struct Zero {
     comm: CommId,
 }
 
-const TOKEN: LineFrame = LineFrame { line: 4, what: LineWhat::Token { global: false } };
+const TOKEN: CheckpointFrame = CheckpointFrame { line: 4, what: LineWhat::Token { global: false } };
 
 impl Zero {
     fn new() -> Self {

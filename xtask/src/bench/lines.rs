@@ -139,7 +139,7 @@ pub fn run(runs: usize, markdown: Option<&Path>) -> Result<()> {
         fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     }
     fs::write(&file, svg).context(|| file.display().to_string())?;
-    println!("Picture: {}", file.display());
+    println!("SnapshotMemory: {}", file.display());
     Ok(())
 }
 

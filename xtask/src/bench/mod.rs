@@ -160,7 +160,7 @@ fn show(
     let folder = paths::out().join("bench");
     let pictures = curves::draw(measured, &machine.line(), &folder)?;
     for svg in &pictures {
-        println!("Picture: {} and .png", svg.display());
+        println!("SnapshotMemory: {} and .png", svg.display());
     }
     if let Some(file) = &options.markdown {
         document::write_markdown(file, machine, pairs, &lines, measured)?;

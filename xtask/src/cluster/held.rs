@@ -14,13 +14,13 @@ use super::victim::Victim;
 use crate::error::{Context, Result};
 
 /// The variable that tells guardians where to look for the file.
-pub const VARIABLE: &str = "RUSTBTL_HOLD";
+pub const VARIABLE: &str = "RUSTBTL_FAILPOINTS";
 
 /// A point of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
     /// All ranks but the last one have been told to begin.
-    Silence,
+    Quiescence,
     /// All images but that of the last rank are stored.
     Images,
     /// All are; the coordinator stands still, so there is no manifest.
@@ -32,7 +32,7 @@ impl FromStr for Point {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         match text {
-            "silence" => Ok(Point::Silence),
+            "silence" => Ok(Point::Quiescence),
             "images" => Ok(Point::Images),
             "manifest" => Ok(Point::Manifest),
             _ => Err("choose silence, images or manifest".into()),
@@ -67,7 +67,7 @@ impl Held {
     pub fn new(options: &Options, stage: &Stage) -> Option<Held> {
         let (victim, point) = options.kill_in_line()?;
         let (lines, ranks) = (options.lines_folder()?.to_owned(), options.ranks());
-        let word = if point == Point::Silence { "begin" } else { "image" };
+        let word = if point == Point::Quiescence { "begin" } else { "image" };
         let file = stage.held().join(format!("{word}-{}", ranks - 1));
         Some(Held { victim, point, state: State::Waiting, file, lines, ranks })
     }
@@ -82,7 +82,7 @@ impl Held {
     pub fn look(&mut self) -> Result<Option<String>> {
         let here = match (self.state, self.point) {
             (State::Waiting, _) => false,
-            (State::Held, Point::Silence) => self.is_held(),
+            (State::Held, Point::Quiescence) => self.is_held(),
             (State::Held, Point::Images) => self.is_held() && self.has_images(self.ranks - 1),
             (State::Held, Point::Manifest) => {
                 // It has the pictures, or will hear of them when it goes on.

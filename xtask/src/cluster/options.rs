@@ -86,7 +86,7 @@ pub struct Options {
     kill_node: Vec<Timed>,
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
-    kill_node_after_line: Vec<AfterLine>,
+    kill_node_after_checkpoint: Vec<AfterLine>,
     /// The same when copies of all images are on other nodes, for the K-th time: for the first time
     /// with the first line, then after each loss of a node (jobs without a directory for lines)
     #[arg(long, value_name = "I@K")]
@@ -96,7 +96,7 @@ pub struct Options {
     kill_rank: Vec<Timed>,
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "R@K")]
-    kill_rank_after_line: Vec<AfterLine>,
+    kill_rank_after_checkpoint: Vec<AfterLine>,
     /// The same when line K of the job, or a later one, is ordered: while it is taken
     #[arg(long, value_name = "R@K")]
     kill_rank_after_order: Vec<AfterOrder>,
@@ -115,7 +115,7 @@ pub struct Options {
     cut_node: Vec<Timed>,
     /// The same when line K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
-    cut_node_after_line: Vec<AfterLine>,
+    cut_node_after_checkpoint: Vec<AfterLine>,
     /// Kill WHO (coordinator, node:I, rank:R, guardian:R) when the job's coordinators have written
     /// down EVENT for the K-th time
     #[arg(long, value_name = "EVENT@K=WHO")]
@@ -282,16 +282,16 @@ impl Options {
     /// What breaks, at moments that the job itself decides about.
     pub fn faults(&self) -> Vec<(Moment, Fault)> {
         let kills = self.kill_node.iter().map(|&Timed(node, at)| (at, Fault::KillNode(node)));
-        let lines = self.kill_node_after_line.iter();
+        let lines = self.kill_node_after_checkpoint.iter();
         let lines = lines.map(|&AfterLine(node, at)| (at, Fault::KillNode(node)));
         let copies = self.kill_node_after_copies.iter();
         let copies = copies.map(|&AfterCopies(node, at)| (at, Fault::KillNode(node)));
         let lines = lines.chain(copies);
         let ranks = self.kill_rank.iter().map(|&Timed(rank, at)| (at, Fault::KillRank(rank)));
         let cuts = self.cut_node.iter().map(|&Timed(node, at)| (at, Fault::CutNode(node)));
-        let late = self.kill_rank_after_line.iter();
+        let late = self.kill_rank_after_checkpoint.iter();
         let late = late.map(|&AfterLine(rank, at)| (at, Fault::KillRank(rank)));
-        let late_cuts = self.cut_node_after_line.iter();
+        let late_cuts = self.cut_node_after_checkpoint.iter();
         let late_cuts = late_cuts.map(|&AfterLine(node, at)| (at, Fault::CutNode(node)));
         let later_cuts = self.cut_node_after_copies.iter();
         let later_cuts = later_cuts.map(|&AfterCopies(node, at)| (at, Fault::CutNode(node)));
@@ -378,7 +378,7 @@ pub mod tests {
     fn faults_are_counted_from_when_the_job_is_ready() {
         let options = parse(
             "--nodes 2 --ppn 2 --spare 1 --kill-node 1@0.5 --kill-node 2@1 --kill-rank 3@2 \
-             --cut-node 0@3 --kill-node-after-line 1@2 -- p",
+             --cut-node 0@3 --kill-node-after-checkpoint 1@2 -- p",
         );
         let ready = |ms| Moment::Ready(Duration::from_millis(ms));
         let wanted = [

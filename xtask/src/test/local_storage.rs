@@ -20,11 +20,16 @@ const GATE: u64 = 200;
 
 /// What happens to whom, in a job of which shape, and how often a set catches up.
 const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
-    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"], 1),
-    ("a program is killed on the only node: 1 × 2", (1, 2), &["--kill-rank-after-line", "1@1"], 1),
-    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"], 1),
-    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-line", "1@1"], 1),
-    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"], 1),
+    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-checkpoint", "3@1"], 1),
+    (
+        "a program is killed on the only node: 1 × 2",
+        (1, 2),
+        &["--kill-rank-after-checkpoint", "1@1"],
+        1,
+    ),
+    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-checkpoint", "1@1"], 1),
+    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-checkpoint", "1@1"], 1),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-checkpoint", "2@1"], 1),
     (
         "a node is killed, and another one when there are copies again: 3 × 1",
         (3, 1),
@@ -34,7 +39,7 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     (
         "a node is killed, and the guardian that its rank has got: 3 × 1",
         (3, 1),
-        &["--kill-node-after-line", "1@1", "--kill-at-event", "caught_up@1=guardian:1"],
+        &["--kill-node-after-checkpoint", "1@1", "--kill-at-event", "caught_up@1=guardian:1"],
         2,
     ),
     (
@@ -44,9 +49,9 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
             "--mca",
             "vprotocol_correlated_copies",
             "2",
-            "--kill-node-after-line",
+            "--kill-node-after-checkpoint",
             "1@1",
-            "--kill-node-after-line",
+            "--kill-node-after-checkpoint",
             "2@1",
         ],
         2,
@@ -154,7 +159,7 @@ pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Res
 /// With one copy, two nodes at a time are too many: the end says what is lost.
 fn too_many(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
-    let faults = ["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"];
+    let faults = ["--kill-node-after-checkpoint", "1@1", "--kill-node-after-checkpoint", "2@1"];
     let mut job = RING.job_over(over, (3, 1), ENDLESS, &scratch)?;
     job.seconds = 60;
     let outcome = plain(job, &scratch).with(&faults).run()?;

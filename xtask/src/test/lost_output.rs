@@ -23,17 +23,24 @@ const PAUSE_US: &str = "2000";
 
 /// What happens, and whether the nodes share a folder.
 const LOSSES: [(&str, &[&str], bool); 8] = [
-    ("a cable is pulled", &["--cut-node-after-line", "1@1"], true),
-    ("a node is killed", &["--kill-node-after-line", "1@1"], true),
+    ("a cable is pulled", &["--cut-node-after-checkpoint", "1@1"], true),
+    ("a node is killed", &["--kill-node-after-checkpoint", "1@1"], true),
     (
         "a node is killed, and the spare one on which its ranks go on",
-        &["--spare", "1", "--kill-node-after-line", "1@1", "--kill-at-event", "caught_up@1=node:3"],
+        &[
+            "--spare",
+            "1",
+            "--kill-node-after-checkpoint",
+            "1@1",
+            "--kill-at-event",
+            "caught_up@1=node:3",
+        ],
         true,
     ),
     (
         "a node is killed, then a program of its ranks, then the coordinator",
         &[
-            "--kill-node-after-line",
+            "--kill-node-after-checkpoint",
             "1@1",
             "--kill-at-event",
             "caught_up@1=rank:2",
@@ -44,11 +51,11 @@ const LOSSES: [(&str, &[&str], bool); 8] = [
     ),
     (
         "a node is killed, and the guardian that one of its ranks has got",
-        &["--kill-node-after-line", "1@1", "--kill-at-event", "caught_up@1=guardian:2"],
+        &["--kill-node-after-checkpoint", "1@1", "--kill-at-event", "caught_up@1=guardian:2"],
         true,
     ),
-    ("a cable is pulled, plain command", &["--cut-node-after-line", "1@1"], false),
-    ("a node is killed, plain command", &["--kill-node-after-line", "1@1"], false),
+    ("a cable is pulled, plain command", &["--cut-node-after-checkpoint", "1@1"], false),
+    ("a node is killed, plain command", &["--kill-node-after-checkpoint", "1@1"], false),
     (
         "a node is killed, and the one on which its ranks go on, plain command",
         &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],

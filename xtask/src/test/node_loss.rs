@@ -35,25 +35,25 @@ pub const NOT_RECOVERED: &str = "what ran there cannot be brought back";
 
 /// What happens to whom, in a job of which shape. The first line is taken when the job is ready.
 const SURVIVED: [(&str, Shape, &[&str]); 8] = [
-    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-line", "1@1"]),
-    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-line", "1@1"]),
+    ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-checkpoint", "1@1"]),
+    ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-checkpoint", "1@1"]),
     (
         "two nodes are killed: 3 × 1",
         (3, 1),
-        &["--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"],
+        &["--kill-node-after-checkpoint", "1@1", "--kill-node-after-checkpoint", "2@1"],
     ),
-    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"]),
-    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"]),
-    ("the program of rank 0 is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "0@1"]),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-checkpoint", "2@1"]),
+    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-checkpoint", "3@1"]),
+    ("the program of rank 0 is killed: 2 × 2", (2, 2), &["--kill-rank-after-checkpoint", "0@1"]),
     (
         "programs of all nodes are killed: 3 × 2",
         (3, 2),
         &[
-            "--kill-rank-after-line",
+            "--kill-rank-after-checkpoint",
             "0@1",
-            "--kill-rank-after-line",
+            "--kill-rank-after-checkpoint",
             "3@1",
-            "--kill-rank-after-line",
+            "--kill-rank-after-checkpoint",
             "4@1",
         ],
     ),
@@ -64,28 +64,34 @@ const SURVIVED: [(&str, Shape, &[&str]); 8] = [
             "--mca",
             "vprotocol_correlated_sets",
             "core",
-            "--kill-rank-after-line",
+            "--kill-rank-after-checkpoint",
             "1@1",
-            "--kill-rank-after-line",
+            "--kill-rank-after-checkpoint",
             "2@1",
         ],
     ),
 ];
 
 /// The same for a program that decides by the clock, and how long it runs.
-const BY_CLOCK: [(Shape, [&str; 2]); 2] =
-    [((3, 1), ["--kill-node-after-line", "1@1"]), ((2, 2), ["--kill-rank-after-line", "3@1"])];
+const BY_CLOCK: [(Shape, [&str; 2]); 2] = [
+    ((3, 1), ["--kill-node-after-checkpoint", "1@1"]),
+    ((2, 2), ["--kill-rank-after-checkpoint", "3@1"]),
+];
 const MILLISECONDS: u64 = 8000;
 
 /// The same for one that hardly knows what comes next.
-const BY_CHANCE: [(Shape, [&str; 2]); 2] =
-    [((3, 2), ["--kill-node-after-line", "1@1"]), ((2, 3), ["--kill-rank-after-line", "4@1"])];
+const BY_CHANCE: [(Shape, [&str; 2]); 2] = [
+    ((3, 2), ["--kill-node-after-checkpoint", "1@1"]),
+    ((2, 3), ["--kill-rank-after-checkpoint", "4@1"]),
+];
 const UPDATED: u64 = 60;
 
 /// The same for one whose intercommunicators come again with the same context id: each of the two
 /// groups loses a rank that leads it.
-const BY_GROUPS: [(Shape, [&str; 2]); 2] =
-    [((3, 1), ["--kill-rank-after-line", "0@1"]), ((2, 2), ["--kill-node-after-line", "1@1"])];
+const BY_GROUPS: [(Shape, [&str; 2]); 2] = [
+    ((3, 1), ["--kill-rank-after-checkpoint", "0@1"]),
+    ((2, 2), ["--kill-node-after-checkpoint", "1@1"]),
+];
 const MET: u64 = 15_000;
 
 /// The same for one that awaits the answer in the buffer of the question: whoever goes back has the
@@ -93,16 +99,22 @@ const MET: u64 = 15_000;
 const BY_OVERLAP: [(Shape, &[&str]); 2] = [
     (
         (2, 1),
-        &["--mca", "vprotocol_correlated_check_content", "1", "--kill-rank-after-line", "1@1"],
+        &[
+            "--mca",
+            "vprotocol_correlated_check_content",
+            "1",
+            "--kill-rank-after-checkpoint",
+            "1@1",
+        ],
     ),
-    ((2, 2), &["--kill-rank-after-line", "3@1", "--kill-at-event", "caught_up@1=rank:0"]),
+    ((2, 2), &["--kill-rank-after-checkpoint", "3@1", "--kill-at-event", "caught_up@1=rank:0"]),
 ];
 const ANSWERED: u64 = 60_000;
 
 /// The same for one whose threads all call MPI.
 const BY_THREADS: [(Shape, u64, [&str; 2]); 2] = [
-    ((2, 1), 10_000, ["--kill-node-after-line", "1@1"]),
-    ((2, 2), 1000, ["--kill-rank-after-line", "3@1"]),
+    ((2, 1), 10_000, ["--kill-node-after-checkpoint", "1@1"]),
+    ((2, 2), 1000, ["--kill-rank-after-checkpoint", "3@1"]),
 ];
 
 /// Guardians that are killed alone, of a remote node and of mpirun's own.
@@ -162,7 +174,7 @@ pub fn run(summary: &mut Summary) {
         }
     });
     // So that the check below is known to be one: nobody looks at what differs.
-    let killed = ["--kill-node-after-line", "1@1"];
+    let killed = ["--kill-node-after-checkpoint", "1@1"];
     summary.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
         survives(&BY_PID, 3000, (3, 1), &killed).map(drop)
     });
@@ -353,7 +365,7 @@ fn from_lines_of_sets() -> Result<()> {
     lives::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
     let options = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
     let job = lives::protected(job, &lines).with(&options);
-    let job = job.with(&["--kill-rank-after-line", "3@5"]);
+    let job = job.with(&["--kill-rank-after-checkpoint", "3@5"]);
     let ended = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
@@ -410,7 +422,7 @@ fn started_again() -> Result<()> {
     let job = lives::with_lines(RING.job((2, 2), known.iterations, &scratch)?, &lines);
     // Asked for while the job starts: it is taken as soon as all ranks are ready, however long a
     // run takes on this machine.
-    let broken = ["--checkpoint-at", "0", "--kill-node-after-line", "1@1"];
+    let broken = ["--checkpoint-at", "0", "--kill-node-after-checkpoint", "1@1"];
     let outcome = job.with(&broken).run()?;
     outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
     must_be_clean(&outcome)?;

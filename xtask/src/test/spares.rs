@@ -17,19 +17,26 @@ const SHARED: [Case; 4] = [
     (
         "a node is killed: 3 × 1",
         (3, 1),
-        &["--spare", "1", "--kill-node-after-line", "1@1"],
+        &["--spare", "1", "--kill-node-after-checkpoint", "1@1"],
         &["n3"],
     ),
     (
         "a node is killed: 2 × 2",
         (2, 2),
-        &["--spare", "1", "--kill-node-after-line", "1@1"],
+        &["--spare", "1", "--kill-node-after-checkpoint", "1@1"],
         &["n2"],
     ),
     (
         "two nodes are killed: 3 × 1",
         (3, 1),
-        &["--spare", "2", "--kill-node-after-line", "1@1", "--kill-node-after-line", "2@1"],
+        &[
+            "--spare",
+            "2",
+            "--kill-node-after-checkpoint",
+            "1@1",
+            "--kill-node-after-checkpoint",
+            "2@1",
+        ],
         &["n3", "n4"],
     ),
     (
@@ -41,7 +48,7 @@ const SHARED: [Case; 4] = [
             "--mca",
             "vprotocol_correlated_spares",
             "0",
-            "--kill-node-after-line",
+            "--kill-node-after-checkpoint",
             "1@1",
         ],
         &["n0"],

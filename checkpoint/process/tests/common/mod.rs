@@ -73,7 +73,7 @@ pub enum Answer {
     Paused { pid: u32, description: Vec<u8> },
     Refused(String),
     Restored { same_ids: bool, generation: u8, payload: Vec<u8> },
-    Parked,
+    Suspended,
     Ended,
 }
 
@@ -152,7 +152,7 @@ impl Subject {
                 generation: room[2],
                 payload: room[3..].to_vec(),
             },
-            b'B' => Answer::Parked,
+            b'B' => Answer::Suspended,
             _ => Answer::Refused(String::from_utf8_lossy(&room[1..]).into_owned()),
         }
     }

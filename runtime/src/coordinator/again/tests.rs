@@ -49,7 +49,7 @@ fn a_loss_that_was_handled_already_is_not_handled_twice() {
     let mut world = World::with_line();
     world.mpirun("lost b");
     world.comes(1, "c", 1);
-    world.rank(1, "c", FromRank::CaughtUp {});
+    world.rank(1, "c", FromRank::ReplayComplete {});
     assert_eq!(world.events("caught_up").len(), 1);
     let mut world = world.again();
     world.mpirun("lost b");
@@ -91,7 +91,7 @@ fn a_set_that_repeats_its_past_is_let_go_on() {
     }
     assert_eq!(world.events("whole")[0]["going_back"], json!([1]));
     assert!(world.events("back_to").is_empty());
-    world.rank(1, "b", FromRank::CaughtUp {});
+    world.rank(1, "b", FromRank::ReplayComplete {});
     assert_eq!(world.events("caught_up").len(), 1);
 }
 
@@ -144,7 +144,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
     for killed in [false, true] {
         let mut world = World::with_line();
         world.mpirun("checkpoint stay");
-        let line = LineId(2);
+        let line = CheckpointId(2);
         world.rank(2, "c", FromRank::Behind { line });
         assert_eq!(world.events("aborted")[0]["retried"], true);
         if killed {
@@ -161,7 +161,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
         world.job.tick(world.now);
         world.look();
         assert_eq!(world.events("line").len(), 1, "only the one that was refused");
-        world.rank(2, "c", FromRank::CaughtUp {});
+        world.rank(2, "c", FromRank::ReplayComplete {});
         assert_eq!(world.events("line").len(), 2);
     }
 }
@@ -176,7 +176,7 @@ fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
         world.comes(rank, node, 0);
     }
     let cleared = |effect: &Effect| {
-        matches!(effect, Effect::SendNode(_, ToNode::Clear { line: LineId(2), .. }))
+        matches!(effect, Effect::SendNode(_, ToNode::Clear { line: CheckpointId(2), .. }))
     };
     assert_eq!(world.effects.iter().filter(|effect| cleared(effect)).count(), 3);
     world.mpirun("checkpoint stay");

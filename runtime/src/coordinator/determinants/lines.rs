@@ -12,7 +12,7 @@
 //! 3. A coordinator that comes after this one knows of no lines under way, and completes none.
 
 use super::{Determinants, Out};
-use rustbtl_coordination::control::{FromNode, LineId, RankClock, ToNode};
+use rustbtl_coordination::control::{CheckpointId, FromNode, RankClock, ToNode};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ pub(super) struct AtLine {
 
 impl Determinants {
     /// Clocks of lines that are kept, of which something may still be trimmed.
-    pub fn clocks(&self) -> impl Iterator<Item = (LineId, PeerId, u64)> {
-        let of = |(&line, clocks): (&LineId, &BTreeMap<PeerId, AtLine>)| {
+    pub fn clocks(&self) -> impl Iterator<Item = (CheckpointId, PeerId, u64)> {
+        let of = |(&line, clocks): (&CheckpointId, &BTreeMap<PeerId, AtLine>)| {
             let of_line: Vec<_> = clocks.iter().map(|(&rank, at)| (line, rank, at.clock)).collect();
             of_line
         };
@@ -38,13 +38,13 @@ impl Determinants {
     }
 
     /// As [`Self::clocks`] gave it.
-    pub fn set_clock(&mut self, line: LineId, rank: PeerId, clock: u64) {
+    pub fn set_clock(&mut self, line: CheckpointId, rank: PeerId, clock: u64) {
         let at_line = AtLine { clock, ..AtLine::default() };
         self.clocks.entry(line).or_default().insert(rank, at_line);
     }
 
     /// The set of `rank` goes back to no line before this one.
-    pub fn trim(&mut self, rank: PeerId, line: LineId) {
+    pub fn trim(&mut self, rank: PeerId, line: CheckpointId) {
         let Some(set) = self.ranks.get(&rank).map(|known| known.set) else { return };
         let of_set = |rank: &PeerId| self.ranks.get(rank).is_some_and(|known| known.set == set);
         let Some(all) = self.clocks.get(&line) else { return };
@@ -72,7 +72,7 @@ impl Determinants {
     }
 
     /// Does the image of this rank depend on something that is not here?
-    fn is_early(&self, line: LineId, rank: PeerId) -> bool {
+    fn is_early(&self, line: CheckpointId, rank: PeerId) -> bool {
         let at_line = self.clocks.get(&line).and_then(|of_line| of_line.get(&rank));
         let (Some(at), Some(known)) = (at_line, self.ranks.get(&rank)) else { return false };
         at.recorded > 0
@@ -84,7 +84,7 @@ impl Determinants {
     pub(super) fn keeps_back(
         &mut self,
         agent: u64,
-        line: LineId,
+        line: CheckpointId,
         rank: PeerId,
         message: &FromNode,
     ) -> bool {
@@ -106,7 +106,7 @@ impl Determinants {
     }
 
     /// The line will not be (2).
-    pub fn aborted(&mut self, line: LineId) {
+    pub fn aborted(&mut self, line: CheckpointId) {
         self.early.retain(|(of, _), _| *of != line);
     }
 

@@ -2,7 +2,7 @@
 //! agent 12 with nobody.
 
 use super::*;
-use rustbtl_coordination::control::Hinders;
+use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{Batch, Call, Determinant, Outcome, Question};
 
 mod carried;
@@ -147,7 +147,7 @@ fn what_is_said_again_is_answered_again_and_kept_once() {
     ack(&mut all, 11, FIRST, 2);
     let ready = FromNode::Rank { rank: PeerId(0), message: FromRank::Ready {} };
     assert!(!all.hear(10, &ready));
-    assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::ShipAgain {})]);
+    assert_eq!(all.take_out(), [Out::Rank(PeerId(0), ToRank::ResendDeterminants {})]);
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
     let out = all.take_out();
     assert_eq!((stable(&out), kept(&out)), (vec![(0, 2)], vec![]));
@@ -158,7 +158,7 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
     let mut all = job(&[10, 11]);
     all.hear(10, &recorded(0, FIRST, 5, &[0, 1]));
     all.hear(10, &recorded(1, FIRST, 8, &[2]));
-    let line = LineId(3);
+    let line = CheckpointId(3);
     for (rank, clock) in [(0, 6), (1, 9)] {
         let message = FromRank::Clock { line, clock, incarnation: Incarnation(0), recorded: 0 };
         assert!(all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
@@ -234,7 +234,7 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
 fn a_set_that_cannot_count_together_cannot_go_back_alone() {
     let mut all = job(&[10]);
     let message =
-        FromRank::NotRecording { reason: "no shared memory".into(), hinders: Hinders::Set };
+        FromRank::NotReplayable { reason: "no shared memory".into(), hinders: ReplayBlocker::Set };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }));
     assert!(!all.without.contains(&SET) && all.without.contains(&SetId(2)));
 }
@@ -243,8 +243,10 @@ fn a_set_that_cannot_count_together_cannot_go_back_alone() {
 fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_what_is_recorded() {
     let mut all = job(&[10, 11]);
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
-    let message =
-        FromRank::NotRecording { reason: "one-sided communication".into(), hinders: Hinders::Set };
+    let message = FromRank::NotReplayable {
+        reason: "one-sided communication".into(),
+        hinders: ReplayBlocker::Set,
+    };
     all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let nothing = |message: &ToRank| match message {
@@ -302,7 +304,9 @@ fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_ba
         let message = FromRank::Ready {};
         assert!(!all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
         let out = all.take_out();
-        assert!(matches!(out[..], [Out::Rank(of, ToRank::ShipAgain {})] if of == PeerId(rank)));
+        assert!(
+            matches!(out[..], [Out::Rank(of, ToRank::ResendDeterminants {})] if of == PeerId(rank))
+        );
     }
     all.hear(10, &recorded(0, FIRST, 0, &[0, 2]));
     assert_eq!(stable(&all.take_out()), [(0, 1)]);
@@ -329,12 +333,16 @@ fn what_a_line_covers_is_not_noted_any_more_and_places_stay_the_same() {
     all.keep_notes();
     all.hear(10, &hello(0, 0, FIRST));
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
-    let message =
-        FromRank::Clock { line: LineId(1), clock: 2, incarnation: Incarnation(0), recorded: 0 };
+    let message = FromRank::Clock {
+        line: CheckpointId(1),
+        clock: 2,
+        incarnation: Incarnation(0),
+        recorded: 0,
+    };
     all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
     all.hear(10, &recorded(0, FIRST, 2, &[2]));
-    assert_eq!(all.clocks().collect::<Vec<_>>(), [(LineId(1), PeerId(0), 2)]);
-    all.trim(PeerId(0), LineId(1));
+    assert_eq!(all.clocks().collect::<Vec<_>>(), [(CheckpointId(1), PeerId(0), 2)]);
+    all.trim(PeerId(0), CheckpointId(1));
     let mut notes = Vec::new();
     noted(&all.take_out(), &mut notes);
     let records: Vec<u64> = notes[0].records.iter().map(|record| record.at).collect();

@@ -3,7 +3,7 @@
 use super::super::pretended::{NODES, World};
 use super::*;
 use crate::coordinator::setup::Setup;
-use rustbtl_coordination::control::{FromNode, FromRank, Hinders, ToNode, ToRank};
+use rustbtl_coordination::control::{FromNode, FromRank, ReplayBlocker, ToNode, ToRank};
 use rustbtl_coordination::determinants::{Call, Determinant, Outcome, Question, parcel};
 use rustbtl_fragments::ids::Incarnation;
 
@@ -15,7 +15,7 @@ fn node(rank: u32) -> &'static str {
 }
 
 fn marked(mut world: World) -> World {
-    world.job.does_not_record(world.now, PeerId(1), WINDOW, Hinders::Set);
+    world.job.does_not_record(world.now, PeerId(1), WINDOW, ReplayBlocker::Set);
     world
 }
 
@@ -99,7 +99,7 @@ fn what_was_recorded_after_the_line_is_not_repeated() {
 #[test]
 fn a_lost_node_of_two_sets_is_one_reason() {
     let mut world = World::with_line();
-    world.job.does_not_record(world.now, PeerId(2), WINDOW, Hinders::Set);
+    world.job.does_not_record(world.now, PeerId(2), WINDOW, ReplayBlocker::Set);
     world.mpirun("lost b");
     assert_eq!(world.events("all_back_to").len(), 0, "set 1 can");
     world.mpirun("lost c");
@@ -167,7 +167,7 @@ fn with_lines(count: u64) -> World {
             world.mpirun("checkpoint stay");
         }
         world.take_line(line);
-        world.job.committed(world.now, LineId(line), Ok(()));
+        world.job.committed(world.now, CheckpointId(line), Ok(()));
         world.look();
     }
     assert_eq!(world.events("complete").len() as u64, count);
@@ -189,7 +189,7 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
     not_restored(&mut world, 1);
     assert_eq!(lines(&world, "all_back_to"), [1]);
     assert_eq!(orders(&world, 0).len(), 1);
-    let forgets = |effect: &Effect| *effect == Effect::Forget(LineId(2));
+    let forgets = |effect: &Effect| *effect == Effect::Forget(CheckpointId(2));
     assert!(world.effects.iter().any(forgets), "nobody goes back to a line of another future");
     // Of the order before.
     not_restored(&mut world, 1);
@@ -203,13 +203,13 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
 fn a_mark_that_comes_when_the_set_is_on_its_way_alone_is_not_too_late() {
     let mut world = World::with_line();
     world.falls(1, "b", 0);
-    world.job.does_not_record(world.now, PeerId(0), WINDOW, Hinders::Set);
+    world.job.does_not_record(world.now, PeerId(0), WINDOW, ReplayBlocker::Set);
     assert_eq!(world.events("all_back_to").len(), 0, "who has not fallen may begin with it");
     let mut world = marked(world);
     world.look();
     assert_eq!(lines(&world, "all_back_to"), [1]);
     assert_eq!(orders(&world, 1).last(), Some(&("line-1".into(), 2, false)));
-    world.job.does_not_record(world.now, PeerId(1), WINDOW, Hinders::Set);
+    world.job.does_not_record(world.now, PeerId(1), WINDOW, ReplayBlocker::Set);
     world.look();
     assert_eq!(lines(&world, "all_back_to"), [1], "it is known");
 }
@@ -225,9 +225,11 @@ fn a_job_of_which_a_rank_has_ended_does_not() {
 
 #[test]
 fn a_mark_for_others_holds_for_all() {
-    for (hinders, together, ended) in
-        [(Hinders::Set, 0, 0), (Hinders::Others, 1, 0), (Hinders::Everybody, 0, 0)]
-    {
+    for (hinders, together, ended) in [
+        (ReplayBlocker::Set, 0, 0),
+        (ReplayBlocker::Others, 1, 0),
+        (ReplayBlocker::Everybody, 0, 0),
+    ] {
         let mut world = World::with_line();
         world.job.does_not_record(world.now, PeerId(1), "it has a file", hinders);
         world.falls(2, "c", 0);
@@ -235,7 +237,7 @@ fn a_mark_for_others_holds_for_all() {
         assert_eq!(known, (together, ended), "{hinders:?}");
     }
     let mut world = World::with_line();
-    world.job.does_not_record(world.now, PeerId(1), "past us", Hinders::Everybody);
+    world.job.does_not_record(world.now, PeerId(1), "past us", ReplayBlocker::Everybody);
     world.falls(1, "b", 0);
     let known = (world.events("all_back_to").len(), world.events("not_recovered").len());
     assert_eq!(known, (0, 1), "what it does is in no image");

@@ -178,7 +178,7 @@ fn nobody_is_asked_by_a_set_that_is_the_whole_job() {
 fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
     let mut world = silent();
     world.mpirun("checkpoint stay");
-    let line = LineId(2);
+    let line = CheckpointId(2);
     world.rank(0, "a", FromRank::Clock { line, clock: 0, incarnation: FIRST, recorded: 1 });
     world.take_line(2);
     assert!(world.events("complete").is_empty());
@@ -186,7 +186,7 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
     // Only now its copy is asked for.
     let copy = |effect: &Effect| {
         let of = |at: &str, message: &ToNode| {
-            at == "a" && matches!(message, ToNode::Copy { line: LineId(2), .. })
+            at == "a" && matches!(message, ToNode::Copy { line: CheckpointId(2), .. })
         };
         matches!(effect, Effect::SendNode(at, message) if of(at, message))
     };
@@ -218,11 +218,11 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
         let node = |rank: u32| NODES[rank as usize];
         world.rank(first, node(first), FromRank::Ready {});
         // It has no channel to another set: nothing is left to repeat.
-        world.rank(first, node(first), FromRank::CaughtUp {});
+        world.rank(first, node(first), FromRank::ReplayComplete {});
         assert_eq!((world.events("back").len(), world.events("caught_up").len()), (0, 0));
         world.rank(last, node(last), FromRank::Ready {});
         assert_eq!((world.events("back").len(), world.events("caught_up").len()), (1, 0));
-        world.rank(last, node(last), FromRank::CaughtUp {});
+        world.rank(last, node(last), FromRank::ReplayComplete {});
         assert_eq!(world.events("caught_up").len(), 1);
     }
 }
@@ -231,7 +231,7 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
 fn a_set_that_is_the_whole_job_goes_back_whatever_it_did() {
     let mut world = World::with_line_of([0, 0, 0]);
     world.falls(1, "b", 0);
-    world.job.does_not_record(world.now, PeerId(1), "one-sided communication", Hinders::Set);
+    world.job.does_not_record(world.now, PeerId(1), "one-sided communication", ReplayBlocker::Set);
     world.look();
     assert_eq!((world.to_mpirun(), world.events("back_to").len()), (Vec::<&str>::new(), 1));
     let alone = |message: &ToNode| matches!(message, ToNode::Restore { alone: true, .. });

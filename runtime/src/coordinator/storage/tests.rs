@@ -77,7 +77,7 @@ impl World {
     }
 
     fn freeze(&mut self, nodes: &[&str], line: u64) {
-        let line = LineId(line);
+        let line = CheckpointId(line);
         for (rank, node) in (0..).zip(nodes) {
             self.rank(rank, node, FromRank::Stopped { line });
         }
@@ -88,18 +88,18 @@ impl World {
     }
 
     fn stored(&mut self, rank: u32, node: &str, line: u64) {
-        let (rank, line) = (PeerId(rank), LineId(line));
+        let (rank, line) = (PeerId(rank), CheckpointId(line));
         let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
         self.hear(node, FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum });
     }
 
     fn copied(&mut self, rank: u32, from: &str, to: &str, line: u64) {
-        let (rank, line, node) = (PeerId(rank), LineId(line), to.to_owned());
+        let (rank, line, node) = (PeerId(rank), CheckpointId(line), to.to_owned());
         self.hear(from, FromNode::Copied { rank, line, node });
     }
 
     fn not_copied(&mut self, rank: u32, from: &str, to: &str, line: u64, reason: &str) {
-        let (rank, line) = (PeerId(rank), LineId(line));
+        let (rank, line) = (PeerId(rank), CheckpointId(line));
         let (node, reason) = (to.to_owned(), reason.to_owned());
         self.hear(from, FromNode::NotCopied { rank, line, node, reason });
     }
@@ -202,7 +202,7 @@ fn ranks_go_on_where_their_copy_is_and_then_there_is_another_copy() {
     assert_eq!(world.told(), [""; 0]);
     world.copied(1, "n2", "n0", 1);
     assert_eq!(world.told(), ["covered"]);
-    world.rank(1, "n2", FromRank::CaughtUp {});
+    world.rank(1, "n2", FromRank::ReplayComplete {});
     world.lose("n2");
     assert_eq!(world.told(), ["0 adopts 1 from line-1", "0 adopts 2 from line-1"]);
     for (rank, incarnation) in [(1, 2), (2, 3)] {
@@ -284,7 +284,7 @@ fn of_a_set_with_a_younger_line_the_older_images_go() {
     let mut world = ring();
     world.job.checkpoint(world.now, 9, false, false, false);
     world.effects.extend(core::iter::from_fn(|| world.job.next_effect()));
-    let (rank, line) = (PeerId(0), LineId(2));
+    let (rank, line) = (PeerId(0), CheckpointId(2));
     world.hear("n0", FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
     world.stored(0, "n0", 2);
     assert_eq!(world.told(), ["n0: copy 0 of 2 to n1"]);

@@ -142,7 +142,7 @@ impl World {
             for set in self.lines.behind.clone() {
                 if !self.faults.is_dead(set) && self.has_replayed(set) {
                     self.lines.behind.remove(&set);
-                    self.coordinate(lines::Input::CaughtUp { set: SetId(set) });
+                    self.coordinate(lines::Input::ReplayComplete { set: SetId(set) });
                 }
             }
             return;
@@ -155,7 +155,7 @@ impl World {
             return;
         }
         for set in core::mem::take(&mut self.lines.behind) {
-            self.coordinate(lines::Input::CaughtUp { set: SetId(set) });
+            self.coordinate(lines::Input::ReplayComplete { set: SetId(set) });
         }
     }
 }

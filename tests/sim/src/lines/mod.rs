@@ -1,4 +1,4 @@
-//! Lines taken by the real machines: each process has its `Silence`, the job a coordinator.
+//! Lines taken by the real machines: each process has its `Quiescence`, the job a coordinator.
 //!
 //! What would be the checkpoint thread, guardian and agents are random steps here: orders and
 //! answers travel in queues of their own, a picture takes its time, images are stored later or not
@@ -15,10 +15,12 @@ use crate::prng::Prng;
 use crate::world::World;
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::lines::{self, Config, Lines};
-use rustbtl_coordination::silence::{Answer, Count, Input, Output, Phase, Refusal, Scope, Silence};
+use rustbtl_coordination::silence::{
+    Answer, Count, Input, Output, Phase, Quiescence, Refusal, Scope,
+};
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::line_frame::{LineFrame, LineWhat};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Members' accounts of what they hold of a process's messages, on their way to it.
@@ -30,7 +32,7 @@ struct Account {
 
 /// One process's checkpoint thread and guardian.
 struct Thread {
-    machine: Silence,
+    machine: Quiescence,
     orders: VecDeque<Input>,
     answers: VecDeque<lines::Input>,
     /// The program computes: nobody polls.
@@ -108,12 +110,12 @@ fn config(options: &Options) -> Config {
     }
 }
 
-fn silence(options: &Options, rank: usize) -> Silence {
+fn silence(options: &Options, rank: usize) -> Quiescence {
     let members: Vec<PeerId> = (0..options.ranks())
         .filter(|&other| options.same_set(rank, other))
         .map(|other| PeerId(other as u32))
         .collect();
-    let mut silence = Silence::new(PeerId(rank as u32), &members);
+    let mut silence = Quiescence::new(PeerId(rank as u32), &members);
     silence.go(options.way);
     silence
 }
@@ -160,12 +162,12 @@ impl LineWorld {
     }
 
     /// A process's machine.
-    pub fn machine(&self, rank: usize) -> &Silence {
+    pub fn machine(&self, rank: usize) -> &Quiescence {
         &self.threads[rank].machine
     }
 
     /// After a restore.
-    pub fn put_machine(&mut self, rank: usize, machine: Silence) {
+    pub fn put_machine(&mut self, rank: usize, machine: Quiescence) {
         let thread = &mut self.threads[rank];
         thread.machine = machine;
         thread.orders.clear();
@@ -347,7 +349,7 @@ impl World {
         self.lines.accounts.extend(accounts);
     }
 
-    fn send_frame(&mut self, rank: usize, to: PeerId, frame: LineFrame) {
+    fn send_frame(&mut self, rank: usize, to: PeerId, frame: CheckpointFrame) {
         let to_rank = to.0 as usize;
         let token = matches!(frame.what, LineWhat::Token { .. });
         self.lines.report.flushes += u64::from(frame.what == LineWhat::Flush);
@@ -408,7 +410,7 @@ impl World {
         let failures = self.shared.options.failures;
         if self.prng.chance(failures) {
             self.lines.threads[rank].freezing = None;
-            self.machine(rank, Input::NotFrozen { line, why: Refusal::Picture });
+            self.machine(rank, Input::NotFrozen { line, why: Refusal::SnapshotMemory });
             return;
         }
         let global = self.lines.scopes.get(&line) == Some(&Scope::Global);

@@ -16,9 +16,9 @@ const ITERATIONS: u64 = 200;
 
 /// What happens to whom, in a job of which shape, once its first line is complete.
 const SURVIVED: [(&str, Shape, &[&str]); 3] = [
-    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-line", "3@1"]),
-    ("a node is killed: 3 × 2", (3, 2), &["--kill-node-after-line", "1@1"]),
-    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-line", "2@1"]),
+    ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-checkpoint", "3@1"]),
+    ("a node is killed: 3 × 2", (3, 2), &["--kill-node-after-checkpoint", "1@1"]),
+    ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-checkpoint", "2@1"]),
 ];
 
 /// Runs them all.

@@ -3,7 +3,7 @@
 use super::carried::{A, NEXT, brought, noting, places};
 use super::*;
 
-const LINE: LineId = LineId(4);
+const LINE: CheckpointId = CheckpointId(4);
 
 fn clock(rank: u32, recorded: u64) -> FromNode {
     let message = FromRank::Clock { line: LINE, clock: 0, incarnation: FIRST, recorded };
@@ -67,7 +67,7 @@ fn of_a_line_that_is_given_up_of_a_set_that_falls_and_of_an_agent_that_goes_noth
         assert_eq!(heard(&mut all), [], "{which}");
     }
     let mut all = kept_back();
-    all.aborted(LineId(3));
+    all.aborted(CheckpointId(3));
     all.fence(A, FIRST, NEXT, vec![]);
     all.agent_gone(11);
     all.hear(10, &recorded(2, FIRST, 0, &[0, 1]));

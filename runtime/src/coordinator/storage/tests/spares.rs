@@ -29,7 +29,7 @@ impl World {
         self.copied(0, "n0", "n2", 1);
         self.copied(1, "n2", if node == SPARE { SPARE } else { "n0" }, 1);
         self.back(1, node, 1);
-        self.rank(1, node, FromRank::CaughtUp {});
+        self.rank(1, node, FromRank::ReplayComplete {});
         self.told();
     }
 }
@@ -57,7 +57,7 @@ fn ranks_are_started_on_the_spare_node_when_it_has_their_images() {
     world.back(1, SPARE, 1);
     assert_eq!(world.told(), ["recovered"]);
     // A second loss: that of the spare node.
-    world.rank(1, SPARE, FromRank::CaughtUp {});
+    world.rank(1, SPARE, FromRank::ReplayComplete {});
     world.lose(SPARE);
     assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
 }

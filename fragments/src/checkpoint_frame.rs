@@ -10,7 +10,7 @@ use crate::wire::{HEADER_BYTES, Header, Kind};
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LineFrame {
+pub struct CheckpointFrame {
     /// Number of the line.
     pub line: u64,
     /// What it says.
@@ -41,7 +41,7 @@ pub enum LineWhat {
 /// Frames that a process gets in a barrier.
 pub const ROUNDS_MAX: u8 = 64;
 
-impl LineFrame {
+impl CheckpointFrame {
     /// As it travels.
     pub fn header(&self, from: Incarnation, to: Incarnation) -> Header {
         let (what, argument, round) = match self.what {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_a_barrier_frame() {
-        let frame = LineFrame {
+        let frame = CheckpointFrame {
             line: 0x0102_0304_0506_0708,
             what: LineWhat::Barrier { second: true, round: 5 },
         };
@@ -99,7 +99,7 @@ mod tests {
             0, 0, 0, 0,
         ];
         assert_eq!(frame.header(Incarnation(1), Incarnation(2)).encode(), golden);
-        let token = LineFrame { line: 9, what: LineWhat::Token { global: true } };
+        let token = CheckpointFrame { line: 9, what: LineWhat::Token { global: true } };
         let golden = [
             32, 0, 0, 0, 0xB1, 7, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0,
             0, 0, 0, 0,
@@ -111,10 +111,10 @@ mod tests {
     fn what_is_encoded_decodes() {
         for what in ALL {
             for line in [0, 1, u64::MAX] {
-                let frame = LineFrame { line, what };
+                let frame = CheckpointFrame { line, what };
                 let header = frame.header(Incarnation(3), Incarnation(4));
                 assert_eq!(Header::decode(&header.encode()), Ok(header));
-                assert_eq!(LineFrame::of(&header), Some(frame));
+                assert_eq!(CheckpointFrame::of(&header), Some(frame));
             }
         }
     }
@@ -124,22 +124,24 @@ mod tests {
     fn what_nobody_sends_is_refused() {
         let sent: Vec<u64> = ALL
             .iter()
-            .map(|&what| LineFrame { line: 1, what })
+            .map(|&what| CheckpointFrame { line: 1, what })
             .chain((0..ROUNDS_MAX).flat_map(|round| {
-                [false, true]
-                    .map(|second| LineFrame { line: 1, what: LineWhat::Barrier { second, round } })
+                [false, true].map(|second| CheckpointFrame {
+                    line: 1,
+                    what: LineWhat::Barrier { second, round },
+                })
             }))
             .map(|frame| frame.header(Incarnation(0), Incarnation(0)).b())
             .collect();
         for b in (0..1u64 << 24).chain((0..40).map(|bit| 1 | (1 << (bit + 24)))) {
             let header = Header::control(Kind::Line, Incarnation(0), Incarnation(0), 1, b);
-            assert_eq!(LineFrame::of(&header).is_some(), sent.contains(&b), "{b:#x}");
+            assert_eq!(CheckpointFrame::of(&header).is_some(), sent.contains(&b), "{b:#x}");
         }
-        let good =
-            LineFrame { line: 1, what: LineWhat::Flush }.header(Incarnation(0), Incarnation(0));
-        assert_eq!(LineFrame::of(&Header { kind: Kind::Grant, ..good }), None);
-        assert_eq!(LineFrame::of(&Header { flags: 1, ..good }), None);
-        assert_eq!(LineFrame::of(&Header { tag: 1, ..good }), None);
-        assert_eq!(LineFrame::of(&Header { length: 33, ..good }), None);
+        let good = CheckpointFrame { line: 1, what: LineWhat::Flush }
+            .header(Incarnation(0), Incarnation(0));
+        assert_eq!(CheckpointFrame::of(&Header { kind: Kind::Grant, ..good }), None);
+        assert_eq!(CheckpointFrame::of(&Header { flags: 1, ..good }), None);
+        assert_eq!(CheckpointFrame::of(&Header { tag: 1, ..good }), None);
+        assert_eq!(CheckpointFrame::of(&Header { length: 33, ..good }), None);
     }
 }

@@ -28,7 +28,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Who is where.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
-pub struct StandIn {
+pub struct Proxy {
     rank: u32,
     incarnation: u16,
     #[arg(action = clap::ArgAction::Set)]
@@ -43,7 +43,7 @@ pub struct StandIn {
     addresses: Vec<SocketAddr>,
 }
 
-impl StandIn {
+impl Proxy {
     /// Of this rank, on the spare node with these addresses.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl StandIn {
         let settings = Settings::read(|name| env::var_os(name));
         let secret = settings.map_err(|_| format!("{} makes no sense", settings::SECRET))?.secret;
         let signals = Signals::take(&SIGNALS).map_err(alone)?;
-        match self.stand_in(&secret, &signals) {
+        match self.proxy(&secret, &signals) {
             Ok(status) => os::end_as(status),
             Err((code, reason)) => {
                 let input = std::io::stdin();
@@ -97,7 +97,7 @@ impl StandIn {
     }
 
     /// How it has ended; the error: it has not, with the exit code and the reason.
-    fn stand_in(&self, secret: &prove::Secret, signals: &Signals) -> Result<i32, (i32, String)> {
+    fn proxy(&self, secret: &prove::Secret, signals: &Signals) -> Result<i32, (i32, String)> {
         match self.follow(secret, signals) {
             Ok(Ok(status)) => Ok(status),
             Ok(Err(killed)) => Err((KILLED, killed)),
@@ -167,12 +167,12 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        stand_in: StandIn,
+        proxy: Proxy,
     }
 
     #[test]
     fn it_hears_what_the_guardian_says() {
-        let stand_in = StandIn {
+        let proxy = Proxy {
             rank: 3,
             incarnation: 2,
             alone: true,
@@ -183,7 +183,7 @@ mod tests {
             addresses: vec!["10.0.0.1:77".parse().unwrap(), "[fd00::1]:77".parse().unwrap()],
         };
         let mut command = Command::new("rustbtl");
-        stand_in.words(&mut command);
-        assert_eq!(Line::parse_from(command.get_args()).stand_in, stand_in);
+        proxy.words(&mut command);
+        assert_eq!(Line::parse_from(command.get_args()).proxy, proxy);
     }
 }
