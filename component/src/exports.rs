@@ -1,21 +1,22 @@
 //! The functions that C calls: null checks, a typed call, a code (see `glue-c/glue.h`).
 
-use crate::checkpoint::thread;
-use crate::engine::deferred_receives;
-use crate::engine::driver::{Entered, is_installed};
-use crate::engine::recording::ATTENTION;
+use crate::determinants::set_order::ATTENTION;
+use crate::engine::driver::is_installed;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::*;
 use crate::lifecycle::start;
 use crate::lifecycle::start::Started;
 use crate::lifecycle::{finish, report, summary};
+use crate::mpi::point_to_point::{
+    post, receive, received, send, send_now, source, tag_match, wait_for,
+};
 use crate::mpi::{files, outcomes, windows};
-use crate::progress::progress_thread;
 use crate::progress::wait;
+use crate::sync::checkpoint_requests::CheckpointRequest;
+use crate::sync::checkpoint_signals;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
-use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
 use rustbtl_fragments::ids::*;
 use std::sync::Mutex;
 
@@ -116,16 +117,6 @@ pub extern "C" fn rustbtl_comm_del(comm: u32) {
     shared().deliver(process);
 }
 
-#[inline]
-fn source(rank: i32) -> Source {
-    if rank == ANY { Source::Any } else { Source::Rank(CommRank(rank as u32)) }
-}
-
-#[inline]
-fn tag_match(tag: i32) -> TagMatch {
-    if tag == ANY { TagMatch::Any } else { TagMatch::Is(tag) }
-}
-
 /// Send. See glue.h for the codes.
 ///
 /// # Safety
@@ -140,66 +131,7 @@ pub unsafe extern "C" fn rustbtl_send(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
-    let (comm, to) = (CommId(comm), CommRank(to as u32));
-    if synchronous == 0 && send_now(op, comm, to, tag) {
-        return DONE;
-    }
-    send_long_way(op, comm, to, tag, synchronous != 0)
-}
-
-#[inline(always)]
-fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
-    let mut entered = shared().enter();
-    let process = &mut *entered;
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        process.act(tag);
-    }
-    let bytes = op.bytes();
-    let begin = process.clock.begin();
-    let sent = process.engine.send_now(&mut process.host, comm, to, tag, &mut op, bytes);
-    process.clock.end(begin);
-    sent
-}
-
-#[inline(never)]
-fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: bool) -> i32 {
-    let shared = shared();
-    let mut process = shared.enter();
-    process.host.call();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        process.act(tag);
-    }
-    process.host.allow_copy_later(!synchronous);
-    let bytes = op.bytes();
-    let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
-    let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
-    let complete = match sent {
-        Ok(Sent::Complete) => process.host.settle(op),
-        Ok(Sent::Pending(id)) => {
-            op.set_id(id.0);
-            process.complete_early(op)
-        }
-        Err(_) => false,
-    };
-    let to_another_node = process.host.tcp_holds && !op.on_stack();
-    let gathered = complete && to_another_node && process.host.gather(op);
-    if !gathered {
-        process.host.push_now();
-    }
-    if to_another_node {
-        process.host.sent();
-    }
-    progress_thread::tell(&process);
-    let code = match sent {
-        Ok(_) if complete && !gathered => DONE,
-        Ok(_) => PENDING,
-        Err(SendError::Log(full)) => {
-            process.host.tell_log_full(full.bytes);
-            LOG_FULL
-        }
-    };
-    shared.deliver(process);
-    code
+    send(op, CommId(comm), CommRank(to as u32), tag, synchronous != 0)
 }
 
 /// Send a message of contiguous memory in standard mode, if that is done at once. 0: nothing has
@@ -219,20 +151,6 @@ pub unsafe extern "C" fn rustbtl_send_now(
     i32::from(send_now(op, CommId(comm), CommRank(to as u32), tag))
 }
 
-#[inline]
-fn received(outcome: Received, op: &mut Op) -> i32 {
-    match outcome {
-        Received::Complete(status) => {
-            op.fill(&status);
-            DONE
-        }
-        Received::Pending(id) => {
-            op.set_id(id.0);
-            PENDING
-        }
-    }
-}
-
 /// Post a receive.
 ///
 /// # Safety
@@ -245,12 +163,8 @@ pub unsafe extern "C" fn rustbtl_receive(
     tag: i32,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
-    let envelope = (CommId(comm), source(from), tag_match(tag));
-    if op.on_stack() && wait::receive_unposted(shared(), envelope, &mut op) {
-        return DONE;
-    }
-    post(shared().enter(), op, envelope, tag)
+    let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
+    receive(op, CommId(comm), from, tag)
 }
 
 /// Post a receive that is part of a request.
@@ -285,47 +199,6 @@ pub unsafe extern "C" fn rustbtl_receive_later(
         shared().deliver(entered);
     }
     PENDING
-}
-
-#[inline(never)]
-fn post(
-    mut process: Entered,
-    mut op: Op,
-    envelope: (CommId, Source, TagMatch),
-    plain_tag: i32,
-) -> i32 {
-    let shared = shared();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        return receive_with_attention(process, op, envelope, plain_tag);
-    }
-    let (comm, from, tag) = envelope;
-    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
-    process.host.push();
-    let code = received(outcome, &mut op);
-    // Callbacks of other requests do not come out of it either, but of who waits.
-    if op.on_stack() || shared.threads {
-        shared.deliver(process);
-    }
-    code
-}
-
-/// While outcomes are forced, or questions have found nothing of late.
-#[cold]
-#[inline(never)]
-fn receive_with_attention(
-    mut process: Entered,
-    mut op: Op,
-    (comm, from, tags): (CommId, Source, TagMatch),
-    tag: i32,
-) -> i32 {
-    process.act(tag);
-    process.post_late();
-    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tags, op, op));
-    process.attend();
-    process.host.push();
-    let code = received(outcome, &mut op);
-    shared().deliver(process);
-    code
 }
 
 /// Receive a message that a probe has claimed.
@@ -385,9 +258,7 @@ pub unsafe extern "C" fn rustbtl_release(operation: *mut Operation) {
 pub unsafe extern "C" fn rustbtl_wait(operation: *mut Operation) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
-    let shared = shared();
-    deferred_receives::post(shared);
-    wait::wait(shared, op)
+    wait_for(op)
 }
 
 /// Is there a message that a receive would match? See glue.h for the codes.
@@ -468,8 +339,8 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
 /// `line` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: *mut u64) -> i32 {
-    let wish = thread::Wish { all: all != 0, wait: wait != 0, then_exit: then_exit != 0 };
-    let outcome = thread::ask(wish);
+    let request = CheckpointRequest { all: all != 0, wait: wait != 0, then_exit: then_exit != 0 };
+    let outcome = checkpoint_signals::request_checkpoint(request);
     // SAFETY: null or writable.
     if let Some(line) = unsafe { line.as_mut() } {
         *line = outcome.as_ref().map_or(0, |line| line.0);
@@ -485,7 +356,7 @@ pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: 
 /// How often this process was restored.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_restarts() -> u32 {
-    thread::restarts()
+    checkpoint_signals::restarts()
 }
 
 /// The program makes a window of one-sided communication, or uses one. See glue.h.
@@ -503,5 +374,5 @@ pub extern "C" fn rustbtl_file(how: i32, ranks: u32) {
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {
-    thread::fence();
+    checkpoint_signals::fence();
 }

@@ -1,7 +1,7 @@
 //! What is part of this process' image and what is not, and taking it.
 
 use crate::checkpoint::shared_memory_barrier::Together;
-use crate::checkpoint::thread::Checkpoint;
+use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver::{Process, Taken as Engine};
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
@@ -67,7 +67,7 @@ pub(crate) fn take(
     let mut letter = Vec::with_capacity(LETTER_BYTES);
     guardian.prepare();
     heard.reserve(HEARD_MAX);
-    let coordination_ns = checkpoint.drive.coordination_ns();
+    let coordination_ns = checkpoint.phases.coordination_ns();
     let mut stored = false;
     let mut while_paused = |snapshot: &Snapshot<'_>| {
         stored = frozen_in_pause(line, snapshot.description, coordination_ns, &mut letter)

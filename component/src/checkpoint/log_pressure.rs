@@ -6,8 +6,9 @@
 //! older lines stay usable. So as long as the log is above its first mark it asks again, after
 //! twice the time each time.
 
-use crate::checkpoint::thread::{Checkpoint, PUBLIC, count};
+use crate::checkpoint::state::Checkpoint;
 use crate::os::now_ns;
+use crate::sync::checkpoint_signals::count;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::FromRank;
 
@@ -17,18 +18,9 @@ const AGAIN_MS: u64 = 500;
 const AGAIN_MS_MAX: u64 = 300_000;
 const MS: u64 = 1_000_000;
 
-/// The payload log has passed a mark: somebody else shall ask for a line.
-#[cold]
-pub fn log_nearly_full() {
-    if let Some(public) = PUBLIC.get() {
-        public.nearly_full.store(true, Ordering::Relaxed);
-        public.wake.ring();
-    }
-}
-
 /// When to ask again.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pressed(Option<Again>);
+pub struct LogPressure(Option<Again>);
 
 #[derive(Clone, Copy, Debug)]
 struct Again {
@@ -36,7 +28,7 @@ struct Again {
     after_ms: u64,
 }
 
-impl Pressed {
+impl LogPressure {
     fn is_due(self, now_ns: u64) -> bool {
         self.0.is_some_and(|again| again.at_ns <= now_ns)
     }
@@ -58,9 +50,9 @@ impl Pressed {
 impl Checkpoint {
     /// Ask for a line if the log wants one.
     pub(crate) fn pass_on_log(&mut self) {
-        let mark = Self::public().nearly_full.swap(false, Ordering::Relaxed);
+        let mark = Self::signals().nearly_full.swap(false, Ordering::Relaxed);
         let now = now_ns();
-        if !mark && !self.pressed.is_due(now) {
+        if !mark && !self.log_pressure.is_due(now) {
             return;
         }
         let Ok(process) = self.shared.take() else { return };
@@ -68,18 +60,18 @@ impl Checkpoint {
         let largest = log.largest_set().filter(|_| log.is_nearly_full());
         drop(process);
         let Some((set, bytes)) = largest else {
-            self.pressed = Pressed::default();
+            self.log_pressure = LogPressure::default();
             return;
         };
         count(0);
         self.say(&FromRank::LogNearlyFull { set, bytes });
-        self.pressed.asked(mark, now);
+        self.log_pressure.asked(mark, now);
     }
 
     /// Another process, perhaps on another node, whose clock is another one: look afresh.
     pub(crate) fn restored_log(&mut self) {
-        self.pressed = Pressed::default();
-        Self::public().nearly_full.store(true, Ordering::Relaxed);
+        self.log_pressure = LogPressure::default();
+        Self::signals().nearly_full.store(true, Ordering::Relaxed);
     }
 }
 
@@ -89,7 +81,7 @@ mod tests {
 
     #[test]
     fn questions_get_rarer_until_another_mark_is_passed() {
-        let (mut pressed, mut now) = (Pressed::default(), 7 * MS);
+        let (mut pressed, mut now) = (LogPressure::default(), 7 * MS);
         assert!(!pressed.is_due(u64::MAX) && pressed.timeout_ms() == -1);
         let mut waits = Vec::new();
         for question in 0..13 {

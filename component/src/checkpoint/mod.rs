@@ -10,4 +10,5 @@ pub mod restart;
 pub mod set_counters;
 pub mod shared_memory_barrier;
 pub mod shipping;
+pub mod state;
 pub mod thread;

@@ -1,7 +1,7 @@
 //! One line: the machine of the phases (`coordination::silence`) over real transports.
 
 use crate::checkpoint::shared_memory_barrier::Together;
-use crate::checkpoint::thread::Checkpoint;
+use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::{freeze, restart};
 use crate::engine::driver::{Process, Taken};
 use crate::os::{now_ns, yield_now};
@@ -19,19 +19,6 @@ const PATIENCE_CROWDED: u32 = 1;
 const SELDOM: u32 = 4;
 /// Rounds between two looks at the guardian's socket, which costs a system call.
 const LISTEN_ROUNDS: u32 = 64;
-
-/// What is known of the line that is being taken.
-#[derive(Debug, Default)]
-pub struct Drive {
-    /// When the program was kept out, and when the first barrier was over.
-    entered_ns: u64,
-    silent_ns: u64,
-    /// For the guardian: what the picture's memory is, and what only the process knows.
-    picture: Option<(SnapshotMemory, Vec<u8>)>,
-    /// Why there is no picture.
-    pub failure: Option<String>,
-    pause_ns: u64,
-}
 
 impl Checkpoint {
     /// Order from the coordinator.
@@ -89,9 +76,7 @@ impl Checkpoint {
                 }
             }
             if waits && rounds > PATIENCE {
-                crate::checkpoint::thread::Checkpoint::public()
-                    .wake
-                    .wait([self.guardian.fd(), -1], 1);
+                Checkpoint::signals().wake.wait([self.guardian.fd(), -1], 1);
             } else if rounds > patience {
                 yield_now();
             }
@@ -100,7 +85,7 @@ impl Checkpoint {
 
     /// Hand the frames of a line that have come to the machine.
     fn frames(&mut self, taken: &mut Option<Taken>) -> bool {
-        let come = &crate::checkpoint::thread::Checkpoint::public().line_frames;
+        let come = &Checkpoint::signals().checkpoint_frames;
         // [frames] they are there.
         if !come.load(Ordering::Relaxed) || !come.swap(false, Ordering::Acquire) {
             return false;
@@ -152,7 +137,7 @@ impl Checkpoint {
                         Err(error) => self.fatal(&error.to_string()),
                     }
                 }
-                self.drive.entered_ns = now_ns();
+                self.phases.entered_ns = now_ns();
                 if let Some(process) = taken {
                     self.tell_sharing(CheckpointId(line), process);
                 }
@@ -198,7 +183,7 @@ impl Checkpoint {
 
     /// Take the picture.
     fn freeze(&mut self, line: CheckpointId, taken: &mut Option<Taken>) {
-        self.drive.silent_ns = now_ns();
+        self.phases.silent_ns = now_ns();
         let Some(process) = taken else { self.fatal("a picture out of a line") };
         if self.silence.scope() == Some(Scope::Global)
             && (self.has_cards_to_read() || !process.has_caught_up())
@@ -213,21 +198,21 @@ impl Checkpoint {
         self.covered.insert(line, freeze::covered(process));
         let mut heard = Vec::new();
         let outcome = freeze::take(self, line, taken, &mut heard);
-        self.drive.pause_ns = now_ns() - self.drive.silent_ns;
+        self.phases.pause_ns = now_ns() - self.phases.silent_ns;
         match outcome {
             freeze::Taken::Child(child, description) => {
                 let picture = SnapshotMemory::Child(child.pid() as i32);
                 self.children.insert(line, child);
-                self.drive.picture = Some((picture, description));
+                self.phases.picture = Some((picture, description));
                 self.input(Input::Frozen { line: line.0 });
             }
             // The guardian has read it in the pause: it was told then.
             freeze::Taken::Stored => {
-                self.drive.picture = None;
+                self.phases.picture = None;
                 self.input(Input::Frozen { line: line.0 });
             }
             freeze::Taken::Failed(reason) => {
-                self.drive.failure = Some(reason);
+                self.phases.failure = Some(reason);
                 self.input(Input::NotFrozen { line: line.0, why: Refusal::SnapshotMemory });
             }
             freeze::Taken::Restored(new) => {
@@ -241,17 +226,10 @@ impl Checkpoint {
 
     /// What the guardian needs to write the image.
     pub(crate) fn tell_frozen(&mut self, line: CheckpointId) {
-        if let Some((picture, description)) = self.drive.picture.take() {
-            let coordination_ns = self.drive.coordination_ns();
-            let pause_ns = self.drive.pause_ns;
+        if let Some((picture, description)) = self.phases.picture.take() {
+            let coordination_ns = self.phases.coordination_ns();
+            let pause_ns = self.phases.pause_ns;
             self.say(&FromRank::Frozen { line, picture, description, coordination_ns, pause_ns });
         }
-    }
-}
-
-impl Drive {
-    /// From keeping the program out to the end of the silence.
-    pub(crate) fn coordination_ns(&self) -> u64 {
-        self.silent_ns - self.entered_ns
     }
 }

@@ -1,8 +1,8 @@
 //! A process that was made from a picture: everything that ties it to others is made anew.
 
-use crate::checkpoint::thread::{Checkpoint, Ending};
+use crate::checkpoint::state::{Checkpoint, Ending};
+use crate::determinants::piggyback;
 use crate::engine::driver::{Process, Taken};
-use crate::engine::piggyback_host;
 use crate::peers::endpoint::Card;
 use crate::transports::shm::Shm;
 use core::sync::atomic::Ordering;
@@ -59,9 +59,9 @@ pub(crate) fn go_on(
     process.restore_clock();
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
-    let public = Checkpoint::public();
-    public.restarts.fetch_add(1, Ordering::Relaxed);
-    public.wishes.restored(line);
+    let signals = Checkpoint::signals();
+    signals.restarts.fetch_add(1, Ordering::Relaxed);
+    signals.requests.restored(line);
     checkpoint.restored_log();
     checkpoint.ready = false;
     checkpoint.ending = Ending::Not;
@@ -129,7 +129,7 @@ impl Checkpoint {
             let peer = process.host.peers.of_rank(rank.0);
             match Card::decode(card) {
                 Ok(card) if card.rank == rank.0 && card.set != process.host.set => {
-                    piggyback_host::fence(card.set, card.incarnation);
+                    piggyback::fence(card.set, card.incarnation);
                     process.meet_again(peer, card);
                 }
                 Ok(card) if card.set == process.host.set => {}
@@ -156,7 +156,7 @@ impl Checkpoint {
             match Card::decode(card) {
                 Ok(card) if card.rank == rank.0 => {
                     if card.set != process.host.set {
-                        piggyback_host::fence(card.set, card.incarnation);
+                        piggyback::fence(card.set, card.incarnation);
                     }
                     known.insert(process.host.peers.of_rank(rank.0), card);
                 }

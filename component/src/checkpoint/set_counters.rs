@@ -1,7 +1,7 @@
 //! Lines of a set whose ranks all share this node's memory: they count where others send frames
 //! (`coordination::silence`, docs/adr/0009).
 
-use crate::checkpoint::thread::Checkpoint;
+use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver::{Process, Taken};
 use crate::transports::shm::Meeting;
 use rustbtl_coordination::silence::{Input, Quiescence, Station, Way};

@@ -10,7 +10,8 @@
 //! counts of `transports::shm::Counts` belong to a line: its number times 2¹⁶, plus how many have
 //! come.
 
-use crate::checkpoint::thread::Checkpoint;
+use crate::checkpoint::state::Checkpoint;
+use crate::checkpoint::state::Sharing;
 use crate::engine::driver::Process;
 use crate::os::{now_ns, yield_now};
 use crate::transports::shm::Counts;
@@ -28,14 +29,6 @@ const BROKEN: u64 = 0xFFFF;
 
 const LATE: &str = "another process of this node, with which this one shares memory, did not stand \
                     still in time, or could not be pictured";
-
-/// What is known about a line before its picture.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sharing {
-    line: CheckpointId,
-    shares: bool,
-    told: bool,
-}
 
 /// Comes to a count of this line: how many have. `None`: one has failed, or it is another line.
 fn join(word: &AtomicU64, line: CheckpointId) -> Option<u64> {

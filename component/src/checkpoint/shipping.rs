@@ -1,11 +1,14 @@
 //! The checkpoint thread's share in determinants: it ships what the program's threads record, lets
 //! frames go when that is stable, and hands a restored process what it has to do again.
 
-use crate::checkpoint::thread::Checkpoint;
+use crate::checkpoint::state::{Checkpoint, Shipping};
 use crate::determinants::coordinator_link;
+use crate::determinants::outbox;
+use crate::determinants::outbox::Parcel;
+use crate::determinants::piggyback;
+use crate::determinants::recorder;
+use crate::determinants::set_order;
 use crate::engine::driver::Process;
-use crate::engine::recording::Parcel;
-use crate::engine::{piggyback_host, recording};
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::determinants::parcel;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -19,31 +22,6 @@ const HELD_POLL_MS: i32 = 1;
 /// from a program that may be waiting for a processor in it, as the coordinator may, too.
 const HELD_POLLS: u32 = 16;
 
-/// What is on its way, and what came at the wrong time.
-#[derive(Debug, Default)]
-pub struct Shipping {
-    incarnation: Incarnation,
-    /// Where the coordinator is, and the secret, until it was tried.
-    coordinator: Option<(String, Vec<u8>)>,
-    /// The program was looking around when this thread was here last.
-    looking: bool,
-    /// For a process that is being restored: `at` and the determinants.
-    replay: Option<(u64, Vec<u8>)>,
-    /// Messages that need the engine and came while a line had it.
-    later: Vec<ToRank>,
-    /// A line has the engine.
-    pub in_line: bool,
-    /// The program's looks around when this thread was here last.
-    looks: u32,
-    /// What the set had recorded then, and whether that was more than the time before.
-    recorded: u64,
-    recording: bool,
-    /// What was stable when frames were let go last.
-    stable: u64,
-    /// Rounds since then in which one waited.
-    polls: u32,
-}
-
 /// Whether outcomes are recorded: `line`: from the first line on (mpirun sets it if sets can go
 /// back alone); anything else: at once.
 const RECORD: &str = "RUSTBTL_RECORD";
@@ -51,13 +29,13 @@ const RECORD: &str = "RUSTBTL_RECORD";
 impl Checkpoint {
     /// How long the thread may sleep.
     pub(crate) fn patience(&self) -> i32 {
-        match (self.ready, recording::is_held()) {
+        match (self.ready, set_order::is_held()) {
             (false, _) => crate::checkpoint::thread::INIT_POLL_MS,
             (true, true) => HELD_POLL_MS,
             _ if self.comes_soon() || !coordinator_link::watch(false) => coordinator_link::PACE_MS,
             (true, false) if self.repairing => crate::checkpoint::thread::REPAIR_POLL_MS,
             (true, false) if self.behind => crate::checkpoint::thread::BEHIND_POLL_MS,
-            (true, false) => self.pressed.timeout_ms(),
+            (true, false) => self.log_pressure.timeout_ms(),
         }
     }
 
@@ -66,7 +44,7 @@ impl Checkpoint {
     pub(crate) fn direct_to_poll(&self) -> Option<RawFd> {
         let looks = coordinator_link::waits() && self.shipping.looking;
         coordinator_link::descriptor()
-            .filter(|_| !looks && (recording::is_held() || !self.shipping.recording))
+            .filter(|_| !looks && (set_order::is_held() || !self.shipping.recording))
     }
 
     /// Does this thread come by before long, without being woken? What is recorded next need not
@@ -116,7 +94,7 @@ impl Checkpoint {
             // Nothing has come to it yet. It is not to be answered later: whoever waits for that
             // may be who this process waits for.
             ToRank::Fence { set, before } => {
-                piggyback_host::fence(set, before);
+                piggyback::fence(set, before);
                 self.fenced(set, before, 0);
             }
             message @ (ToRank::ResendDeterminants {} | ToRank::Stable { .. }) => {
@@ -140,11 +118,11 @@ impl Checkpoint {
             self.ship_again();
         }
         coordinator_link::look();
-        let recorded = piggyback_host::recorded();
+        let recorded = piggyback::recorded();
         let before = core::mem::replace(&mut self.shipping.recorded, recorded);
         self.shipping.recording = recorded != before;
         let is_long =
-            coordinator_link::send(recording::is_held()) == coordinator_link::Sent::NotHere;
+            coordinator_link::send(set_order::is_held()) == coordinator_link::Sent::NotHere;
         if is_long
             && self.ship_all()
             && let Some((addresses, secret)) = self.shipping.coordinator.take()
@@ -153,12 +131,12 @@ impl Checkpoint {
         }
         // A program that waits in MPI sees by itself what may go; to take the engine from it would
         // only hold both up.
-        let looks = recording::looks();
+        let looks = recorder::looks();
         self.shipping.looking = core::mem::replace(&mut self.shipping.looks, looks) != looks;
-        if self.shipping.looking || !recording::is_held() {
+        if self.shipping.looking || !set_order::is_held() {
             return;
         }
-        let (stable, before) = (recording::stable(), self.shipping.stable);
+        let (stable, before) = (set_order::stable(), self.shipping.stable);
         self.shipping.polls += 1;
         if stable != before || self.shipping.polls >= HELD_POLLS {
             (self.shipping.stable, self.shipping.polls) = (stable, 0);
@@ -169,7 +147,7 @@ impl Checkpoint {
     /// Ship what is recorded the long way. False: there was nothing.
     fn ship_all(&self) -> bool {
         let mut shipped = false;
-        while let Some(parcel) = recording::take_parcel() {
+        while let Some(parcel) = outbox::take_parcel() {
             self.ship(&parcel);
             coordinator_link::shipped(parcel);
             shipped = true;
@@ -220,7 +198,7 @@ impl Checkpoint {
             return self.stop_recording();
         }
         // Once the program may leave MPI_Finalize, the memory of the counts may go.
-        if self.ending != crate::checkpoint::thread::Ending::Over {
+        if self.ending != crate::checkpoint::state::Ending::Over {
             coordinator_link::stable(incarnation, upto);
         }
     }
@@ -243,7 +221,7 @@ impl Checkpoint {
     /// A set has fallen: nothing that its lives before this one carry is taken in from now on. The
     /// program may be in the engine for long, or a line have it: this is done without.
     pub(crate) fn fence(&mut self, set: SetId, before: Incarnation) {
-        let recorded = piggyback_host::fence(set, before);
+        let recorded = piggyback::fence(set, before);
         self.fenced(set, before, recorded);
         // The coordinator waits for it.
         if coordinator_link::send(true) == coordinator_link::Sent::NotHere {
@@ -267,7 +245,7 @@ impl Checkpoint {
         process.picture_date();
         let clock = process.host.record.clock();
         // Nothing is looked for between here and the picture: it depends on nothing behind this.
-        let recorded = piggyback_host::recorded();
+        let recorded = piggyback::recorded();
         let incarnation = self.shipping.incarnation;
         self.say(&FromRank::Clock { line, clock, incarnation, recorded });
     }

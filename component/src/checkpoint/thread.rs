@@ -18,22 +18,21 @@
 //! | `together.rs` | pictures of one moment, where ranks share memory directly |
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
-pub use crate::checkpoint::log_pressure::log_nearly_full;
-pub use crate::checkpoint::requests::Wish;
-use crate::checkpoint::requests::Wishes;
-use crate::engine::driver::{Shared, Taken};
+use crate::checkpoint::state::{Checkpoint, Ending, Phases, Sharing, Shipping};
+use crate::engine::driver::Taken;
 use crate::engine::shared::shared;
 use crate::os::now_ns;
 use crate::os::wake::Wake;
 use crate::peers::transport_setup::Opening;
+use crate::sync::checkpoint_requests::CheckpointRequests;
+use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS, count};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::silence::{Answer, Input, Quiescence, Refusal};
 use rustbtl_fragments::engine::Held;
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_process::inside::{Freezer, FrozenChild};
+use rustbtl_process::inside::Freezer;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 /// How often MPI_Init is asked whether it is over.
 pub(crate) const INIT_POLL_MS: i32 = 2;
@@ -41,132 +40,6 @@ pub(crate) const INIT_POLL_MS: i32 = 2;
 pub(crate) const BEHIND_POLL_MS: i32 = 20;
 /// How often it looks for processes that were started again, and wait for what this one has sent.
 pub(crate) const REPAIR_POLL_MS: i32 = 2;
-
-/// What the program's threads need of the checkpoint thread.
-pub(crate) struct Public {
-    pub(crate) wake: Wake,
-    pub(crate) wishes: Wishes,
-    /// How often the process was restored.
-    pub(crate) restarts: AtomicU32,
-    /// The program waits in MPI_Finalize.
-    fence: AtomicBool,
-    /// The payload log is on its way to its budget.
-    pub(crate) nearly_full: AtomicBool,
-    /// Frames of a line have come. To look for them takes the engine from the program.
-    pub(crate) line_frames: AtomicBool,
-    /// Why nobody could repeat what the program does, if so.
-    unrepeatable: [OnceLock<&'static str>; 3],
-    /// Lines that the log has asked for, and lines of the own set that are complete.
-    lines: [AtomicU32; 2],
-}
-
-pub(crate) static PUBLIC: OnceLock<Public> = OnceLock::new();
-
-/// The program is in MPI_Finalize and waits for all others.
-pub fn fence() {
-    if let Some(public) = PUBLIC.get() {
-        // [fence] the callback's place is filled.
-        public.fence.store(true, Ordering::Release);
-        public.wake.ring();
-    }
-}
-
-/// What the program does cannot be repeated from now on by who is named.
-pub fn cannot_be_repeated(reason: &'static str, hinders: ReplayBlocker) {
-    if let Some(public) = PUBLIC.get()
-        && let known = &public.unrepeatable[hinders as usize]
-        && known.get().is_none()
-        && known.set(reason).is_ok()
-    {
-        public.wake.ring();
-    }
-}
-
-/// The program wants a line; comes back as the wish says. Not while a lock of ours is held.
-pub fn ask(wish: Wish) -> Result<CheckpointId, String> {
-    let Some(public) = PUBLIC.get() else {
-        return Err("the job runs without protection: nobody takes checkpoints".into());
-    };
-    public.wishes.ask(wish, || public.wake.ring())
-}
-
-/// How often this process was restored from an image.
-pub fn restarts() -> u32 {
-    PUBLIC.get().map_or(0, |public| public.restarts.load(Ordering::Relaxed))
-}
-
-/// Lines that the log has asked for, and lines of the own set that are complete.
-pub fn lines() -> [u64; 2] {
-    let count = |public: &Public| [0, 1].map(|at| public.lines[at].load(Ordering::Relaxed).into());
-    PUBLIC.get().map_or([0; 2], count)
-}
-
-/// Something has come for this thread while nobody looked.
-pub fn ring() {
-    if let Some(public) = PUBLIC.get() {
-        public.wake.ring();
-    }
-}
-
-/// A frame of a line has come: `host.line_frames` is not empty.
-pub fn checkpoint_frame() {
-    if let Some(public) = PUBLIC.get() {
-        // [frames] it is there.
-        public.line_frames.store(true, Ordering::Release);
-        public.wake.ring();
-    }
-}
-
-/// Where the checkpoint thread is in MPI_Finalize.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ending {
-    Not,
-    /// `Finishing` is sent.
-    Told,
-    /// `MayFinish` has come.
-    Over,
-}
-
-pub(crate) fn count(which: usize) {
-    if let Some(public) = PUBLIC.get() {
-        public.lines[which].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// See the module's documentation.
-pub(crate) struct Checkpoint {
-    pub(crate) shared: &'static Shared,
-    pub(crate) guardian: Guardian,
-    pub(crate) opening: Opening,
-    pub(crate) silence: Quiescence,
-    pub(crate) members: Vec<PeerId>,
-    huge_pages: bool,
-    /// The line for which they were made.
-    huge_pages_for: CheckpointId,
-    pub(crate) freezer: Freezer,
-    /// Frozen copies that are being stored.
-    pub(crate) children: BTreeMap<CheckpointId, FrozenChild>,
-    /// What the lines that are being stored cover of other processes' logs.
-    pub(crate) covered: BTreeMap<CheckpointId, Vec<(PeerId, Vec<u8>)>>,
-    pub(crate) ready: bool,
-    /// The coordinator knows why the program cannot be repeated.
-    told_unrepeatable: [bool; 3],
-    /// It was started again alone, and has not repeated all that others have of its lost future; or
-    /// it has refused a global line since that, or a channel, was not as it should be.
-    pub(crate) behind: bool,
-    /// Others were started again, and there is no channel to some of them yet.
-    pub(crate) repairing: bool,
-    /// For the first `Hello`.
-    card: Vec<u8>,
-    pub(crate) ending: Ending,
-    /// `MayFinish` or the end of the guardian: nothing more to do.
-    pub(crate) over: bool,
-    /// The log has asked for a line, and none has helped yet.
-    pub(crate) pressed: crate::checkpoint::log_pressure::Pressed,
-    pub(crate) drive: crate::checkpoint::phases::Drive,
-    pub(crate) shipping: crate::checkpoint::shipping::Shipping,
-    pub(crate) sharing: crate::checkpoint::shared_memory_barrier::Sharing,
-}
 
 /// What else than MPI's outcomes is recorded, where anything is.
 #[derive(Clone, Copy, Debug)]
@@ -220,18 +93,18 @@ pub fn start(
     let mut silence = Quiescence::new(me, &members);
     crate::checkpoint::set_counters::choose(&mut silence, &process, &members);
     drop(process);
-    let public = Public {
+    let signals = CheckpointSignals {
         wake,
-        wishes: Wishes::default(),
+        requests: CheckpointRequests::default(),
         restarts: AtomicU32::new(0),
         fence: AtomicBool::new(false),
         nearly_full: AtomicBool::new(false),
         // One may have come before this.
-        line_frames: AtomicBool::new(true),
-        unrepeatable: Default::default(),
-        lines: Default::default(),
+        checkpoint_frames: AtomicBool::new(true),
+        not_replayable: Default::default(),
+        checkpoints: Default::default(),
     };
-    if PUBLIC.set(public).is_err() {
+    if SIGNALS.set(signals).is_err() {
         return Ok(());
     }
     let opening = opening.clone();
@@ -255,16 +128,16 @@ pub fn start(
             children: BTreeMap::new(),
             covered: BTreeMap::new(),
             ready: false,
-            told_unrepeatable: [false; 3],
+            told_not_replayable: [false; 3],
             behind: false,
             repairing: false,
             card,
             ending: Ending::Not,
             over: false,
-            pressed: crate::checkpoint::log_pressure::Pressed::default(),
-            drive: crate::checkpoint::phases::Drive::default(),
-            shipping: crate::checkpoint::shipping::Shipping::default(),
-            sharing: crate::checkpoint::shared_memory_barrier::Sharing::default(),
+            log_pressure: crate::checkpoint::log_pressure::LogPressure::default(),
+            phases: Phases::default(),
+            shipping: Shipping::default(),
+            sharing: Sharing::default(),
         };
         drop(tell.send(Ok(())));
         checkpoint.run();
@@ -275,10 +148,6 @@ pub fn start(
 }
 
 impl Checkpoint {
-    pub(crate) fn public() -> &'static Public {
-        PUBLIC.get().expect("set before the thread starts")
-    }
-
     fn run(mut self) {
         let hello = self.hello();
         self.say(&hello);
@@ -299,7 +168,7 @@ impl Checkpoint {
     /// Sleep until there may be something to do.
     fn wait(&self) {
         let direct = self.direct_to_poll().unwrap_or(-1);
-        Self::public().wake.wait([self.guardian.fd(), direct], self.patience());
+        Self::signals().wake.wait([self.guardian.fd(), direct], self.patience());
     }
 
     /// Everything that may have happened.
@@ -307,27 +176,27 @@ impl Checkpoint {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
-            self.told_unrepeatable = [false; 3]; // maybe another coordinator
+            self.told_not_replayable = [false; 3]; // maybe another coordinator
             self.record_early();
             self.say(&FromRank::Ready {});
         }
         let all = [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody];
         for hinders in all.into_iter().filter(|_| self.ready) {
-            let told = &mut self.told_unrepeatable[hinders as usize];
-            if let Some(&reason) = Self::public().unrepeatable[hinders as usize].get()
+            let told = &mut self.told_not_replayable[hinders as usize];
+            if let Some(&reason) = Self::signals().not_replayable[hinders as usize].get()
                 && !core::mem::replace(told, true)
             {
                 self.say(&FromRank::NotReplayable { reason: reason.into(), hinders });
             }
         }
         // [fence] the callback's place is filled.
-        let fence = Self::public().fence.load(Ordering::Acquire);
+        let fence = Self::signals().fence.load(Ordering::Acquire);
         if fence && self.ending == Ending::Not && self.ready {
             self.ending = Ending::Told;
             self.say(&FromRank::Finishing {});
         }
         if self.ready {
-            self.pass_on_wishes();
+            self.pass_on_requests();
             self.catch_up();
             self.pass_on_log();
         }
@@ -394,7 +263,7 @@ impl Checkpoint {
         if *error != GuardianError::Gone {
             self.shared.glue.tell("notice", &[&error.to_string()]);
         }
-        Self::public().wishes.end("the guardian of this process has gone");
+        Self::signals().requests.end("the guardian of this process has gone");
         if let Ok(mut process) = self.shared.take() {
             // Nor start anybody again.
             process.protected = false;
@@ -416,7 +285,7 @@ impl Checkpoint {
         self.ending = Ending::Over;
         self.stop_recording();
         let _ = self.silence.handle(Input::Finish);
-        if Self::public().fence.swap(false, Ordering::AcqRel) {
+        if Self::signals().fence.swap(false, Ordering::AcqRel) {
             // SAFETY: the program waits in MPI_Finalize and holds nothing.
             unsafe { (self.shared.glue.fenced)() };
         }
@@ -434,7 +303,7 @@ impl Checkpoint {
             ToRank::CheckpointComplete { .. } => count(1),
             ToRank::Answer { number, line, problem } => {
                 let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
-                Self::public().wishes.answer(number, outcome);
+                Self::signals().requests.answer(number, outcome);
             }
             ToRank::StopOutgoing { line } => self.input(Input::StopOutgoing { line: line.0 }),
             ToRank::Begin { line, kind, members, .. } => self.begin(line, kind, &members),
@@ -522,7 +391,7 @@ impl Checkpoint {
                 self.say(&FromRank::Behind { line: CheckpointId(line) });
             }
             Answer::Failed { line, why } => {
-                let reason = self.drive.failure.take().unwrap_or_else(|| why.to_string());
+                let reason = self.phases.failure.take().unwrap_or_else(|| why.to_string());
                 self.say(&FromRank::CheckpointFailed { line: CheckpointId(line), reason });
             }
         }

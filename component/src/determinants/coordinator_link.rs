@@ -10,7 +10,7 @@
 //! checkpoint thread ships again the long way.
 
 use crate::determinants::outbox::{Parcel, take_parcel};
-use crate::engine::recording::{presses, set_stable};
+use crate::determinants::set_order::{is_held, presses, set_stable};
 use crate::os::now_ns;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use rustbtl_coordination::control::{FrameBuffer, FromNode, FromRank, Message, ToRank};
@@ -241,7 +241,7 @@ pub fn look() {
         }
     }
     if gathers() && way.is_time() {
-        way.ship(crate::engine::recording::is_held());
+        way.ship(is_held());
     }
 }
 
@@ -259,7 +259,7 @@ impl Way {
     /// Has what is recorded to be shipped now?
     fn is_time(&self) -> bool {
         if self.hurries {
-            return self.unstable.is_empty() || crate::engine::recording::is_held();
+            return self.unstable.is_empty() || is_held();
         }
         presses() || self.unstable.is_empty() && now_ns().saturating_sub(self.shipped_ns) >= PACE_NS
     }
@@ -312,7 +312,7 @@ impl Way {
     fn lose(&mut self) {
         self.close();
         BROKEN.store(true, Ordering::Relaxed);
-        crate::checkpoint::thread::ring();
+        crate::sync::checkpoint_signals::wake();
     }
 
     fn close(&mut self) {
@@ -343,7 +343,7 @@ impl Link {
 mod tests {
     use super::*;
     use crate::determinants::outbox::outbox;
-    use crate::engine::recording::COUNTS;
+    use crate::determinants::set_order::COUNTS;
     use crate::transports::shm::Counts;
     use std::net::TcpListener;
     use std::thread;

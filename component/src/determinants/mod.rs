@@ -3,3 +3,7 @@
 pub mod coordinator_link;
 pub mod journal;
 pub mod outbox;
+pub mod piggyback;
+pub mod program_clock;
+pub mod recorder;
+pub mod set_order;

@@ -1,11 +1,13 @@
 //! What was recorded and not shipped yet, in the order of recording.
 
-use crate::engine::recording::PARCEL_BYTES;
 use rustbtl_coordination::control::FromRank;
 use rustbtl_coordination::determinants::{Numbered, parcel};
 use rustbtl_fragments::ids::Incarnation;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A parcel is not added to any more when it is so long: a message has a limit.
+pub(crate) const PARCEL_BYTES: usize = 4 << 20;
 
 /// Determinants that were not shipped yet.
 static OUTBOX: Mutex<VecDeque<Parcel>> = Mutex::new(VecDeque::new());

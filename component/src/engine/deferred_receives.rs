@@ -10,8 +10,8 @@
 //! send that is not complete at once waits, too: its memory is in the log by then, or its receiver
 //! runs its past again together with this process, and has not sent an answer either.
 
+use crate::determinants::set_order::{ATTENTION, of_program};
 use crate::engine::driver::{Process, Shared};
-use crate::engine::recording::{ATTENTION, of_program};
 use crate::ffi::operation::Op;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Received, Source, TagMatch};

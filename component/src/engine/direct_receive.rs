@@ -1,8 +1,8 @@
 //! Receives that find their message before they are posted: nothing has to be put into a table and
 //! taken out again.
 
+use crate::determinants::set_order::ATTENTION;
 use crate::engine::driver::{BURST, Process};
-use crate::engine::recording::ATTENTION;
 use crate::ffi::operation::Op;
 use crate::transports::{Incoming, Transport};
 use core::sync::atomic::Ordering;

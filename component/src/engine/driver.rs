@@ -228,14 +228,14 @@ impl Process {
     #[inline(never)]
     pub(crate) fn look_around(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
-        crate::engine::recording::look();
+        crate::determinants::recorder::look();
         if self.host.tcp.is_some() {
             happened = self.poll_tcp(frames_max);
         }
         if !self.engine.is_flushed() {
             self.timed(|engine, host| engine.flush(host));
             if self.engine.is_flushed() {
-                crate::engine::recording::released();
+                crate::determinants::set_order::released();
             }
         }
         if happened == 0 {
@@ -244,7 +244,7 @@ impl Process {
             {
                 self.host.end(op);
             }
-            if crate::engine::recording::is_held() {
+            if crate::determinants::set_order::is_held() {
                 // What a frame waits for is told by processes that need a processor for it.
                 crate::os::yield_now();
             }

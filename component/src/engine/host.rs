@@ -1,11 +1,11 @@
 //! The engine's surroundings: transports, the program's memory, the payload log, completions.
 
+use crate::determinants::program_clock::ProgramClock;
+use crate::determinants::recorder::Record;
 use crate::engine::burst::Burst;
-use crate::engine::recording::Record;
 pub(crate) use crate::engine::transmit::hand;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
-use crate::mpi::wtime::ProgramClock;
 use crate::payload_log::deferred_copy::Unlogged;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::{Card, CardError};
@@ -303,7 +303,7 @@ impl EngineHost {
     #[inline]
     fn look_at_log(&mut self) {
         if self.log.take_nearly_full() {
-            crate::checkpoint::thread::log_nearly_full();
+            crate::sync::checkpoint_signals::log_nearly_full();
         }
     }
 
@@ -589,6 +589,6 @@ impl Host for EngineHost {
     #[cold]
     fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {
         self.line_frames.push_back((from, frame));
-        crate::checkpoint::thread::checkpoint_frame();
+        crate::sync::checkpoint_signals::frame_arrived();
     }
 }

@@ -51,7 +51,7 @@ pub const COUNTERS: usize = 20;
 pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
     let c = process.engine.counters();
     let log = process.host.log.counters();
-    let [lines_asked, lines] = crate::checkpoint::thread::lines();
+    let [lines_asked, lines] = crate::sync::checkpoint_signals::checkpoint_counts();
     [
         ("sent_internal_messages", c.sent_internal_messages),
         ("sent_internal_bytes", c.sent_internal_bytes),

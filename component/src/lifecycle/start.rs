@@ -4,6 +4,7 @@ use crate::checkpoint::thread;
 use crate::engine::driver;
 use crate::engine::driver::Process;
 use crate::engine::host::EngineHost;
+use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, Job};
 use crate::lifecycle::report;
 use crate::payload_log::memory::LogMemory;
@@ -12,7 +13,6 @@ use crate::peers::table::Peers;
 use crate::peers::transport_setup::Opening;
 use crate::progress::wait::Idle;
 use crate::transports::shm::{Segment, Shm};
-use core::ffi::{CStr, c_char};
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
 use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
 use rustbtl_fragments::engine::Engine;
@@ -42,84 +42,6 @@ pub struct Started {
     pub report: Option<PathBuf>,
 }
 
-/// A string of C's, "" for null.
-///
-/// # Safety
-/// Null or a C string.
-unsafe fn text(from: *const c_char) -> String {
-    if from.is_null() {
-        return String::new();
-    }
-    // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
-}
-
-/// The parameters that are strings.
-pub struct Texts {
-    sets: String,
-    report: String,
-    spill: String,
-    /// How large messages cross the node.
-    pub single_copy: String,
-    /// Directory of the segment.
-    pub shm_directory: String,
-    /// Networks to use.
-    pub if_include: String,
-    /// Networks not to use.
-    pub if_exclude: String,
-}
-
-impl Texts {
-    /// # Safety
-    /// `config` is as glue.h says.
-    unsafe fn read(config: &Config) -> Self {
-        // SAFETY: the caller's promise: null or C strings.
-        let read = |from| unsafe { text(from) };
-        Self {
-            sets: read(config.sets),
-            report: read(config.report),
-            spill: read(config.log_spill_dir),
-            single_copy: read(config.single_copy),
-            shm_directory: read(config.shm_directory),
-            if_include: read(config.tcp_if_include),
-            if_exclude: read(config.tcp_if_exclude),
-        }
-    }
-}
-
-/// What C says about this process, in Rust's types.
-pub(crate) struct Place {
-    node: String,
-    session: Option<PathBuf>,
-    ranks: Vec<PeerId>,
-    localities: Vec<Option<String>>,
-}
-
-impl Place {
-    /// # Safety
-    /// `job` is as glue.h says.
-    unsafe fn read(job: &Job) -> Self {
-        let count = job.local_size as usize;
-        // SAFETY: glue.h: `local_size` ranks and as many places.
-        let ranks = unsafe { core::slice::from_raw_parts(job.local_ranks, count) };
-        // SAFETY: as above.
-        let places = unsafe { core::slice::from_raw_parts(job.local_places, count) };
-        let place = |&from: &*const c_char| {
-            // SAFETY: null or a C string.
-            (!from.is_null()).then(|| unsafe { text(from) })
-        };
-        // SAFETY: null or a C string.
-        let session = unsafe { text(job.session_dir) };
-        Self {
-            // SAFETY: null or a C string.
-            node: unsafe { text(job.node) },
-            session: (!session.is_empty()).then(|| PathBuf::from(session)),
-            ranks: ranks.iter().map(|&rank| PeerId(rank)).collect(),
-            localities: places.iter().map(place).collect(),
-        }
-    }
-}
-
 /// The policy's names and this process' set.
 struct Sets {
     set: SetId,
@@ -131,7 +53,7 @@ struct Sets {
     are_nodes: bool,
 }
 
-fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &Place) -> Sets {
+fn choose_set(glue: &Glue, sets: &str, me: PeerId, size: u32, place: &JobPlace) -> Sets {
     let policy = SetPolicy::parse(sets)
         .unwrap_or_else(|error| glue.fatal("bad-sets", &[sets, &error.to_string()]));
     let file = policy.path().map(|path| {
@@ -167,7 +89,7 @@ fn make_log(
     config: &Config,
     spill: &str,
     rank: u32,
-    place: &Place,
+    place: &JobPlace,
 ) -> PayloadLog<LogMemory> {
     let directory = match spill {
         "none" => None,
@@ -212,9 +134,9 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let (me, rank) = (peers.me(), PeerId(job.me.rank));
     abort_on_panic(rank.0);
     // SAFETY: the caller's promise.
-    let place = unsafe { Place::read(job) };
+    let place = unsafe { JobPlace::read(job) };
     // SAFETY: the caller's promise.
-    let texts = unsafe { Texts::read(config) };
+    let texts = unsafe { TextParameters::read(config) };
     let chosen = choose_set(&glue, &texts.sets, rank, job.size, &place);
     let report = report::directory(&glue, &texts.report);
     let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);

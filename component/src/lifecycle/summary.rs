@@ -1,9 +1,11 @@
 //! The table at the end: sums over all ranks, printed by rank 0.
 
 use crate::engine::driver::Shared;
-use crate::exports::{rustbtl_receive, rustbtl_send, rustbtl_wait};
-use crate::ffi::table::{DONE, ON_STACK, Operation, STATE_PENDING};
+use crate::ffi::operation::Op;
+use crate::ffi::table::{DONE, ON_STACK, Operation, PENDING, STATE_PENDING};
 use crate::lifecycle::report;
+use crate::mpi::point_to_point::{receive, send, wait_for};
+use rustbtl_fragments::ids::{CommId, CommRank};
 
 /// A tag that no part of Open MPI uses.
 const TAG: i32 = -0x5242_5400;
@@ -26,18 +28,24 @@ fn operation(row: &mut Row) -> Operation {
     }
 }
 
+/// The operation as the engine knows it.
+fn op(operation: &mut Operation) -> Op {
+    // SAFETY: it stays where it is, untouched, until `finish` has returned.
+    unsafe { Op::new(operation) }.expect("a reference is not null")
+}
+
 /// Wait, also with threads (only one is left in MPI_Finalize).
-fn finish(operation: &mut Operation, outcome: i32) -> bool {
+fn finish(op: Op, outcome: i32) -> bool {
     let mut outcome = outcome;
-    while outcome == crate::ffi::table::PENDING {
-        // SAFETY: it stays where it is until it is complete.
-        outcome = unsafe { rustbtl_wait(operation) };
+    while outcome == PENDING {
+        outcome = wait_for(op);
     }
     outcome == DONE
 }
 
 /// Gather the rows of all ranks of the world at its rank 0, which prints them.
 pub fn summary(shared: &'static Shared, comm: u32) {
+    let comm = CommId(comm);
     let (mut row, me, size, policy) = {
         let process = shared.enter();
         let row = report::counters(&process).map(|(_, value)| value);
@@ -46,18 +54,16 @@ pub fn summary(shared: &'static Shared, comm: u32) {
     };
     if me != 0 {
         let mut operation = operation(&mut row);
-        // SAFETY: it stays where it is until `finish` returns.
-        let outcome = unsafe { rustbtl_send(&mut operation, comm, 0, TAG, 0) };
-        finish(&mut operation, outcome);
+        let op = op(&mut operation);
+        finish(op, send(op, comm, CommRank(0), TAG, false));
         return;
     }
     let mut sum = row;
     for rank in 1..size {
         let mut other = Row::default();
         let mut operation = operation(&mut other);
-        // SAFETY: it stays where it is until `finish` returns.
-        let outcome = unsafe { rustbtl_receive(&mut operation, comm, rank as i32, TAG) };
-        if finish(&mut operation, outcome) {
+        let op = op(&mut operation);
+        if finish(op, receive(op, comm, rank as i32, TAG)) {
             for (total, part) in sum.iter_mut().zip(other) {
                 *total += part;
             }

@@ -2,7 +2,7 @@
 //! would find what it and others have written since (docs/adr/0023). C sees it, the coordinator
 //! hears of it.
 
-use crate::checkpoint::thread;
+use crate::sync::checkpoint_signals::mark_not_replayable;
 use rustbtl_coordination::control::ReplayBlocker;
 
 /// As glue.h numbers it.
@@ -18,6 +18,6 @@ const HAS_A_POINTER: &str = "a rank uses the shared pointer of a file (MPI-IO), 
 /// rank, and has its metadata written by any of them.
 pub fn seen(how: i32, ranks: u32) {
     let reason = if how == SIZE { HAS_A_SIZE } else { HAS_A_POINTER };
-    let hinders = if ranks > 1 { ReplayBlocker::Others } else { ReplayBlocker::Set };
-    thread::cannot_be_repeated(reason, hinders);
+    let blocker = if ranks > 1 { ReplayBlocker::Others } else { ReplayBlocker::Set };
+    mark_not_replayable(reason, blocker);
 }

@@ -3,6 +3,7 @@
 pub mod files;
 pub mod interpose;
 pub mod outcomes;
+pub mod point_to_point;
 pub mod time;
 pub mod windows;
 pub mod wtime;

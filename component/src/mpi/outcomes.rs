@@ -104,7 +104,7 @@ pub unsafe extern "C" fn rustbtl_outcome(
     let shared = shared();
     // Pictures are taken, and processes restored, while nobody else is in here.
     let mut process = shared.enter();
-    let valid = epoch == crate::engine::recording::epoch();
+    let valid = epoch == crate::determinants::set_order::epoch();
     if valid {
         process.answered(question, outcome);
     }

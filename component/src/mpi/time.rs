@@ -13,8 +13,8 @@
 //! Invariant: a date that is recorded goes out before the next thing that the process sends
 //! (`ATTENTION`).
 
+use crate::determinants::set_order::rustbtl_recording;
 use crate::engine::driver::{Process, is_installed};
-use crate::engine::recording::rustbtl_recording;
 use crate::engine::shared::shared;
 use crate::mpi::interpose::TIME;
 use crate::sync::engine_lock;

@@ -1,9 +1,9 @@
 //! Windows of one-sided communication: which of them a set that goes back alone cannot repeat
 //! (docs/adr/0021). C sees them, the coordinator hears of them.
 
-use crate::checkpoint::thread;
 use crate::engine::driver::is_installed;
 use crate::engine::shared::shared;
+use crate::sync::checkpoint_signals::mark_not_replayable;
 use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::CommRank;
@@ -25,11 +25,11 @@ const BY_CHANCE: &str = "its ranks change a window in shared memory in an order 
 /// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
 pub fn seen(how: i32, comm: u64, size: u32) {
     match how {
-        PAST_US => thread::cannot_be_repeated(GOES_PAST_US, ReplayBlocker::Everybody),
-        OVER_US => thread::cannot_be_repeated(COMES_ANYTIME, ReplayBlocker::Set),
+        PAST_US => mark_not_replayable(GOES_PAST_US, ReplayBlocker::Everybody),
+        OVER_US => mark_not_replayable(COMES_ANYTIME, ReplayBlocker::Set),
         IN_MEMORY if !leaves_the_set(comm, size) => {}
-        IN_MEMORY => thread::cannot_be_repeated(LEAVES_THE_SET, ReplayBlocker::Set),
-        _ => thread::cannot_be_repeated(BY_CHANCE, ReplayBlocker::Set),
+        IN_MEMORY => mark_not_replayable(LEAVES_THE_SET, ReplayBlocker::Set),
+        _ => mark_not_replayable(BY_CHANCE, ReplayBlocker::Set),
     }
 }
 

@@ -1,8 +1,8 @@
 //! How the transports of a process are opened: at the start, and again after a restore, when the
 //! node, its ranks and every socket are others.
 
+use crate::ffi::config::TextParameters;
 use crate::ffi::table::{Config, Glue};
-use crate::lifecycle::start::Texts;
 use crate::transports::shm::{Segment, SegmentOptions, ShmError};
 use crate::transports::tcp::{Tcp, TcpConfig};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
@@ -31,7 +31,7 @@ impl Opening {
     pub fn new(
         glue: &Glue,
         config: &Config,
-        texts: &Texts,
+        texts: &TextParameters,
         me: PeerId,
         size: u32,
         processors: u32,

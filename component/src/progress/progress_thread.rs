@@ -16,8 +16,8 @@
 //! * T2 It touches the process only where the program is kept out (`Shared::take`), and tells no
 //!   one of complete operations but where MPI allows calls from all threads.
 
+use crate::determinants::set_order;
 use crate::engine::driver::{Process, Shared, is_installed};
-use crate::engine::recording;
 use crate::engine::shared::shared;
 use crate::os::process::leave_processor;
 use crate::os::signals;
@@ -91,7 +91,7 @@ pub fn tell(process: &Process) {
 /// program comes back for them; what waits for determinants is looked after elsewhere.
 #[inline]
 fn lacks_room(process: &Process) -> bool {
-    process.host.lacks_room() || (!process.engine.is_flushed() && !recording::is_held())
+    process.host.lacks_room() || (!process.engine.is_flushed() && !set_order::is_held())
 }
 
 #[inline(never)]

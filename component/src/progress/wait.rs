@@ -1,9 +1,9 @@
 //! How a blocking call waits: look for a while, then give the processor away between looks. A rank
 //! that waits must not keep another one of the node from running.
 
+use crate::determinants::set_order;
 use crate::engine::deferred_receives;
 use crate::engine::driver::{Shared, Unposted};
-use crate::engine::recording;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{DONE, Glue, PENDING};
 use crate::os;
@@ -34,7 +34,7 @@ impl Idle {
     fn is_crowded(&self, glue: &Glue) -> bool {
         // Where frames wait for determinants, processes that are no ranks have a part in messages.
         // SAFETY: no arguments.
-        self.oversubscribed || recording::has_waited() || unsafe { (glue.yields)() } != 0
+        self.oversubscribed || set_order::has_waited() || unsafe { (glue.yields)() } != 0
     }
 
     /// Looks before the first yield.

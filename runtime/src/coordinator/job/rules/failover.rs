@@ -13,11 +13,11 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::rules::checkpoints::CheckpointState;
 use crate::coordinator::job::rules::diagnostics::some_of;
 use crate::coordinator::job::rules::mpirun_messages::same_host;
 use crate::coordinator::job::rules::rollback::Going;
+use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::settings::Printed;
 use crate::store::{Image, Kind};
 use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};

@@ -14,8 +14,8 @@
 //!
 //! Source: docs/adr/0020.
 
-use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::rules::mpirun_messages::rank_and_two;
+use crate::coordinator::job::state::{Effect, Job};
 use crate::settings::hex;
 use rustbtl_coordination::control::ToNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};

@@ -9,8 +9,8 @@
 //! A rank on a spare node has a stand-in beside a guardian that orted has started (`spare`): of
 //! mpirun's own node if there are ranks, since the job does not outlive that one anyway.
 
-use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::rules::mpirun_messages::same_host;
+use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::settings::Printed;
 use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};

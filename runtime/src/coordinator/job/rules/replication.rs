@@ -14,10 +14,10 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::rules::diagnostics::some_of;
 use crate::coordinator::job::rules::failover::OfImage;
 use crate::coordinator::job::rules::mpirun_messages::same_host;
+use crate::coordinator::job::state::{Effect, Job};
 use crate::store;
 use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_coordination::lines::{Input, Lines};

@@ -23,9 +23,9 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::rules::failover::OfGoing;
 use crate::coordinator::job::rules::mpirun_messages::same_host;
+use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::store;
 use rustbtl_coordination::control::{CheckpointId, RankCard, ReplayBlocker, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Lines};

@@ -12,9 +12,9 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::rules::diagnostics::some_of;
 use crate::coordinator::job::rules::failover::Again;
+use crate::coordinator::job::state::{Effect, Job, Rank};
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 

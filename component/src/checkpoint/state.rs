@@ -1,0 +1,116 @@
+//! What the checkpoint thread knows: plain data, for all files of this room.
+
+use crate::checkpoint::guardian_link::Guardian;
+use crate::checkpoint::log_pressure::LogPressure;
+use crate::engine::driver::Shared;
+use crate::peers::transport_setup::Opening;
+use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS};
+use rustbtl_coordination::control::{CheckpointId, SnapshotMemory, ToRank};
+use rustbtl_coordination::silence::Quiescence;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use rustbtl_process::inside::{Freezer, FrozenChild};
+use std::collections::BTreeMap;
+
+/// Where the checkpoint thread is in MPI_Finalize.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    Not,
+    /// `Finishing` is sent.
+    Told,
+    /// `MayFinish` has come.
+    Over,
+}
+
+/// See the module's documentation.
+pub(crate) struct Checkpoint {
+    pub(crate) shared: &'static Shared,
+    pub(crate) guardian: Guardian,
+    pub(crate) opening: Opening,
+    pub(crate) silence: Quiescence,
+    pub(crate) members: Vec<PeerId>,
+    pub(crate) huge_pages: bool,
+    /// The line for which they were made.
+    pub(crate) huge_pages_for: CheckpointId,
+    pub(crate) freezer: Freezer,
+    /// Frozen copies that are being stored.
+    pub(crate) children: BTreeMap<CheckpointId, FrozenChild>,
+    /// What the lines that are being stored cover of other processes' logs.
+    pub(crate) covered: BTreeMap<CheckpointId, Vec<(PeerId, Vec<u8>)>>,
+    pub(crate) ready: bool,
+    /// The coordinator knows why the program cannot be repeated.
+    pub(crate) told_not_replayable: [bool; 3],
+    /// It was started again alone, and has not repeated all that others have of its lost future; or
+    /// it has refused a global line since that, or a channel, was not as it should be.
+    pub(crate) behind: bool,
+    /// Others were started again, and there is no channel to some of them yet.
+    pub(crate) repairing: bool,
+    /// For the first `Hello`.
+    pub(crate) card: Vec<u8>,
+    pub(crate) ending: Ending,
+    /// `MayFinish` or the end of the guardian: nothing more to do.
+    pub(crate) over: bool,
+    /// The log has asked for a line, and none has helped yet.
+    pub(crate) log_pressure: LogPressure,
+    pub(crate) phases: Phases,
+    pub(crate) shipping: Shipping,
+    pub(crate) sharing: Sharing,
+}
+
+impl Checkpoint {
+    pub(crate) fn signals() -> &'static CheckpointSignals {
+        SIGNALS.get().expect("set before the thread starts")
+    }
+}
+
+/// What is known of the line that is being taken.
+#[derive(Debug, Default)]
+pub struct Phases {
+    /// When the program was kept out, and when the first barrier was over.
+    pub(crate) entered_ns: u64,
+    pub(crate) silent_ns: u64,
+    /// For the guardian: what the picture's memory is, and what only the process knows.
+    pub(crate) picture: Option<(SnapshotMemory, Vec<u8>)>,
+    /// Why there is no picture.
+    pub failure: Option<String>,
+    pub(crate) pause_ns: u64,
+}
+
+impl Phases {
+    /// From keeping the program out to the end of the silence.
+    pub(crate) fn coordination_ns(&self) -> u64 {
+        self.silent_ns - self.entered_ns
+    }
+}
+
+/// What is on its way, and what came at the wrong time.
+#[derive(Debug, Default)]
+pub struct Shipping {
+    pub(crate) incarnation: Incarnation,
+    /// Where the coordinator is, and the secret, until it was tried.
+    pub(crate) coordinator: Option<(String, Vec<u8>)>,
+    /// The program was looking around when this thread was here last.
+    pub(crate) looking: bool,
+    /// For a process that is being restored: `at` and the determinants.
+    pub(crate) replay: Option<(u64, Vec<u8>)>,
+    /// Messages that need the engine and came while a line had it.
+    pub(crate) later: Vec<ToRank>,
+    /// A line has the engine.
+    pub in_line: bool,
+    /// The program's looks around when this thread was here last.
+    pub(crate) looks: u32,
+    /// What the set had recorded then, and whether that was more than the time before.
+    pub(crate) recorded: u64,
+    pub(crate) recording: bool,
+    /// What was stable when frames were let go last.
+    pub(crate) stable: u64,
+    /// Rounds since then in which one waited.
+    pub(crate) polls: u32,
+}
+
+/// What is known about a line before its picture.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sharing {
+    pub(crate) line: CheckpointId,
+    pub(crate) shares: bool,
+    pub(crate) told: bool,
+}

@@ -1,0 +1,142 @@
+//! What this process records: the machine of decisions, where its set counts, and what wakes the
+//! checkpoint thread.
+
+use crate::determinants::coordinator_link::{self, Sent};
+use crate::determinants::journal::Journal;
+use crate::determinants::outbox::outbox;
+use crate::determinants::piggyback::{Known, Order};
+use crate::determinants::set_order::{
+    ATTENTION, COUNTS, HELD, LATE, PATIENT, is_held, rustbtl_recording,
+};
+use crate::sync::checkpoint_signals;
+use crate::transports::shm::{Counts, Shm, Slots};
+use core::sync::atomic::{AtomicU32, Ordering};
+use rustbtl_coordination::determinants::{Ask, Decisions, Divergence, Question};
+
+/// Counts the program's looks around: while it goes up, the program lets its frames go itself.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+
+/// Looks around between two at what is stable, while no frame waits for it: each is a system call.
+const LOOKS_FOR_STABLE: u32 = 8;
+
+/// The program looks around: so it does what the checkpoint thread would have to come for.
+#[inline]
+pub fn look() {
+    // Only its own threads write, one at a time.
+    let looks = LOOKS.load(Ordering::Relaxed).wrapping_add(1);
+    LOOKS.store(looks, Ordering::Relaxed);
+    if is_held() || looks.is_multiple_of(LOOKS_FOR_STABLE) {
+        if coordinator_link::waits() {
+            coordinator_link::look();
+        } else if coordinator_link::gathers() {
+            coordinator_link::send(false);
+        }
+    }
+}
+
+/// How often it has.
+pub fn looks() -> u32 {
+    LOOKS.load(Ordering::Relaxed)
+}
+
+/// Something was put into the empty outbox.
+pub(crate) fn ship_soon() {
+    match coordinator_link::send(false) {
+        Sent::Shipped => {}
+        Sent::Later if coordinator_link::is_watched() => {}
+        Sent::Later | Sent::NotHere => checkpoint_signals::wake(),
+    }
+}
+
+/// Where a set counts.
+#[derive(Debug, Default)]
+pub(crate) enum Place {
+    /// Nowhere: its ranks share no memory.
+    #[default]
+    Nowhere,
+    /// It is this process alone.
+    Alone(Box<Counts>, Box<Slots>),
+    /// In the node's segment, in the line of the rank with this local index.
+    Shared(usize),
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Record {
+    pub(crate) on: bool,
+    pub(crate) decisions: Decisions,
+    pub(crate) place: Place,
+    /// Place of the first determinant of this incarnation.
+    pub(crate) base: u64,
+    pub(crate) journal: Option<Journal>,
+    /// Determinants go with messages, if the receiver keeps them.
+    pub carries: bool,
+    pub(crate) known: Known,
+    /// Room for an entry.
+    pub(crate) entry: Vec<u8>,
+}
+
+pub(crate) fn counts<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Counts> {
+    match place {
+        Place::Nowhere => None,
+        Place::Alone(counts, _) => Some(counts),
+        Place::Shared(index) => shm.as_ref().map(|shm| shm.counts(*index)),
+    }
+}
+
+/// What it holds.
+pub(crate) fn slots<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Slots> {
+    match place {
+        Place::Nowhere => None,
+        Place::Alone(_, slots) => Some(slots),
+        Place::Shared(index) => shm.as_ref().map(|shm| shm.slots(*index)),
+    }
+}
+
+/// The set's order, as far as this life goes.
+pub(crate) fn order<'a>(place: &'a Place, base: u64, shm: &'a Option<Shm>) -> Option<Order<'a>> {
+    let (counts, slots) = (counts(place, shm)?, slots(place, shm)?);
+    Some(Order { counts, slots, base })
+}
+
+impl Record {
+    /// Is anything recorded?
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Number of the next determinant.
+    pub fn clock(&self) -> u64 {
+        self.decisions.clock()
+    }
+
+    /// The process was made from a picture: the old counts are out of reach.
+    pub fn restarted(&mut self) {
+        self.place = Place::Nowhere;
+        COUNTS.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// A picture is taken next, at this date of the machine.
+    pub fn pictured(&mut self, now: u64) {
+        self.decisions.pictured(now);
+    }
+
+    /// See `Decisions::ask`.
+    pub fn ask(&mut self, question: Question) -> Result<Ask, Divergence> {
+        self.decisions.ask(question)
+    }
+
+    /// Nothing is recorded or forced any more, and nothing has to wait: the job ends, or nobody
+    /// keeps determinants.
+    pub fn switch_off(&mut self) {
+        self.on = false;
+        rustbtl_recording.store(0, Ordering::Relaxed);
+        ATTENTION.store(ATTENTION.load(Ordering::Relaxed) & LATE, Ordering::Relaxed);
+        HELD.store(false, Ordering::Relaxed);
+        PATIENT.store(0, Ordering::Relaxed);
+        self.known.clear();
+        outbox().clear();
+        coordinator_link::end();
+    }
+}
