@@ -45,7 +45,7 @@ fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
         descriptors.push(shm.descriptor());
         ranges.push(shm.range());
     }
-    descriptors.extend(crate::determinants::coordinator_link::descriptor());
+    descriptors.extend(crate::determinants::coordinator_link::COORDINATOR_LINK.descriptor());
     (descriptors, ranges)
 }
 
