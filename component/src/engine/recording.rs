@@ -22,8 +22,8 @@ use crate::sync::checkpoint_signals;
 use crate::transports::shm::Entry;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{Ask, Divergence, Numbered, Outcome, Question, carried};
-use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 
 /// So many dates that wait to be shipped need no allocation: signal handlers may read them. A
 /// program that reads the date without end records some twenty a second.
@@ -276,12 +276,12 @@ impl Process {
             self.engine.begin_replay(&mut self.host, &forced);
         }
         self.attend();
-        self.keep_carried();
+        self.accept_piggyback();
         Ok(())
     }
 
     /// Has everything been done again that was done before (`ReplayComplete`)?
     pub fn has_caught_up(&self) -> bool {
-        !self.host.record.decisions.has_past() && self.engine.has_caught_up()
+        !self.host.record.decisions.has_past() && self.engine.is_replay_complete()
     }
 }
