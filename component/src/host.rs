@@ -560,7 +560,7 @@ impl Host for EngineHost {
         }
     }
 
-    fn named(&mut self, mut token: Op, receive: ReceiveId) {
+    fn receive_id_assigned(&mut self, mut token: Op, receive: ReceiveId) {
         token.set_id(receive.0);
     }
 

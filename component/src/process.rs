@@ -275,7 +275,7 @@ impl Process {
 
     /// The engine's name for a receive that may be pending.
     pub fn receive_id(&mut self, op: Op) -> ReceiveId {
-        self.engine.name_receives(&mut self.host);
+        self.engine.assign_receive_ids(&mut self.host);
         ReceiveId(op.id())
     }
 

@@ -195,7 +195,7 @@ pub trait Host {
     fn complete(&mut self, token: Self::Token, status: Status);
 
     /// A receive that was posted without an id has one now. For drivers that cancel receives.
-    fn named(&mut self, _token: Self::Token, _receive: ReceiveId) {}
+    fn receive_id_assigned(&mut self, _token: Self::Token, _receive: ReceiveId) {}
 
     /// A receive from MPI_ANY_SOURCE has taken a message (a determinant; not called for matches
     /// that replay forces). Nothing that depends on it is offered to a transport before this

@@ -130,7 +130,7 @@ generational! {
 }
 
 impl ReceiveId {
-    /// A receive that waits among others that are alike: it gets an id when somebody needs one.
+    /// A receive that waits among uniform ones: it gets an id when somebody needs one.
     /// (No slot has this number.)
     pub const NONE: Self = Self(u64::MAX);
 }

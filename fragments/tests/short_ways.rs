@@ -68,7 +68,7 @@ fn only_the_very_message_that_comes_next_is_received_exactly() {
 
 /// The way of receives that are posted.
 #[test]
-fn the_oldest_of_receives_that_are_alike_takes_its_message_and_no_other_one() {
+fn the_oldest_of_uniform_receives_takes_its_message_and_no_other_one() {
     let mut pair = Pair::new();
     let (to, comm, from) = (CommRank(1), pair.comm, PeerId(0));
     let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
@@ -95,9 +95,9 @@ fn the_oldest_of_receives_that_are_alike_takes_its_message_and_no_other_one() {
     engine.check();
 }
 
-/// Receives that are alike have no ids, until somebody needs one or another receive is posted.
+/// Uniform receives have no ids, until somebody needs one or another receive is posted.
 #[test]
-fn receives_that_are_alike_keep_their_order_when_they_get_ids() {
+fn uniform_receives_keep_their_order_when_they_get_ids() {
     let mut pair = Pair::new();
     let (comm, from) = (pair.comm, PeerId(0));
     let one = Source::Rank(CommRank(0));
@@ -131,7 +131,7 @@ fn receives_that_are_alike_keep_their_order_when_they_get_ids() {
     assert!(!engine.cancel_receive(ReceiveId::NONE));
 
     posted(engine, host, 3..5);
-    engine.name_receives(host);
+    engine.assign_receive_ids(host);
     let tokens: Vec<u64> = host.named.iter().map(|(token, _)| *token).collect();
     assert_eq!(tokens, [2, 3, 4], "oldest first");
     let [second, third] = [1, 2].map(|at: usize| host.named[at].1);

@@ -90,10 +90,10 @@ impl<H: Host> Engine<H> {
         Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
-    /// The oldest of receives that are alike takes a message.
+    /// The oldest of uniform receives takes a message.
     #[inline(always)]
-    pub(super) fn take_next(&mut self, host: &mut H, key: Key, payload: &[u8]) {
-        if let Some(mut receive) = self.alike.pop() {
+    pub(super) fn complete_oldest(&mut self, host: &mut H, key: Key, payload: &[u8]) {
+        if let Some(mut receive) = self.fifo.pop() {
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         }
@@ -260,13 +260,13 @@ impl<H: Host> Engine<H> {
         self.unexpected.insert(slot, key);
     }
 
-    /// The receive that takes an arriving message; it is taken out of `alike` or `posted`.
+    /// The receive that takes an arriving message; it is taken out of `fifo` or `posted`.
     #[inline]
     fn find_posted(&mut self, host: &mut H, key: Key, from: PeerId, sequence: u64) -> Option<u32> {
         if !self.posted.is_plain() {
             return self.take_rare(host, key, from, sequence);
         }
-        self.record_alike(key).or_else(|| self.posted.take_plain(key))
+        self.take_from_fifo(key).or_else(|| self.posted.take_plain(key))
     }
 
     /// E1: the next number of its stream, or an error. Counts the message, and `posts` receives of

@@ -7,7 +7,7 @@ impl<H: Host> Engine<H> {
     /// Assert the numbered invariants (simulation and tests call it after every step).
     pub fn check(&self) {
         self.posted.check();
-        self.check_alike();
+        self.check_fifo();
         self.check_replay();
         self.unexpected.check();
         let posted = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::Posted);

@@ -36,13 +36,13 @@ impl<H: Host> Engine<H> {
         Some(self.deliver(host, buffer, key, payload))
     }
 
-    /// If this frame is the next whole message of the program for the oldest of posted receives
-    /// that are alike, then that one is complete. False: nothing has happened.
+    /// If this frame is the next whole message of the program for the oldest of uniform
+    /// receives that are posted, then that one is complete. False: nothing has happened.
     #[inline(always)]
     pub fn complete_exact(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> bool {
-        let Some((key, comm)) = self.alike.next() else { return false };
+        let Some((key, comm)) = self.fifo.next() else { return false };
         let Some(payload) = self.accept_exact(from, frame, comm, key, 0) else { return false };
-        self.take_next(host, key, payload);
+        self.complete_oldest(host, key, payload);
         true
     }
 

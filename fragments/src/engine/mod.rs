@@ -5,7 +5,7 @@
 //! Invariants (asserted by [`Engine::check`]):
 //! * E1 The numbers of a stream are accepted in order, without gaps.
 //! * E2 A message is matched once: its record is in `messages` or its receive in `receives` (or
-//!   `alike`), never both, never twice.
+//!   `fifo`), never both, never twice.
 //! * E3 No posted receive matches a waiting unexpected message.
 //! * E4 An outgoing message is in the log before any part of it is offered to a transport.
 //! * E5 Internal payloads never enter the log.
@@ -19,7 +19,7 @@
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
 //! and queues (docs/adr/0001).
 
-mod alike;
+mod receive_fifo;
 mod arrive;
 mod carry;
 mod check;
@@ -43,7 +43,7 @@ use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
-use alike::Alike;
+use receive_fifo::ReceiveFifo;
 pub use content::{Content, Difference, digest};
 pub use line::Side;
 use pool::Pool;
@@ -101,7 +101,7 @@ pub enum Received {
     /// Complete; the token will not be handed to `Host::complete`.
     Complete(Status),
     /// `Host::complete` will be called with the token. [`ReceiveId::NONE`]: it has no id yet
-    /// ([`Engine::name_receives`]).
+    /// ([`Engine::assign_receive_ids`]).
     Pending(ReceiveId),
 }
 
@@ -148,7 +148,7 @@ pub struct Engine<H: Host> {
     /// 8 bytes for a process that was never talked to.
     peers: Vec<Option<Box<Peer>>>,
     backlog: Vec<PeerId>,
-    alike: Alike<H::ReceiveBuffer, H::Token>,
+    fifo: ReceiveFifo<H::ReceiveBuffer, H::Token>,
     posted: Posted,
     unexpected: Unexpected,
     sends: Slots<Send<H::SendBuffer, H::Token>>,
@@ -192,7 +192,7 @@ where
             by_peer: self.by_peer.clone(),
             peers: self.peers.clone(),
             backlog: self.backlog.clone(),
-            alike: self.alike.clone(),
+            fifo: self.fifo.clone(),
             posted: self.posted.clone(),
             unexpected: self.unexpected.clone(),
             sends: self.sends.clone(),
@@ -227,7 +227,7 @@ impl<H: Host> Engine<H> {
             by_peer: BTreeMap::new(),
             peers: Vec::new(),
             backlog: Vec::new(),
-            alike: Alike::default(),
+            fifo: ReceiveFifo::default(),
             posted: Posted::default(),
             unexpected: Unexpected::default(),
             sends: Slots::default(),
@@ -258,7 +258,7 @@ impl<H: Host> Engine<H> {
 
     /// Receives that are not finished, messages without a receive, sends that are not finished.
     pub fn open(&self) -> (usize, usize, usize) {
-        (self.receives.len() + self.alike.len(), self.messages.len(), self.sends.len())
+        (self.receives.len() + self.fifo.len(), self.messages.len(), self.sends.len())
     }
 
     /// Traffic with each peer that was talked to, ascending.

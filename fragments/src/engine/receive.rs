@@ -1,6 +1,6 @@
 //! Receiving: posting, probing, claiming, cancelling.
 
-use super::alike::Waiting;
+use super::receive_fifo::FifoReceive;
 use super::state::{Message, Progress, Receive};
 use super::{CommId, Engine, Host, Received, Source, TagMatch, Wanted};
 use crate::host::Status;
@@ -39,13 +39,13 @@ impl<H: Host> Engine<H> {
     /// No receive is posted, and no message waits for one.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.alike.is_empty() && self.posted.is_empty() && self.unexpected.is_empty()
+        self.fifo.is_empty() && self.posted.is_empty() && self.unexpected.is_empty()
     }
 
     /// Post a receive that is like those before it: it has no id ([`ReceiveId::NONE`]). False: it
     /// is not, or a message may be here already; nothing has happened.
     #[inline(always)]
-    pub fn receive_alike(
+    pub fn receive_uniform(
         &mut self,
         comm: CommId,
         source: Source,
@@ -55,12 +55,12 @@ impl<H: Host> Engine<H> {
     ) -> bool {
         let known = &mut self.comms[comm.0 as usize];
         let key = pattern(known.context, source, tag);
-        let alike = self.alike.is_pattern(&key) && self.unexpected.is_empty();
-        if alike {
+        let uniform = self.fifo.is_pattern(&key) && self.unexpected.is_empty();
+        if uniform {
             known.posts += u64::from(key.is_user());
-            self.alike.push(Waiting { buffer, token, number: known.posts });
+            self.fifo.push(FifoReceive { buffer, token, number: known.posts });
         }
-        alike
+        uniform
     }
 
     /// Post a receive.
@@ -88,8 +88,8 @@ impl<H: Host> Engine<H> {
             let message = self.messages.take(slot);
             return self.take_message(host, message, buffer, token, Some((key, number)));
         }
-        let waiting = Waiting { buffer, token, number };
-        Received::Pending(self.post_other(host, key, waiting))
+        let waiting = FifoReceive { buffer, token, number };
+        Received::Pending(self.post_slow(host, key, waiting))
     }
 
     /// [`Self::take_message`] where speed does not matter.
@@ -209,7 +209,7 @@ impl<H: Host> Engine<H> {
 
     /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to
     /// `Host::complete` (the driver completes it as cancelled). False: it will complete. (Whoever
-    /// has no id has to ask for it before: [`Self::name_receives`].)
+    /// has no id has to ask for it before: [`Self::assign_receive_ids`].)
     pub fn cancel_receive(&mut self, receive: ReceiveId) -> bool {
         match self.receives.get(receive.index(), receive.generation()) {
             Some(posted) if posted.progress == Progress::Posted => {

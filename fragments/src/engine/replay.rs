@@ -14,7 +14,7 @@
 //!   one of its stream. So nothing overtakes when the undecided ones join in.
 //! * P3 Until the outcomes have run out no receive from MPI_ANY_SOURCE is in `posted`.
 
-use super::alike::Waiting;
+use super::receive_fifo::FifoReceive;
 use super::state::{Announced, Link, Message, Progress, Receive};
 use super::{Engine, Host, Received};
 use crate::host::Status;
@@ -97,7 +97,7 @@ impl<H: Host> Engine<H> {
             self.unexpected.remove(*slot);
             replay.withheld.retain(|other| other != slot);
         }
-        self.name_receives(host);
+        self.assign_receive_ids(host);
         self.posted.force(true);
         self.replay = Some(replay);
         let waiting: Vec<u32> = self.receives.iter().map(|(slot, ..)| slot).collect();
@@ -270,7 +270,7 @@ impl<H: Host> Engine<H> {
             }
             let open = key.source == ANY_SOURCE && !replay.over;
             if known && (open || bound.is_some() || replay.cancelled.contains(&name)) {
-                let id = self.post_other(host, key, Waiting { buffer, token, number });
+                let id = self.post_slow(host, key, FifoReceive { buffer, token, number });
                 self.sort_in(host, id.index());
                 return Received::Pending(id);
             }
@@ -283,7 +283,7 @@ impl<H: Host> Engine<H> {
             }
             return self.take_rarely(host, message, buffer, token, Some((key, number)));
         }
-        Received::Pending(self.post_other(host, key, Waiting { buffer, token, number }))
+        Received::Pending(self.post_slow(host, key, FifoReceive { buffer, token, number }))
     }
 
     /// Which receive takes an arriving message, where wildcards or forced outcomes are about?

@@ -373,7 +373,7 @@ impl Host for SimHost {
         self.completed.push((token, status));
     }
 
-    fn named(&mut self, request: u32, receive: ReceiveId) {
+    fn receive_id_assigned(&mut self, request: u32, receive: ReceiveId) {
         self.memory.named.insert(request, receive);
     }
 

@@ -384,7 +384,7 @@ impl Process {
 
     /// The engine's name for a receive whose post gave this id.
     pub(crate) fn receive_id(&mut self, request: Request, id: ReceiveId) -> ReceiveId {
-        self.engine.name_receives(&mut self.host);
+        self.engine.assign_receive_ids(&mut self.host);
         let named = || self.host.memory.named.get(&request).copied();
         if id == ReceiveId::NONE { named().unwrap_or(id) } else { id }
     }
