@@ -150,7 +150,7 @@ fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
     }
     let bytes = op.bytes();
     let begin = process.clock.begin();
-    let sent = process.engine.send_now(&mut process.host, comm, to, tag, &mut op, bytes);
+    let sent = process.engine.send_fast_path(&mut process.host, comm, to, tag, &mut op, bytes);
     process.clock.end(begin);
     sent
 }

@@ -301,14 +301,14 @@ impl Process {
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
         if self.clock.on {
             self.accept_timed(incoming.from, frame);
-        } else if !self.engine.complete_exact(&mut self.host, incoming.from, frame) {
+        } else if !self.engine.complete_fast_path(&mut self.host, incoming.from, frame) {
             self.accept_any(incoming.from, frame);
         }
     }
 
     #[inline(never)]
     fn accept_timed(&mut self, from: PeerId, frame: &[u8]) {
-        if !self.timed(|engine, host| engine.complete_exact(host, from, frame)) {
+        if !self.timed(|engine, host| engine.complete_fast_path(host, from, frame)) {
             self.accept_any(from, frame);
         }
     }

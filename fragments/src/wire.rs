@@ -189,7 +189,7 @@ impl Header {
 
     /// Is this it, as it travels? Length and kind are compared like everything else.
     #[inline(always)]
-    pub fn is_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
+    pub fn is_encoded_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
         let [a, b, c, d] = self.words();
         let at = |place| u64_at(head, place);
         a == at(0) && b == at(8) && c == at(16) && d == at(24)

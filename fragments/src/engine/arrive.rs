@@ -28,7 +28,7 @@ impl<H: Host> Engine<H> {
         if header.kind == Kind::Eager {
             return self.on_eager(host, from, &header, &frame[HEADER_BYTES..]);
         }
-        self.on_other(host, from, &header, frame)
+        self.on_frame_slow(host, from, &header, frame)
     }
 
     /// As [`Self::on_frame`], while a call waits for a message that `wanted` takes and has not
@@ -45,16 +45,16 @@ impl<H: Host> Engine<H> {
         wanted: Wanted,
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
-        debug_assert!(self.is_quiet(), "E3: it is the first");
+        debug_assert!(self.is_matching_idle(), "E3: it is the first");
         debug_assert!(self.replay.is_none(), "P3: nothing is forced");
         let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
         if header.kind != Kind::Eager {
-            return self.on_other(host, from, &header, frame).map(|()| None);
+            return self.on_frame_slow(host, from, &header, frame).map(|()| None);
         }
         let payload = &frame[HEADER_BYTES..];
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         if wanted.0 != key {
-            return self.on_other_for(host, from, (&header, payload), wanted, buffer);
+            return self.on_frame_for_slow(host, from, (&header, payload), wanted, buffer);
         }
         self.accept(host, from, &header, payload.len() as u64, counts(&key))?;
         Ok(Some(self.deliver(host, buffer, key, payload)))
@@ -62,7 +62,7 @@ impl<H: Host> Engine<H> {
 
     /// The same for a message whose envelope is not exactly what is waited for.
     #[inline(never)]
-    fn on_other_for(
+    fn on_frame_for_slow(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -145,7 +145,7 @@ impl<H: Host> Engine<H> {
     }
 
     #[inline(never)]
-    fn on_other(
+    fn on_frame_slow(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -264,7 +264,7 @@ impl<H: Host> Engine<H> {
     #[inline]
     fn find_posted(&mut self, host: &mut H, key: Key, from: PeerId, sequence: u64) -> Option<u32> {
         if !self.posted.is_plain() {
-            return self.take_rare(host, key, from, sequence);
+            return self.match_slow(host, key, from, sequence);
         }
         self.take_from_fifo(key).or_else(|| self.posted.take_plain(key))
     }

@@ -54,12 +54,12 @@ impl<H: Host> Engine<H> {
     pub(super) fn comm_of(&mut self, context: u32) -> u32 {
         match self.contexts.get(ContextId(context).number() as usize) {
             Some(&index) if index != NONE && self.comms[index as usize].context == context => index,
-            _ => self.comm_of_rare(context),
+            _ => self.comm_of_slow(context),
         }
     }
 
     #[cold]
-    fn comm_of_rare(&mut self, context: u32) -> u32 {
+    fn comm_of_slow(&mut self, context: u32) -> u32 {
         if let Some(&index) = self.parked.get(&context) {
             return index;
         }

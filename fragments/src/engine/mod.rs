@@ -25,7 +25,7 @@ mod carry;
 mod check;
 mod comms;
 mod content;
-mod exact;
+mod fast_path;
 mod landing;
 mod line;
 mod pool;

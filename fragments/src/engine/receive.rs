@@ -33,12 +33,12 @@ impl<H: Host> Engine<H> {
     #[inline]
     pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
         debug_assert!(self.replay.is_none(), "P3: a receive is posted");
-        self.is_quiet().then(|| Wanted(self.pattern(comm, source, tag)))
+        self.is_matching_idle().then(|| Wanted(self.pattern(comm, source, tag)))
     }
 
     /// No receive is posted, and no message waits for one.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_matching_idle(&self) -> bool {
         self.fifo.is_empty() && self.posted.is_empty() && self.unexpected.is_empty()
     }
 
@@ -79,7 +79,7 @@ impl<H: Host> Engine<H> {
         known.posts += u64::from(key.is_user());
         let number = known.posts;
         if key.source == ANY_SOURCE || self.replay.is_some() {
-            return self.receive_rare(host, key, number, buffer, token);
+            return self.receive_slow(host, key, number, buffer, token);
         }
         if !self.unexpected.is_empty()
             && let Some(slot) = self.unexpected.find(key)
@@ -94,7 +94,7 @@ impl<H: Host> Engine<H> {
 
     /// [`Self::take_message`] where speed does not matter.
     #[inline(never)]
-    pub(super) fn take_rarely(
+    pub(super) fn take_message_slow(
         &mut self,
         host: &mut H,
         message: Message,
@@ -204,7 +204,7 @@ impl<H: Host> Engine<H> {
         token: H::Token,
     ) -> Option<Received> {
         let message = self.messages.remove(message.index(), message.generation())?;
-        Some(self.take_rarely(host, message, buffer, token, None))
+        Some(self.take_message_slow(host, message, buffer, token, None))
     }
 
     /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to

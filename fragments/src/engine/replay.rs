@@ -244,7 +244,7 @@ impl<H: Host> Engine<H> {
 
     /// A receive from MPI_ANY_SOURCE, or any while outcomes are forced.
     #[cold]
-    pub(super) fn receive_rare(
+    pub(super) fn receive_slow(
         &mut self,
         host: &mut H,
         key: Key,
@@ -266,7 +266,7 @@ impl<H: Host> Engine<H> {
                 replay.reserved.remove(&message);
                 let message = self.messages.take(slot);
                 self.forget_replay();
-                return self.take_rarely(host, message, buffer, token, None);
+                return self.take_message_slow(host, message, buffer, token, None);
             }
             let open = key.source == ANY_SOURCE && !replay.over;
             if known && (open || bound.is_some() || replay.cancelled.contains(&name)) {
@@ -281,14 +281,14 @@ impl<H: Host> Engine<H> {
             if key.source == ANY_SOURCE {
                 host.matched(name, message.name());
             }
-            return self.take_rarely(host, message, buffer, token, Some((key, number)));
+            return self.take_message_slow(host, message, buffer, token, Some((key, number)));
         }
         Received::Pending(self.post_slow(host, key, FifoReceive { buffer, token, number }))
     }
 
     /// Which receive takes an arriving message, where wildcards or forced outcomes are about?
     #[cold]
-    pub(super) fn take_rare(
+    pub(super) fn match_slow(
         &mut self,
         host: &mut H,
         key: Key,

@@ -46,16 +46,16 @@ impl<H: Host> Engine<H> {
         bytes: u64,
         token: H::Token,
     ) -> Result<Sent, SendError> {
-        if mode != Mode::Synchronous && self.send_now(host, comm, to, tag, &mut buffer, bytes) {
+        if mode != Mode::Synchronous && self.send_fast_path(host, comm, to, tag, &mut buffer, bytes) {
             return Ok(Sent::Complete);
         }
-        self.send_long_way(host, comm, to, tag, mode, buffer, bytes, token)
+        self.send_slow(host, comm, to, tag, mode, buffer, bytes, token)
     }
 
     /// The short way: inside the set, short, room at the transport, nothing to remember. False:
     /// it is not to be had, nothing has changed.
     #[inline(always)]
-    pub fn send_now(
+    pub fn send_fast_path(
         &mut self,
         host: &mut H,
         comm: CommId,
@@ -128,7 +128,7 @@ impl<H: Host> Engine<H> {
     /// All others: to oneself, out of the set, synchronous, long, or without room at once.
     #[allow(clippy::too_many_arguments)]
     #[inline(never)]
-    fn send_long_way(
+    fn send_slow(
         &mut self,
         host: &mut H,
         comm: CommId,

@@ -440,7 +440,7 @@ impl Process {
         // Half of the frames take the short way, if it is theirs.
         let peer = PeerId(from as u32);
         let short = self.land(from, &header, frame)
-            || header.b() & 1 == 0 && self.engine.complete_exact(&mut self.host, peer, frame);
+            || header.b() & 1 == 0 && self.engine.complete_fast_path(&mut self.host, peer, frame);
         assert!(!short || !ghost, "a frame of an older incarnation took a short way");
         if !short && let Err(error) = self.engine.on_frame(&mut self.host, peer, frame) {
             panic!("{} refuses a frame from {from}: {error:?} {header:?}", self.me);

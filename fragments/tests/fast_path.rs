@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 /// The short way of a message whose receive is not posted, and who must not take it.
 #[test]
-fn only_the_very_message_that_comes_next_is_received_exactly() {
+fn only_the_next_expected_message_takes_the_fast_path() {
     let mut pair = Pair::new();
     let (to, comm, from) = (CommRank(1), pair.comm, PeerId(0));
     let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
@@ -24,20 +24,20 @@ fn only_the_very_message_that_comes_next_is_received_exactly() {
     };
     let frames = [sent(3, 8), sent(3, 16), sent(4, 8), sent(-2, 8), sent(3, 8)];
     let (engine, host) = (&mut engines[1], &mut hosts[1]);
-    let mut exactly = |engine: &mut Engine<Null>, at: usize, source, tag, room: u64| {
-        engine.receive_exact(host, from, &frames[at], (comm, source, tag), &mut { room })
+    let mut fast = |engine: &mut Engine<Null>, at: usize, source, tag, room: u64| {
+        engine.receive_fast_path(host, from, &frames[at], (comm, source, tag), &mut { room })
     };
     let three = TagMatch::Is(3);
     // Nothing is known of the sender: the long way makes its channel.
-    assert_eq!(exactly(engine, 0, named, three, 8), None);
+    assert_eq!(fast(engine, 0, named, three, 8), None);
     let wanted = engine.wants(comm, named, three).unwrap();
     let first = engine.on_frame_for(&mut Null::new(), from, &frames[0], wanted, &mut 8);
     assert!(matches!(first, Ok(Some(_))));
-    assert_eq!(exactly(engine, 2, named, TagMatch::Is(4), 8), None, "out of order");
-    assert_eq!(exactly(engine, 1, named, TagMatch::Is(4), 8), None, "another tag");
-    assert_eq!(exactly(engine, 1, Source::Any, three, 8), None, "a wildcard");
-    assert_eq!(exactly(engine, 1, named, TagMatch::Any, 8), None, "a wildcard");
-    assert_eq!(exactly(engine, 1, Source::Rank(CommRank(1)), three, 8), None, "another rank");
+    assert_eq!(fast(engine, 2, named, TagMatch::Is(4), 8), None, "out of order");
+    assert_eq!(fast(engine, 1, named, TagMatch::Is(4), 8), None, "another tag");
+    assert_eq!(fast(engine, 1, Source::Any, three, 8), None, "a wildcard");
+    assert_eq!(fast(engine, 1, named, TagMatch::Any, 8), None, "a wildcard");
+    assert_eq!(fast(engine, 1, Source::Rank(CommRank(1)), three, 8), None, "another rank");
     let mut of_another_life = frames[1].clone();
     of_another_life[20] ^= 1;
     let mut cut = frames[1].clone();
@@ -46,23 +46,23 @@ fn only_the_very_message_that_comes_next_is_received_exactly() {
     with_flags[6] = 1;
     for frame in [&of_another_life, &cut, &with_flags] {
         let taken =
-            engine.receive_exact(&mut Null::new(), from, frame, (comm, named, three), &mut 8);
+            engine.receive_fast_path(&mut Null::new(), from, frame, (comm, named, three), &mut 8);
         assert_eq!(taken, None);
     }
     let before = *engine.counters();
-    let status = exactly(engine, 1, named, three, 8).unwrap();
+    let status = fast(engine, 1, named, three, 8).unwrap();
     assert_eq!((status.source, status.tag, status.bytes), (CommRank(0), 3, 16));
     assert!(status.truncated, "16 bytes into 8");
     let now = engine.counters();
     assert_eq!(now.received_internal_messages, before.received_internal_messages + 1);
     assert_eq!(now.received_internal_bytes, before.received_internal_bytes + 16);
-    assert_eq!(exactly(engine, 1, named, three, 16), None, "it came already");
+    assert_eq!(fast(engine, 1, named, three, 16), None, "it came already");
     // A receive that was posted before comes first.
     let post = |engine: &mut Engine<Null>, tag| {
         engine.receive(&mut Null::new(), comm, named, TagMatch::Is(tag), 8, 7)
     };
     assert!(matches!(post(engine, 4), Received::Pending(_)));
-    assert_eq!(exactly(engine, 2, named, TagMatch::Is(4), 8), None);
+    assert_eq!(fast(engine, 2, named, TagMatch::Is(4), 8), None);
     engine.check();
 }
 
@@ -78,7 +78,7 @@ fn the_oldest_of_uniform_receives_takes_its_message_and_no_other_one() {
     };
     let frames = [sent(3), sent(3), sent(5)];
     let (engine, host) = (&mut engines[1], &mut hosts[1]);
-    assert!(!engine.complete_exact(host, from, &frames[0]), "nothing is posted");
+    assert!(!engine.complete_fast_path(host, from, &frames[0]), "nothing is posted");
     // The first frame of a sender goes the long way, on which its channel is made.
     assert!(engine.on_frame(host, from, &frames[0]).is_ok());
     let post = |engine: &mut Engine<Null>, host: &mut Null, tag| {
@@ -87,11 +87,11 @@ fn the_oldest_of_uniform_receives_takes_its_message_and_no_other_one() {
     assert!(matches!(post(engine, host, 3), Received::Complete(_)));
     assert!(matches!(post(engine, host, 3), Received::Pending(_)));
     assert!(matches!(post(engine, host, 3), Received::Pending(_)));
-    assert!(!engine.complete_exact(host, from, &frames[2]), "not what is expected");
+    assert!(!engine.complete_fast_path(host, from, &frames[2]), "not what is expected");
     assert_eq!(host.completed, 0);
-    assert!(engine.complete_exact(host, from, &frames[1]));
+    assert!(engine.complete_fast_path(host, from, &frames[1]));
     assert_eq!(host.completed, 1);
-    assert!(!engine.complete_exact(host, from, &frames[1]), "it came already");
+    assert!(!engine.complete_fast_path(host, from, &frames[1]), "it came already");
     engine.check();
 }
 
@@ -116,7 +116,7 @@ fn uniform_receives_keep_their_order_when_they_get_ids() {
     // A frame goes the short way if there is one.
     let mut come = |engine: &mut Engine<Null>, host: &mut Null| {
         let frame = frames.pop_front().unwrap();
-        let short = engine.complete_exact(host, from, &frame);
+        let short = engine.complete_fast_path(host, from, &frame);
         assert!(short || engine.on_frame(host, from, &frame).is_ok());
         engine.check();
         (short, host.last)
@@ -125,7 +125,7 @@ fn uniform_receives_keep_their_order_when_they_get_ids() {
         tokens.for_each(|token| assert_eq!(post(engine, host, one, 3, token), ReceiveId::NONE));
     };
     posted(engine, host, 0..3);
-    assert!(!engine.is_quiet() && engine.open().0 == 3);
+    assert!(!engine.is_matching_idle() && engine.open().0 == 3);
     assert_eq!(come(engine, host), (false, 0), "its sender was not heard of");
     assert_eq!(come(engine, host), (true, 1));
     assert!(!engine.cancel_receive(ReceiveId::NONE));

@@ -17,7 +17,7 @@ impl<H: Host> Engine<H> {
     /// received. `None`: nothing has happened; [`Self::on_frame_for`] does with the frame
     /// what is right.
     #[inline(always)]
-    pub fn receive_exact(
+    pub fn receive_fast_path(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -27,21 +27,21 @@ impl<H: Host> Engine<H> {
     ) -> Option<Status> {
         debug_assert!(self.replay.is_none(), "P3: a receive is posted");
         let (Source::Rank(rank), TagMatch::Is(tag)) = (source, tag) else { return None };
-        if !self.is_quiet() {
+        if !self.is_matching_idle() {
             return None;
         }
         let context = self.comms.get(comm.0 as usize)?.context;
         let key = Key { context, source: rank.0, tag };
-        let payload = self.accept_exact(from, frame, comm.0, key, 1)?;
+        let payload = self.accept_fast_path(from, frame, comm.0, key, 1)?;
         Some(self.deliver(host, buffer, key, payload))
     }
 
     /// If this frame is the next whole message of the program for the oldest of uniform
     /// receives that are posted, then that one is complete. False: nothing has happened.
     #[inline(always)]
-    pub fn complete_exact(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> bool {
+    pub fn complete_fast_path(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> bool {
         let Some((key, comm)) = self.fifo.next() else { return false };
-        let Some(payload) = self.accept_exact(from, frame, comm, key, 0) else { return false };
+        let Some(payload) = self.accept_fast_path(from, frame, comm, key, 0) else { return false };
         self.complete_oldest(host, key, payload);
         true
     }
@@ -49,7 +49,7 @@ impl<H: Host> Engine<H> {
     /// Accept the next whole message of this envelope, if this frame is it; its payload. `posts`:
     /// so many receives of the program that were not posted are counted.
     #[inline(always)]
-    fn accept_exact<'a>(
+    fn accept_fast_path<'a>(
         &mut self,
         from: PeerId,
         frame: &'a [u8],
@@ -77,7 +77,7 @@ impl<H: Host> Engine<H> {
             to: self.incarnation,
             sequence: channel.arrived.get(key.tag),
         };
-        if !expected.is_in(head) || channel.peer != from || peer.link != Link::Open {
+        if !expected.is_encoded_in(head) || channel.peer != from || peer.link != Link::Open {
             return None;
         }
         comm.posts += posts;
