@@ -381,11 +381,11 @@ impl Process {
     fn land(&mut self) -> Landing {
         let Some(tcp) = &mut self.host.tcp else { return Landing::Nothing };
         if let Some((from, head)) = tcp.landed() {
-            self.timed(|engine, host| engine.on_landed(host, from, &head));
+            self.timed(|engine, host| engine.on_directly_placed(host, from, &head));
             return Landing::Done;
         }
         let Some((from, head)) = tcp.unplaced() else { return Landing::Nothing };
-        let into = match self.engine.place(&self.host, from, &head) {
+        let into = match self.engine.direct_placement(&self.host, from, &head) {
             Some((op, at)) if op.convertor().is_none() => {
                 NonNull::new(op.start().wrapping_add(at as usize))
             }

@@ -26,7 +26,7 @@ mod check;
 mod comms;
 mod content;
 mod fast_path;
-mod landing;
+mod direct_placement;
 mod line;
 mod pool;
 mod queue;

@@ -455,11 +455,11 @@ impl Process {
     fn land(&mut self, from: usize, header: &Header, frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else { return false };
         let from = PeerId(from as u32);
-        let Some((&buffer, at)) = self.engine.place(&self.host, from, head) else { return false };
+        let Some((&buffer, at)) = self.engine.direct_placement(&self.host, from, head) else { return false };
         let mut buffer = buffer;
         if (header.a() ^ header.b() ^ payload.len() as u64) & 1 == 0 {
             self.host.unpack(&mut buffer, at, payload);
-            self.engine.on_landed(&mut self.host, from, head);
+            self.engine.on_directly_placed(&mut self.host, from, head);
             self.host.landed += 1;
             return true;
         }

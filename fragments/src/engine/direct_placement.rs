@@ -7,10 +7,10 @@ use crate::wire::{HEADER_BYTES, Header, Kind};
 
 impl<H: Host> Engine<H> {
     /// The header of a frame from `from` is here: the buffer that its payload goes into, and the
-    /// offset in it. Until the transport has said [`Self::on_landed`], or has lost the channel, it
+    /// offset in it. Until the transport has said [`Self::on_directly_placed`], or has lost the channel, it
     /// may write there: the receive cannot end before this payload has come. `None`: the frame is
     /// to be handed in as a whole.
-    pub fn place(
+    pub fn direct_placement(
         &self,
         host: &H,
         from: PeerId,
@@ -39,10 +39,10 @@ impl<H: Host> Engine<H> {
         fits.then_some((&receive.buffer, header.b()))
     }
 
-    /// The payload of this frame is where [`Self::place`] said.
-    pub fn on_landed(&mut self, host: &mut H, from: PeerId, head: &[u8; HEADER_BYTES]) {
+    /// The payload of this frame is where [`Self::direct_placement`] said.
+    pub fn on_directly_placed(&mut self, host: &mut H, from: PeerId, head: &[u8; HEADER_BYTES]) {
         let Ok(header) = Header::decode_alone(head) else { return };
-        if self.place(host, from, head).is_none() {
+        if self.direct_placement(host, from, head).is_none() {
             // It was right when the header came: the peer has gone to another life since.
             self.counters.stale_frames += 1;
             return;
