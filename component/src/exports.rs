@@ -269,7 +269,9 @@ pub unsafe extern "C" fn rustbtl_receive_later(
     if attention && process.put_off(op, envelope, tag) {
         return PENDING;
     }
-    if attention || process.clock.on || !process.engine.receive_uniform(comm, source, matches, op, op)
+    if attention
+        || process.clock.on
+        || !process.engine.receive_uniform(comm, source, matches, op, op)
     {
         return post(entered, op, envelope, tag);
     }

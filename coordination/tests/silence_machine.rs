@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::silence::*;
-use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -264,9 +264,10 @@ fn cost_of_a_line() {
         let frames: usize = units.map(|unit| ((n - 1) / unit).min(7)).sum();
         for at in 0..n {
             let sent = world.sent.get(&at).cloned().unwrap_or_default();
-            let of = |kind: fn(&LineWhat) -> bool| sent.iter().filter(|f| kind(&f.what)).count();
-            assert_eq!(of(|what| matches!(what, LineWhat::Token { .. })), n - 1, "S2: {n}");
-            let barrier = of(|what| matches!(what, LineWhat::Barrier { .. }));
+            let of =
+                |kind: fn(&CheckpointStep) -> bool| sent.iter().filter(|f| kind(&f.what)).count();
+            assert_eq!(of(|what| matches!(what, CheckpointStep::Token { .. })), n - 1, "S2: {n}");
+            let barrier = of(|what| matches!(what, CheckpointStep::Barrier { .. }));
             assert_eq!(barrier, 2 * frames, "S6: {n}");
             assert_eq!(sent.len(), n - 1 + 2 * frames, "nothing else");
             let bytes = 32 * sent.len();
@@ -298,10 +299,10 @@ fn text(machine: &mut Quiescence) -> String {
     while let Some(output) = machine.poll_output() {
         let piece = match output {
             Output::Send { to, frame: CheckpointFrame { what, .. } } => match what {
-                LineWhat::Token { .. } => format!("token>{to}"),
-                LineWhat::Flush => format!("flush>{to}"),
-                LineWhat::Flushed => format!("flushed>{to}"),
-                LineWhat::Barrier { second, round } => {
+                CheckpointStep::Token { .. } => format!("token>{to}"),
+                CheckpointStep::Flush => format!("flush>{to}"),
+                CheckpointStep::Flushed => format!("flushed>{to}"),
+                CheckpointStep::Barrier { second, round } => {
                     format!("barrier{}.{round}>{to}", 1 + u8::from(second))
                 }
             },
@@ -321,16 +322,16 @@ fn text(machine: &mut Quiescence) -> String {
     out
 }
 
-fn frame(from: u32, line: u64, what: LineWhat) -> Input {
-    Input::Frame { from: PeerId(from), frame: CheckpointFrame { line, what } }
+fn frame(from: u32, line: u64, what: CheckpointStep) -> Input {
+    Input::Frame { from: PeerId(from), frame: CheckpointFrame { checkpoint: line, what } }
 }
 
 fn token(from: u32, line: u64) -> Input {
-    frame(from, line, LineWhat::Token { global: false })
+    frame(from, line, CheckpointStep::Token { global: false })
 }
 
 fn barrier(from: u32, line: u64, second: bool, round: u8) -> Input {
-    frame(from, line, LineWhat::Barrier { second, round })
+    frame(from, line, CheckpointStep::Barrier { second, round })
 }
 
 /// An input, and what comes of it.
@@ -362,11 +363,11 @@ fn a_set_line_step_by_step() {
         (token(2, 7), "enter 7, token>0, token>2"),
         (Input::Begin { line: 7, scope: Scope::Set }, ""),
         (token(2, 7), ""),
-        (frame(2, 7, LineWhat::Flush), "flushed>2"),
+        (frame(2, 7, CheckpointStep::Flush), "flushed>2"),
         (token(0, 7), ""),
         (silent(&[0]), "flush>0"),
         (barrier(2, 7, false, 1), ""),
-        (frame(0, 7, LineWhat::Flushed), "barrier1.0>2, barrier1.1>0"),
+        (frame(0, 7, CheckpointStep::Flushed), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 7, false, 0), "freeze 7"),
         (barrier(0, 7, true, 0), ""),
         (Input::Frozen { line: 7 }, "frozen 7, barrier2.0>2, barrier2.1>0"),
@@ -381,7 +382,7 @@ fn a_set_line_step_by_step() {
 
 #[test]
 fn a_global_line_step_by_step() {
-    let global = LineWhat::Token { global: true };
+    let global = CheckpointStep::Token { global: true };
     transcript(&[
         (Input::StopOutgoing { line: 7 }, "hold, stopped 7"),
         (Input::StopOutgoing { line: 7 }, ""),
@@ -536,8 +537,8 @@ fn a_process_that_finishes_takes_its_line_to_the_end_and_no_other() {
 fn a_restored_process_is_out_of_its_line() {
     let mut machine = transcript(&[
         (Input::StopOutgoing { line: 7 }, "hold, stopped 7"),
-        (frame(0, 7, LineWhat::Token { global: true }), "enter 7, token>0, token>2"),
-        (frame(2, 7, LineWhat::Token { global: true }), ""),
+        (frame(0, 7, CheckpointStep::Token { global: true }), "enter 7, token>0, token>2"),
+        (frame(2, 7, CheckpointStep::Token { global: true }), ""),
         (silent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 7, false, 0), ""),
         (barrier(2, 7, false, 1), "freeze 7"),
@@ -552,15 +553,19 @@ fn a_restored_process_is_out_of_its_line() {
 #[test]
 fn a_broken_protocol_is_named_and_changes_nothing() {
     let entered = [(Input::Begin { line: 7, scope: Scope::Set }, "enter 7, token>0, token>2")];
-    let flush = |line| frame(0, line, LineWhat::Flush);
+    let flush = |line| frame(0, line, CheckpointStep::Flush);
     let cases: [(&[Step], Input, SilenceError); 9] = [
         (&[], token(5, 1), SilenceError::Stranger(PeerId(5))),
         (&[], token(1, 1), SilenceError::Stranger(PeerId(1))),
-        (&[], flush(1), SilenceError::TooEarly(CheckpointFrame { line: 1, what: LineWhat::Flush })),
+        (
+            &[],
+            flush(1),
+            SilenceError::TooEarly(CheckpointFrame { checkpoint: 1, what: CheckpointStep::Flush }),
+        ),
         (
             &entered,
             flush(8),
-            SilenceError::TooEarly(CheckpointFrame { line: 8, what: LineWhat::Flush }),
+            SilenceError::TooEarly(CheckpointFrame { checkpoint: 8, what: CheckpointStep::Flush }),
         ),
         (&entered, barrier(0, 7, false, 2), SilenceError::Round(2)),
         (&entered, silent(&[]), SilenceError::NotAsked("rendezvous silence")),

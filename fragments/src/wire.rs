@@ -52,7 +52,7 @@ pub enum Kind {
     /// Stream counters of a channel that was opened again.
     Resync = 6,
     /// A step of a checkpoint of the set: see [`crate::checkpoint_frame`].
-    Line = 7,
+    Checkpoint = 7,
     /// Behind a message: u64 digest and u64 bytes of its content.
     Content = 8,
     /// Determinants that what follows depends on, the driver's own encoding; empty: who sends it
@@ -242,7 +242,7 @@ impl Header {
             4 => Kind::Data,
             5 => Kind::Done,
             6 => Kind::Resync,
-            7 => Kind::Line,
+            7 => Kind::Checkpoint,
             8 => Kind::Content,
             9 => Kind::Carried,
             other => return Err(WireError::Kind(other)),

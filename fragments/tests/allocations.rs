@@ -160,7 +160,10 @@ fn what_is_sent_now_is_received_unposted() {
         [0, 1].map(|me| engines[me].add_comm(ContextId::new(7, 0), CommRank(me as u32), 2, 0));
     let mut bytes = 8;
     let to = CommRank(1);
-    assert!(!engines[0].send_fast_path(&mut hosts[0], comms[0], to, 3, &mut bytes, 8), "no channel yet");
+    assert!(
+        !engines[0].send_fast_path(&mut hosts[0], comms[0], to, 3, &mut bytes, 8),
+        "no channel yet"
+    );
     assert!(engines[0].send(&mut hosts[0], comms[0], to, 3, Mode::Standard, 8, 8, 0).is_ok());
     let first = hosts[0].frame.clone();
     assert!(engines[0].send_fast_path(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));

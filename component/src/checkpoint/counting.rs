@@ -32,8 +32,8 @@ impl Checkpoint {
     /// Look how far the others are. True: the machine was told something.
     pub(super) fn count(&mut self, taken: &mut Option<Taken>) -> bool {
         let Some(process) = taken else { return false };
-        if self.silence.wants_left() && process.engine.has_left() {
-            let open = process.engine.has_open_inside();
+        if self.silence.wants_left() && process.engine.is_set_drained() {
+            let open = process.engine.has_internal_in_flight();
             self.input(Input::Left { open });
             return true;
         }

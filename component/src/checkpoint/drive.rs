@@ -71,8 +71,8 @@ impl Checkpoint {
                 happened |= process.poll() > 0;
             }
             let patience = if process.idle.oversubscribed { PATIENCE_CROWDED } else { PATIENCE };
-            if self.silence.wants_rendezvous_silence() && process.engine.is_rendezvous_silent() {
-                let told = process.engine.take_told();
+            if self.silence.wants_rendezvous_silence() && process.engine.is_rendezvous_quiescent() {
+                let told = process.engine.take_done_recipients();
                 happened = true;
                 self.input(Input::RendezvousSilent { told });
             }
@@ -156,7 +156,7 @@ impl Checkpoint {
                 self.with(taken, |p| p.engine.hold(Side::Internal));
             }
             Output::Send { to, frame } => self.with(taken, |p| {
-                p.engine.send_line(&mut p.host, to, frame);
+                p.engine.send_checkpoint_frame(&mut p.host, to, frame);
                 p.host.push();
             }),
             Output::Come { line, station, open } => self.come(taken, (line, station), open),

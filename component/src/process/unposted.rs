@@ -35,7 +35,8 @@ impl Process {
         // SAFETY: the transport keeps the frame where it is until it is consumed.
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
         let begin = self.clock.begin();
-        let found = self.engine.receive_fast_path(&mut self.host, incoming.from, frame, envelope, op);
+        let found =
+            self.engine.receive_fast_path(&mut self.host, incoming.from, frame, envelope, op);
         self.clock.end(begin);
         let Some(status) = found else { return false };
         if let Some(shm) = &mut self.host.shm {

@@ -39,7 +39,7 @@ mod words;
 
 use barrier::{Barrier, Shape};
 pub use counts::{Count, Station, Way};
-use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::{BTreeSet, VecDeque};
 pub use words::{Answer, Input, Output, Refusal, Scope, SilenceError};
@@ -157,7 +157,7 @@ impl Quiescence {
         self.current.as_ref().map(|current| current.scope)
     }
 
-    /// The driver has to look at `Engine::is_rendezvous_silent` after each of its rounds.
+    /// The driver has to look at `Engine::is_rendezvous_quiescent` after each of its rounds.
     pub fn wants_rendezvous_silence(&self) -> bool {
         self.phase().is_some_and(|(_, phase)| phase == Phase::Rendezvous)
     }
@@ -233,11 +233,14 @@ impl Quiescence {
         if self.way == Way::Counts {
             return;
         }
-        let what = LineWhat::Token { global: scope == Scope::Global };
+        let what = CheckpointStep::Token { global: scope == Scope::Global };
         for at in 0..self.members.len() {
             let to = self.members[at];
             if to != self.me {
-                self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { line, what } });
+                self.outputs.push_back(Output::Send {
+                    to,
+                    frame: CheckpointFrame { checkpoint: line, what },
+                });
             }
         }
         self.advance();
@@ -286,34 +289,34 @@ impl Quiescence {
         if from == self.me || self.members.binary_search(&from).is_err() {
             return Err(SilenceError::Stranger(from));
         }
-        let CheckpointFrame { line, what } = frame;
+        let CheckpointFrame { checkpoint: line, what } = frame;
         if !self.is_news(line) {
             return Ok(());
         }
         if self.way == Way::Counts {
             return Err(SilenceError::OtherWay(from));
         }
-        if let LineWhat::Token { global } = what {
+        if let CheckpointStep::Token { global } = what {
             self.begin(line, if global { Scope::Global } else { Scope::Set });
         }
         let shape = self.shape();
         let Some(current) = self.current.as_mut().filter(|current| current.line == line) else {
             // A token that was refused is answered by then; anything else follows our token.
-            let refused = matches!(what, LineWhat::Token { .. });
+            let refused = matches!(what, CheckpointStep::Token { .. });
             return if refused { Ok(()) } else { Err(SilenceError::TooEarly(frame)) };
         };
         match what {
-            LineWhat::Token { .. } => {
+            CheckpointStep::Token { .. } => {
                 current.tokens.insert(from);
             }
-            LineWhat::Flush => {
-                let frame = CheckpointFrame { line, what: LineWhat::Flushed };
+            CheckpointStep::Flush => {
+                let frame = CheckpointFrame { checkpoint: line, what: CheckpointStep::Flushed };
                 self.outputs.push_back(Output::Send { to: from, frame });
             }
-            LineWhat::Flushed => {
+            CheckpointStep::Flushed => {
                 current.flushing.remove(&from);
             }
-            LineWhat::Barrier { second, round } => {
+            CheckpointStep::Barrier { second, round } => {
                 if !current.barriers[usize::from(second)].take(shape, round) {
                     return Err(SilenceError::Round(round));
                 }
@@ -342,7 +345,7 @@ impl Quiescence {
         }
         current.flushing = told.iter().copied().filter(|&peer| peer != me).collect();
         current.phase = Phase::Flush;
-        let frame = CheckpointFrame { line: current.line, what: LineWhat::Flush };
+        let frame = CheckpointFrame { checkpoint: current.line, what: CheckpointStep::Flush };
         self.outputs.extend(current.flushing.iter().map(|&to| Output::Send { to, frame }));
         self.advance();
         Ok(())
@@ -471,8 +474,9 @@ impl Quiescence {
             unreachable!("a process is of its own set")
         };
         let to = self.members[(at + Shape::distance(round)) % self.members.len()];
-        let what = LineWhat::Barrier { second, round };
-        self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { line, what } });
+        let what = CheckpointStep::Barrier { second, round };
+        self.outputs
+            .push_back(Output::Send { to, frame: CheckpointFrame { checkpoint: line, what } });
     }
 
     /// Assert what can be seen of the invariants from inside.

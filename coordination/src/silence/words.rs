@@ -38,9 +38,9 @@ pub enum Input {
         /// The frame.
         frame: CheckpointFrame,
     },
-    /// `Engine::is_rendezvous_silent` is true, while `wants_rendezvous_silence`.
+    /// `Engine::is_rendezvous_quiescent` is true, while `wants_rendezvous_silence`.
     RendezvousSilent {
-        /// What `Engine::take_told` gave.
+        /// What `Engine::take_done_recipients` gave.
         told: Vec<PeerId>,
     },
     /// Counts: every frame to the set that is not held has left, while `wants_left`.
@@ -98,7 +98,7 @@ pub enum Output {
         /// The line.
         line: u64,
     },
-    /// `Engine::send_line`.
+    /// `Engine::send_checkpoint_frame`.
     Send {
         /// To whom.
         to: PeerId,
@@ -202,7 +202,7 @@ impl fmt::Display for SilenceError {
                 write!(f, "frame of a line from process {peer}, which is not of the set")
             }
             Self::TooEarly(frame) => {
-                write!(f, "{:?} of line {} before its token", frame.what, frame.line)
+                write!(f, "{:?} of line {} before its token", frame.what, frame.checkpoint)
             }
             Self::Round(round) => write!(f, "round {round} of a barrier that is shorter"),
             Self::OtherWay(peer) => {

@@ -162,7 +162,7 @@ impl<H: Host> Engine<H> {
             }
             Kind::Done => self.on_done(host, from, SendId(header.a())),
             Kind::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
-            Kind::Line => self.on_line(host, from, header),
+            Kind::Checkpoint => self.on_checkpoint_frame(host, from, header),
             Kind::Content => self.on_content(host, from, header, &frame[HEADER_BYTES..]),
             Kind::Carried => self.on_carried(host, from, &frame[HEADER_BYTES..]),
         }

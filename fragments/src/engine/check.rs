@@ -36,11 +36,11 @@ impl<H: Host> Engine<H> {
             let peer = self.peers.get(peer as usize).and_then(Option::as_ref);
             peer.is_some_and(|peer| !peer.outgoing)
         };
-        let under_way = self
+        let in_flight = self
             .receives
             .iter()
-            .filter(|(_, _, receive)| receive.progress.is_under_way() && internal(receive.peer.0));
-        assert_eq!(under_way.count(), self.under_way as usize, "E8");
+            .filter(|(_, _, receive)| receive.progress.is_in_flight() && internal(receive.peer.0));
+        assert_eq!(in_flight.count(), self.in_flight as usize, "E8");
         let late = || self.sends.iter().filter(|(_, _, send)| send.token.is_none());
         assert_eq!(late().count(), self.late, "E10");
         assert!(late().all(|(_, _, send)| matches!(send.origin, Origin::Log(_))), "E10");

@@ -164,7 +164,7 @@ impl<H: Host> Engine<H> {
             queue: VecDeque::new(),
             held,
             later: VecDeque::new(),
-            told: false,
+            done_sent: false,
             streams: VecDeque::new(),
             taken: 0,
             taken_of_stream: false,

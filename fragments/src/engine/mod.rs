@@ -11,7 +11,7 @@
 //! * E5 Internal payloads never enter the log.
 //! * E6 `direct` ⇔ the link is open, the peer is not held and nothing waits for it.
 //! * E7 A peer with waiting frames on an open link is listed in `backlog`, once.
-//! * E8 `under_way` counts the matched receives from inside the set whose payload is not here.
+//! * E8 `in_flight` counts the matched receives from inside the set whose payload is not here.
 //! * E9 While a peer of the set is held, `queue` carries no new message; what is half taken stays
 //!   first. While a peer of another set is held, `queue` carries at most the half-taken frame.
 //! * E10 `late` counts the sends that are complete for the program; these are in the log.
@@ -19,18 +19,18 @@
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
 //! and queues (docs/adr/0001).
 
-mod receive_fifo;
 mod arrive;
 mod carry;
 mod check;
 mod comms;
 mod content;
-mod fast_path;
 mod direct_placement;
-mod line;
+mod fast_path;
 mod pool;
 mod queue;
+mod quiesce;
 mod receive;
+mod receive_fifo;
 mod rendezvous;
 mod replay;
 mod resync;
@@ -43,10 +43,10 @@ use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
-use receive_fifo::ReceiveFifo;
 pub use content::{Content, Difference, digest};
-pub use line::Side;
 use pool::Pool;
+pub use quiesce::Side;
+use receive_fifo::ReceiveFifo;
 pub use replay::Forced;
 use replay::Replay;
 pub use resync::{Held, HeldError};
@@ -158,7 +158,7 @@ pub struct Engine<H: Host> {
     counters: Counters,
     /// Inside the set, to other sets: are new frames held back for a line?
     holds: [bool; 2],
-    under_way: u32,
+    in_flight: u32,
     /// Sends that are complete for the program and not for us.
     late: usize,
     /// Contents of messages that leave the set are told.
@@ -201,7 +201,7 @@ where
             pool: Pool::default(),
             counters: self.counters,
             holds: self.holds,
-            under_way: self.under_way,
+            in_flight: self.in_flight,
             late: self.late,
             checks: self.checks,
             keeps: self.keeps,
@@ -236,7 +236,7 @@ impl<H: Host> Engine<H> {
             pool: Pool::default(),
             counters: Counters::default(),
             holds: [false; 2],
-            under_way: 0,
+            in_flight: 0,
             late: 0,
             checks: false,
             keeps: false,

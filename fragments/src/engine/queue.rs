@@ -59,7 +59,7 @@ impl<H: Host> Engine<H> {
             return;
         }
         let direct = peer.direct;
-        peer.told |= peer.held && kind == Kind::Done;
+        peer.done_sent |= peer.held && kind == Kind::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
         if direct && let Some(stable) = self.leave_now(host, to) {

@@ -52,14 +52,14 @@ impl<H: Host> Engine<H> {
                 }
                 Pull::Started => {
                     receive.progress = Progress::Pulled;
-                    self.count_under_way(from);
+                    self.count_in_flight(from);
                     return None;
                 }
                 Pull::Refused => {}
             }
         }
         receive.progress = Progress::Pushed { left: total - inline.len() as u64 };
-        self.count_under_way(from);
+        self.count_in_flight(from);
         self.control(host, from, Kind::Grant, announced.send.0, id.0);
         None
     }
@@ -73,15 +73,15 @@ impl<H: Host> Engine<H> {
     }
 
     /// E8: a payload from `from` is on its way.
-    fn count_under_way(&mut self, from: PeerId) {
-        self.under_way += u32::from(!self.peer(from).outgoing);
+    fn count_in_flight(&mut self, from: PeerId) {
+        self.in_flight += u32::from(!self.peer(from).outgoing);
     }
 
     /// Take a finished receive out of the table.
     pub(super) fn end_receive(&mut self, host: &H, slot: u32) -> (H::Token, Status) {
         let receive = self.receives.take(slot);
-        if receive.progress.is_under_way() && !self.peer(receive.peer).outgoing {
-            self.under_way -= 1;
+        if receive.progress.is_in_flight() && !self.peer(receive.peer).outgoing {
+            self.in_flight -= 1;
         }
         let status = Status {
             source: CommRank(receive.key.source),

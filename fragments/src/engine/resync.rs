@@ -185,7 +185,7 @@ impl<H: Host> Engine<H> {
         peer.direct = false;
         peer.queue.clear();
         peer.later.clear();
-        peer.told = false;
+        peer.done_sent = false;
         peer.streams.clear();
         peer.taken = 0;
         peer.ahead = None;
@@ -212,7 +212,7 @@ impl<H: Host> Engine<H> {
         let outgoing = self.peer(id).outgoing;
         for (_, _, receive) in self.receives.iter_mut() {
             if receive.progress.is_matched() && receive.peer == id {
-                self.under_way -= u32::from(!outgoing && receive.progress.is_under_way());
+                self.in_flight -= u32::from(!outgoing && receive.progress.is_in_flight());
                 receive.progress = Progress::Stale;
             }
         }

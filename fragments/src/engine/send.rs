@@ -46,7 +46,8 @@ impl<H: Host> Engine<H> {
         bytes: u64,
         token: H::Token,
     ) -> Result<Sent, SendError> {
-        if mode != Mode::Synchronous && self.send_fast_path(host, comm, to, tag, &mut buffer, bytes) {
+        if mode != Mode::Synchronous && self.send_fast_path(host, comm, to, tag, &mut buffer, bytes)
+        {
             return Ok(Sent::Complete);
         }
         self.send_slow(host, comm, to, tag, mode, buffer, bytes, token)

@@ -74,7 +74,7 @@ pub struct Peer {
     /// Frames that leave when the line is over, behind those of `queue`.
     pub later: VecDeque<Queued>,
     /// A receive ended with a `Done` to it while it was held: that frame may still be under way.
-    pub told: bool,
+    pub done_sent: bool,
     /// Rendezvous payloads under way; frames of `queue` overtake them between two chunks.
     pub streams: VecDeque<Stream>,
     /// Bytes already taken of the first frame of `queue` or of the first stream's next frame.
@@ -191,7 +191,7 @@ impl Progress {
     }
 
     /// Is the payload on its way?
-    pub fn is_under_way(self) -> bool {
+    pub fn is_in_flight(self) -> bool {
         matches!(self, Self::Pushed { .. } | Self::Pulled)
     }
 }

@@ -217,7 +217,7 @@ impl Network {
         }
         let frame = wire.frames.remove(at)?;
         wire.bytes -= frame.len();
-        wire.passed[1] += u64::from(!is(&frame, Kind::Line));
+        wire.passed[1] += u64::from(!is(&frame, Kind::Checkpoint));
         Some(frame)
     }
 
@@ -262,7 +262,7 @@ impl Wire {
     }
 
     fn push(&mut self, frame: Vec<u8>, draw: usize, bug: Option<Planted>) {
-        self.passed[0] += u64::from(!is(&frame, Kind::Line));
+        self.passed[0] += u64::from(!is(&frame, Kind::Checkpoint));
         let eager = is(&frame, Kind::Eager) || is(&frame, Kind::Announce);
         match bug {
             Some(Planted::FrameLost) if eager && draw.is_multiple_of(50) => {
@@ -279,8 +279,8 @@ impl Wire {
                 let at = self.frames.len() - 1;
                 self.frames.insert(at, frame);
             }
-            Some(Planted::TokenOvertakes) if is(&frame, Kind::Line) => {
-                let first = self.frames.iter().position(|other| !is(other, Kind::Line));
+            Some(Planted::TokenOvertakes) if is(&frame, Kind::Checkpoint) => {
+                let first = self.frames.iter().position(|other| !is(other, Kind::Checkpoint));
                 self.frames.insert(first.unwrap_or(self.frames.len()), frame);
             }
             _ => self.frames.push_back(frame),
@@ -289,8 +289,9 @@ impl Wire {
 
     /// Nothing but frames of a line under way?
     pub fn is_silent_but_for_lines(&self) -> bool {
-        let half = self.partial.as_ref().is_none_or(|half| half.header[5] == Kind::Line as u8);
-        half && self.frames.iter().all(|frame| is(frame, Kind::Line))
+        let half =
+            self.partial.as_ref().is_none_or(|half| half.header[5] == Kind::Checkpoint as u8);
+        half && self.frames.iter().all(|frame| is(frame, Kind::Checkpoint))
     }
 
     /// Is a frame half taken?

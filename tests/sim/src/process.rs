@@ -455,7 +455,9 @@ impl Process {
     fn land(&mut self, from: usize, header: &Header, frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else { return false };
         let from = PeerId(from as u32);
-        let Some((&buffer, at)) = self.engine.direct_placement(&self.host, from, head) else { return false };
+        let Some((&buffer, at)) = self.engine.direct_placement(&self.host, from, head) else {
+            return false;
+        };
         let mut buffer = buffer;
         if (header.a() ^ header.b() ^ payload.len() as u64) & 1 == 0 {
             self.host.unpack(&mut buffer, at, payload);

@@ -3,7 +3,7 @@
 //! there), and by frames (they notice it by a token). Beside it what the paper compares with
 //! (Figure 3): one message of 10 KB from each process to the next. All three take turns.
 //!
-//! `cargo run --release -p rustbtl-conformance --example line_bench [ROUNDS [N…]]`
+//! `cargo run --release -p rustbtl-conformance --example checkpoint_bench [ROUNDS [N…]]`
 
 use rustbtl_component::transports::inproc::{Inproc, connected};
 use rustbtl_component::transports::shm::Meeting;
@@ -160,8 +160,8 @@ impl Process {
             self.begin(line);
             return true;
         }
-        if self.silence.wants_left() && self.engine.has_left() {
-            let open = self.engine.has_open_inside();
+        if self.silence.wants_left() && self.engine.is_set_drained() {
+            let open = self.engine.has_internal_in_flight();
             self.silence.handle(Input::Left { open }).expect("it was asked for");
             return true;
         }
@@ -189,15 +189,17 @@ impl Process {
                 let handled = self.silence.handle(Input::Frame { from, frame });
                 handled.expect("peers keep the protocol");
             }
-            if self.silence.wants_rendezvous_silence() && self.engine.is_rendezvous_silent() {
-                let told = self.engine.take_told();
+            if self.silence.wants_rendezvous_silence() && self.engine.is_rendezvous_quiescent() {
+                let told = self.engine.take_done_recipients();
                 let handled = self.silence.handle(Input::RendezvousSilent { told });
                 handled.expect("it was asked for");
             }
             while let Some(output) = self.silence.poll_output() {
                 match output {
                     Output::Enter { .. } => self.engine.hold(Side::Internal),
-                    Output::Send { to, frame } => self.engine.send_line(&mut self.host, to, frame),
+                    Output::Send { to, frame } => {
+                        self.engine.send_checkpoint_frame(&mut self.host, to, frame)
+                    }
                     Output::Come { line, station, open } => {
                         self.meeting.come(line, station, open);
                     }

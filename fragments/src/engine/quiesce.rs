@@ -52,7 +52,7 @@ impl Peer {
     fn hold(&mut self) {
         self.held = true;
         self.direct = false;
-        self.told = false;
+        self.done_sent = false;
         let begun = usize::from(self.taken > 0 && !self.taken_of_stream);
         let rest = self.queue.split_off(begun.min(self.queue.len()));
         for frame in rest {
@@ -66,7 +66,7 @@ impl Peer {
 
     fn release(&mut self) {
         self.held = false;
-        self.told = false;
+        self.done_sent = false;
         self.queue.append(&mut self.later);
         self.direct = self.link == Link::Open && !self.listed;
     }
@@ -88,11 +88,11 @@ impl<H: Host> Engine<H> {
 
     /// The line is over: what was held goes on its way, in its order.
     pub fn release(&mut self, host: &mut H, side: Side) {
-        self.let_go(side);
+        self.release_frames(side);
         self.flush(host);
     }
 
-    fn let_go(&mut self, side: Side) {
+    fn release_frames(&mut self, side: Side) {
         let outgoing = side == Side::Outgoing;
         if !core::mem::take(&mut self.holds[usize::from(outgoing)]) {
             return;
@@ -116,7 +116,7 @@ impl<H: Host> Engine<H> {
 
     /// Send a frame of a line to a process of the own set: behind every message that has left for
     /// it, before those that are held.
-    pub fn send_line(&mut self, host: &mut H, to: PeerId, frame: CheckpointFrame) {
+    pub fn send_checkpoint_frame(&mut self, host: &mut H, to: PeerId, frame: CheckpointFrame) {
         self.ensure_peer(host, to);
         let mine = self.incarnation;
         let peer = self.peer(to);
@@ -136,7 +136,7 @@ impl<H: Host> Engine<H> {
 
     /// A frame of a line has come.
     #[cold]
-    pub(super) fn on_line(
+    pub(super) fn on_checkpoint_frame(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -155,12 +155,12 @@ impl<H: Host> Engine<H> {
     /// Rendezvous silence: is every matched receive from inside the set complete, and has every
     /// frame but the held ones left for the set? Cheap. While the program is kept out of the
     /// engine and every token is in, it stays so.
-    pub fn is_rendezvous_silent(&self) -> bool {
-        self.under_way == 0 && self.has_left()
+    pub fn is_rendezvous_quiescent(&self) -> bool {
+        self.in_flight == 0 && self.is_set_drained()
     }
 
     /// Has every frame but the held ones left for the set? Cheap.
-    pub fn has_left(&self) -> bool {
+    pub fn is_set_drained(&self) -> bool {
         self.backlog.iter().all(|id| match &self.peers[id.0 as usize] {
             Some(peer) => peer.outgoing || peer.queue.is_empty() && peer.streams.is_empty(),
             None => true,
@@ -170,22 +170,22 @@ impl<H: Host> Engine<H> {
     /// Is a send to another process of the set unfinished, or a payload from one under way? If
     /// that is so nowhere in the set, and every frame has left, no frames of a rendezvous can come
     /// any more.
-    pub fn has_open_inside(&self) -> bool {
+    pub fn has_internal_in_flight(&self) -> bool {
         let near = |id: PeerId| match &self.peers[id.0 as usize] {
             Some(peer) => peer.near,
             None => false,
         };
-        self.under_way > 0 || self.sends.iter().any(|(_, _, send)| near(send.peer))
+        self.in_flight > 0 || self.sends.iter().any(|(_, _, send)| near(send.peer))
     }
 
     /// Processes of the set that were sent a `Done` since [`Engine::hold`], hence behind the token:
     /// the barrier must not begin before they have seen it. Forgets them.
-    pub fn take_told(&mut self) -> Vec<PeerId> {
+    pub fn take_done_recipients(&mut self) -> Vec<PeerId> {
         let mut told = Vec::new();
         for (peer, id) in self.peers.iter_mut().zip(0u32..) {
             if let Some(peer) = peer
                 && !peer.outgoing
-                && core::mem::take(&mut peer.told)
+                && core::mem::take(&mut peer.done_sent)
             {
                 told.push(PeerId(id));
             }
@@ -209,7 +209,7 @@ impl<H: Host> Engine<H> {
                 continue;
             }
             // Of the frames that are no messages only those of the line itself can be here.
-            peer.queue.retain(|frame| !frame.is(Kind::Line));
+            peer.queue.retain(|frame| !frame.is(Kind::Checkpoint));
             peer.taken = 0;
             peer.info.incarnation = incarnation;
             // Frames that waited at the line are sent by the new incarnation.
@@ -217,7 +217,7 @@ impl<H: Host> Engine<H> {
                 Header::readdress(&mut frame.header, incarnation, incarnation);
             }
         }
-        self.let_go(Side::Internal);
-        self.let_go(Side::Outgoing);
+        self.release_frames(Side::Internal);
+        self.release_frames(Side::Outgoing);
     }
 }
