@@ -20,9 +20,9 @@ use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::engine::{Difference, digest};
-use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::wire::Header;
 use std::collections::{BTreeMap, VecDeque};
 use ways::hand;
@@ -577,7 +577,7 @@ impl Host for EngineHost {
     }
 
     #[cold]
-    fn waits(&mut self) {
+    fn frame_gated(&mut self) {
         self.hold();
     }
 

@@ -27,8 +27,8 @@ use outbox::{outbox, put};
 use rustbtl_coordination::determinants::{
     Ask, Decisions, Divergence, Numbered, Outcome, Question, carried,
 };
-use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 
 /// For C: not 0 while anything is recorded or forced.
 #[unsafe(no_mangle)]

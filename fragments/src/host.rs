@@ -4,8 +4,8 @@
 
 use crate::checkpoint_frame::CheckpointFrame;
 use crate::engine::Difference;
-use crate::gate::{Marks, Recorded};
 use crate::ids::*;
+use crate::send_gate::{Marks, Recorded};
 use crate::wire::{Header, StreamKey};
 use core::ops::Range;
 
@@ -210,13 +210,19 @@ pub trait Host {
     }
 
     /// A frame that depends on what is not stable waits, and nothing was carried in its place.
-    fn waits(&mut self) {}
+    fn frame_gated(&mut self) {}
 
     /// Determinants that a frame for `to` depends on, and that are not stable: those of the places
     /// from `from` on and before `made`. Append them to `out` and say true, if all of them are such
     /// as may go with it; else the frame waits. Asked only where a frame would have to.
-    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
-        let _ = (to, from, made, out);
+    fn carry(
+        &mut self,
+        to: PeerId,
+        from: Recorded,
+        depends_on: Recorded,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let _ = (to, from, depends_on, out);
         false
     }
 

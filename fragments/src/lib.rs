@@ -9,9 +9,9 @@
 pub mod checkpoint_frame;
 pub mod counters;
 pub mod engine;
-pub mod gate;
 pub mod host;
 pub mod ids;
 pub mod matching;
+pub mod send_gate;
 pub mod streams;
 pub mod wire;

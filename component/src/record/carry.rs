@@ -15,9 +15,9 @@ use crate::process::Process;
 use crate::transports::shm::{Counts, Entry, Found, SLOTS, Slots};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{Carried, carried};
-use rustbtl_fragments::gate::Recorded;
 use rustbtl_fragments::host::Taken;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use rustbtl_fragments::send_gate::Recorded;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -12,8 +12,8 @@
 
 use super::codec;
 use super::decisions::Numbered;
-use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use std::collections::{BTreeMap, VecDeque};
 
 /// An agent as a keeper: its set, and which start of it (another start has forgotten everything).

@@ -17,8 +17,8 @@
 use super::queue::{offer, queued};
 use super::state::{Body, Link, Queued};
 use super::{Engine, FrameError, Host, PeerId};
-use crate::gate::{Recorded, Stable};
 use crate::host::{Payload, Taken, Transmit};
+use crate::send_gate::{Recorded, SendPermit};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 impl<H: Host> Engine<H> {
@@ -50,33 +50,38 @@ impl<H: Host> Engine<H> {
     /// gone before it.
     #[cold]
     #[inline(never)]
-    pub(super) fn carry(&mut self, host: &mut H, to: PeerId, made: Recorded) -> Option<Stable> {
+    pub(super) fn carry(
+        &mut self,
+        host: &mut H,
+        to: PeerId,
+        depends_on: Recorded,
+    ) -> Option<SendPermit> {
         let mine = self.incarnation;
         let mut bytes = core::mem::take(&mut self.carrying);
         bytes.clear();
         let peer = self.peer(to);
-        let mut leave = peer.covers(made);
+        let mut leave = peer.piggybacked_permit(depends_on);
         if leave.is_none()
             && peer.keeps
             && peer.link == Link::Open
-            && host.carry(to, peer.carried, made, &mut bytes)
+            && host.carry(to, peer.carried, depends_on, &mut bytes)
         {
             let mut header = Header::control(Kind::Carried, mine, peer.info.incarnation, 0, 0);
             header.length = (HEADER_BYTES + bytes.len()) as u32;
             let header = header.encode();
-            match offer(host, Stable::carried(), to, &header, Payload::Bytes(&bytes), 0) {
+            match offer(host, SendPermit::carried(), to, &header, Payload::Bytes(&bytes), 0) {
                 Transmit::Accepted => {
-                    peer.carried = made;
+                    peer.carried = depends_on;
                     self.counters.carried_frames += 1;
-                    leave = Some(Stable::carried());
+                    leave = Some(SendPermit::carried());
                 }
                 Transmit::Full(taken) if taken > 0 => {
                     // C2: the rest of it is before everything else.
-                    peer.carried = made;
+                    peer.carried = depends_on;
                     peer.taken = taken;
                     peer.taken_of_stream = false;
                     let rest = queued(&header, Body::Owned(bytes.clone()));
-                    peer.queue.push_front(Queued { made: Recorded(0), ..rest });
+                    peer.queue.push_front(Queued { depends_on: Recorded(0), ..rest });
                     self.counters.carried_frames += 1;
                     self.list(to);
                 }
@@ -85,9 +90,9 @@ impl<H: Host> Engine<H> {
         }
         self.carrying = bytes;
         // It may have become stable meanwhile.
-        leave = leave.or_else(|| host.marks().covers(made));
+        leave = leave.or_else(|| host.marks().permit(depends_on));
         if leave.is_none() {
-            host.waits();
+            host.frame_gated();
         }
         leave
     }

@@ -3,8 +3,8 @@
 use super::state::{Channel, Comm, Counted, Link, NONE, Peer};
 use super::{CommId, CommRank, Engine, Host, PeerId};
 use crate::counters::Traffic;
-use crate::gate::Recorded;
 use crate::ids::{ContextId, Incarnation};
+use crate::send_gate::Recorded;
 use crate::streams::Lanes;
 use std::collections::VecDeque;
 

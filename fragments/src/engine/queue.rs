@@ -2,8 +2,8 @@
 
 use super::state::{Body, Link, Origin, Peer, Queued, Stream};
 use super::{Engine, Host, PeerId, SendId};
-use crate::gate::{Recorded, Stable};
 use crate::host::{Payload, Status, Transmit};
+use crate::send_gate::{Recorded, SendPermit};
 use crate::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
 
 /// Payload frames that one call of `flush` offers to one peer: others get their turn.
@@ -13,7 +13,7 @@ const BURST: usize = 32;
 pub(super) fn queued(header: &[u8], body: Body) -> Queued {
     let mut copy = [0; ANNOUNCE_BYTES];
     copy[..header.len()].copy_from_slice(header);
-    Queued { header: copy, header_bytes: header.len() as u8, body, made: Recorded(0) }
+    Queued { header: copy, header_bytes: header.len() as u8, body, depends_on: Recorded(0) }
 }
 
 impl<H: Host> Engine<H> {
@@ -21,7 +21,7 @@ impl<H: Host> Engine<H> {
     pub(super) fn enqueue(&mut self, host: &H, to: PeerId, mut frame: Queued, taken: usize) {
         let peer = self.peer(to);
         if peer.outgoing {
-            frame.made = host.marks().recorded;
+            frame.depends_on = host.marks().recorded;
         }
         if taken > 0 {
             debug_assert!(peer.queue.is_empty(), "only the first frame is offered");
@@ -62,8 +62,8 @@ impl<H: Host> Engine<H> {
         peer.done_sent |= peer.held && kind == Kind::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
-        if direct && let Some(stable) = self.leave_now(host, to) {
-            match offer(host, stable, to, &header, Payload::Empty, 0) {
+        if direct && let Some(permit) = self.permit_for_new_frame(host, to) {
+            match offer(host, permit, to, &header, Payload::Empty, 0) {
                 Transmit::Accepted => return,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
@@ -129,14 +129,17 @@ impl<H: Host> Engine<H> {
         let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
         let Some(frame) = peer.queue.front() else { return false };
         let leave = match (peer.outgoing, peer.taken) {
-            (false, _) => Some(Stable::inside()),
-            (true, 0) => host.marks().covers(frame.made).or_else(|| peer.covers(frame.made)),
-            (true, _) => Some(Stable::begun()),
+            (false, _) => Some(SendPermit::internal()),
+            (true, 0) => host
+                .marks()
+                .permit(frame.depends_on)
+                .or_else(|| peer.piggybacked_permit(frame.depends_on)),
+            (true, _) => Some(SendPermit::begun()),
         };
-        let Some(stable) = leave else {
-            let made = frame.made;
+        let Some(permit) = leave else {
+            let depends_on = frame.depends_on;
             // Then it is offered next.
-            return self.carry(host, id, made).is_some();
+            return self.carry(host, id, depends_on).is_some();
         };
         let mut finish = None;
         let payload = match &frame.body {
@@ -156,7 +159,7 @@ impl<H: Host> Engine<H> {
             }
         };
         let header = &frame.header[..usize::from(frame.header_bytes)];
-        match offer(host, stable, id, header, payload, peer.taken) {
+        match offer(host, permit, id, header, payload, peer.taken) {
             Transmit::Accepted => {
                 peer.taken = 0;
                 peer.queue.pop_front();
@@ -189,7 +192,7 @@ impl<H: Host> Engine<H> {
         header.length = (HEADER_BYTES as u64 + end - stream.offset) as u32;
         let done = end == send.bytes;
         let payload = origin(&mut send.origin, stream.offset..end);
-        match offer(host, Stable::payload(), id, &header.encode(), payload, peer.taken) {
+        match offer(host, SendPermit::payload(), id, &header.encode(), payload, peer.taken) {
             Transmit::Accepted => {
                 peer.taken = 0;
                 peer.streams.pop_front();
@@ -235,7 +238,7 @@ impl<H: Host> Engine<H> {
 #[inline]
 pub(super) fn offer<H: Host>(
     host: &mut H,
-    _: Stable,
+    _: SendPermit,
     to: PeerId,
     header: &[u8],
     payload: Payload<'_, H::SendBuffer>,
@@ -248,7 +251,7 @@ pub(super) fn offer<H: Host>(
 #[inline(always)]
 pub(super) fn offer_eager<H: Host>(
     host: &mut H,
-    _: Stable,
+    _: SendPermit,
     to: PeerId,
     header: &Header,
     buffer: &mut H::SendBuffer,
@@ -260,19 +263,19 @@ pub(super) fn offer_eager<H: Host>(
 impl<H: Host> Engine<H> {
     /// May a frame to this peer, for which nothing waits, leave at once if it is made now?
     #[inline]
-    pub(super) fn leave_now(&mut self, host: &mut H, to: PeerId) -> Option<Stable> {
+    pub(super) fn permit_for_new_frame(&mut self, host: &mut H, to: PeerId) -> Option<SendPermit> {
         if !self.peer(to).outgoing {
-            return Some(Stable::inside());
+            return Some(SendPermit::internal());
         }
         let marks = host.marks();
-        marks.now().or_else(|| self.carry(host, to, marks.recorded))
+        marks.permit_now().or_else(|| self.carry(host, to, marks.recorded))
     }
 }
 
 impl Peer {
     /// Was all that a frame depends on that was made then carried to it?
-    pub(super) fn covers(&self, made: Recorded) -> Option<Stable> {
-        (made <= self.carried).then(Stable::carried)
+    pub(super) fn piggybacked_permit(&self, depends_on: Recorded) -> Option<SendPermit> {
+        (depends_on <= self.carried).then(SendPermit::carried)
     }
 }
 

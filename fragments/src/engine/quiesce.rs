@@ -17,9 +17,9 @@ use super::queue::offer;
 use super::state::{Body, Link, Peer, Queued};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::checkpoint_frame::CheckpointFrame;
-use crate::gate::Stable;
 use crate::host::{Payload, Transmit};
 use crate::ids::Incarnation;
+use crate::send_gate::SendPermit;
 use crate::wire::{Header, Kind};
 
 /// Which channels of a process.
@@ -125,7 +125,7 @@ impl<H: Host> Engine<H> {
         let mut taken = 0;
         // Held peers are never `direct`: offer it at once where nothing is before it.
         if peer.link == Link::Open && peer.queue.is_empty() && peer.taken == 0 {
-            match offer(host, Stable::inside(), to, &header, Payload::Empty, 0) {
+            match offer(host, SendPermit::internal(), to, &header, Payload::Empty, 0) {
                 Transmit::Accepted => return,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}

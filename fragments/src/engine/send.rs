@@ -3,9 +3,9 @@
 use super::queue::{offer, offer_eager, origin, queued};
 use super::state::{Body, Comm, Link, Origin, Send};
 use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, Sent};
-use crate::gate::Stable;
 use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
+use crate::send_gate::SendPermit;
 use crate::wire::{
     ANNOUNCE_BYTES, FLAG_AGAIN, FLAG_PULL, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
 };
@@ -85,7 +85,7 @@ impl<H: Host> Engine<H> {
             to: peer.info.incarnation,
             sequence: channel.sent.get(tag),
         };
-        if !offer_eager(host, Stable::inside(), id, &header, buffer, bytes) {
+        if !offer_eager(host, SendPermit::internal(), id, &header, buffer, bytes) {
             return false;
         }
         channel.sent.advance(tag);
@@ -224,10 +224,10 @@ impl<H: Host> Engine<H> {
         let header = self.header(&message, Kind::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
         let mut taken = 0;
         if self.peer(to).direct
-            && let Some(stable) = self.leave_now(host, to)
+            && let Some(permit) = self.permit_for_new_frame(host, to)
         {
             let payload = origin(&mut message.origin, 0..bytes);
-            match offer(host, stable, to, &header, payload, 0) {
+            match offer(host, permit, to, &header, payload, 0) {
                 Transmit::Accepted => return Sent::Complete,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
@@ -269,10 +269,10 @@ impl<H: Host> Engine<H> {
         let header = header.encode_announce(bytes, id);
         let mut taken = 0;
         if self.peer(to).direct
-            && let Some(stable) = self.leave_now(host, to)
+            && let Some(permit) = self.permit_for_new_frame(host, to)
         {
             let payload = origin(&mut self.sends.at_mut(id.index()).origin, 0..inline);
-            match offer(host, stable, to, &header, payload, 0) {
+            match offer(host, permit, to, &header, payload, 0) {
                 Transmit::Accepted => return sent(complete, id),
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}

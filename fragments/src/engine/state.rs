@@ -3,10 +3,10 @@
 
 use super::content::Kept;
 use crate::counters::Traffic;
-use crate::gate::Recorded;
 use crate::host::PeerInfo;
 use crate::ids::*;
 use crate::matching::Key;
+use crate::send_gate::Recorded;
 use crate::streams::Lanes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -114,7 +114,7 @@ pub struct Queued {
     pub header_bytes: u8,
     pub body: Body,
     /// To another set: what the set had recorded when it was made (gate.rs).
-    pub made: Recorded,
+    pub depends_on: Recorded,
 }
 
 /// Where the payload of a waiting frame lies.

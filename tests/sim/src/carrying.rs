@@ -8,8 +8,8 @@ use crate::world::World;
 use rustbtl_coordination::determinants::{
     Carried, Determinant, DeterminantLog, Fence, Numbered, Order, Record, carried,
 };
-use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::wire::{HEADER_BYTES, Kind};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -8,9 +8,9 @@ use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
 use rustbtl_coordination::determinants::{Decisions, DeterminantLog};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
-use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::wire::{Header, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -398,7 +398,7 @@ impl Host for SimHost {
             let Recorded(stable) = marks.recorded;
             return Marks { stable, ..marks };
         }
-        self.waited.set(self.waited.get() + u64::from(marks.now().is_none()));
+        self.waited.set(self.waited.get() + u64::from(marks.permit_now().is_none()));
         marks
     }
 

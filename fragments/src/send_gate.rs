@@ -7,8 +7,8 @@
 //! owns them and says them by [`crate::host::Host::marks`].
 //!
 //! Invariants:
-//! * G1 A frame other than payload is offered to a transport of another set only with a [`Stable`],
-//!   which only the comparison below gives.
+//! * G1 A frame other than payload is offered to a transport of another set only with a
+//!   [`SendPermit`], which only the comparison below gives.
 
 /// How many determinants the set had recorded when something was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Marks {
 /// Leave to go: what the frame depends on is stable, or does not matter.
 #[derive(Debug)]
 #[must_use]
-pub struct Stable(());
+pub struct SendPermit(());
 
 impl Marks {
     /// Nothing is recorded.
@@ -37,21 +37,21 @@ impl Marks {
 
     /// For something that is made now.
     #[inline]
-    pub fn now(&self) -> Option<Stable> {
-        self.covers(self.recorded)
+    pub fn permit_now(&self) -> Option<SendPermit> {
+        self.permit(self.recorded)
     }
 
     /// For something that was made earlier.
     #[inline]
-    pub fn covers(&self, made: Recorded) -> Option<Stable> {
-        if self.stable >= made.0 { Some(Stable(())) } else { None }
+    pub fn permit(&self, depends_on: Recorded) -> Option<SendPermit> {
+        if self.stable >= depends_on.0 { Some(SendPermit(())) } else { None }
     }
 }
 
-impl Stable {
+impl SendPermit {
     /// The frame stays in the set: its processes go back together.
     #[inline]
-    pub(crate) fn inside() -> Self {
+    pub(crate) fn internal() -> Self {
         Self(())
     }
 
@@ -81,9 +81,9 @@ mod tests {
     #[test]
     fn g1_a_frame_waits_for_what_was_recorded_before_it_and_for_no_more() {
         let marks = Marks { recorded: Recorded(5), stable: 3 };
-        assert!(marks.now().is_none());
-        assert!(marks.covers(Recorded(3)).is_some() && marks.covers(Recorded(4)).is_none());
-        assert!(Marks::NONE.now().is_some());
-        assert!(Marks::OPEN.now().is_some() && Marks::OPEN.covers(Recorded(7)).is_some());
+        assert!(marks.permit_now().is_none());
+        assert!(marks.permit(Recorded(3)).is_some() && marks.permit(Recorded(4)).is_none());
+        assert!(Marks::NONE.permit_now().is_some());
+        assert!(Marks::OPEN.permit_now().is_some() && Marks::OPEN.permit(Recorded(7)).is_some());
     }
 }
