@@ -581,11 +581,11 @@ impl Host for EngineHost {
         self.hold();
     }
 
-    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
         self.take_along(to, from, made, out)
     }
 
-    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+    fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
         self.keep(from, bytes)
     }
 

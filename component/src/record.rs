@@ -506,7 +506,7 @@ impl Process {
             self.engine.begin_replay(&mut self.host, &forced);
         }
         self.attend();
-        self.keep_carried();
+        self.accept_piggyback();
         Ok(())
     }
 

@@ -59,11 +59,11 @@ pub enum Pull {
     Started,
 }
 
-/// Outcome of [`Host::carried`].
+/// Outcome of [`Host::on_piggyback`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Taken {
+pub enum PiggybackOutcome {
     /// They are kept until they are stable.
-    Kept,
+    Accepted,
     /// The life of the peer that they are of is over, and what is known of it is settled. Pulls
     /// from it are over.
     Refused,
@@ -215,7 +215,7 @@ pub trait Host {
     /// Determinants that a frame for `to` depends on, and that are not stable: those of the places
     /// from `from` on and before `made`. Append them to `out` and say true, if all of them are such
     /// as may go with it; else the frame waits. Asked only where a frame would have to.
-    fn carry(
+    fn piggyback(
         &mut self,
         to: PeerId,
         from: Recorded,
@@ -226,11 +226,11 @@ pub trait Host {
         false
     }
 
-    /// What `carry` of a peer gave: from now on everything here depends on it, as if it had been
-    /// recorded here. Nothing comes before [`crate::engine::Engine::keep_carried`].
-    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+    /// What `piggyback` of a peer gave: from now on everything here depends on it, as if it had been
+    /// recorded here. Nothing comes before [`crate::engine::Engine::accept_piggyback`].
+    fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
         let _ = (from, bytes);
-        Taken::Refused
+        PiggybackOutcome::Refused
     }
 
     /// A frame of a checkpoint came from a process of the own set, in order behind everything

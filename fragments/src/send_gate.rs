@@ -1,6 +1,6 @@
 //! Persist before send: no frame leaves the set before every determinant that the set had
 //! recorded when the frame was made is stable, or has gone before it to who keeps it
-//! (engine/carry.rs).
+//! (engine/piggyback.rs).
 //!
 //! Source: DESIGN §5; the paper's Theorem 1. The counts belong to the whole set (an internal
 //! message carries what its sender has seen to a neighbour that may send it out), so the driver
@@ -57,7 +57,7 @@ impl SendPermit {
 
     /// What is not stable went before the frame on its channel, to who keeps it.
     #[inline]
-    pub(crate) fn carried() -> Self {
+    pub(crate) fn piggybacked() -> Self {
         Self(())
     }
 

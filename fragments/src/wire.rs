@@ -57,7 +57,7 @@ pub enum Kind {
     Content = 8,
     /// Determinants that what follows depends on, the driver's own encoding; empty: who sends it
     /// keeps what is carried to it.
-    Carried = 9,
+    Piggyback = 9,
 }
 
 /// [`Kind::Announce`]: the payload is exposed for pulling.
@@ -135,10 +135,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Is an encoded header one of a [`Kind::Carried`] frame?
+    /// Is an encoded header one of a [`Kind::Piggyback`] frame?
     #[inline]
-    pub fn is_carried(encoded: &[u8]) -> bool {
-        encoded.get(5) == Some(&(Kind::Carried as u8))
+    pub fn is_piggyback(encoded: &[u8]) -> bool {
+        encoded.get(5) == Some(&(Kind::Piggyback as u8))
     }
 
     /// A control frame: see [`Kind`] for the meaning of `a` and `b`.
@@ -244,7 +244,7 @@ impl Header {
             6 => Kind::Resync,
             7 => Kind::Checkpoint,
             8 => Kind::Content,
-            9 => Kind::Carried,
+            9 => Kind::Piggyback,
             other => return Err(WireError::Kind(other)),
         };
         if kind == Kind::Announce && (length as usize) < ANNOUNCE_BYTES {

@@ -200,7 +200,7 @@ impl Checkpoint {
 
     fn switch_on(&self, process: &mut Process) {
         match process.host.switch_on() {
-            Ok(()) => process.keep_carried(),
+            Ok(()) => process.accept_piggyback(),
             Err(reason) => {
                 self.say(&FromRank::NotReplayable {
                     reason: reason.into(),
@@ -230,7 +230,7 @@ impl Checkpoint {
         }
         let Ok(mut process) = self.shared.take() else { return };
         process.host.record.switch_off();
-        process.keep_carried();
+        process.accept_piggyback();
         process.let_go();
         drop(process);
         self.deliver();

@@ -15,7 +15,7 @@ use crate::process::Process;
 use crate::transports::shm::{Counts, Entry, Found, SLOTS, Slots};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{Carried, carried};
-use rustbtl_fragments::host::Taken;
+use rustbtl_fragments::host::PiggybackOutcome;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use rustbtl_fragments::send_gate::Recorded;
 use std::collections::BTreeMap;
@@ -139,7 +139,7 @@ pub fn recorded() -> u64 {
 }
 
 impl EngineHost {
-    /// `Host::carry`.
+    /// `Host::piggyback`.
     #[inline(never)]
     pub fn take_along(
         &self,
@@ -157,24 +157,24 @@ impl EngineHost {
             .is_some_and(|order| order.take_along(own, theirs, from.0..made.0, out))
     }
 
-    /// `Host::carried`.
-    pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
-        let Ok(carried) = Carried::decode(bytes) else { return Taken::Damaged };
+    /// `Host::on_piggyback`.
+    pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
+        let Ok(carried) = Carried::decode(bytes) else { return PiggybackOutcome::Damaged };
         if self.set_of(from) != Some(carried.set) {
-            return Taken::Damaged;
+            return PiggybackOutcome::Damaged;
         }
         // K2: until it has its place.
         let fences = fences();
         if fences.get(&carried.set).is_some_and(|&before| carried.incarnation < before) {
-            return Taken::Refused;
+            return PiggybackOutcome::Refused;
         }
         let Record { on, place, base, known, .. } = &mut self.record;
         // Switched off: nothing is kept any more, by anybody.
         let Some(order) = order(place, *base, &self.shm).filter(|_| *on) else {
-            return Taken::Kept;
+            return PiggybackOutcome::Accepted;
         };
         if !known.is_news(&carried) {
-            return Taken::Kept;
+            return PiggybackOutcome::Accepted;
         }
         let mut outbox = outbox();
         let ring = outbox.is_empty();
@@ -187,19 +187,19 @@ impl EngineHost {
         if ring {
             super::ship_soon();
         }
-        Taken::Kept
+        PiggybackOutcome::Accepted
     }
 }
 
 impl Process {
     /// What others carry here is kept from now on, if it is wanted and can be: recording is on, and
     /// the set has memory to count in. Tells them.
-    pub fn keep_carried(&mut self) {
+    pub fn accept_piggyback(&mut self) {
         let Record { on, carries, place, base, .. } = &self.host.record;
         if *on && *carries && order(place, *base, &self.host.shm).is_some() {
-            self.engine.keep_carried(&mut self.host);
+            self.engine.accept_piggyback(&mut self.host);
         } else {
-            self.engine.stop_keeping_carried();
+            self.engine.stop_accepting_piggyback();
         }
     }
 }

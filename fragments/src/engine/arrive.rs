@@ -164,7 +164,7 @@ impl<H: Host> Engine<H> {
             Kind::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
             Kind::Checkpoint => self.on_checkpoint_frame(host, from, header),
             Kind::Content => self.on_content(host, from, header, &frame[HEADER_BYTES..]),
-            Kind::Carried => self.on_carried(host, from, &frame[HEADER_BYTES..]),
+            Kind::Piggyback => self.on_piggyback(host, from, &frame[HEADER_BYTES..]),
         }
     }
 

@@ -172,13 +172,13 @@ impl<H: Host> Engine<H> {
             ahead: None,
             resync: Box::new(Counted::default()),
             contents: None,
-            keeps: false,
-            carried: Recorded(0),
+            accepts_piggyback: false,
+            piggybacked: Recorded(0),
         }));
         if again {
             self.tell_account(host, id);
-        } else if self.keeps {
-            self.say_that_it_keeps(host, id);
+        } else if self.accepts_piggyback {
+            self.announce_piggyback(host, id);
         }
     }
 

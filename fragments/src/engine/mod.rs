@@ -20,12 +20,12 @@
 //! and queues (docs/adr/0001).
 
 mod arrive;
-mod carry;
 mod check;
 mod comms;
 mod content;
 mod direct_placement;
 mod fast_path;
+mod piggyback;
 mod pool;
 mod queue;
 mod quiesce;
@@ -164,9 +164,9 @@ pub struct Engine<H: Host> {
     /// Contents of messages that leave the set are told.
     checks: bool,
     /// What is carried to it is kept (carry.rs).
-    keeps: bool,
+    accepts_piggyback: bool,
     /// Room for what is carried next.
-    carrying: Vec<u8>,
+    piggyback_buffer: Vec<u8>,
     /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
     library_posts: BTreeMap<(u32, i32), u64>,
     /// Outcomes that are forced after a restore.
@@ -204,8 +204,8 @@ where
             in_flight: self.in_flight,
             late: self.late,
             checks: self.checks,
-            keeps: self.keeps,
-            carrying: Vec::new(),
+            accepts_piggyback: self.accepts_piggyback,
+            piggyback_buffer: Vec::new(),
             library_posts: self.library_posts.clone(),
             replay: self.replay.clone(),
         }
@@ -239,8 +239,8 @@ impl<H: Host> Engine<H> {
             in_flight: 0,
             late: 0,
             checks: false,
-            keeps: false,
-            carrying: Vec::new(),
+            accepts_piggyback: false,
+            piggyback_buffer: Vec::new(),
             library_posts: BTreeMap::new(),
             replay: None,
         }

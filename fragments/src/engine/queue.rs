@@ -139,7 +139,7 @@ impl<H: Host> Engine<H> {
         let Some(permit) = leave else {
             let depends_on = frame.depends_on;
             // Then it is offered next.
-            return self.carry(host, id, depends_on).is_some();
+            return self.piggyback(host, id, depends_on).is_some();
         };
         let mut finish = None;
         let payload = match &frame.body {
@@ -268,14 +268,14 @@ impl<H: Host> Engine<H> {
             return Some(SendPermit::internal());
         }
         let marks = host.marks();
-        marks.permit_now().or_else(|| self.carry(host, to, marks.recorded))
+        marks.permit_now().or_else(|| self.piggyback(host, to, marks.recorded))
     }
 }
 
 impl Peer {
     /// Was all that a frame depends on that was made then carried to it?
     pub(super) fn piggybacked_permit(&self, depends_on: Recorded) -> Option<SendPermit> {
-        (depends_on <= self.carried).then(SendPermit::carried)
+        (depends_on <= self.piggybacked).then(SendPermit::piggybacked)
     }
 }
 

@@ -190,7 +190,7 @@ impl<H: Host> Engine<H> {
         peer.taken = 0;
         peer.ahead = None;
         *peer.resync = Counted::default();
-        (peer.keeps, peer.carried) = (false, Recorded(0));
+        (peer.accepts_piggyback, peer.piggybacked) = (false, Recorded(0));
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
             if send.peer == id && matches!(send.origin, Origin::Log(_)) {
@@ -334,8 +334,8 @@ impl<H: Host> Engine<H> {
             let counted = core::mem::take(&mut *peer.resync);
             peer.link = Link::Open;
             peer.direct = !peer.listed && !peer.held;
-            if self.keeps {
-                self.say_that_it_keeps(host, from);
+            if self.accepts_piggyback {
+                self.announce_piggyback(host, from);
             }
             self.repair(host, from, counted);
         }

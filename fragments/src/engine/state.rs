@@ -89,9 +89,9 @@ pub struct Peer {
     /// What it has told of its messages' contents.
     pub contents: Option<Box<Kept>>,
     /// It keeps determinants that are carried to it on this channel.
-    pub keeps: bool,
+    pub accepts_piggyback: bool,
     /// Determinants before this place are stable, or were carried to it on this channel.
-    pub carried: Recorded,
+    pub piggybacked: Recorded,
 }
 
 /// Stream counters and open messages, as a resync tells them.

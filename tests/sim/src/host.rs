@@ -402,21 +402,21 @@ impl Host for SimHost {
         marks
     }
 
-    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
         let to = self.options.sets[to.0 as usize];
         // Nobody has to.
         let may = self.prng.chance(80);
         self.carrier.as_ref().is_some_and(|carrier| may && carrier.carry(to, from.0, made.0, out))
     }
 
-    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+    fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
         let Some(carrier) = &mut self.carrier else { panic!("nothing is kept here") };
         if carrier.carried(bytes).is_some() {
-            return Taken::Kept;
+            return PiggybackOutcome::Accepted;
         }
         self.pulls.retain(|pull| pull.from != from.0 as usize);
         self.refused += 1;
-        Taken::Refused
+        PiggybackOutcome::Refused
     }
 
     fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {

@@ -125,7 +125,7 @@ impl World {
         determinants.waited = self.processes.iter().map(|p| p.host.waited.get()).sum();
         determinants.refused_carried = self.processes.iter().map(|p| p.host.refused).sum();
         determinants.met = self.carrying.met;
-        let carried = |process: &Process| process.engine.counters().carried_frames;
+        let carried = |process: &Process| process.engine.counters().piggyback_frames;
         determinants.carried = self.processes.iter().map(carried).sum();
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
         let landed = self.processes.iter().map(|process| process.host.landed).sum();
@@ -199,7 +199,7 @@ impl World {
                 if last && self.is_of_lost_channel(me, from, &frame) {
                     return;
                 }
-                let carried = is(&frame, Kind::Carried) && frame.len() > HEADER_BYTES;
+                let carried = is(&frame, Kind::Piggyback) && frame.len() > HEADER_BYTES;
                 self.carrying.met[0] += u64::from(last && carried);
                 self.faults.tamper(&self.processes[me], from, &mut frame);
                 self.processes[me].on_frame(&mut self.shared, from, &frame, false);

@@ -17,32 +17,32 @@
 use super::queue::{offer, queued};
 use super::state::{Body, Link, Queued};
 use super::{Engine, FrameError, Host, PeerId};
-use crate::host::{Payload, Taken, Transmit};
+use crate::host::{Payload, PiggybackOutcome, Transmit};
 use crate::send_gate::{Recorded, SendPermit};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 impl<H: Host> Engine<H> {
-    /// From now on [`Host::carried`] keeps what is brought to it. Every peer of another set is
+    /// From now on [`Host::on_piggyback`] keeps what is brought to it. Every peer of another set is
     /// told.
-    pub fn keep_carried(&mut self, host: &mut H) {
-        self.keeps = true;
+    pub fn accept_piggyback(&mut self, host: &mut H) {
+        self.accepts_piggyback = true;
         for at in 0..self.peers.len() {
             if self.peers[at].as_ref().is_some_and(|peer| peer.outgoing) {
-                self.say_that_it_keeps(host, PeerId(at as u32));
+                self.announce_piggyback(host, PeerId(at as u32));
             }
         }
     }
 
     /// It does not keep what is brought to it any more. Peers that were told are not told again:
     /// only for a process whose channels begin anew, or where nothing depends on it.
-    pub fn stop_keeping_carried(&mut self) {
-        self.keeps = false;
+    pub fn stop_accepting_piggyback(&mut self) {
+        self.accepts_piggyback = false;
     }
 
     /// C1: to a peer of another set, whenever a channel to it is open (again).
-    pub(super) fn say_that_it_keeps(&mut self, host: &mut H, to: PeerId) {
+    pub(super) fn announce_piggyback(&mut self, host: &mut H, to: PeerId) {
         if self.peer(to).outgoing {
-            self.control(host, to, Kind::Carried, 0, 0);
+            self.control(host, to, Kind::Piggyback, 0, 0);
         }
     }
 
@@ -50,45 +50,45 @@ impl<H: Host> Engine<H> {
     /// gone before it.
     #[cold]
     #[inline(never)]
-    pub(super) fn carry(
+    pub(super) fn piggyback(
         &mut self,
         host: &mut H,
         to: PeerId,
         depends_on: Recorded,
     ) -> Option<SendPermit> {
         let mine = self.incarnation;
-        let mut bytes = core::mem::take(&mut self.carrying);
+        let mut bytes = core::mem::take(&mut self.piggyback_buffer);
         bytes.clear();
         let peer = self.peer(to);
         let mut leave = peer.piggybacked_permit(depends_on);
         if leave.is_none()
-            && peer.keeps
+            && peer.accepts_piggyback
             && peer.link == Link::Open
-            && host.carry(to, peer.carried, depends_on, &mut bytes)
+            && host.piggyback(to, peer.piggybacked, depends_on, &mut bytes)
         {
-            let mut header = Header::control(Kind::Carried, mine, peer.info.incarnation, 0, 0);
+            let mut header = Header::control(Kind::Piggyback, mine, peer.info.incarnation, 0, 0);
             header.length = (HEADER_BYTES + bytes.len()) as u32;
             let header = header.encode();
-            match offer(host, SendPermit::carried(), to, &header, Payload::Bytes(&bytes), 0) {
+            match offer(host, SendPermit::piggybacked(), to, &header, Payload::Bytes(&bytes), 0) {
                 Transmit::Accepted => {
-                    peer.carried = depends_on;
-                    self.counters.carried_frames += 1;
-                    leave = Some(SendPermit::carried());
+                    peer.piggybacked = depends_on;
+                    self.counters.piggyback_frames += 1;
+                    leave = Some(SendPermit::piggybacked());
                 }
                 Transmit::Full(taken) if taken > 0 => {
                     // C2: the rest of it is before everything else.
-                    peer.carried = depends_on;
+                    peer.piggybacked = depends_on;
                     peer.taken = taken;
                     peer.taken_of_stream = false;
                     let rest = queued(&header, Body::Owned(bytes.clone()));
                     peer.queue.push_front(Queued { depends_on: Recorded(0), ..rest });
-                    self.counters.carried_frames += 1;
+                    self.counters.piggyback_frames += 1;
                     self.list(to);
                 }
                 Transmit::Full(_) | Transmit::Down => {}
             }
         }
-        self.carrying = bytes;
+        self.piggyback_buffer = bytes;
         // It may have become stable meanwhile.
         leave = leave.or_else(|| host.marks().permit(depends_on));
         if leave.is_none() {
@@ -99,7 +99,7 @@ impl<H: Host> Engine<H> {
 
     /// Determinants that everything behind them on the channel depends on; none: the peer keeps
     /// what is carried to it.
-    pub(super) fn on_carried(
+    pub(super) fn on_piggyback(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -110,16 +110,16 @@ impl<H: Host> Engine<H> {
             return Err(FrameError::Unexpected("carried determinants inside of a set"));
         }
         if bytes.is_empty() {
-            peer.keeps = true;
+            peer.accepts_piggyback = true;
             return Ok(());
         }
-        match host.carried(from, bytes) {
-            Taken::Kept => Ok(()),
-            Taken::Refused => {
+        match host.on_piggyback(from, bytes) {
+            PiggybackOutcome::Accepted => Ok(()),
+            PiggybackOutcome::Refused => {
                 self.peer_down(host, from);
                 Ok(())
             }
-            Taken::Damaged => Err(FrameError::Unexpected("damaged determinants")),
+            PiggybackOutcome::Damaged => Err(FrameError::Unexpected("damaged determinants")),
         }
     }
 }
