@@ -65,7 +65,7 @@ pub const FLAG_PULL: u8 = 1;
 /// [`Kind::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
 pub const FLAG_SYNC: u8 = 2;
 /// [`Kind::Announce`]: not a new message; the receiver has its envelope since before a restart.
-pub const FLAG_AGAIN: u8 = 4;
+pub const FLAG_REANNOUNCE: u8 = 4;
 /// [`Kind::Resync`]: the last frame of the exchange.
 pub const FLAG_LAST: u8 = 8;
 

@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use log::log_nearly_full;
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::silence::{Answer, Input, Quiescence, Refusal};
-use rustbtl_fragments::engine::Held;
+use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Freezer, FrozenChild};
 use std::collections::BTreeMap;
@@ -507,7 +507,7 @@ impl Checkpoint {
 
     /// A process of another set has stored a line: drop what it holds.
     fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<Taken>) {
-        let held = match Held::decode(bytes) {
+        let held = match ReceivedVector::decode(bytes) {
             Ok(held) => held,
             Err(error) => self.fatal(&format!("account of rank {from}: {error}")),
         };
@@ -518,7 +518,7 @@ impl Checkpoint {
             let Some((_, set, _)) = known else { return };
             // Records that a send still refers to are open at the receiver, hence not covered.
             debug_assert_ne!(set, host.set);
-            host.trim_log(set, |entry| entry.to == from && held.covers(entry));
+            host.trim_log(set, |entry| entry.to == from && held.is_complete(entry));
         });
     }
 

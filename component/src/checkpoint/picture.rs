@@ -31,7 +31,7 @@ pub enum Taken {
 pub fn covered(process: &Process) -> Vec<(PeerId, Vec<u8>)> {
     let own = process.host.set;
     let others = process.engine.traffic().filter(|(_, set, _)| *set != own);
-    others.map(|(peer, ..)| (peer, process.engine.held_from(peer).encode())).collect()
+    others.map(|(peer, ..)| (peer, process.engine.received_from(peer).encode())).collect()
 }
 
 /// Descriptors and memory of the transports, which are made anew after a restore.

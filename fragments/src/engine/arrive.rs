@@ -7,7 +7,7 @@ use crate::host::Status;
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{
-    self, ANNOUNCE_BYTES, FLAG_AGAIN, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
+    self, ANNOUNCE_BYTES, FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
 };
 
 /// How many receives of the program a message with this envelope stands for, when it is taken
@@ -182,9 +182,9 @@ impl<H: Host> Engine<H> {
         if inline.len() as u64 > total || total > MESSAGE_BYTES_MAX {
             return Err(FrameError::Overrun);
         }
-        let announced = Announced { send, flags: header.flags & !FLAG_AGAIN, stale: false };
-        if header.flags & FLAG_AGAIN != 0 {
-            return self.on_announced_again(host, from, header, announced, total, inline);
+        let announced = Announced { send, flags: header.flags & !FLAG_REANNOUNCE, stale: false };
+        if header.flags & FLAG_REANNOUNCE != 0 {
+            return self.on_reannounce(host, from, header, announced, total, inline);
         }
         self.accept(host, from, header, total, 0)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };

@@ -1,6 +1,7 @@
 //! Communicators, channels and peers: who is rank r, and which counters go with it.
 
-use super::state::{Channel, Comm, Counted, Link, NONE, Peer};
+use super::received_vector::ReceivedVector;
+use super::state::{Channel, Comm, Link, NONE, Peer};
 use super::{CommId, CommRank, Engine, Host, PeerId};
 use crate::counters::Traffic;
 use crate::ids::{ContextId, Incarnation};
@@ -170,13 +171,13 @@ impl<H: Host> Engine<H> {
             taken_of_stream: false,
             traffic: Traffic::default(),
             ahead: None,
-            resync: Box::new(Counted::default()),
+            resync: Box::new(ReceivedVector::default()),
             contents: None,
             accepts_piggyback: false,
             piggybacked: Recorded(0),
         }));
         if again {
-            self.tell_account(host, id);
+            self.send_received_vector(host, id);
         } else if self.accepts_piggyback {
             self.announce_piggyback(host, id);
         }

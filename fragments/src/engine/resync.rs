@@ -11,170 +11,22 @@
 //! back together and their channels are as they were at the line.
 
 use super::queue::queued;
+use super::received_vector::{Name, ReceivedVector, name_of};
 use super::send::Outbound;
-use super::state::{Ahead, Announced, Body, Counted, Link, Origin, Progress};
+use super::state::{Announced, Body, Link, Origin, Progress};
 use super::{Engine, FrameError, Host, PeerId, Sent};
 use crate::host::{LogEntry, PeerInfo, Status};
-use crate::ids::{ContextId, Incarnation, LogRecord, SendId};
+use crate::ids::{Incarnation, LogRecord, SendId};
 use crate::matching::Key;
 use crate::send_gate::Recorded;
-use crate::streams::{LaneRun, Lanes};
-use crate::wire::{FLAG_AGAIN, FLAG_LAST, HEADER_BYTES, Header, Kind, StreamKey};
+use crate::streams::Lanes;
+use crate::wire::{FLAG_LAST, FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind};
 use std::collections::BTreeMap;
 
-/// Bytes of one entry of a resync frame: u32 what, u32 context, i32 lane, u32 lanes, u64 number.
-const ENTRY_BYTES: usize = 24;
-const ARRIVED: u32 = 1;
-const OPEN: u32 = 2;
 /// Entries in one frame at most.
 const ENTRIES_MAX: usize = 100;
 
-fn entry(what: u32, context: u32, lane: i32, lanes: u32, number: u64) -> [u8; ENTRY_BYTES] {
-    let mut out = [0; ENTRY_BYTES];
-    out[0..4].copy_from_slice(&what.to_le_bytes());
-    out[4..8].copy_from_slice(&context.to_le_bytes());
-    out[8..12].copy_from_slice(&lane.to_le_bytes());
-    out[12..16].copy_from_slice(&lanes.to_le_bytes());
-    out[16..24].copy_from_slice(&number.to_le_bytes());
-    out
-}
-
-/// What names a message of a channel for ever: context id, lane, number.
-type Name = (u32, i32, u64);
-
-fn name_of(context: u32, tag: i32, sequence: u64) -> Name {
-    let stream = StreamKey::of(ContextId(context), tag);
-    (stream.context.number(), stream.lane, sequence)
-}
-
-fn open((context, lane, sequence): Name) -> [u8; ENTRY_BYTES] {
-    entry(OPEN, context, lane, 1, sequence)
-}
-
-impl Counted {
-    fn accepted(&self, (context, lane, sequence): Name) -> bool {
-        self.lanes.get(&context).is_some_and(|lanes| sequence < lanes.get(lane))
-    }
-
-    /// Read one frame's entries.
-    fn read(&mut self, body: &[u8]) -> Result<(), FrameError> {
-        if !body.len().is_multiple_of(ENTRY_BYTES) {
-            return Err(FrameError::Unexpected("resync frame with half an entry"));
-        }
-        for raw in body.chunks_exact(ENTRY_BYTES) {
-            let word =
-                |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-            let (what, context, lane, lanes) = (word(0), word(4), word(8) as i32, word(12));
-            let number = u64::from(word(16)) | (u64::from(word(20)) << 32);
-            let span = i64::from(lane) - i64::from(lanes) + 1;
-            if lane > 0 || lanes == 0 || span < i64::from(i32::MIN) || (lane == 0 && lanes > 1) {
-                return Err(FrameError::Unexpected("resync entry outside of the tags"));
-            }
-            match what {
-                ARRIVED => {
-                    let run = LaneRun { lane, lanes, count: number };
-                    self.lanes.entry(context).or_default().set_run(run);
-                }
-                OPEN => {
-                    self.open.insert((context, lane, number));
-                }
-                _ => return Err(FrameError::Unexpected("resync entry of an unknown kind")),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What a process holds of the messages of a peer (of a line: the messages that it covers).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held(Counted);
-
-/// First bytes of an encoded [`Held`]: name and version.
-const HELD_MAGIC: [u8; 4] = *b"Hld1";
-
-/// An encoded [`Held`] that cannot be one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HeldError {
-    /// It does not begin as one of this version does.
-    Magic,
-    /// Its length is not what it says.
-    Length,
-    /// An entry that makes no sense.
-    Entry(&'static str),
-}
-
-impl core::fmt::Display for HeldError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Magic => write!(f, "not an account of held messages of this version"),
-            Self::Length => write!(f, "account of held messages is damaged: wrong length"),
-            Self::Entry(what) => write!(f, "account of held messages is damaged: {what}"),
-        }
-    }
-}
-
-impl Held {
-    /// Is this message of the peer's log accepted and complete? Then the log may drop it once
-    /// the line is stored: a restart from the line does not ask for it again.
-    pub fn covers(&self, entry: &LogEntry) -> bool {
-        let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
-        self.0.accepted(name) && !self.0.open.contains(&name)
-    }
-
-    /// For the way to the peer: magic, u32 number of entries, then the entries of a resync.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut entries = Vec::new();
-        for (&context, lanes) in &self.0.lanes {
-            for run in lanes.runs() {
-                entries.push(entry(ARRIVED, context, run.lane, run.lanes, run.count));
-            }
-        }
-        entries.extend(self.0.open.iter().map(|&name| open(name)));
-        let mut out = Vec::with_capacity(8 + entries.len() * ENTRY_BYTES);
-        out.extend_from_slice(&HELD_MAGIC);
-        out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
-        entries.iter().for_each(|entry| out.extend_from_slice(entry));
-        out
-    }
-
-    /// Read what `encode` wrote.
-    ///
-    /// # Errors
-    /// The bytes are damaged or of another version.
-    pub fn decode(bytes: &[u8]) -> Result<Self, HeldError> {
-        let Some((magic, rest)) = bytes.split_first_chunk::<4>() else {
-            return Err(HeldError::Length);
-        };
-        if *magic != HELD_MAGIC {
-            return Err(HeldError::Magic);
-        }
-        let Some((count, body)) = rest.split_first_chunk::<4>() else {
-            return Err(HeldError::Length);
-        };
-        let count = u64::from(u32::from_le_bytes(*count));
-        if body.len() as u64 != count * ENTRY_BYTES as u64 {
-            return Err(HeldError::Length);
-        }
-        let mut counted = Counted::default();
-        match counted.read(body) {
-            Ok(()) => Ok(Self(counted)),
-            Err(FrameError::Unexpected(what)) => Err(HeldError::Entry(what)),
-            Err(_) => Err(HeldError::Entry("it cannot be read")),
-        }
-    }
-}
-
 impl<H: Host> Engine<H> {
-    /// What this process holds of the messages of `peer`.
-    pub fn held_from(&self, peer: PeerId) -> Held {
-        let mut counted = Counted::default();
-        for entry in self.counted_from(peer) {
-            let read = counted.read(&entry);
-            debug_assert!(read.is_ok(), "own entries can be read");
-        }
-        Held(counted)
-    }
-
     /// The channel to `peer` is lost (connection reset, process gone); what was in flight is lost.
     /// Pulls from it that `Host::pull` had started must be over: they write no more, and
     /// `pull_finished` is not called for them.
@@ -189,7 +41,7 @@ impl<H: Host> Engine<H> {
         peer.streams.clear();
         peer.taken = 0;
         peer.ahead = None;
-        *peer.resync = Counted::default();
+        *peer.resync = ReceivedVector::default();
         (peer.accepts_piggyback, peer.piggybacked) = (false, Recorded(0));
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
@@ -226,18 +78,18 @@ impl<H: Host> Engine<H> {
     }
 
     /// Is this a process of another set, with which lost channels can be repaired?
-    pub fn leaves_set(&self, peer: PeerId) -> bool {
+    pub fn is_outgoing_peer(&self, peer: PeerId) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
         peer.is_some_and(|peer| peer.outgoing)
     }
 
     /// Has anything gone to or come from this process?
-    pub fn knows(&self, peer: PeerId) -> bool {
+    pub fn has_contacted(&self, peer: PeerId) -> bool {
         self.peers.get(peer.0 as usize).is_some_and(Option::is_some)
     }
 
     /// Is this the life of `peer` that its channel is to?
-    pub fn runs_in(&self, peer: PeerId, incarnation: Incarnation) -> bool {
+    pub fn is_current_incarnation(&self, peer: PeerId, incarnation: Incarnation) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
         peer.is_some_and(|peer| peer.info.incarnation == incarnation)
     }
@@ -272,15 +124,15 @@ impl<H: Host> Engine<H> {
         let peer = self.peer(id);
         peer.info = PeerInfo { incarnation, ..info };
         peer.link = Link::Resync;
-        self.tell_account(host, id);
+        self.send_received_vector(host, id);
         self.flush(host);
     }
 
     /// What was accepted from the peer, as the first frames of a channel.
-    pub(super) fn tell_account(&mut self, host: &mut H, id: PeerId) {
+    pub(super) fn send_received_vector(&mut self, host: &mut H, id: PeerId) {
         let mine = self.incarnation;
         let incarnation = self.peer(id).info.incarnation;
-        let entries = self.counted_from(id);
+        let entries = self.received_entries(id);
         let frames = entries.len().div_ceil(ENTRIES_MAX).max(1);
         for (number, part) in (1..=frames)
             .zip(entries.chunks(ENTRIES_MAX).map(<[_]>::to_vec).chain(core::iter::once(Vec::new())))
@@ -291,27 +143,6 @@ impl<H: Host> Engine<H> {
             header.flags = if number == frames { FLAG_LAST } else { 0 };
             self.enqueue(host, id, queued(&header.encode(), Body::Owned(body)), 0);
         }
-    }
-
-    /// What has been accepted from a peer, and what of it is open.
-    fn counted_from(&self, id: PeerId) -> Vec<[u8; ENTRY_BYTES]> {
-        let mut entries = Vec::new();
-        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
-            for run in channel.arrived.runs() {
-                entries.push(entry(ARRIVED, channel.context, run.lane, run.lanes, run.count));
-            }
-        }
-        for (_, _, receive) in self.receives.iter() {
-            if receive.progress.is_matched() && receive.peer == id {
-                entries.push(open(name_of(receive.key.context, receive.key.tag, receive.sequence)));
-            }
-        }
-        for (_, _, message) in self.messages.iter() {
-            if message.announced.is_some() && message.peer == id {
-                entries.push(open(name_of(message.key.context, message.key.tag, message.sequence)));
-            }
-        }
-        entries
     }
 
     /// Part of what the peer has accepted; with the last part the repair begins.
@@ -331,18 +162,18 @@ impl<H: Host> Engine<H> {
         let peer = self.peer(from);
         peer.resync.read(body)?;
         if flags & FLAG_LAST != 0 {
-            let counted = core::mem::take(&mut *peer.resync);
+            let received = core::mem::take(&mut *peer.resync);
             peer.link = Link::Open;
             peer.direct = !peer.listed && !peer.held;
             if self.accepts_piggyback {
                 self.announce_piggyback(host, from);
             }
-            self.repair(host, from, counted);
+            self.repair(host, from, received);
         }
         Ok(())
     }
 
-    fn repair(&mut self, host: &mut H, id: PeerId, mut counted: Counted) {
+    fn repair(&mut self, host: &mut H, id: PeerId, mut received: ReceivedVector) {
         // Synchronous sends that wait for news of their match keep their identity.
         let mut waiting: BTreeMap<Name, SendId> = BTreeMap::new();
         for (index, generation, send) in self.sends.iter() {
@@ -356,14 +187,14 @@ impl<H: Host> Engine<H> {
             after = Some(record);
             let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
             let send = waiting.remove(&name);
-            if counted.accepted(name) {
+            if received.accepted(name) {
                 self.tell_logged_content(host, record, &entry);
             }
-            if !counted.accepted(name) {
+            if !received.accepted(name) {
                 self.counters.resent_messages += 1;
-                self.send_again(host, record, &entry, send, 0);
-            } else if counted.open.remove(&name) {
-                self.send_again(host, record, &entry, send, FLAG_AGAIN);
+                self.resend(host, record, &entry, send, 0);
+            } else if received.open.remove(&name) {
+                self.resend(host, record, &entry, send, FLAG_REANNOUNCE);
             } else if let Some(send) = send {
                 // Accepted and not open: it was matched.
                 self.finish_send(host, send);
@@ -373,17 +204,17 @@ impl<H: Host> Engine<H> {
             // Trimmed from the log: a line of the peer's set covers it, so it was matched.
             self.finish_send(host, send);
         }
-        counted.lanes.retain(|&context, lanes| match self.by_peer.get(&(context, id)) {
+        received.lanes.retain(|&context, lanes| match self.by_peer.get(&(context, id)) {
             Some(&at) => lanes.any_above(&self.channels[at as usize].sent),
             None => lanes.any_above(&Lanes::default()),
         });
-        let ahead = !counted.lanes.is_empty();
-        self.peer(id).ahead = ahead.then(|| Box::new(Ahead { counted }));
+        let ahead = !received.lanes.is_empty();
+        self.peer(id).ahead = ahead.then(|| Box::new(received));
         self.flush(host);
     }
 
     /// Send a logged message (again).
-    fn send_again(
+    fn resend(
         &mut self,
         host: &mut H,
         record: LogRecord,
@@ -422,13 +253,16 @@ impl<H: Host> Engine<H> {
     }
 
     /// Has the peer accepted this message before we went back to our line?
-    pub(super) fn already_there(&mut self, message: &Outbound<H::SendBuffer, H::Token>) -> bool {
+    pub(super) fn peer_has_received(
+        &mut self,
+        message: &Outbound<H::SendBuffer, H::Token>,
+    ) -> bool {
         let Some(ahead) = &self.peer(message.peer).ahead else { return false };
-        ahead.counted.accepted(name_of(message.context, message.tag, message.sequence))
+        ahead.accepted(name_of(message.context, message.tag, message.sequence))
     }
 
     /// The peer has it: complete, or announce it again if the peer waits for its payload.
-    pub(super) fn repeat_open(
+    pub(super) fn repeat_send(
         &mut self,
         host: &mut H,
         mut message: Outbound<H::SendBuffer, H::Token>,
@@ -441,27 +275,27 @@ impl<H: Host> Engine<H> {
         if let Some(Some(peer)) = peers.get_mut(message.peer.0 as usize)
             && let Some(ahead) = &mut peer.ahead
         {
-            open = ahead.counted.open.remove(&name);
+            open = ahead.open.remove(&name);
             if let Some(&at) = by_peer.get(&(name.0, message.peer))
-                && let Some(lanes) = ahead.counted.lanes.get(&name.0)
+                && let Some(lanes) = ahead.lanes.get(&name.0)
                 && !lanes.any_above(&channels[at as usize].sent)
             {
                 // Caught up in this context.
-                ahead.counted.lanes.remove(&name.0);
+                ahead.lanes.remove(&name.0);
             }
-            if ahead.counted.lanes.is_empty() {
+            if ahead.lanes.is_empty() {
                 peer.ahead = None;
             }
         }
         if open {
-            return self.send_announced(host, message, FLAG_AGAIN);
+            return self.send_announced(host, message, FLAG_REANNOUNCE);
         }
         message.token = None;
         Sent::Complete
     }
 
     /// The sender of an open message announces it again: find who waits for it.
-    pub(super) fn on_announced_again(
+    pub(super) fn on_reannounce(
         &mut self,
         host: &mut H,
         from: PeerId,

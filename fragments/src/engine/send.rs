@@ -7,7 +7,7 @@ use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
 use crate::send_gate::SendPermit;
 use crate::wire::{
-    ANNOUNCE_BYTES, FLAG_AGAIN, FLAG_PULL, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
+    ANNOUNCE_BYTES, FLAG_PULL, FLAG_REANNOUNCE, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
 };
 
 /// A message on its way out.
@@ -195,12 +195,12 @@ impl<H: Host> Engine<H> {
         if outgoing && link != Link::Open {
             return Ok(self.send_while_down(message));
         }
-        let repeated = peer.ahead.is_some() && self.already_there(&message);
+        let repeated = peer.ahead.is_some() && self.peer_has_received(&message);
         let content = if outgoing { self.content_of(host, &message) } else { None };
         let number = message.sequence;
         let sent = if repeated {
             // A restarted process repeats a send: complete, unless the match is still awaited.
-            self.repeat_open(host, message)
+            self.repeat_send(host, message)
         } else if bytes <= u64::from(eager_max) && !synchronous {
             self.send_eager(host, message)
         } else {
@@ -242,14 +242,14 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The envelope now, the payload when it is asked for. `flags`: [`FLAG_AGAIN`] or 0.
+    /// The envelope now, the payload when it is asked for. `flags`: [`FLAG_REANNOUNCE`] or 0.
     pub(super) fn send_announced(
         &mut self,
         host: &mut H,
         message: Outbound<H::SendBuffer, H::Token>,
         flags: u8,
     ) -> Sent {
-        if flags & FLAG_AGAIN == 0 {
+        if flags & FLAG_REANNOUNCE == 0 {
             self.counters.rendezvous_messages += 1;
         }
         let (complete, to) = (message.token.is_none(), message.peer);

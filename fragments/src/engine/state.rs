@@ -2,13 +2,14 @@
 //! messages. Together with the payload log this is everything that a line must hold.
 
 use super::content::Kept;
+use super::received_vector::ReceivedVector;
 use crate::counters::Traffic;
 use crate::host::PeerInfo;
 use crate::ids::*;
 use crate::matching::Key;
 use crate::send_gate::Recorded;
 use crate::streams::Lanes;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// No channel yet.
 pub const NONE: u32 = u32::MAX;
@@ -83,28 +84,15 @@ pub struct Peer {
     pub taken_of_stream: bool,
     pub traffic: Traffic,
     /// What a peer that is ahead of us already has (after our own restart).
-    pub ahead: Option<Box<Ahead>>,
+    pub ahead: Option<Box<ReceivedVector>>,
     /// The peer's counters, while they come in.
-    pub resync: Box<Counted>,
+    pub resync: Box<ReceivedVector>,
     /// What it has told of its messages' contents.
     pub contents: Option<Box<Kept>>,
     /// It keeps determinants that are carried to it on this channel.
     pub accepts_piggyback: bool,
     /// Determinants before this place are stable, or were carried to it on this channel.
     pub piggybacked: Recorded,
-}
-
-/// Stream counters and open messages, as a resync tells them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Counted {
-    pub lanes: BTreeMap<u32, Lanes>,
-    pub open: BTreeSet<(u32, i32, u64)>,
-}
-
-/// What a peer has of the messages that we send again after a restart.
-#[derive(Clone, Debug, Default)]
-pub struct Ahead {
-    pub counted: Counted,
 }
 
 /// A frame that waits for room.

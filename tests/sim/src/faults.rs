@@ -330,7 +330,7 @@ impl World {
             for other in self.others(set) {
                 // What the line knows nothing of is made as if for the first time.
                 self.net.borrow_mut().end(rank, other).view = None;
-                if self.processes[rank].engine.knows(PeerId(other as u32)) {
+                if self.processes[rank].engine.has_contacted(PeerId(other as u32)) {
                     self.peer_down(rank, other);
                 }
             }
@@ -382,13 +382,13 @@ impl World {
             .zip(line)
             .map(|(&member, image)| {
                 let engine = if early { &self.processes[member].engine } else { &image.engine };
-                (member, engine.held_from(PeerId(rank as u32)))
+                (member, engine.received_from(PeerId(rank as u32)))
             })
             .collect();
         let covered = &mut self.faults.covered;
         self.processes[rank].host.memory.log.trim(SetId(set), |entry| {
             let to = entry.to.0 as usize;
-            let covers = held.get(&to).is_some_and(|held| held.covers(entry));
+            let covers = held.get(&to).is_some_and(|held| held.is_complete(entry));
             if covers {
                 let stream = (entry.stream.context.number(), rank, to, entry.stream.lane);
                 covered.insert((stream, entry.sequence.0));

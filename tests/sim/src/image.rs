@@ -66,7 +66,7 @@ impl World {
             exposed: exposed.map(|((_, to, id), bytes)| (*to, *id, bytes.clone())).collect(),
             machine: self.lines.machine(rank).clone(),
             held: others
-                .map(|(peer, ..)| (peer.0 as usize, process.engine.held_from(peer).encode()))
+                .map(|(peer, ..)| (peer.0 as usize, process.engine.received_from(peer).encode()))
                 .collect(),
             matched: book.matched.iter().filter(mine).copied().collect(),
             covered: self.faults.covered.iter().filter(|(s, _)| s.1 == rank).copied().collect(),

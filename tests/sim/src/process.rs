@@ -9,7 +9,7 @@ use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::host::{Host, Status};
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{FLAG_AGAIN, HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What all processes share and no fault touches.
@@ -428,7 +428,7 @@ impl Process {
         let stale = self.engine.counters().stale_frames;
         let Ok(header) = Header::decode(frame) else { panic!("a frame that does not decode") };
         let first = header.kind == Kind::Eager
-            || header.kind == Kind::Announce && header.flags & FLAG_AGAIN == 0;
+            || header.kind == Kind::Announce && header.flags & FLAG_REANNOUNCE == 0;
         if first && !ghost {
             let context = ContextId(header.context).number();
             let stream = (context, from, self.me, lane(header.tag));

@@ -211,7 +211,9 @@ impl World {
     /// Has the engine given up the channel that these last words are of?
     fn is_of_lost_channel(&self, me: usize, from: usize, frame: &[u8]) -> bool {
         let (engine, peer) = (&self.processes[me].engine, PeerId(from as u32));
-        let alive = |header: Header| engine.is_open(peer) && engine.runs_in(peer, header.from);
+        let alive = |header: Header| {
+            engine.is_open(peer) && engine.is_current_incarnation(peer, header.from)
+        };
         !Header::decode(frame).is_ok_and(alive)
     }
 
