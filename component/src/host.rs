@@ -19,7 +19,7 @@ use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
-use rustbtl_fragments::engine::{Difference, digest};
+use rustbtl_fragments::engine::{PayloadMismatch, digest};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
@@ -438,7 +438,7 @@ impl Host for EngineHost {
         self.checks_content.then(|| digest(self.log.payload(record)))
     }
 
-    fn differs(&mut self, from: PeerId, what: Difference) {
+    fn payload_mismatch(&mut self, from: PeerId, what: PayloadMismatch) {
         let problem = format!("{} sends again, and not the same: {what}", self.describe(from));
         self.glue.fatal("divergence", &[&problem]);
     }

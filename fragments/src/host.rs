@@ -3,7 +3,7 @@
 //! indirect calls (docs/adr/0001).
 
 use crate::checkpoint_frame::CheckpointFrame;
-use crate::engine::Difference;
+use crate::engine::PayloadMismatch;
 use crate::ids::*;
 use crate::send_gate::{Marks, Recorded};
 use crate::wire::{Header, StreamKey};
@@ -164,7 +164,7 @@ pub trait Host {
         None
     }
     /// A process that went back has sent something else than before.
-    fn differs(&mut self, _from: PeerId, _what: Difference) {}
+    fn payload_mismatch(&mut self, _from: PeerId, _what: PayloadMismatch) {}
 
     /// Bytes the receive buffer takes.
     fn capacity(&self, buffer: &Self::ReceiveBuffer) -> u64;

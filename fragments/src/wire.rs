@@ -54,7 +54,7 @@ pub enum Kind {
     /// A step of a checkpoint of the set: see [`crate::checkpoint_frame`].
     Checkpoint = 7,
     /// Behind a message: u64 digest and u64 bytes of its content.
-    Content = 8,
+    PayloadDigest = 8,
     /// Determinants that what follows depends on, the driver's own encoding; empty: who sends it
     /// keeps what is carried to it.
     Piggyback = 9,
@@ -243,7 +243,7 @@ impl Header {
             5 => Kind::Done,
             6 => Kind::Resync,
             7 => Kind::Checkpoint,
-            8 => Kind::Content,
+            8 => Kind::PayloadDigest,
             9 => Kind::Piggyback,
             other => return Err(WireError::Kind(other)),
         };

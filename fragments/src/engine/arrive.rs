@@ -163,7 +163,9 @@ impl<H: Host> Engine<H> {
             Kind::Done => self.on_done(host, from, SendId(header.a())),
             Kind::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
             Kind::Checkpoint => self.on_checkpoint_frame(host, from, header),
-            Kind::Content => self.on_content(host, from, header, &frame[HEADER_BYTES..]),
+            Kind::PayloadDigest => {
+                self.on_payload_digest(host, from, header, &frame[HEADER_BYTES..])
+            }
             Kind::Piggyback => self.on_piggyback(host, from, &frame[HEADER_BYTES..]),
         }
     }

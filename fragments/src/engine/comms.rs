@@ -172,7 +172,7 @@ impl<H: Host> Engine<H> {
             traffic: Traffic::default(),
             ahead: None,
             resync: Box::new(ReceivedVector::default()),
-            contents: None,
+            digests: None,
             accepts_piggyback: false,
             piggybacked: Recorded(0),
         }));

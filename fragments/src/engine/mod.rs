@@ -22,7 +22,6 @@
 mod arrive;
 mod check;
 mod comms;
-mod content;
 mod direct_placement;
 mod fast_path;
 mod piggyback;
@@ -38,13 +37,13 @@ mod resync;
 mod send;
 mod slots;
 mod state;
+mod verify_sends;
 
 use crate::counters::{Counters, Traffic};
 use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
-pub use content::{Content, Difference, digest};
 use pool::Pool;
 pub use quiesce::Side;
 use receive_fifo::ReceiveFifo;
@@ -54,6 +53,7 @@ use replay::Replay;
 use slots::Slots;
 use state::{Channel, Comm, Message, Peer, Receive, Send};
 use std::collections::BTreeMap;
+pub use verify_sends::{PayloadDigest, PayloadMismatch, digest};
 
 /// MPI-3.1 §3.4. Ready mode is standard mode here; buffered mode is a standard send from a buffer
 /// that the driver owns.
@@ -163,7 +163,7 @@ pub struct Engine<H: Host> {
     /// Sends that are complete for the program and not for us.
     late: usize,
     /// Contents of messages that leave the set are told.
-    checks: bool,
+    verifies_sends: bool,
     /// What is carried to it is kept (carry.rs).
     accepts_piggyback: bool,
     /// Room for what is carried next.
@@ -204,7 +204,7 @@ where
             holds: self.holds,
             in_flight: self.in_flight,
             late: self.late,
-            checks: self.checks,
+            verifies_sends: self.verifies_sends,
             accepts_piggyback: self.accepts_piggyback,
             piggyback_buffer: Vec::new(),
             library_posts: self.library_posts.clone(),
@@ -239,7 +239,7 @@ impl<H: Host> Engine<H> {
             holds: [false; 2],
             in_flight: 0,
             late: 0,
-            checks: false,
+            verifies_sends: false,
             accepts_piggyback: false,
             piggyback_buffer: Vec::new(),
             library_posts: BTreeMap::new(),

@@ -188,7 +188,7 @@ impl<H: Host> Engine<H> {
             let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
             let send = waiting.remove(&name);
             if received.accepted(name) {
-                self.tell_logged_content(host, record, &entry);
+                self.send_logged_digest(host, record, &entry);
             }
             if !received.accepted(name) {
                 self.counters.resent_messages += 1;

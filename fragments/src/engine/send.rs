@@ -196,7 +196,7 @@ impl<H: Host> Engine<H> {
             return Ok(self.send_while_down(message));
         }
         let repeated = peer.ahead.is_some() && self.peer_has_received(&message);
-        let content = if outgoing { self.content_of(host, &message) } else { None };
+        let digest = if outgoing { self.digest_of(host, &message) } else { None };
         let number = message.sequence;
         let sent = if repeated {
             // A restarted process repeats a send: complete, unless the match is still awaited.
@@ -206,8 +206,8 @@ impl<H: Host> Engine<H> {
         } else {
             self.send_announced(host, message, 0)
         };
-        if let Some(content) = content {
-            self.tell_content(host, (id, context, rank), (tag, number), content);
+        if let Some(digest) = digest {
+            self.send_digest(host, (id, context, rank), (tag, number), digest);
             self.flush(host);
         }
         Ok(sent)

@@ -1,8 +1,8 @@
 //! What the engine remembers, as plain data: communicators, channels, peers, sends, receives and
 //! messages. Together with the payload log this is everything that a line must hold.
 
-use super::content::Kept;
 use super::received_vector::ReceivedVector;
+use super::verify_sends::DigestHistory;
 use crate::counters::Traffic;
 use crate::host::PeerInfo;
 use crate::ids::*;
@@ -88,7 +88,7 @@ pub struct Peer {
     /// The peer's counters, while they come in.
     pub resync: Box<ReceivedVector>,
     /// What it has told of its messages' contents.
-    pub contents: Option<Box<Kept>>,
+    pub digests: Option<Box<DigestHistory>>,
     /// It keeps determinants that are carried to it on this channel.
     pub accepts_piggyback: bool,
     /// Determinants before this place are stable, or were carried to it on this channel.

@@ -1,11 +1,11 @@
 //! Is what a process sends again what it had sent? Off unless it is switched on
-//! (`Engine::check_content`).
+//! (`Engine::verify_sends`).
 //!
 //! Source: DESIGN §8. Behind each message that leaves the set its sender tells the content's
 //! digest, which the receiver keeps. A sender that goes back tells it again with the message,
 //! whether the message itself is sent or the receiver has it: then both are compared.
 //!
-//! 1. At most [`KEPT_MAX`] digests of a peer are kept, the youngest.
+//! 1. At most [`HISTORY_MAX`] digests of a peer are kept, the youngest.
 //! 2. A digest that is missing (the channel was lost behind its message, or it is too old) is no
 //!    difference: what is said is certain, what is not said is not.
 
@@ -20,13 +20,13 @@ use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Digests of a peer that are kept: some 2 MB.
-const KEPT_MAX: usize = 1 << 15;
+const HISTORY_MAX: usize = 1 << 15;
 /// u64 digest, u64 bytes.
 const BODY_BYTES: usize = 16;
 
-/// Content of a message, as it is compared.
+/// PayloadDigest of a message, as it is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Content {
+pub struct PayloadDigest {
     /// See [`digest`].
     pub digest: u64,
     /// How long it is.
@@ -35,7 +35,7 @@ pub struct Content {
 
 /// A message that is not the same as in the sender's earlier life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Difference {
+pub struct PayloadMismatch {
     /// Its stream.
     pub stream: StreamKey,
     /// Its number.
@@ -43,12 +43,12 @@ pub struct Difference {
     /// Its tag.
     pub tag: i32,
     /// As it was.
-    pub before: Content,
+    pub before: PayloadDigest,
     /// As it is.
-    pub now: Content,
+    pub now: PayloadDigest,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for PayloadMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, sequence, tag, before, now } = self;
         write!(
@@ -84,23 +84,23 @@ pub fn digest(bytes: &[u8]) -> u64 {
 
 /// What was told of a peer's messages.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept {
-    contents: BTreeMap<(u32, i32, u64), Content>,
+pub(super) struct DigestHistory {
+    digests: BTreeMap<(u32, i32, u64), PayloadDigest>,
     order: VecDeque<(u32, i32, u64)>,
 }
 
-impl Kept {
+impl DigestHistory {
     /// What was told before, if it was something else.
-    fn compare(&mut self, name: (u32, i32, u64), now: Content) -> Option<Content> {
-        if let Some(&before) = self.contents.get(&name) {
+    fn compare(&mut self, name: (u32, i32, u64), now: PayloadDigest) -> Option<PayloadDigest> {
+        if let Some(&before) = self.digests.get(&name) {
             return Some(before).filter(|before| *before != now);
         }
-        self.contents.insert(name, now);
+        self.digests.insert(name, now);
         self.order.push_back(name);
-        if self.order.len() > KEPT_MAX
+        if self.order.len() > HISTORY_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.contents.remove(&oldest);
+            self.digests.remove(&oldest);
         }
         None
     }
@@ -108,18 +108,18 @@ impl Kept {
 
 impl<H: Host> Engine<H> {
     /// From now on contents are told. Whoever is told compares, whether this is on there or not.
-    pub fn check_content(&mut self) {
-        self.checks = true;
+    pub fn verify_sends(&mut self) {
+        self.verifies_sends = true;
     }
 
     /// Behind a message that is in the log.
     #[cold]
-    pub(super) fn tell_content(
+    pub(super) fn send_digest(
         &mut self,
         host: &mut H,
         (to, context, rank): (PeerId, u32, u32),
         (tag, sequence): (i32, u64),
-        content: Content,
+        digest: PayloadDigest,
     ) {
         let from = self.incarnation;
         let peer = self.peer(to);
@@ -128,7 +128,7 @@ impl<H: Host> Engine<H> {
         }
         let header = Header {
             length: (HEADER_BYTES + BODY_BYTES) as u32,
-            kind: Kind::Content,
+            kind: Kind::PayloadDigest,
             flags: 0,
             context,
             source: rank,
@@ -137,36 +137,36 @@ impl<H: Host> Engine<H> {
             to: peer.info.incarnation,
             sequence,
         };
-        let body = [content.digest.to_le_bytes(), content.bytes.to_le_bytes()].concat();
+        let body = [digest.digest.to_le_bytes(), digest.bytes.to_le_bytes()].concat();
         self.enqueue(host, to, queued(&header.encode(), Body::Owned(body)), 0);
     }
 
     /// The same, of a message in the log that the peer has.
-    pub(super) fn tell_logged_content(&mut self, host: &mut H, record: LogRecord, of: &LogEntry) {
-        if self.checks
+    pub(super) fn send_logged_digest(&mut self, host: &mut H, record: LogRecord, of: &LogEntry) {
+        if self.verifies_sends
             && let Some(digest) = host.log_digest(record)
         {
             let whose = (of.to, of.stream.context.0, of.source.0);
-            let content = Content { digest, bytes: of.bytes };
-            self.tell_content(host, whose, (of.tag, of.sequence.0), content);
+            let content = PayloadDigest { digest, bytes: of.bytes };
+            self.send_digest(host, whose, (of.tag, of.sequence.0), content);
         }
     }
 
     /// Of a message that is being sent.
-    pub(super) fn content_of(
+    pub(super) fn digest_of(
         &mut self,
         host: &mut H,
         message: &Outbound<H::SendBuffer, H::Token>,
-    ) -> Option<Content> {
-        if !self.checks {
+    ) -> Option<PayloadDigest> {
+        if !self.verifies_sends {
             return None;
         }
         let super::state::Origin::Log(record) = message.origin else { return None };
-        Some(Content { digest: host.log_digest(record)?, bytes: message.bytes })
+        Some(PayloadDigest { digest: host.log_digest(record)?, bytes: message.bytes })
     }
 
     /// What the sender of a message says of it.
-    pub(super) fn on_content(
+    pub(super) fn on_payload_digest(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -178,13 +178,13 @@ impl<H: Host> Engine<H> {
             return Err(FrameError::Unexpected("content of a message, with another length"));
         };
         let (digest, bytes) = (u64::from_le_bytes(digest), u64::from_le_bytes(bytes));
-        let now = Content { digest, bytes };
+        let now = PayloadDigest { digest, bytes };
         let stream = StreamKey::of(ContextId(header.context), header.tag);
         let name = (stream.context.number(), stream.lane, header.sequence);
-        let kept = self.peer(from).contents.get_or_insert_default();
-        if let Some(before) = kept.compare(name, now) {
+        let history = self.peer(from).digests.get_or_insert_default();
+        if let Some(before) = history.compare(name, now) {
             let (sequence, tag) = (MessageSeq(header.sequence), header.tag);
-            host.differs(from, Difference { stream, sequence, tag, before, now });
+            host.payload_mismatch(from, PayloadMismatch { stream, sequence, tag, before, now });
         }
         Ok(())
     }
@@ -216,15 +216,15 @@ mod tests {
 
     #[test]
     fn what_is_told_twice_is_compared_and_the_oldest_are_forgotten() {
-        let content = |digest| Content { digest, bytes: 8 };
-        let mut kept = Kept::default();
-        for number in 0..=KEPT_MAX as u64 {
-            assert_eq!(kept.compare((1, 0, number), content(number)), None);
+        let content = |digest| PayloadDigest { digest, bytes: 8 };
+        let mut history = DigestHistory::default();
+        for number in 0..=HISTORY_MAX as u64 {
+            assert_eq!(history.compare((1, 0, number), content(number)), None);
         }
-        assert_eq!(kept.contents.len(), KEPT_MAX);
-        assert_eq!(kept.compare((1, 0, 5), content(5)), None, "the same");
-        assert_eq!(kept.compare((1, 0, 5), content(6)), Some(content(5)));
-        assert_eq!(kept.compare((1, -3, 5), content(6)), None, "another stream");
-        assert_eq!(kept.compare((1, 0, 0), content(9)), None, "too old to be known");
+        assert_eq!(history.digests.len(), HISTORY_MAX);
+        assert_eq!(history.compare((1, 0, 5), content(5)), None, "the same");
+        assert_eq!(history.compare((1, 0, 5), content(6)), Some(content(5)));
+        assert_eq!(history.compare((1, -3, 5), content(6)), None, "another stream");
+        assert_eq!(history.compare((1, 0, 0), content(9)), None, "too old to be known");
     }
 }
