@@ -512,6 +512,6 @@ impl Process {
 
     /// Has everything been done again that was done before (`ReplayComplete`)?
     pub fn has_caught_up(&self) -> bool {
-        !self.host.record.decisions.has_past() && self.engine.has_caught_up()
+        !self.host.record.decisions.has_past() && self.engine.is_replay_complete()
     }
 }

@@ -214,7 +214,7 @@ impl<H: Host> Engine<H> {
         if receive.progress == Progress::Posted {
             let posted = (receive.key, receive.sequence);
             let name = message_name(&key, from, sequence);
-            self.note_news(host, posted, Some(announced), name);
+            self.record_sync_match(host, posted, Some(announced), name);
         }
         let receive = self.receives.at_mut(slot);
         receive.key = key;
@@ -256,7 +256,7 @@ impl<H: Host> Engine<H> {
         bytes.extend_from_slice(payload);
         let message = Message { key, peer, sequence, total, bytes, announced };
         let (slot, _) = self.messages.insert(message);
-        if self.replay.is_some() && self.set_aside(slot) {
+        if self.replay.is_some() && self.hold_for_replay(slot) {
             return;
         }
         self.unexpected.insert(slot, key);

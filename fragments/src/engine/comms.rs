@@ -38,7 +38,7 @@ impl<H: Host> Engine<H> {
         comm.channels = Vec::new();
         let context = comm.context;
         if self.replay.is_some() {
-            self.drop_aside(context);
+            self.drop_held_for_replay(context);
         }
         if self.unexpected.is_empty() {
             return;

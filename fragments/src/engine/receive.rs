@@ -121,7 +121,7 @@ impl<H: Host> Engine<H> {
             return Received::Complete(status);
         };
         if let Some(posted) = posted {
-            self.note_news(host, posted, Some(announced), message.name());
+            self.record_sync_match(host, posted, Some(announced), message.name());
         }
         let (index, generation) = self.receives.insert(Receive {
             buffer,
@@ -219,7 +219,9 @@ impl<H: Host> Engine<H> {
                 self.receives.take(receive.index());
                 true
             }
-            Some(posted) if posted.progress == Progress::Kept => self.cancel_kept(receive.index()),
+            Some(posted) if posted.progress == Progress::HeldForReplay => {
+                self.cancel_held_for_replay(receive.index())
+            }
             _ => false,
         }
     }

@@ -1,4 +1,4 @@
-//! Forced matches: a process that went back takes the messages that it took before.
+//! Replay of matches: a rolled-back process takes the messages that it took before the failure.
 //!
 //! Source: DESIGN §7.4; MPI-3.1 §3.5. Given the outcomes since the line, a receive from
 //! MPI_ANY_SOURCE waits for one named message (*bound*), a receive that was cancelled takes none
@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! * P1 A message that an outcome names (*reserved*) is taken by that outcome alone; while it waits
-//!   it is `aside`, not in `unexpected`.
+//!   it is `reserved_arrived`, not in `unexpected`.
 //! * P2 A message that an older undecided receive would take is *withheld*, and so is every later
 //!   one of its stream. So nothing overtakes when the undecided ones join in.
 //! * P3 Until the outcomes have run out no receive from MPI_ANY_SOURCE is in `posted`.
@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of the time after the line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Forced {
+pub struct ReplayDeterminants {
     /// Which message each receive from MPI_ANY_SOURCE took.
     pub matches: Vec<(ReceiveName, MessageName)>,
     /// Receives that were cancelled in time.
@@ -35,7 +35,7 @@ pub struct Forced {
 }
 
 /// An undecided receive: its place in the order of posting, and its slot.
-type Place = (u64, u32);
+type UndecidedReceive = (u64, u32);
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
@@ -45,8 +45,8 @@ pub(super) struct Replay {
     /// Bound receives that wait for their message.
     bound: BTreeMap<MessageName, u32>,
     reserved: BTreeSet<MessageName>,
-    aside: BTreeMap<MessageName, u32>,
-    undecided: BTreeSet<Place>,
+    reserved_arrived: BTreeMap<MessageName, u32>,
+    undecided: BTreeSet<UndecidedReceive>,
     /// In the order of arrival.
     withheld: Vec<u32>,
     streams: BTreeSet<(PeerId, u32, i32)>,
@@ -79,7 +79,7 @@ impl<H: Host> Engine<H> {
     /// The process was restored: force these outcomes. Call it after [`Engine::restarted`] and
     /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of
     /// the line are sorted in; a picture taken while outcomes were forced goes on with more.
-    pub fn begin_replay(&mut self, host: &mut H, forced: &Forced) {
+    pub fn begin_replay(&mut self, host: &mut H, forced: &ReplayDeterminants) {
         let mut replay = self.replay.take().unwrap_or_default();
         replay.over = false;
         replay.matches.extend(forced.matches.iter().copied());
@@ -90,10 +90,10 @@ impl<H: Host> Engine<H> {
             let name = message.name();
             let loose = self.unexpected.holds(slot) || replay.withheld.contains(&slot);
             if loose && replay.reserved.contains(&name) {
-                replay.aside.insert(name, slot);
+                replay.reserved_arrived.insert(name, slot);
             }
         }
-        for slot in replay.aside.values() {
+        for slot in replay.reserved_arrived.values() {
             self.unexpected.remove(*slot);
             replay.withheld.retain(|other| other != slot);
         }
@@ -102,7 +102,7 @@ impl<H: Host> Engine<H> {
         self.replay = Some(replay);
         let waiting: Vec<u32> = self.receives.iter().map(|(slot, ..)| slot).collect();
         for slot in waiting {
-            self.sort_in(host, slot);
+            self.classify_receive(host, slot);
         }
     }
 
@@ -122,7 +122,7 @@ impl<H: Host> Engine<H> {
     /// knows is not seen here, but there. So only where it holds for all processes of the job, and
     /// nothing leaves a set meanwhile, nobody has what has not been sent: a global line has to ask
     /// (docs/adr/0016).
-    pub fn has_caught_up(&self) -> bool {
+    pub fn is_replay_complete(&self) -> bool {
         let ahead = self.peers.iter().flatten().any(|peer| peer.ahead.is_some());
         self.replay.is_none() && !ahead && self.is_repaired()
     }
@@ -158,8 +158,8 @@ impl<H: Host> Engine<H> {
                     let Receive { key, sequence, .. } = *self.receives.at(receive);
                     let message = self.messages.at(slot);
                     let announced = message.announced;
-                    self.note_news(host, (key, sequence), announced, message.name());
-                    self.meet(host, receive, slot);
+                    self.record_sync_match(host, (key, sequence), announced, message.name());
+                    self.complete_match(host, receive, slot);
                 }
                 None => self.unexpected.insert(slot, key),
             }
@@ -175,7 +175,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// A receive of the line, or one that was posted since, finds its place.
-    fn sort_in(&mut self, host: &mut H, slot: u32) {
+    fn classify_receive(&mut self, host: &mut H, slot: u32) {
         let Some(replay) = &mut self.replay else { return };
         let Receive { key, sequence, progress, .. } = self.receives.at(slot);
         let (key, name) = (*key, receive_name(key, *sequence));
@@ -195,12 +195,12 @@ impl<H: Host> Engine<H> {
         }
         replay.undecided.remove(&(order, slot));
         self.posted.remove(slot, &key);
-        self.receives.at_mut(slot).progress = Progress::Kept;
+        self.receives.at_mut(slot).progress = Progress::HeldForReplay;
         match bound {
-            Some(message) => match replay.aside.remove(&message) {
+            Some(message) => match replay.reserved_arrived.remove(&message) {
                 Some(here) => {
                     replay.reserved.remove(&message);
-                    self.meet(host, slot, here);
+                    self.complete_match(host, slot, here);
                 }
                 None => {
                     replay.bound.insert(message, slot);
@@ -260,7 +260,7 @@ impl<H: Host> Engine<H> {
             let known = key.is_user() || key.source == ANY_SOURCE;
             let bound = replay.matches.get(&name).copied().filter(|_| known);
             if let Some(message) = bound
-                && let Some(slot) = replay.aside.remove(&message)
+                && let Some(slot) = replay.reserved_arrived.remove(&message)
             {
                 replay.matches.remove(&name);
                 replay.reserved.remove(&message);
@@ -271,7 +271,7 @@ impl<H: Host> Engine<H> {
             let open = key.source == ANY_SOURCE && !replay.over;
             if known && (open || bound.is_some() || replay.cancelled.contains(&name)) {
                 let id = self.post_slow(host, key, FifoReceive { buffer, token, number });
-                self.sort_in(host, id.index());
+                self.classify_receive(host, id.index());
                 return Received::Pending(id);
             }
         }
@@ -305,7 +305,7 @@ impl<H: Host> Engine<H> {
             if replay.reserved.contains(&name) || replay.streams.contains(&stream_of(&name)) {
                 return None;
             }
-            let takes = |(_, slot): &&Place| self.receives.at(*slot).key.takes(&key);
+            let takes = |(_, slot): &&UndecidedReceive| self.receives.at(*slot).key.takes(&key);
             if let Some((order, _)) = replay.undecided.iter().find(takes)
                 && self.posted.oldest(key).is_none_or(|posted| posted > *order)
             {
@@ -330,7 +330,7 @@ impl<H: Host> Engine<H> {
     /// the receive in time, and the send would be complete without a match. (The library's own
     /// traffic is never cancelled.)
     #[inline(never)]
-    pub(super) fn note_news(
+    pub(super) fn record_sync_match(
         &mut self,
         host: &mut H,
         (key, number): (Key, u64),
@@ -345,15 +345,15 @@ impl<H: Host> Engine<H> {
 
     /// A message that no receive took: does it wait apart from the others (P1, P2)?
     #[cold]
-    pub(super) fn set_aside(&mut self, slot: u32) -> bool {
+    pub(super) fn hold_for_replay(&mut self, slot: u32) -> bool {
         let Some(replay) = &mut self.replay else { return false };
         let message = self.messages.at(slot);
         let name = message.name();
         if replay.reserved.contains(&name) {
-            replay.aside.insert(name, slot);
+            replay.reserved_arrived.insert(name, slot);
             return true;
         }
-        let takes = |(_, slot): &Place| self.receives.at(*slot).key.takes(&message.key);
+        let takes = |(_, slot): &UndecidedReceive| self.receives.at(*slot).key.takes(&message.key);
         let withheld =
             replay.streams.contains(&stream_of(&name)) || replay.undecided.iter().any(takes);
         if withheld {
@@ -364,7 +364,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// A receive that waited and a message that waited.
-    fn meet(&mut self, host: &mut H, slot: u32, message: u32) {
+    fn complete_match(&mut self, host: &mut H, slot: u32, message: u32) {
         let message = self.messages.take(message);
         let receive = self.receives.at_mut(slot);
         receive.key = message.key;
@@ -390,9 +390,9 @@ impl<H: Host> Engine<H> {
     /// its stream that nobody has taken, for whomever it is reserved.
     pub(super) fn probe_in_replay(&mut self, pattern: Key) -> Option<u32> {
         let found = self.unexpected.find(pattern);
-        let aside = self.replay.iter().flat_map(|replay| replay.aside.values()).copied();
+        let reserved = self.replay.iter().flat_map(|replay| replay.reserved_arrived.values()).copied();
         let takes = |slot: &u32| pattern.takes(&self.messages.at(*slot).key);
-        aside.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
+        reserved.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
     }
 
     /// MPI's context id of a communicator, for the record of a probe.
@@ -421,7 +421,7 @@ impl<H: Host> Engine<H> {
     /// is not here yet.
     pub fn claim_named(&mut self, name: &MessageName) -> Option<(MessageId, Status)> {
         let replay = self.replay.as_mut()?;
-        let slot = replay.aside.remove(name)?;
+        let slot = replay.reserved_arrived.remove(name)?;
         replay.reserved.remove(name);
         self.forget_replay();
         let id = MessageId::new(slot, self.messages.generation(slot));
@@ -436,7 +436,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Cancel a receive that replay keeps out of matching. A bound one has a message coming.
-    pub(super) fn cancel_kept(&mut self, slot: u32) -> bool {
+    pub(super) fn cancel_held_for_replay(&mut self, slot: u32) -> bool {
         if let Some(replay) = &mut self.replay {
             if replay.bound.values().any(|bound| *bound == slot) {
                 return false;
@@ -449,7 +449,7 @@ impl<H: Host> Engine<H> {
 
     /// The communicator is freed: messages that waited apart go with it.
     #[cold]
-    pub(super) fn drop_aside(&mut self, context: u32) {
+    pub(super) fn drop_held_for_replay(&mut self, context: u32) {
         let Some(replay) = &mut self.replay else { return };
         let of = |slot: &u32| self.messages.at(*slot).key.context == context;
         let gone: Vec<u32> = replay.withheld.iter().copied().filter(of).collect();
@@ -461,18 +461,18 @@ impl<H: Host> Engine<H> {
 
     /// Assert P1–P3.
     pub(super) fn check_replay(&self) {
-        let kept = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::Kept);
+        let held = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::HeldForReplay);
         let Some(replay) = &self.replay else {
-            assert_eq!(kept.count(), 0, "P3: receives are kept for a replay that is over");
+            assert_eq!(held.count(), 0, "P3: receives are kept for a replay that is over");
             return;
         };
-        for (name, slot) in &replay.aside {
+        for (name, slot) in &replay.reserved_arrived {
             assert!(replay.reserved.contains(name), "P1: {name:?}");
             assert!(!self.unexpected.holds(*slot), "P1: {name:?}");
         }
         for (name, slot) in &replay.bound {
             assert!(replay.reserved.contains(name), "P1: {name:?}");
-            assert_eq!(self.receives.at(*slot).progress, Progress::Kept, "P1: {name:?}");
+            assert_eq!(self.receives.at(*slot).progress, Progress::HeldForReplay, "P1: {name:?}");
         }
         for (_, _, message) in self.messages.iter() {
             let name = message.name();

@@ -163,7 +163,7 @@ pub enum Progress {
     /// Posted, not matched.
     Posted,
     /// Posted, not matched, and kept out of matching by replay.
-    Kept,
+    HeldForReplay,
     /// The sender was asked to push: this many bytes are still to come.
     Pushed { left: u64 },
     /// The host pulls.
@@ -175,7 +175,7 @@ pub enum Progress {
 impl Progress {
     /// Has it a message?
     pub fn is_matched(&self) -> bool {
-        !matches!(self, Self::Posted | Self::Kept)
+        !matches!(self, Self::Posted | Self::HeldForReplay)
     }
 
     /// Is the payload on its way?

@@ -335,7 +335,7 @@ impl World {
     /// Has it repeated its past, as far as it knows itself?
     pub fn has_caught_up(&self, rank: usize) -> bool {
         let process = &self.processes[rank];
-        !process.host.memory.decisions.has_past() && process.engine.has_caught_up()
+        !process.host.memory.decisions.has_past() && process.engine.is_replay_complete()
     }
 
     /// The oldest line that a set may go back to: what is before is not needed any more.

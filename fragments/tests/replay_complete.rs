@@ -60,7 +60,7 @@ impl Job {
     }
 
     fn caught_up(&self) -> [bool; 2] {
-        [self.back.has_caught_up(), self.survivor.has_caught_up()]
+        [self.back.is_replay_complete(), self.survivor.is_replay_complete()]
     }
 }
 
@@ -88,11 +88,11 @@ fn an_account_that_is_made_while_a_global_line_is_taken_does_not_leave() {
     job.hosts[0].frame.clear();
     let picture = job.back.clone();
     job.account();
-    assert!(picture.has_caught_up() && job.hosts[0].frame.is_empty());
-    assert!(!job.survivor.has_caught_up(), "it refuses");
+    assert!(picture.is_replay_complete() && job.hosts[0].frame.is_empty());
+    assert!(!job.survivor.is_replay_complete(), "it refuses");
     job.back.release(&mut job.hosts[0], Side::Outgoing);
     job.reach_survivor();
-    assert!(job.survivor.has_caught_up());
+    assert!(job.survivor.is_replay_complete());
 }
 
 /// Nothing of such a channel can be behind: connections break, and lines are taken all the same.
@@ -100,8 +100,8 @@ fn an_account_that_is_made_while_a_global_line_is_taken_does_not_leave() {
 fn a_lost_channel_between_two_that_never_went_back_is_not_asked_for() {
     let mut job = Job::new();
     job.survivor.peer_down(&mut job.hosts[1], GOES_BACK);
-    assert!(job.survivor.has_caught_up());
+    assert!(job.survivor.is_replay_complete());
     job.survivor.peer_up(&mut job.hosts[1], GOES_BACK, AGAIN);
     job.survivor.peer_down(&mut job.hosts[1], GOES_BACK);
-    assert!(!job.survivor.has_caught_up(), "it has gone back since");
+    assert!(!job.survivor.is_replay_complete(), "it has gone back since");
 }
