@@ -171,7 +171,7 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
         Ok(Sent::Complete) => process.host.settle(op),
         Ok(Sent::Pending(id)) => {
             op.set_id(id.0);
-            process.complete_early(op)
+            process.detach_send(op)
         }
         Err(_) => false,
     };

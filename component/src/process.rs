@@ -244,7 +244,7 @@ impl Process {
         }
         if happened == 0 {
             if let Some(op) = self.host.copy_some()
-                && self.complete_early(op)
+                && self.detach_send(op)
             {
                 self.host.end(op);
             }
@@ -265,11 +265,11 @@ impl Process {
     /// Need the program not wait for a long send any more? It is in the log, its receiver has not
     /// asked for it, and somebody answers when that does. Where the receiver has asked, to push it
     /// out now is quicker than to leave it to the thread (docs/adr/0015).
-    pub fn complete_early(&mut self, op: Op) -> bool {
+    pub fn detach_send(&mut self, op: Op) -> bool {
         self.host.sets_are_nodes
             && answer::for_send(op.bytes())
             && self.host.is_logged(op)
-            && self.engine.complete_early(SendId(op.id()))
+            && self.engine.detach_send(SendId(op.id()))
             && self.host.settle(op)
     }
 

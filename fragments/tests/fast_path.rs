@@ -162,16 +162,16 @@ fn who_need_not_wait_is_complete_early_and_not_told_again() {
         id
     };
     let inside = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
-    assert!(!pair.engines[0].complete_early(inside), "it is in no log");
+    assert!(!pair.engines[0].detach_send(inside), "it is in no log");
     // The same process in a set of its own.
     pair.engines[0] = Engine::new(PeerId(0), SetId(5), Incarnation(0));
     pair.engines[0].add_comm(ContextId(0), CommRank(0), 2, 0);
     let synchronous = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Synchronous);
-    assert!(!pair.engines[0].complete_early(synchronous), "its match is awaited");
+    assert!(!pair.engines[0].detach_send(synchronous), "its match is awaited");
     let early = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
-    assert_eq!(pair.engines[0].late(), 0);
-    assert!(pair.engines[0].complete_early(early) && !pair.engines[0].complete_early(early));
-    assert_eq!(pair.engines[0].late(), 1);
+    assert_eq!(pair.engines[0].detached_sends(), 0);
+    assert!(pair.engines[0].detach_send(early) && !pair.engines[0].detach_send(early));
+    assert_eq!(pair.engines[0].detached_sends(), 1);
     pair.engines[0].check();
     let waits = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
     // All of them are asked for, in the order in which they were sent.
@@ -180,8 +180,8 @@ fn who_need_not_wait_is_complete_early_and_not_told_again() {
         let (engine, host) = (&mut pair.engines[0], &mut pair.hosts[0]);
         assert!(engine.on_frame(host, PeerId(1), &grant.encode()).is_ok());
         assert_eq!(host.completed, completed);
-        assert!(!engine.complete_early(send), "it has gone");
+        assert!(!engine.detach_send(send), "it has gone");
         engine.check();
     }
-    assert_eq!(pair.engines[0].late(), 0);
+    assert_eq!(pair.engines[0].detached_sends(), 0);
 }

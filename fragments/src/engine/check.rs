@@ -41,8 +41,8 @@ impl<H: Host> Engine<H> {
             .iter()
             .filter(|(_, _, receive)| receive.progress.is_in_flight() && internal(receive.peer.0));
         assert_eq!(in_flight.count(), self.in_flight as usize, "E8");
-        let late = || self.sends.iter().filter(|(_, _, send)| send.token.is_none());
-        assert_eq!(late().count(), self.late, "E10");
-        assert!(late().all(|(_, _, send)| matches!(send.origin, Origin::Log(_))), "E10");
+        let detached = || self.sends.iter().filter(|(_, _, send)| send.token.is_none());
+        assert_eq!(detached().count(), self.detached, "E10");
+        assert!(detached().all(|(_, _, send)| matches!(send.origin, Origin::Log(_))), "E10");
     }
 }

@@ -14,7 +14,7 @@
 //! * E8 `in_flight` counts the matched receives from inside the set whose payload is not here.
 //! * E9 While a peer of the set is held, `queue` carries no new message; what is half taken stays
 //!   first. While a peer of another set is held, `queue` carries at most the half-taken frame.
-//! * E10 `late` counts the sends that are complete for the program; these are in the log.
+//! * E10 `detached` counts the sends that are complete for the program; these are in the log.
 //!
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
 //! and queues (docs/adr/0001).
@@ -161,7 +161,7 @@ pub struct Engine<H: Host> {
     holds: [bool; 2],
     in_flight: u32,
     /// Sends that are complete for the program and not for us.
-    late: usize,
+    detached: usize,
     /// Contents of messages that leave the set are told.
     verifies_sends: bool,
     /// What is carried to it is kept (carry.rs).
@@ -203,7 +203,7 @@ where
             counters: self.counters,
             holds: self.holds,
             in_flight: self.in_flight,
-            late: self.late,
+            detached: self.detached,
             verifies_sends: self.verifies_sends,
             accepts_piggyback: self.accepts_piggyback,
             piggyback_buffer: Vec::new(),
@@ -238,7 +238,7 @@ impl<H: Host> Engine<H> {
             counters: Counters::default(),
             holds: [false; 2],
             in_flight: 0,
-            late: 0,
+            detached: 0,
             verifies_sends: false,
             accepts_piggyback: false,
             piggyback_buffer: Vec::new(),

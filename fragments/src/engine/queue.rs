@@ -221,7 +221,7 @@ impl<H: Host> Engine<H> {
             if let Some(token) = send.token {
                 host.complete(token, Status::default());
             } else {
-                self.late -= 1;
+                self.detached -= 1;
             }
         }
     }
@@ -229,8 +229,8 @@ impl<H: Host> Engine<H> {
     /// Sends that are complete for the program, and whose payload nobody has asked for yet or is
     /// on its way. While there are any, somebody must look for what their receivers say.
     #[inline]
-    pub fn late(&self) -> usize {
-        self.late
+    pub fn detached_sends(&self) -> usize {
+        self.detached
     }
 }
 

@@ -390,7 +390,8 @@ impl<H: Host> Engine<H> {
     /// its stream that nobody has taken, for whomever it is reserved.
     pub(super) fn probe_in_replay(&mut self, pattern: Key) -> Option<u32> {
         let found = self.unexpected.find(pattern);
-        let reserved = self.replay.iter().flat_map(|replay| replay.reserved_arrived.values()).copied();
+        let reserved =
+            self.replay.iter().flat_map(|replay| replay.reserved_arrived.values()).copied();
         let takes = |slot: &u32| pattern.takes(&self.messages.at(*slot).key);
         reserved.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
     }

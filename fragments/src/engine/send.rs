@@ -27,7 +27,7 @@ impl<H: Host> Engine<H> {
     /// Send `bytes` packed bytes of `buffer`. A short standard-mode message that leaves the set is
     /// complete as soon as it is in the log; one that is announced first when its payload has
     /// gone, or at once when there is no channel, or when the driver says so
-    /// ([`Self::complete_early`], docs/adr/0015).
+    /// ([`Self::detach_send`], docs/adr/0015).
     ///
     /// `Host::complete` may be called for the token before this returns `Sent::Pending`.
     ///
@@ -101,13 +101,13 @@ impl<H: Host> Engine<H> {
     /// complete for the program now, whose token is not told of its end; somebody must go on
     /// looking for what receivers ask for. False: nothing has changed, and the token is told (or
     /// was).
-    pub fn complete_early(&mut self, id: SendId) -> bool {
+    pub fn detach_send(&mut self, id: SendId) -> bool {
         let Some(send) = self.sends.get_mut(id.index(), id.generation()) else { return false };
         let is_logged = matches!(send.origin, Origin::Log(_));
         if !is_logged || send.granted || send.synchronous || send.token.take().is_none() {
             return false;
         }
-        self.late += 1;
+        self.detached += 1;
         true
     }
 
@@ -289,7 +289,7 @@ impl<H: Host> Engine<H> {
         message: Outbound<H::SendBuffer, H::Token>,
         inline: u64,
     ) -> SendId {
-        self.late += usize::from(message.token.is_none());
+        self.detached += usize::from(message.token.is_none());
         let (index, generation) = self.sends.insert(Send {
             peer: message.peer,
             context: message.context,

@@ -275,7 +275,7 @@ impl Process {
         match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {
             Ok(Sent::Complete) => self.send_is_complete(shared, request),
             Ok(Sent::Pending(id)) => {
-                if message.sequence.is_multiple_of(2) && self.engine.complete_early(id) {
+                if message.sequence.is_multiple_of(2) && self.engine.detach_send(id) {
                     self.send_is_complete(shared, request);
                 }
             }
