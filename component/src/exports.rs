@@ -9,7 +9,7 @@ use crate::start::{self, Started};
 use crate::{answer, checkpoint, files, finish, late, questions, report, summary, windows};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
-use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
+use rustbtl_fragments::engine::{Mode, ReceiveOutcome, SendError, SendOutcome, Source, TagMatch};
 use rustbtl_fragments::ids::*;
 use std::sync::Mutex;
 
@@ -168,8 +168,8 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
     let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
     let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
     let complete = match sent {
-        Ok(Sent::Complete) => process.host.settle(op),
-        Ok(Sent::Pending(id)) => {
+        Ok(SendOutcome::Complete) => process.host.settle(op),
+        Ok(SendOutcome::Pending(id)) => {
             op.set_id(id.0);
             process.detach_send(op)
         }
@@ -214,13 +214,13 @@ pub unsafe extern "C" fn rustbtl_send_now(
 }
 
 #[inline]
-fn received(outcome: Received, op: &mut Op) -> i32 {
+fn received(outcome: ReceiveOutcome, op: &mut Op) -> i32 {
     match outcome {
-        Received::Complete(status) => {
+        ReceiveOutcome::Complete(status) => {
             op.fill(&status);
             DONE
         }
-        Received::Pending(id) => {
+        ReceiveOutcome::Pending(id) => {
             op.set_id(id.0);
             PENDING
         }

@@ -5,7 +5,7 @@
 mod null;
 
 use null::Pair;
-use rustbtl_fragments::engine::{Mode, Received, Source, TagMatch};
+use rustbtl_fragments::engine::{Mode, ReceiveOutcome, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -88,7 +88,7 @@ fn communicators_that_come_and_go_leave_nothing() {
         engines[0].del_comm(comm);
         engines[1].del_comm(far);
         engines[1].check();
-        assert_eq!(engines[1].open(), (0, 0, 0));
+        assert_eq!(engines[1].unfinished(), (0, 0, 0));
     };
     (0..100).for_each(&mut turn);
     let before = LIVE.get();
@@ -182,7 +182,7 @@ fn what_is_sent_now_is_received_unposted() {
     // The receive that was not posted has its number all the same.
     let tag = TagMatch::Is(5);
     let next = engines[1].receive(&mut hosts[1], comms[1], Source::Any, tag, bytes, 0);
-    let Received::Pending(id) = next else { panic!("{next:?}") };
+    let ReceiveOutcome::Pending(id) = next else { panic!("{next:?}") };
     assert_eq!(engines[1].receive_name(id).map(|name| name.number), Some(2));
 }
 

@@ -5,7 +5,7 @@
 mod null;
 
 use null::{Null, Pair};
-use rustbtl_fragments::engine::{Engine, Mode, Received, Sent, Source, TagMatch};
+use rustbtl_fragments::engine::{Engine, Mode, ReceiveOutcome, SendOutcome, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, Incarnation, PeerId, ReceiveId, SetId};
 use rustbtl_fragments::wire::{Header, Kind};
 use std::collections::VecDeque;
@@ -61,7 +61,7 @@ fn only_the_next_expected_message_takes_the_fast_path() {
     let post = |engine: &mut Engine<Null>, tag| {
         engine.receive(&mut Null::new(), comm, named, TagMatch::Is(tag), 8, 7)
     };
-    assert!(matches!(post(engine, 4), Received::Pending(_)));
+    assert!(matches!(post(engine, 4), ReceiveOutcome::Pending(_)));
     assert_eq!(fast(engine, 2, named, TagMatch::Is(4), 8), None);
     engine.check();
 }
@@ -84,9 +84,9 @@ fn the_oldest_of_uniform_receives_takes_its_message_and_no_other_one() {
     let post = |engine: &mut Engine<Null>, host: &mut Null, tag| {
         engine.receive(host, comm, Source::Rank(CommRank(0)), TagMatch::Is(tag), 8, 42)
     };
-    assert!(matches!(post(engine, host, 3), Received::Complete(_)));
-    assert!(matches!(post(engine, host, 3), Received::Pending(_)));
-    assert!(matches!(post(engine, host, 3), Received::Pending(_)));
+    assert!(matches!(post(engine, host, 3), ReceiveOutcome::Complete(_)));
+    assert!(matches!(post(engine, host, 3), ReceiveOutcome::Pending(_)));
+    assert!(matches!(post(engine, host, 3), ReceiveOutcome::Pending(_)));
     assert!(!engine.complete_fast_path(host, from, &frames[2]), "not what is expected");
     assert_eq!(host.completed, 0);
     assert!(engine.complete_fast_path(host, from, &frames[1]));
@@ -109,7 +109,7 @@ fn uniform_receives_keep_their_order_when_they_get_ids() {
     let (engine, host) = (&mut pair.engines[1], &mut pair.hosts[1]);
     let post = |engine: &mut Engine<Null>, host: &mut Null, source, tag, token| {
         let posted = engine.receive(host, comm, source, TagMatch::Is(tag), 8, token);
-        let Received::Pending(id) = posted else { panic!("{posted:?}") };
+        let ReceiveOutcome::Pending(id) = posted else { panic!("{posted:?}") };
         engine.check();
         id
     };
@@ -125,7 +125,7 @@ fn uniform_receives_keep_their_order_when_they_get_ids() {
         tokens.for_each(|token| assert_eq!(post(engine, host, one, 3, token), ReceiveId::NONE));
     };
     posted(engine, host, 0..3);
-    assert!(!engine.is_matching_idle() && engine.open().0 == 3);
+    assert!(!engine.is_matching_idle() && engine.unfinished().0 == 3);
     assert_eq!(come(engine, host), (false, 0), "its sender was not heard of");
     assert_eq!(come(engine, host), (true, 1));
     assert!(!engine.cancel_receive(ReceiveId::NONE));
@@ -158,7 +158,7 @@ fn who_need_not_wait_is_complete_early_and_not_told_again() {
     let (to, comm) = (CommRank(1), pair.comm);
     let long = |engine: &mut Engine<Null>, host: &mut Null, mode| {
         let sent = engine.send(host, comm, to, 3, mode, 10_000, 10_000, 0);
-        let Ok(Sent::Pending(id)) = sent else { panic!("{sent:?}") };
+        let Ok(SendOutcome::Pending(id)) = sent else { panic!("{sent:?}") };
         id
     };
     let inside = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);

@@ -89,7 +89,7 @@ pub struct Wanted(Key);
 
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
+pub enum SendOutcome {
     /// Complete: the buffer may be reused; the token will not be handed to `Host::complete`.
     Complete,
     /// `Host::complete` will be called with the token.
@@ -98,7 +98,7 @@ pub enum Sent {
 
 /// Outcome of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Received {
+pub enum ReceiveOutcome {
     /// Complete; the token will not be handed to `Host::complete`.
     Complete(Status),
     /// `Host::complete` will be called with the token. [`ReceiveId::NONE`]: it has no id yet
@@ -258,7 +258,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Receives that are not finished, messages without a receive, sends that are not finished.
-    pub fn open(&self) -> (usize, usize, usize) {
+    pub fn unfinished(&self) -> (usize, usize, usize) {
         (self.receives.len() + self.fifo.len(), self.messages.len(), self.sends.len())
     }
 

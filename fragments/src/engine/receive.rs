@@ -2,7 +2,7 @@
 
 use super::receive_fifo::FifoReceive;
 use super::state::{Message, Progress, Receive};
-use super::{CommId, Engine, Host, Received, Source, TagMatch, Wanted};
+use super::{CommId, Engine, Host, ReceiveOutcome, Source, TagMatch, Wanted};
 use crate::host::Status;
 use crate::ids::{CommRank, MessageId, ReceiveId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -73,7 +73,7 @@ impl<H: Host> Engine<H> {
         tag: TagMatch,
         buffer: H::ReceiveBuffer,
         token: H::Token,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         let known = &mut self.comms[comm.0 as usize];
         let key = pattern(known.context, source, tag);
         known.posts += u64::from(key.is_user());
@@ -89,7 +89,7 @@ impl<H: Host> Engine<H> {
             return self.take_message(host, message, buffer, token, Some((key, number)));
         }
         let waiting = FifoReceive { buffer, token, number };
-        Received::Pending(self.post_slow(host, key, waiting))
+        ReceiveOutcome::Pending(self.post_slow(host, key, waiting))
     }
 
     /// [`Self::take_message`] where speed does not matter.
@@ -101,7 +101,7 @@ impl<H: Host> Engine<H> {
         buffer: H::ReceiveBuffer,
         token: H::Token,
         posted: Option<(Key, u64)>,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         self.take_message(host, message, buffer, token, posted)
     }
 
@@ -114,11 +114,11 @@ impl<H: Host> Engine<H> {
         mut buffer: H::ReceiveBuffer,
         token: H::Token,
         posted: Option<(Key, u64)>,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         let Some(announced) = message.announced else {
             let status = self.deliver(host, &mut buffer, message.key, &message.bytes);
             self.pool.give(message.bytes);
-            return Received::Complete(status);
+            return ReceiveOutcome::Complete(status);
         };
         if let Some(posted) = posted {
             self.record_sync_match(host, posted, Some(announced), message.name());
@@ -136,8 +136,8 @@ impl<H: Host> Engine<H> {
         let outcome = self.begin(host, index, announced, &message.bytes);
         self.pool.give(message.bytes);
         match outcome {
-            Some((_, status)) => Received::Complete(status),
-            None => Received::Pending(ReceiveId::new(index, generation)),
+            Some((_, status)) => ReceiveOutcome::Complete(status),
+            None => ReceiveOutcome::Pending(ReceiveId::new(index, generation)),
         }
     }
 
@@ -202,7 +202,7 @@ impl<H: Host> Engine<H> {
         message: MessageId,
         buffer: H::ReceiveBuffer,
         token: H::Token,
-    ) -> Option<Received> {
+    ) -> Option<ReceiveOutcome> {
         let message = self.messages.remove(message.index(), message.generation())?;
         Some(self.take_message_slow(host, message, buffer, token, None))
     }

@@ -6,7 +6,7 @@
 
 use super::send::Outbound;
 use super::state::{Announced, Origin, Progress, Stream};
-use super::{Engine, FrameError, Host, Sent};
+use super::{Engine, FrameError, Host, SendOutcome};
 use crate::host::{Pull, Status};
 use crate::ids::{CommRank, ContextId, PeerId, ReceiveId, SendId};
 use crate::matching::Key;
@@ -190,7 +190,7 @@ impl<H: Host> Engine<H> {
         &mut self,
         host: &mut H,
         message: Outbound<H::SendBuffer, H::Token>,
-    ) -> Sent {
+    ) -> SendOutcome {
         let key = Key { context: message.context, source: message.rank, tag: message.tag };
         let (bytes, sequence, peer) = (message.bytes, message.sequence, self.me);
         self.count_own(message.context, message.tag, bytes);
@@ -203,13 +203,13 @@ impl<H: Host> Engine<H> {
             }
             self.arrive_own(host, key, sequence, &packed);
             self.pool.give(packed);
-            return Sent::Complete;
+            return SendOutcome::Complete;
         }
         self.counters.rendezvous_messages += 1;
         let id = self.remember(message, 0);
         let announced = Announced { send: id, flags: FLAG_SYNC, stale: false };
         self.arrive_announced(host, peer, key, sequence, bytes, announced, &[]);
-        Sent::Pending(id)
+        SendOutcome::Pending(id)
     }
 
     /// Own messages arrive as they are sent.

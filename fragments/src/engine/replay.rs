@@ -16,7 +16,7 @@
 
 use super::receive_fifo::FifoReceive;
 use super::state::{Announced, Link, Message, Progress, Receive};
-use super::{Engine, Host, Received};
+use super::{Engine, Host, ReceiveOutcome};
 use crate::host::Status;
 use crate::ids::*;
 use crate::matching::{ANY_SOURCE, Key};
@@ -251,7 +251,7 @@ impl<H: Host> Engine<H> {
         mut number: u64,
         buffer: H::ReceiveBuffer,
         token: H::Token,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         if key.source == ANY_SOURCE && !key.is_user() {
             number = self.next_of_library(&key).number;
         }
@@ -272,7 +272,7 @@ impl<H: Host> Engine<H> {
             if known && (open || bound.is_some() || replay.cancelled.contains(&name)) {
                 let id = self.post_slow(host, key, FifoReceive { buffer, token, number });
                 self.classify_receive(host, id.index());
-                return Received::Pending(id);
+                return ReceiveOutcome::Pending(id);
             }
         }
         if let Some(slot) = self.unexpected.find(key) {
@@ -283,7 +283,7 @@ impl<H: Host> Engine<H> {
             }
             return self.take_message_slow(host, message, buffer, token, Some((key, number)));
         }
-        Received::Pending(self.post_slow(host, key, FifoReceive { buffer, token, number }))
+        ReceiveOutcome::Pending(self.post_slow(host, key, FifoReceive { buffer, token, number }))
     }
 
     /// Which receive takes an arriving message, where wildcards or forced outcomes are about?

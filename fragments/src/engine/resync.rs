@@ -14,7 +14,7 @@ use super::queue::queued;
 use super::received_vector::{Name, ReceivedVector, name_of};
 use super::send::Outbound;
 use super::state::{Announced, Body, Link, Origin, Progress};
-use super::{Engine, FrameError, Host, PeerId, Sent};
+use super::{Engine, FrameError, Host, PeerId, SendOutcome};
 use crate::host::{LogEntry, PeerInfo, Status};
 use crate::ids::{Incarnation, LogRecord, SendId};
 use crate::matching::Key;
@@ -244,11 +244,14 @@ impl<H: Host> Engine<H> {
     }
 
     /// A send while there is no channel: it is in the log, resync will find it.
-    pub(super) fn send_while_down(&mut self, message: Outbound<H::SendBuffer, H::Token>) -> Sent {
+    pub(super) fn send_while_down(
+        &mut self,
+        message: Outbound<H::SendBuffer, H::Token>,
+    ) -> SendOutcome {
         if message.token.is_some() {
-            Sent::Pending(self.remember(message, 0))
+            SendOutcome::Pending(self.remember(message, 0))
         } else {
-            Sent::Complete
+            SendOutcome::Complete
         }
     }
 
@@ -266,7 +269,7 @@ impl<H: Host> Engine<H> {
         &mut self,
         host: &mut H,
         mut message: Outbound<H::SendBuffer, H::Token>,
-    ) -> Sent {
+    ) -> SendOutcome {
         self.counters.suppressed_messages += 1;
         message.token = message.token.filter(|_| message.synchronous);
         let name = name_of(message.context, message.tag, message.sequence);
@@ -291,7 +294,7 @@ impl<H: Host> Engine<H> {
             return self.send_announced(host, message, FLAG_REANNOUNCE);
         }
         message.token = None;
-        Sent::Complete
+        SendOutcome::Complete
     }
 
     /// The sender of an open message announces it again: find who waits for it.

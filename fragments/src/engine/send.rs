@@ -2,7 +2,7 @@
 
 use super::queue::{offer, offer_eager, origin, queued};
 use super::state::{Body, Comm, Link, Origin, Send};
-use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, Sent};
+use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, SendOutcome};
 use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
 use crate::send_gate::SendPermit;
@@ -29,7 +29,7 @@ impl<H: Host> Engine<H> {
     /// gone, or at once when there is no channel, or when the driver says so
     /// ([`Self::detach_send`], docs/adr/0015).
     ///
-    /// `Host::complete` may be called for the token before this returns `Sent::Pending`.
+    /// `Host::complete` may be called for the token before this returns `SendOutcome::Pending`.
     ///
     /// # Errors
     /// The log has no room; nothing has changed.
@@ -45,10 +45,10 @@ impl<H: Host> Engine<H> {
         mut buffer: H::SendBuffer,
         bytes: u64,
         token: H::Token,
-    ) -> Result<Sent, SendError> {
+    ) -> Result<SendOutcome, SendError> {
         if mode != Mode::Synchronous && self.send_fast_path(host, comm, to, tag, &mut buffer, bytes)
         {
-            return Ok(Sent::Complete);
+            return Ok(SendOutcome::Complete);
         }
         self.send_slow(host, comm, to, tag, mode, buffer, bytes, token)
     }
@@ -139,7 +139,7 @@ impl<H: Host> Engine<H> {
         mut buffer: H::SendBuffer,
         bytes: u64,
         token: H::Token,
-    ) -> Result<Sent, SendError> {
+    ) -> Result<SendOutcome, SendError> {
         let at = self.channel_to(host, comm, to);
         let Comm { rank, context, .. } = self.comms[comm.0 as usize];
         let channel = &mut self.channels[at];
@@ -218,7 +218,7 @@ impl<H: Host> Engine<H> {
         &mut self,
         host: &mut H,
         mut message: Outbound<H::SendBuffer, H::Token>,
-    ) -> Sent {
+    ) -> SendOutcome {
         self.counters.eager_messages += 1;
         let (to, bytes) = (message.peer, message.bytes);
         let header = self.header(&message, Kind::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
@@ -228,7 +228,7 @@ impl<H: Host> Engine<H> {
         {
             let payload = origin(&mut message.origin, 0..bytes);
             match offer(host, permit, to, &header, payload, 0) {
-                Transmit::Accepted => return Sent::Complete,
+                Transmit::Accepted => return SendOutcome::Complete,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
             }
@@ -236,9 +236,11 @@ impl<H: Host> Engine<H> {
         match message.origin {
             Origin::Log(record) => {
                 self.enqueue(host, to, queued(&header, Body::Log(record, bytes)), taken);
-                Sent::Complete
+                SendOutcome::Complete
             }
-            Origin::Program(_) => Sent::Pending(self.wait_for_room(host, message, &header, taken)),
+            Origin::Program(_) => {
+                SendOutcome::Pending(self.wait_for_room(host, message, &header, taken))
+            }
         }
     }
 
@@ -248,7 +250,7 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         message: Outbound<H::SendBuffer, H::Token>,
         flags: u8,
-    ) -> Sent {
+    ) -> SendOutcome {
         if flags & FLAG_REANNOUNCE == 0 {
             self.counters.rendezvous_messages += 1;
         }
@@ -347,6 +349,6 @@ impl<H: Host> Engine<H> {
     }
 }
 
-fn sent(complete: bool, id: SendId) -> Sent {
-    if complete { Sent::Complete } else { Sent::Pending(id) }
+fn sent(complete: bool, id: SendId) -> SendOutcome {
+    if complete { SendOutcome::Complete } else { SendOutcome::Pending(id) }
 }

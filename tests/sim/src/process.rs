@@ -273,8 +273,8 @@ impl Process {
         let comm = self.program.comms[&comm];
         let (to, buffer) = (CommRank(to), Buffer(request));
         match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {
-            Ok(Sent::Complete) => self.send_is_complete(shared, request),
-            Ok(Sent::Pending(id)) => {
+            Ok(SendOutcome::Complete) => self.send_is_complete(shared, request),
+            Ok(SendOutcome::Pending(id)) => {
                 if message.sequence.is_multiple_of(2) && self.engine.detach_send(id) {
                     self.send_is_complete(shared, request);
                 }
@@ -323,10 +323,10 @@ impl Process {
         }
     }
 
-    fn received(&mut self, shared: &mut Shared, request: Request, received: Received) {
+    fn received(&mut self, shared: &mut Shared, request: Request, received: ReceiveOutcome) {
         match received {
-            Received::Complete(status) => self.receive_is_complete(request, status),
-            Received::Pending(id) => {
+            ReceiveOutcome::Complete(status) => self.receive_is_complete(request, status),
+            ReceiveOutcome::Pending(id) => {
                 if let Some(Open::Receive { id: slot, .. }) = self.program.open.get_mut(&request) {
                     *slot = Some(id);
                 }
@@ -414,11 +414,11 @@ impl Process {
         let comm = self.program.comms[&comm];
         let buffer = Buffer(token);
         match self.engine.receive(&mut self.host, comm, source, tag, buffer, token) {
-            Received::Pending(id) => {
+            ReceiveOutcome::Pending(id) => {
                 let id = self.receive_id(token, id);
                 assert!(self.engine.cancel_receive(id), "nothing matches it");
             }
-            Received::Complete(status) => panic!("matched by nothing: {status:?}"),
+            ReceiveOutcome::Complete(status) => panic!("matched by nothing: {status:?}"),
         }
         self.host.memory.buffers.remove(&token);
     }
@@ -485,7 +485,7 @@ impl Process {
 
     fn check(&self, _shared: &Shared) {
         self.engine.check();
-        let (receives, messages, _) = self.engine.open();
+        let (receives, messages, _) = self.engine.unfinished();
         assert_eq!(receives, self.program.matching.receives(), "receives that are not finished");
         assert_eq!(messages, self.program.matching.messages(), "messages without a receive");
     }
@@ -524,7 +524,11 @@ impl Process {
     /// Where the program stands, for messages.
     pub fn position(&self) -> String {
         let Program { segment, done, open, .. } = &self.program;
-        format!("{}: segment {segment} {done:?} open {open:?} {:?}", self.me, self.engine.open())
+        format!(
+            "{}: segment {segment} {done:?} open {open:?} {:?}",
+            self.me,
+            self.engine.unfinished()
+        )
     }
 
     /// Matched receives from processes that `test` picks.

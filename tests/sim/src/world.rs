@@ -140,7 +140,7 @@ impl World {
             && self.processes.iter().all(|process| {
                 process.is_finished(&self.shared)
                     && process.engine.is_flushed()
-                    && process.engine.open() == (0, 0, 0)
+                    && process.engine.unfinished() == (0, 0, 0)
             })
             && self.is_quiet()
             && (!self.shared.options.coordinated || self.lines.is_over())

@@ -23,7 +23,7 @@ impl Zero {
         Self { engine, host: Deaf::default(), comm }
     }
 
-    fn send(&mut self, to: u32, bytes: usize, mode: Mode) -> Sent {
+    fn send(&mut self, to: u32, bytes: usize, mode: Mode) -> SendOutcome {
         let (buffer, to) = (vec![9; bytes], CommRank(to));
         let Self { engine, host, comm } = self;
         let sent = engine.send(host, *comm, to, bytes as i32, mode, buffer, bytes as u64, 5);
@@ -78,7 +78,7 @@ impl Zero {
 #[test]
 fn a_token_follows_what_has_left_and_passes_what_waits_for_room() {
     let mut zero = Zero::new();
-    assert_eq!(zero.send(1, 1, Mode::Standard), Sent::Complete);
+    assert_eq!(zero.send(1, 1, Mode::Standard), SendOutcome::Complete);
     zero.host.full = Some(0);
     zero.send(1, 2, Mode::Standard);
     zero.send(1, 3, Mode::Synchronous);
@@ -87,14 +87,14 @@ fn a_token_follows_what_has_left_and_passes_what_waits_for_room() {
     zero.host.full = None;
     zero.flush();
     assert_eq!(zero.left(), "eager 1, line", "what waits for room is part of the line");
-    assert!(matches!(zero.send(1, 4, Mode::Standard), Sent::Pending(_)));
+    assert!(matches!(zero.send(1, 4, Mode::Standard), SendOutcome::Pending(_)));
     zero.flush();
     assert_eq!((zero.left().as_str(), zero.engine.held_frames()), ("", 3));
     assert!(zero.engine.is_rendezvous_quiescent() && !zero.engine.is_flushed());
     zero.engine.release(&mut zero.host, Side::Internal);
     zero.engine.check();
     assert_eq!(zero.left(), "eager 2, announce 3, eager 4", "in their order");
-    assert_eq!(zero.send(1, 5, Mode::Standard), Sent::Complete);
+    assert_eq!(zero.send(1, 5, Mode::Standard), SendOutcome::Complete);
     assert!(zero.engine.is_flushed());
 }
 
@@ -143,10 +143,10 @@ fn nothing_but_payloads_leaves_the_set_while_a_global_line_is_taken() {
     zero.announce(2, 0, 0);
     zero.announce(2, 1, 8);
     zero.engine.hold(Side::Outgoing);
-    assert_eq!(zero.send(2, 1, Mode::Standard), Sent::Complete, "it is in the log");
-    assert_eq!(zero.send(3, 1, Mode::Standard), Sent::Complete, "to one it never talked to");
-    assert!(matches!(zero.send(3, 6, Mode::Synchronous), Sent::Pending(_)));
-    assert_eq!(zero.send(1, 2, Mode::Standard), Sent::Complete, "the set is not held");
+    assert_eq!(zero.send(2, 1, Mode::Standard), SendOutcome::Complete, "it is in the log");
+    assert_eq!(zero.send(3, 1, Mode::Standard), SendOutcome::Complete, "to one it never talked to");
+    assert!(matches!(zero.send(3, 6, Mode::Synchronous), SendOutcome::Pending(_)));
+    assert_eq!(zero.send(1, 2, Mode::Standard), SendOutcome::Complete, "the set is not held");
     zero.receive(2);
     zero.receive(2);
     zero.flush();

@@ -427,7 +427,7 @@ impl World {
         process.host.memory.decisions.pictured(date);
         let image = self.picture(rank);
         self.lines.report.held_frames += image.engine.held_frames() as u64;
-        self.lines.report.open_sends += image.engine.open().2 as u64;
+        self.lines.report.open_sends += image.engine.unfinished().2 as u64;
         self.lines.images.entry(line).or_default().insert(rank, image);
         self.lines.threads[rank].freezing = None;
         self.lines.storing.push((rank, line));
