@@ -1,6 +1,8 @@
 //! The receiving end.
 
-use crate::{FRAME_BYTES_MIN, GO_ON, LINE, Memory, frame_bytes_max, record_bytes, turn_bytes};
+use crate::{
+    FRAME_BYTES_MIN, LINE, Memory, SKIP, cached_part_bytes, frame_bytes_max, record_bytes,
+};
 
 /// Lines of a frame that are fetched as soon as it is seen, at most.
 const FETCHED_BYTES_MAX: usize = 32 * LINE;
@@ -41,7 +43,7 @@ impl<M: Memory> Consumer<M> {
     pub fn new(memory: M) -> Self {
         let mask = memory.bytes() as u64 - 1;
         let frame_bytes_max = frame_bytes_max(memory.bytes());
-        let give_back_each = turn_bytes(memory.bytes()) as u64 / 4;
+        let give_back_each = cached_part_bytes(memory.bytes()) as u64 / 4;
         Self {
             memory,
             mask,
@@ -80,7 +82,7 @@ impl<M: Memory> Consumer<M> {
         // Below the minimum it wraps around to something very large.
         let fits = len.wrapping_sub(FRAME_BYTES_MIN) <= self.frame_bytes_max - FRAME_BYTES_MIN;
         if !fits || (at + need) as u64 > self.mask + 1 {
-            return self.peek_oddly(at, word);
+            return self.peek_marker(at, word);
         }
         self.peeked = need as u64;
         if need > LINE {
@@ -102,16 +104,16 @@ impl<M: Memory> Consumer<M> {
     /// Not a record: a marker, or damage.
     #[cold]
     #[inline(never)]
-    fn peek_oddly(&mut self, at: usize, word: u64) -> Result<Option<(usize, usize)>, Damage> {
+    fn peek_marker(&mut self, at: usize, word: u64) -> Result<Option<(usize, usize)>, Damage> {
         let (bytes, to) = (self.memory.bytes(), (word >> 32) as usize);
         let skipped = if to > at { to - at } else { bytes - at };
         let is_place = to.is_multiple_of(LINE) && to < bytes && (to > at || to == 0);
-        if word as u32 != GO_ON || !is_place || (at, to) == (0, 0) {
+        if word as u32 != SKIP || !is_place || (at, to) == (0, 0) {
             return Err(Damage { word, at });
         }
         // [frame] only to be sure that a record follows (it ends recursion, too).
         let next = self.memory.poll(to);
-        if next as u32 == GO_ON {
+        if next as u32 == SKIP {
             return Err(Damage { word: next, at: to });
         }
         self.advance(skipped as u64);

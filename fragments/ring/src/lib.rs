@@ -12,7 +12,7 @@
 //!    "nothing yet". Therefore the word *behind* a record is zeroed before the record is
 //!    published: stale payload bytes are never taken for a header.
 //! 2. A record never splits. What does not fit before the end of the ring, or of its first part
-//!    ([`turn_bytes`]) if the consumer keeps up, starts at the beginning, and a [`GO_ON`] word is
+//!    ([`cached_part_bytes`]) if the consumer keeps up, starts at the beginning, and a [`SKIP`] word is
 //!    left in its place. If the consumer does not come so far, another one leads on into the rest
 //!    of the ring. Behind it there is a record, or nothing yet.
 //! 3. The producer never writes into bytes that the consumer has not given back: the records from
@@ -45,9 +45,9 @@ mod tests;
 /// Bytes of a cache line: records start on a multiple of it.
 pub const LINE: usize = 64;
 /// Length in a publish word that stands for "go on at the offset in the word's high half".
-pub const GO_ON: u32 = u32::MAX;
+pub const SKIP: u32 = u32::MAX;
 /// A quarter of a first cache: there are two directions, and the program's own data.
-const TURN_BYTES_MAX: usize = 128 * LINE;
+const CACHED_PART_BYTES_MAX: usize = 128 * LINE;
 /// A frame has at least its publish word.
 pub const FRAME_BYTES_MIN: usize = 8;
 /// Smallest ring.
@@ -68,8 +68,8 @@ pub const fn frame_bytes_max(ring_bytes: usize) -> usize {
 /// The first part of a ring of this size, which is used alone while the consumer keeps up: so many
 /// lines stay in the first cache of both processors.
 #[inline]
-pub const fn turn_bytes(ring_bytes: usize) -> usize {
-    if ring_bytes / 8 < TURN_BYTES_MAX { ring_bytes / 8 } else { TURN_BYTES_MAX }
+pub const fn cached_part_bytes(ring_bytes: usize) -> usize {
+    if ring_bytes / 8 < CACHED_PART_BYTES_MAX { ring_bytes / 8 } else { CACHED_PART_BYTES_MAX }
 }
 
 /// May a ring have this size? A power of two, so that positions need no division.

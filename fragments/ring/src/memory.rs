@@ -68,7 +68,7 @@ pub unsafe trait Memory {
     }
     /// The line at `at` is written, and another processor is about to read it: a hint.
     #[inline(always)]
-    fn give_away(&self, at: usize) {
+    fn demote(&self, at: usize) {
         let _ = at;
     }
     /// Write three words into the ring.
@@ -204,7 +204,7 @@ unsafe impl Memory for Raw {
     }
 
     #[inline(always)]
-    fn give_away(&self, at: usize) {
+    fn demote(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `cldemote [rax]`, a hint: it moves the line to the cache that all processors
         // share. An x86-64 that does not know it does nothing (the code is one of those that the
