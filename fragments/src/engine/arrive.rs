@@ -1,8 +1,8 @@
 //! Frames that arrive.
 
 use super::replay::{message_name, receive_name};
-use super::state::{Announced, Comm, Link, Message, Progress};
-use super::{Engine, FrameError, Host, Wanted};
+use super::state::{Announced, Comm, LinkState, Progress, UnexpectedMessage};
+use super::{Engine, FrameError, Host, UnpostedReceive};
 use crate::host::Status;
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -42,7 +42,7 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         from: PeerId,
         frame: &[u8],
-        wanted: Wanted,
+        wanted: UnpostedReceive,
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
         debug_assert!(self.is_matching_idle(), "E3: it is the first");
@@ -67,14 +67,14 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         from: PeerId,
         (header, payload): (&Header, &[u8]),
-        wanted: Wanted,
+        wanted: UnpostedReceive,
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         let bytes = payload.len() as u64;
         if !wanted.0.takes(&key) {
             self.accept(host, from, header, bytes, 0)?;
-            self.keep(key, from, header.sequence, bytes, payload, None);
+            self.store_unexpected(key, from, header.sequence, bytes, payload, None);
             return Ok(None);
         }
         self.accept(host, from, header, bytes, counts(&key))?;
@@ -111,11 +111,12 @@ impl<H: Host> Engine<H> {
         self.ensure_peer(host, from);
         let mine = self.incarnation;
         let peer = self.peer(from);
-        if header.from != peer.info.incarnation || header.to != mine || peer.link == Link::Down {
+        if header.from != peer.info.incarnation || header.to != mine || peer.link == LinkState::Down
+        {
             self.counters.stale_frames += 1;
             return Ok(None);
         }
-        if peer.link == Link::Resync && header.kind != Kind::Resync {
+        if peer.link == LinkState::Resync && header.kind != Kind::Resync {
             // The peer does not know yet that the channel was lost: our account, which is on its
             // way, tells it, and it repeats what we have not accepted.
             self.counters.stale_frames += 1;
@@ -139,7 +140,7 @@ impl<H: Host> Engine<H> {
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         } else {
-            self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
+            self.store_unexpected(key, from, header.sequence, payload.len() as u64, payload, None);
         }
         Ok(())
     }
@@ -207,7 +208,7 @@ impl<H: Host> Engine<H> {
         inline: &[u8],
     ) {
         let Some(slot) = self.find_posted(host, key, from, sequence) else {
-            self.keep(key, from, sequence, total, inline, Some(announced));
+            self.store_unexpected(key, from, sequence, total, inline, Some(announced));
             return;
         };
         let receive = self.receives.at(slot);
@@ -223,7 +224,7 @@ impl<H: Host> Engine<H> {
         receive.send = announced.send;
         receive.total = total;
         receive.progress = Progress::Stale;
-        if let Some((token, status)) = self.begin(host, slot, announced, inline) {
+        if let Some((token, status)) = self.begin_transfer(host, slot, announced, inline) {
             host.complete(token, status);
         }
     }
@@ -236,13 +237,13 @@ impl<H: Host> Engine<H> {
             let status: Status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         } else {
-            self.keep(key, me, sequence, payload.len() as u64, payload, None);
+            self.store_unexpected(key, me, sequence, payload.len() as u64, payload, None);
         }
     }
 
     /// Keep a message for a receive that comes later.
     #[inline(never)]
-    fn keep(
+    fn store_unexpected(
         &mut self,
         key: Key,
         peer: PeerId,
@@ -254,7 +255,7 @@ impl<H: Host> Engine<H> {
         self.counters.unexpected_messages += 1;
         let mut bytes = self.pool.take(payload.len());
         bytes.extend_from_slice(payload);
-        let message = Message { key, peer, sequence, total, bytes, announced };
+        let message = UnexpectedMessage { key, peer, sequence, total, bytes, announced };
         let (slot, _) = self.messages.insert(message);
         if self.replay.is_some() && self.hold_for_replay(slot) {
             return;

@@ -1,7 +1,7 @@
 //! Communicators, channels and peers: who is rank r, and which counters go with it.
 
 use super::received_vector::ReceivedVector;
-use super::state::{Channel, Comm, Link, NONE, Peer};
+use super::state::{Channel, Comm, LinkState, NONE, PeerState};
 use super::{CommId, CommRank, Engine, Host, PeerId};
 use crate::counters::Traffic;
 use crate::ids::{ContextId, Incarnation};
@@ -61,11 +61,11 @@ impl<H: Host> Engine<H> {
 
     #[cold]
     fn comm_of_slow(&mut self, context: u32) -> u32 {
-        if let Some(&index) = self.parked.get(&context) {
+        if let Some(&index) = self.other_instances.get(&context) {
             return index;
         }
         let comm = Comm { context, ..Comm::default() };
-        let index = match self.spare.pop() {
+        let index = match self.free_comms.pop() {
             Some(index) => {
                 self.comms[index as usize] = comm;
                 index
@@ -82,7 +82,7 @@ impl<H: Host> Engine<H> {
         if self.contexts[number] == NONE {
             self.contexts[number] = index;
         } else {
-            self.parked.insert(context, index);
+            self.other_instances.insert(context, index);
         }
         index
     }
@@ -94,14 +94,14 @@ impl<H: Host> Engine<H> {
         if before == index {
             return;
         }
-        self.parked.remove(&context.0);
+        self.other_instances.remove(&context.0);
         let Comm { context: old, posts, .. } = self.comms[before as usize];
         self.comms[index as usize].posts = posts;
         debug_assert!(!self.comms[before as usize].attached, "a context id has one communicator");
         if self.unexpected.of_context(old).is_empty() {
-            self.spare.push(before);
+            self.free_comms.push(before);
         } else {
-            self.parked.insert(old, before);
+            self.other_instances.insert(old, before);
         }
     }
 
@@ -155,20 +155,20 @@ impl<H: Host> Engine<H> {
         // not: the first one begins like any that was lost.
         let first = Incarnation(0);
         let again = outgoing && (self.incarnation > first || info.incarnation > first);
-        self.peers[at] = Some(Box::new(Peer {
+        self.peers[at] = Some(Box::new(PeerState {
             info,
             outgoing,
-            link: if again { Link::Resync } else { Link::Open },
+            link: if again { LinkState::Resync } else { LinkState::Open },
             direct: !held && !again,
-            near: !outgoing && id != self.me,
-            listed: false,
+            same_set: !outgoing && id != self.me,
+            in_backlog: false,
             queue: VecDeque::new(),
             held,
-            later: VecDeque::new(),
+            held_queue: VecDeque::new(),
             done_sent: false,
-            streams: VecDeque::new(),
+            pushes: VecDeque::new(),
             taken: 0,
-            taken_of_stream: false,
+            taken_of_push: false,
             traffic: Traffic::default(),
             ahead: None,
             resync: Box::new(ReceivedVector::default()),
@@ -185,7 +185,7 @@ impl<H: Host> Engine<H> {
 
     /// The record of a peer that was talked to.
     #[inline]
-    pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {
+    pub(super) fn peer(&mut self, peer: PeerId) -> &mut PeerState {
         match &mut self.peers[peer.0 as usize] {
             Some(peer) => peer,
             None => unreachable!("a peer has a record before anything refers to it"),

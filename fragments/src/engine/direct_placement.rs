@@ -1,6 +1,6 @@
 //! Long payloads that a transport reads straight to where they belong.
 
-use super::state::{Link, Progress};
+use super::state::{LinkState, Progress};
 use super::{Engine, Host};
 use crate::ids::{PeerId, ReceiveId};
 use crate::wire::{HEADER_BYTES, Header, Kind};
@@ -30,7 +30,7 @@ impl<H: Host> Engine<H> {
         let peer = self.peers.get(from.0 as usize)?.as_ref()?;
         if header.from != peer.info.incarnation
             || header.to != self.incarnation
-            || peer.link != Link::Open
+            || peer.link != LinkState::Open
         {
             return None;
         }

@@ -4,7 +4,7 @@
 //! stands for all checks. What is not exactly that takes the long way, on which it is looked at
 //! again.
 
-use super::state::Link;
+use super::state::LinkState;
 use super::{CommId, Engine, Host, Source, TagMatch};
 use crate::host::Status;
 use crate::ids::PeerId;
@@ -77,7 +77,7 @@ impl<H: Host> Engine<H> {
             to: self.incarnation,
             sequence: channel.arrived.get(key.tag),
         };
-        if !expected.is_encoded_in(head) || channel.peer != from || peer.link != Link::Open {
+        if !expected.is_encoded_in(head) || channel.peer != from || peer.link != LinkState::Open {
             return None;
         }
         comm.posts += posts;

@@ -35,7 +35,7 @@ mod rendezvous;
 mod replay;
 mod resync;
 mod send;
-mod slots;
+mod slot_map;
 mod state;
 mod verify_sends;
 
@@ -50,8 +50,8 @@ use receive_fifo::ReceiveFifo;
 pub use received_vector::{ReceivedVector, ReceivedVectorError};
 use replay::Replay;
 pub use replay::ReplayDeterminants;
-use slots::Slots;
-use state::{Channel, Comm, Message, Peer, Receive, Send};
+use slot_map::SlotMap;
+use state::{Channel, Comm, PeerState, PendingReceive, PendingSend, UnexpectedMessage};
 use std::collections::BTreeMap;
 pub use verify_sends::{PayloadDigest, PayloadMismatch, digest};
 
@@ -85,7 +85,7 @@ pub enum TagMatch {
 
 /// What a call waits for that has not posted its receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wanted(Key);
+pub struct UnpostedReceive(Key);
 
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,21 +140,21 @@ pub struct Engine<H: Host> {
     /// MPI context id → record of the communicator that has it, or had it last.
     contexts: Vec<u32>,
     /// Other instances with the same context id, of which messages wait.
-    parked: BTreeMap<u32, u32>,
+    other_instances: BTreeMap<u32, u32>,
     /// Records of communicators that are not in use.
-    spare: Vec<u32>,
+    free_comms: Vec<u32>,
     channels: Vec<Channel>,
     /// (MPI context id, peer) → channel: channels outlive their communicators.
     by_peer: BTreeMap<(u32, PeerId), u32>,
     /// 8 bytes for a process that was never talked to.
-    peers: Vec<Option<Box<Peer>>>,
+    peers: Vec<Option<Box<PeerState>>>,
     backlog: Vec<PeerId>,
     fifo: ReceiveFifo<H::ReceiveBuffer, H::Token>,
     posted: Posted,
     unexpected: Unexpected,
-    sends: Slots<Send<H::SendBuffer, H::Token>>,
-    receives: Slots<Receive<H::ReceiveBuffer, H::Token>>,
-    messages: Slots<Message>,
+    sends: SlotMap<PendingSend<H::SendBuffer, H::Token>>,
+    receives: SlotMap<PendingReceive<H::ReceiveBuffer, H::Token>>,
+    messages: SlotMap<UnexpectedMessage>,
     pool: Pool,
     counters: Counters,
     /// Inside the set, to other sets: are new frames held back for a line?
@@ -187,8 +187,8 @@ where
             incarnation: self.incarnation,
             comms: self.comms.clone(),
             contexts: self.contexts.clone(),
-            parked: self.parked.clone(),
-            spare: self.spare.clone(),
+            other_instances: self.other_instances.clone(),
+            free_comms: self.free_comms.clone(),
             channels: self.channels.clone(),
             by_peer: self.by_peer.clone(),
             peers: self.peers.clone(),
@@ -222,8 +222,8 @@ impl<H: Host> Engine<H> {
             incarnation,
             comms: Vec::new(),
             contexts: Vec::new(),
-            parked: BTreeMap::new(),
-            spare: Vec::new(),
+            other_instances: BTreeMap::new(),
+            free_comms: Vec::new(),
             channels: Vec::new(),
             by_peer: BTreeMap::new(),
             peers: Vec::new(),
@@ -231,9 +231,9 @@ impl<H: Host> Engine<H> {
             fifo: ReceiveFifo::default(),
             posted: Posted::default(),
             unexpected: Unexpected::default(),
-            sends: Slots::default(),
-            receives: Slots::default(),
-            messages: Slots::default(),
+            sends: SlotMap::default(),
+            receives: SlotMap::default(),
+            messages: SlotMap::default(),
             pool: Pool::default(),
             counters: Counters::default(),
             holds: [false; 2],

@@ -15,7 +15,7 @@
 //! * C3 A receiver that refuses what is carried takes in nothing that follows it on the channel.
 
 use super::queue::{offer, queued};
-use super::state::{Body, Link, Queued};
+use super::state::{Body, LinkState, QueuedFrame};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::{Payload, PiggybackOutcome, Transmit};
 use crate::send_gate::{Recorded, SendPermit};
@@ -63,7 +63,7 @@ impl<H: Host> Engine<H> {
         let mut leave = peer.piggybacked_permit(depends_on);
         if leave.is_none()
             && peer.accepts_piggyback
-            && peer.link == Link::Open
+            && peer.link == LinkState::Open
             && host.piggyback(to, peer.piggybacked, depends_on, &mut bytes)
         {
             let mut header = Header::control(Kind::Piggyback, mine, peer.info.incarnation, 0, 0);
@@ -79,9 +79,9 @@ impl<H: Host> Engine<H> {
                     // C2: the rest of it is before everything else.
                     peer.piggybacked = depends_on;
                     peer.taken = taken;
-                    peer.taken_of_stream = false;
+                    peer.taken_of_push = false;
                     let rest = queued(&header, Body::Owned(bytes.clone()));
-                    peer.queue.push_front(Queued { depends_on: Recorded(0), ..rest });
+                    peer.queue.push_front(QueuedFrame { depends_on: Recorded(0), ..rest });
                     self.counters.piggyback_frames += 1;
                     self.list(to);
                 }

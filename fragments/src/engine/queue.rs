@@ -1,6 +1,6 @@
 //! Frames that wait for room at a transport, and frames that need not.
 
-use super::state::{Body, Link, Origin, Peer, Queued, Stream};
+use super::state::{Body, DataPush, LinkState, PayloadSource, PeerState, QueuedFrame};
 use super::{Engine, Host, PeerId, SendId};
 use crate::host::{Payload, Status, Transmit};
 use crate::send_gate::{Recorded, SendPermit};
@@ -10,15 +10,15 @@ use crate::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
 const BURST: usize = 32;
 
 /// A frame for the queue. `header` is one of 32 or 48 bytes.
-pub(super) fn queued(header: &[u8], body: Body) -> Queued {
+pub(super) fn queued(header: &[u8], body: Body) -> QueuedFrame {
     let mut copy = [0; ANNOUNCE_BYTES];
     copy[..header.len()].copy_from_slice(header);
-    Queued { header: copy, header_bytes: header.len() as u8, body, depends_on: Recorded(0) }
+    QueuedFrame { header: copy, header_bytes: header.len() as u8, body, depends_on: Recorded(0) }
 }
 
 impl<H: Host> Engine<H> {
     /// Put a frame at the end of a peer's queue. `taken`: bytes of it that the transport has.
-    pub(super) fn enqueue(&mut self, host: &H, to: PeerId, mut frame: Queued, taken: usize) {
+    pub(super) fn enqueue(&mut self, host: &H, to: PeerId, mut frame: QueuedFrame, taken: usize) {
         let peer = self.peer(to);
         if peer.outgoing {
             frame.depends_on = host.marks().recorded;
@@ -26,10 +26,10 @@ impl<H: Host> Engine<H> {
         if taken > 0 {
             debug_assert!(peer.queue.is_empty(), "only the first frame is offered");
             peer.taken = taken;
-            peer.taken_of_stream = false;
+            peer.taken_of_push = false;
         }
         if peer.held && peer.holds_back(&frame) {
-            peer.later.push_back(frame);
+            peer.held_queue.push_back(frame);
         } else {
             peer.queue.push_back(frame);
         }
@@ -37,16 +37,16 @@ impl<H: Host> Engine<H> {
     }
 
     /// Push a granted payload.
-    pub(super) fn enqueue_stream(&mut self, to: PeerId, stream: Stream) {
-        self.peer(to).streams.push_back(stream);
+    pub(super) fn enqueue_push(&mut self, to: PeerId, push: DataPush) {
+        self.peer(to).pushes.push_back(push);
         self.list(to);
     }
 
     pub(super) fn list(&mut self, to: PeerId) {
         let peer = self.peer(to);
         peer.direct = false;
-        if !peer.listed {
-            peer.listed = true;
+        if !peer.in_backlog {
+            peer.in_backlog = true;
             self.backlog.push(to);
         }
     }
@@ -55,7 +55,7 @@ impl<H: Host> Engine<H> {
     pub(super) fn control(&mut self, host: &mut H, to: PeerId, kind: Kind, a: u64, b: u64) {
         let mine = self.incarnation;
         let peer = self.peer(to);
-        if peer.link != Link::Open {
+        if peer.link != LinkState::Open {
             return;
         }
         let direct = peer.direct;
@@ -92,8 +92,8 @@ impl<H: Host> Engine<H> {
             self.flush_peer(host, id);
             let peer = self.peer(id);
             if !peer.waits() {
-                peer.listed = false;
-                peer.direct = peer.link == Link::Open && !peer.held;
+                peer.in_backlog = false;
+                peer.direct = peer.link == LinkState::Open && !peer.held;
                 self.backlog.swap_remove(at);
             } else {
                 at += 1;
@@ -105,13 +105,13 @@ impl<H: Host> Engine<H> {
         let mut burst = BURST;
         loop {
             let peer = self.peer(id);
-            if peer.link == Link::Down {
+            if peer.link == LinkState::Down {
                 return;
             }
-            let of_stream = peer.taken > 0 && peer.taken_of_stream;
-            let accepted = if !of_stream && !peer.queue.is_empty() {
+            let of_push = peer.taken > 0 && peer.taken_of_push;
+            let accepted = if !of_push && !peer.queue.is_empty() {
                 self.offer_first(host, id)
-            } else if peer.streams.is_empty() || burst == 0 {
+            } else if peer.pushes.is_empty() || burst == 0 {
                 return;
             } else {
                 burst -= 1;
@@ -149,7 +149,7 @@ impl<H: Host> Engine<H> {
             Body::Send { id, bytes, finish: end } => {
                 finish = end.then_some(*id);
                 match sends.get_mut(id.index(), id.generation()) {
-                    Some(send) => origin(&mut send.origin, 0..*bytes),
+                    Some(send) => payload_of(&mut send.source, 0..*bytes),
                     // Withdrawn since: nobody waits for this frame.
                     None => {
                         peer.queue.pop_front();
@@ -170,7 +170,7 @@ impl<H: Host> Engine<H> {
             }
             Transmit::Full(taken) => {
                 peer.taken = taken;
-                peer.taken_of_stream = false;
+                peer.taken_of_push = false;
                 false
             }
             Transmit::Down => false,
@@ -181,31 +181,31 @@ impl<H: Host> Engine<H> {
     fn offer_chunk(&mut self, host: &mut H, id: PeerId) -> bool {
         let Self { peers, sends, incarnation, .. } = self;
         let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
-        let Some(stream) = peer.streams.front().copied() else { return false };
-        let Some(send) = sends.get_mut(stream.send.index(), stream.send.generation()) else {
-            peer.streams.pop_front();
+        let Some(push) = peer.pushes.front().copied() else { return false };
+        let Some(send) = sends.get_mut(push.send.index(), push.send.generation()) else {
+            peer.pushes.pop_front();
             return true;
         };
-        let end = send.bytes.min(stream.offset + u64::from(peer.info.chunk_bytes_max));
+        let end = send.bytes.min(push.offset + u64::from(peer.info.chunk_bytes_max));
         let (from, to) = (*incarnation, peer.info.incarnation);
-        let mut header = Header::control(Kind::Data, from, to, stream.receive, stream.offset);
-        header.length = (HEADER_BYTES as u64 + end - stream.offset) as u32;
+        let mut header = Header::control(Kind::Data, from, to, push.receive, push.offset);
+        header.length = (HEADER_BYTES as u64 + end - push.offset) as u32;
         let done = end == send.bytes;
-        let payload = origin(&mut send.origin, stream.offset..end);
+        let payload = payload_of(&mut send.source, push.offset..end);
         match offer(host, SendPermit::payload(), id, &header.encode(), payload, peer.taken) {
             Transmit::Accepted => {
                 peer.taken = 0;
-                peer.streams.pop_front();
+                peer.pushes.pop_front();
                 if done {
-                    self.finish_send(host, stream.send);
+                    self.finish_send(host, push.send);
                 } else {
-                    peer.streams.push_back(Stream { offset: end, ..stream });
+                    peer.pushes.push_back(DataPush { offset: end, ..push });
                 }
                 true
             }
             Transmit::Full(taken) => {
                 peer.taken = taken;
-                peer.taken_of_stream = true;
+                peer.taken_of_push = true;
                 false
             }
             Transmit::Down => false,
@@ -272,7 +272,7 @@ impl<H: Host> Engine<H> {
     }
 }
 
-impl Peer {
+impl PeerState {
     /// Was all that a frame depends on that was made then carried to it?
     pub(super) fn piggybacked_permit(&self, depends_on: Recorded) -> Option<SendPermit> {
         (depends_on <= self.piggybacked).then(SendPermit::piggybacked)
@@ -280,9 +280,12 @@ impl Peer {
 }
 
 /// Part of a send's payload, wherever it lies.
-pub(super) fn origin<B>(origin: &mut Origin<B>, range: core::ops::Range<u64>) -> Payload<'_, B> {
-    match origin {
-        Origin::Program(buffer) => Payload::Program(buffer, range),
-        Origin::Log(record) => Payload::Log(*record, range),
+pub(super) fn payload_of<B>(
+    source: &mut PayloadSource<B>,
+    range: core::ops::Range<u64>,
+) -> Payload<'_, B> {
+    match source {
+        PayloadSource::Program(buffer) => Payload::Program(buffer, range),
+        PayloadSource::Log(record) => Payload::Log(*record, range),
     }
 }

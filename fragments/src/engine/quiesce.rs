@@ -14,7 +14,7 @@
 //!   that it does hold.
 
 use super::queue::offer;
-use super::state::{Body, Link, Peer, Queued};
+use super::state::{Body, LinkState, PeerState, QueuedFrame};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::checkpoint_frame::CheckpointFrame;
 use crate::host::{Payload, Transmit};
@@ -31,21 +31,21 @@ pub enum Side {
     Outgoing,
 }
 
-impl Queued {
+impl QueuedFrame {
     fn is(&self, kind: Kind) -> bool {
         self.header[5] == kind as u8
     }
 }
 
-impl Peer {
+impl PeerState {
     /// Does a line hold this frame back?
-    pub(super) fn holds_back(&self, frame: &Queued) -> bool {
+    pub(super) fn holds_back(&self, frame: &QueuedFrame) -> bool {
         self.outgoing || frame.is(Kind::Eager) || frame.is(Kind::Announce)
     }
 
     /// Is there a frame that is not handed to the transport?
     pub(super) fn waits(&self) -> bool {
-        !self.queue.is_empty() || !self.streams.is_empty() || !self.later.is_empty()
+        !self.queue.is_empty() || !self.pushes.is_empty() || !self.held_queue.is_empty()
     }
 
     /// Move what a line holds back out of the queue, in its order.
@@ -53,11 +53,11 @@ impl Peer {
         self.held = true;
         self.direct = false;
         self.done_sent = false;
-        let begun = usize::from(self.taken > 0 && !self.taken_of_stream);
+        let begun = usize::from(self.taken > 0 && !self.taken_of_push);
         let rest = self.queue.split_off(begun.min(self.queue.len()));
         for frame in rest {
             if self.holds_back(&frame) {
-                self.later.push_back(frame);
+                self.held_queue.push_back(frame);
             } else {
                 self.queue.push_back(frame);
             }
@@ -67,8 +67,8 @@ impl Peer {
     fn release(&mut self) {
         self.held = false;
         self.done_sent = false;
-        self.queue.append(&mut self.later);
-        self.direct = self.link == Link::Open && !self.listed;
+        self.queue.append(&mut self.held_queue);
+        self.direct = self.link == LinkState::Open && !self.in_backlog;
     }
 }
 
@@ -111,7 +111,7 @@ impl<H: Host> Engine<H> {
 
     /// Frames that wait for the end of a line.
     pub fn held_frames(&self) -> usize {
-        self.peers.iter().flatten().map(|peer| peer.later.len()).sum()
+        self.peers.iter().flatten().map(|peer| peer.held_queue.len()).sum()
     }
 
     /// Send a frame of a line to a process of the own set: behind every message that has left for
@@ -124,7 +124,7 @@ impl<H: Host> Engine<H> {
         let header = frame.header(mine, peer.info.incarnation).encode();
         let mut taken = 0;
         // Held peers are never `direct`: offer it at once where nothing is before it.
-        if peer.link == Link::Open && peer.queue.is_empty() && peer.taken == 0 {
+        if peer.link == LinkState::Open && peer.queue.is_empty() && peer.taken == 0 {
             match offer(host, SendPermit::internal(), to, &header, Payload::Empty, 0) {
                 Transmit::Accepted => return,
                 Transmit::Full(n) => taken = n,
@@ -162,7 +162,7 @@ impl<H: Host> Engine<H> {
     /// Has every frame but the held ones left for the set? Cheap.
     pub fn is_set_drained(&self) -> bool {
         self.backlog.iter().all(|id| match &self.peers[id.0 as usize] {
-            Some(peer) => peer.outgoing || peer.queue.is_empty() && peer.streams.is_empty(),
+            Some(peer) => peer.outgoing || peer.queue.is_empty() && peer.pushes.is_empty(),
             None => true,
         })
     }
@@ -172,7 +172,7 @@ impl<H: Host> Engine<H> {
     /// any more.
     pub fn has_internal_in_flight(&self) -> bool {
         let near = |id: PeerId| match &self.peers[id.0 as usize] {
-            Some(peer) => peer.near,
+            Some(peer) => peer.same_set,
             None => false,
         };
         self.in_flight > 0 || self.sends.iter().any(|(_, _, send)| near(send.peer))
@@ -213,7 +213,7 @@ impl<H: Host> Engine<H> {
             peer.taken = 0;
             peer.info.incarnation = incarnation;
             // Frames that waited at the line are sent by the new incarnation.
-            for frame in peer.queue.iter_mut().chain(&mut peer.later) {
+            for frame in peer.queue.iter_mut().chain(&mut peer.held_queue) {
                 Header::readdress(&mut frame.header, incarnation, incarnation);
             }
         }

@@ -1,8 +1,8 @@
 //! Receiving: posting, probing, claiming, cancelling.
 
 use super::receive_fifo::FifoReceive;
-use super::state::{Message, Progress, Receive};
-use super::{CommId, Engine, Host, ReceiveOutcome, Source, TagMatch, Wanted};
+use super::state::{PendingReceive, Progress, UnexpectedMessage};
+use super::{CommId, Engine, Host, ReceiveOutcome, Source, TagMatch, UnpostedReceive};
 use crate::host::Status;
 use crate::ids::{CommRank, MessageId, ReceiveId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -31,9 +31,9 @@ impl<H: Host> Engine<H> {
     /// For [`Self::on_frame_for`]. None: other receives or messages come first, so a receive has to
     /// be posted. While there is a replay (`has_replay`) every receive has to be posted.
     #[inline]
-    pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
+    pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<UnpostedReceive> {
         debug_assert!(self.replay.is_none(), "P3: a receive is posted");
-        self.is_matching_idle().then(|| Wanted(self.pattern(comm, source, tag)))
+        self.is_matching_idle().then(|| UnpostedReceive(self.pattern(comm, source, tag)))
     }
 
     /// No receive is posted, and no message waits for one.
@@ -97,7 +97,7 @@ impl<H: Host> Engine<H> {
     pub(super) fn take_message_slow(
         &mut self,
         host: &mut H,
-        message: Message,
+        message: UnexpectedMessage,
         buffer: H::ReceiveBuffer,
         token: H::Token,
         posted: Option<(Key, u64)>,
@@ -110,7 +110,7 @@ impl<H: Host> Engine<H> {
     fn take_message(
         &mut self,
         host: &mut H,
-        message: Message,
+        message: UnexpectedMessage,
         mut buffer: H::ReceiveBuffer,
         token: H::Token,
         posted: Option<(Key, u64)>,
@@ -123,7 +123,7 @@ impl<H: Host> Engine<H> {
         if let Some(posted) = posted {
             self.record_sync_match(host, posted, Some(announced), message.name());
         }
-        let (index, generation) = self.receives.insert(Receive {
+        let (index, generation) = self.receives.insert(PendingReceive {
             buffer,
             token,
             key: message.key,
@@ -133,7 +133,7 @@ impl<H: Host> Engine<H> {
             send: announced.send,
             total: message.total,
         });
-        let outcome = self.begin(host, index, announced, &message.bytes);
+        let outcome = self.begin_transfer(host, index, announced, &message.bytes);
         self.pool.give(message.bytes);
         match outcome {
             Some((_, status)) => ReceiveOutcome::Complete(status),

@@ -8,7 +8,7 @@
 //! * A1 While there is a pattern no other receive is posted, and nothing is forced (`replay`).
 //! * A2 What waits here has a pattern without wildcards, which no waiting message fits (E3).
 
-use super::state::{Progress, Receive};
+use super::state::{PendingReceive, Progress};
 use super::{Engine, Host};
 use crate::ids::{PeerId, ReceiveId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -133,8 +133,8 @@ impl<H: Host> Engine<H> {
     }
 }
 
-fn record<R, T>(key: Key, waiting: FifoReceive<R, T>) -> Receive<R, T> {
-    Receive {
+fn record<R, T>(key: Key, waiting: FifoReceive<R, T>) -> PendingReceive<R, T> {
+    PendingReceive {
         buffer: waiting.buffer,
         token: waiting.token,
         key,

@@ -5,7 +5,7 @@
 //! more can be asked of it.
 
 use super::send::Outbound;
-use super::state::{Announced, Origin, Progress, Stream};
+use super::state::{Announced, DataPush, PayloadSource, Progress};
 use super::{Engine, FrameError, Host, SendOutcome};
 use crate::host::{Pull, Status};
 use crate::ids::{CommRank, ContextId, PeerId, ReceiveId, SendId};
@@ -14,7 +14,7 @@ use crate::wire::{FLAG_PULL, FLAG_SYNC, Kind};
 
 impl<H: Host> Engine<H> {
     /// A receive has its message: get the payload. Some: it is complete and gone from the table.
-    pub(super) fn begin(
+    pub(super) fn begin_transfer(
         &mut self,
         host: &mut H,
         slot: u32,
@@ -36,7 +36,7 @@ impl<H: Host> Engine<H> {
             return None;
         }
         if here == wanted {
-            self.control_unless_own(host, from, announced.send);
+            self.complete_sender(host, from, announced.send);
             return Some(self.end_receive(host, slot));
         }
         if from == me {
@@ -64,7 +64,7 @@ impl<H: Host> Engine<H> {
         None
     }
 
-    fn control_unless_own(&mut self, host: &mut H, from: PeerId, send: SendId) {
+    fn complete_sender(&mut self, host: &mut H, from: PeerId, send: SendId) {
         if from == self.me {
             self.finish_send(host, send);
         } else {
@@ -113,7 +113,7 @@ impl<H: Host> Engine<H> {
             host.withdraw(from, id);
         }
         let offset = send.inline;
-        self.enqueue_stream(from, Stream { send: id, receive, offset });
+        self.enqueue_push(from, DataPush { send: id, receive, offset });
         self.flush(host);
         Ok(())
     }
@@ -198,7 +198,7 @@ impl<H: Host> Engine<H> {
         if bytes <= eager_max && !message.synchronous {
             self.counters.eager_messages += 1;
             let mut packed = self.pool.take(bytes as usize);
-            if let Origin::Program(mut buffer) = message.origin {
+            if let PayloadSource::Program(mut buffer) = message.source {
                 host.pack(&mut buffer, 0..bytes, &mut packed);
             }
             self.arrive_own(host, key, sequence, &packed);
@@ -225,7 +225,7 @@ impl<H: Host> Engine<H> {
     /// The receive for a long or synchronous message to oneself is there.
     fn copy_own(&mut self, host: &mut H, slot: u32, send: SendId, wanted: u64) {
         if let Some(from) = self.sends.get_mut(send.index(), send.generation())
-            && let Origin::Program(buffer) = &mut from.origin
+            && let PayloadSource::Program(buffer) = &mut from.source
         {
             host.copy(buffer, &mut self.receives.at_mut(slot).buffer, wanted);
         }

@@ -15,7 +15,7 @@
 //! * P3 Until the outcomes have run out no receive from MPI_ANY_SOURCE is in `posted`.
 
 use super::receive_fifo::FifoReceive;
-use super::state::{Announced, Link, Message, Progress, Receive};
+use super::state::{Announced, LinkState, PendingReceive, Progress, UnexpectedMessage};
 use super::{Engine, Host, ReceiveOutcome};
 use crate::host::Status;
 use crate::ids::*;
@@ -63,7 +63,7 @@ fn stream_of(name: &MessageName) -> (PeerId, u32, i32) {
     (name.from, name.context, name.lane)
 }
 
-impl Message {
+impl UnexpectedMessage {
     pub(super) fn name(&self) -> MessageName {
         message_name(&self.key, self.peer, self.sequence)
     }
@@ -133,7 +133,7 @@ impl<H: Host> Engine<H> {
         let first = Incarnation(0);
         self.peers.iter().flatten().all(|peer| {
             let again = peer.outgoing && self.incarnation.max(peer.info.incarnation) > first;
-            !again || peer.link == Link::Open
+            !again || peer.link == LinkState::Open
         })
     }
 
@@ -152,10 +152,10 @@ impl<H: Host> Engine<H> {
             self.posted.insert_at(slot, receive.key, order);
         }
         for slot in withheld {
-            let Message { key, peer, sequence, .. } = *self.messages.at(slot);
+            let UnexpectedMessage { key, peer, sequence, .. } = *self.messages.at(slot);
             match self.take_posted(host, key, peer, sequence) {
                 Some(receive) => {
-                    let Receive { key, sequence, .. } = *self.receives.at(receive);
+                    let PendingReceive { key, sequence, .. } = *self.receives.at(receive);
                     let message = self.messages.at(slot);
                     let announced = message.announced;
                     self.record_sync_match(host, (key, sequence), announced, message.name());
@@ -177,7 +177,7 @@ impl<H: Host> Engine<H> {
     /// A receive of the line, or one that was posted since, finds its place.
     fn classify_receive(&mut self, host: &mut H, slot: u32) {
         let Some(replay) = &mut self.replay else { return };
-        let Receive { key, sequence, progress, .. } = self.receives.at(slot);
+        let PendingReceive { key, sequence, progress, .. } = self.receives.at(slot);
         let (key, name) = (*key, receive_name(key, *sequence));
         if !key.is_user() && key.source != ANY_SOURCE {
             return;
@@ -373,7 +373,7 @@ impl<H: Host> Engine<H> {
         receive.total = message.total;
         receive.progress = Progress::Stale;
         let done = match message.announced {
-            Some(announced) => self.begin(host, slot, announced, &message.bytes),
+            Some(announced) => self.begin_transfer(host, slot, announced, &message.bytes),
             None => {
                 let mut receive = self.receives.take(slot);
                 let status = self.deliver(host, &mut receive.buffer, message.key, &message.bytes);

@@ -13,7 +13,7 @@
 use super::queue::queued;
 use super::received_vector::{Name, ReceivedVector, name_of};
 use super::send::Outbound;
-use super::state::{Announced, Body, Link, Origin, Progress};
+use super::state::{Announced, Body, LinkState, PayloadSource, Progress};
 use super::{Engine, FrameError, Host, PeerId, SendOutcome};
 use crate::host::{LogEntry, PeerInfo, Status};
 use crate::ids::{Incarnation, LogRecord, SendId};
@@ -33,19 +33,19 @@ impl<H: Host> Engine<H> {
     pub fn peer_down(&mut self, host: &mut H, id: PeerId) {
         self.ensure_peer(host, id);
         let peer = self.peer(id);
-        peer.link = Link::Down;
+        peer.link = LinkState::Down;
         peer.direct = false;
         peer.queue.clear();
-        peer.later.clear();
+        peer.held_queue.clear();
         peer.done_sent = false;
-        peer.streams.clear();
+        peer.pushes.clear();
         peer.taken = 0;
         peer.ahead = None;
         *peer.resync = ReceivedVector::default();
         (peer.accepts_piggyback, peer.piggybacked) = (false, Recorded(0));
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
-            if send.peer == id && matches!(send.origin, Origin::Log(_)) {
+            if send.peer == id && matches!(send.source, PayloadSource::Log(_)) {
                 let send_id = SendId::new(index, generation);
                 send.granted = false;
                 send.inline = 0;
@@ -97,7 +97,7 @@ impl<H: Host> Engine<H> {
     /// Is the channel to `peer` open and repaired, or was it never used?
     pub fn is_open(&self, peer: PeerId) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
-        peer.is_none_or(|peer| peer.link == Link::Open)
+        peer.is_none_or(|peer| peer.link == LinkState::Open)
     }
 
     /// There is a channel to `peer` again, in its `incarnation`: exchange stream counters, then
@@ -114,16 +114,16 @@ impl<H: Host> Engine<H> {
             // Inside the set nothing is repaired: it goes back as a whole.
             return;
         }
-        if peer.link != Link::Down && peer.info.incarnation == incarnation {
+        if peer.link != LinkState::Down && peer.info.incarnation == incarnation {
             return;
         }
-        if peer.link != Link::Down {
+        if peer.link != LinkState::Down {
             self.peer_down(host, id);
         }
         let info = host.peer_info(id);
         let peer = self.peer(id);
         peer.info = PeerInfo { incarnation, ..info };
-        peer.link = Link::Resync;
+        peer.link = LinkState::Resync;
         self.send_received_vector(host, id);
         self.flush(host);
     }
@@ -153,7 +153,7 @@ impl<H: Host> Engine<H> {
         flags: u8,
         body: &[u8],
     ) -> Result<(), FrameError> {
-        if self.peer(from).link == Link::Open {
+        if self.peer(from).link == LinkState::Open {
             // The peer has lost a channel of which we saw nothing: so have we.
             let incarnation = self.peer(from).info.incarnation;
             self.peer_down(host, from);
@@ -163,8 +163,8 @@ impl<H: Host> Engine<H> {
         peer.resync.read(body)?;
         if flags & FLAG_LAST != 0 {
             let received = core::mem::take(&mut *peer.resync);
-            peer.link = Link::Open;
-            peer.direct = !peer.listed && !peer.held;
+            peer.link = LinkState::Open;
+            peer.direct = !peer.in_backlog && !peer.held;
             if self.accepts_piggyback {
                 self.announce_piggyback(host, from);
             }
@@ -177,7 +177,7 @@ impl<H: Host> Engine<H> {
         // Synchronous sends that wait for news of their match keep their identity.
         let mut waiting: BTreeMap<Name, SendId> = BTreeMap::new();
         for (index, generation, send) in self.sends.iter() {
-            if send.peer == id && matches!(send.origin, Origin::Log(_)) {
+            if send.peer == id && matches!(send.source, PayloadSource::Log(_)) {
                 let name = name_of(send.context, send.tag, send.sequence);
                 waiting.insert(name, SendId::new(index, generation));
             }
@@ -231,7 +231,7 @@ impl<H: Host> Engine<H> {
             tag: entry.tag,
             sequence: entry.sequence.0,
             bytes: entry.bytes,
-            origin: Origin::Log(record),
+            source: PayloadSource::Log(record),
             synchronous: old.is_some(),
             token: old.and_then(|send| send.token),
         };
@@ -318,7 +318,7 @@ impl<H: Host> Engine<H> {
             if receive.total != total {
                 return Err(FrameError::Unexpected("announced again with another length"));
             }
-            if let Some((token, status)) = self.begin(host, slot, announced, inline) {
+            if let Some((token, status)) = self.begin_transfer(host, slot, announced, inline) {
                 host.complete(token, status);
             }
             return Ok(());

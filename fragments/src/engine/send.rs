@@ -1,7 +1,7 @@
 //! Sending: number, log, and the eager or the rendezvous protocol.
 
-use super::queue::{offer, offer_eager, origin, queued};
-use super::state::{Body, Comm, Link, Origin, Send};
+use super::queue::{offer, offer_eager, payload_of, queued};
+use super::state::{Body, Comm, LinkState, PayloadSource, PendingSend};
 use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, SendOutcome};
 use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
@@ -18,7 +18,7 @@ pub(super) struct Outbound<B, T> {
     pub tag: i32,
     pub sequence: u64,
     pub bytes: u64,
-    pub origin: Origin<B>,
+    pub source: PayloadSource<B>,
     pub token: Option<T>,
     pub synchronous: bool,
 }
@@ -71,7 +71,7 @@ impl<H: Host> Engine<H> {
         let Some(channel) = self.channels.get_mut(at as usize) else { return false };
         let id = channel.peer;
         let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else { return false };
-        if !peer.near || !peer.direct || bytes > u64::from(peer.info.eager_bytes_max) {
+        if !peer.same_set || !peer.direct || bytes > u64::from(peer.info.eager_bytes_max) {
             return false;
         }
         let header = Header {
@@ -103,7 +103,7 @@ impl<H: Host> Engine<H> {
     /// was).
     pub fn detach_send(&mut self, id: SendId) -> bool {
         let Some(send) = self.sends.get_mut(id.index(), id.generation()) else { return false };
-        let is_logged = matches!(send.origin, Origin::Log(_));
+        let is_logged = matches!(send.source, PayloadSource::Log(_));
         if !is_logged || send.granted || send.synchronous || send.token.take().is_none() {
             return false;
         }
@@ -152,7 +152,7 @@ impl<H: Host> Engine<H> {
             tag,
             sequence: channel.sent.get(tag),
             bytes,
-            origin: Origin::Log(LogRecord(0)),
+            source: PayloadSource::Log(LogRecord(0)),
             token: Some(token),
             synchronous,
         };
@@ -170,11 +170,11 @@ impl<H: Host> Engine<H> {
                 bytes,
             };
             let record = host.log_append(&entry, &mut buffer).map_err(SendError::Log)?;
-            message.origin = Origin::Log(record);
+            message.source = PayloadSource::Log(record);
             self.counters.sent_outgoing_messages += 1;
             self.counters.sent_outgoing_bytes += bytes;
         } else {
-            message.origin = Origin::Program(buffer);
+            message.source = PayloadSource::Program(buffer);
             self.counters.sent_internal_messages += 1;
             self.counters.sent_internal_bytes += bytes;
         }
@@ -188,11 +188,11 @@ impl<H: Host> Engine<H> {
         }
         let (eager_max, link) = (peer.info.eager_bytes_max, peer.link);
         let short = bytes <= u64::from(eager_max);
-        if outgoing && !synchronous && (short || link != Link::Open) {
+        if outgoing && !synchronous && (short || link != LinkState::Open) {
             // It is in the log.
             message.token = None;
         }
-        if outgoing && link != Link::Open {
+        if outgoing && link != LinkState::Open {
             return Ok(self.send_while_down(message));
         }
         let repeated = peer.ahead.is_some() && self.peer_has_received(&message);
@@ -226,19 +226,19 @@ impl<H: Host> Engine<H> {
         if self.peer(to).direct
             && let Some(permit) = self.permit_for_new_frame(host, to)
         {
-            let payload = origin(&mut message.origin, 0..bytes);
+            let payload = payload_of(&mut message.source, 0..bytes);
             match offer(host, permit, to, &header, payload, 0) {
                 Transmit::Accepted => return SendOutcome::Complete,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
             }
         }
-        match message.origin {
-            Origin::Log(record) => {
+        match message.source {
+            PayloadSource::Log(record) => {
                 self.enqueue(host, to, queued(&header, Body::Log(record, bytes)), taken);
                 SendOutcome::Complete
             }
-            Origin::Program(_) => {
+            PayloadSource::Program(_) => {
                 SendOutcome::Pending(self.wait_for_room(host, message, &header, taken))
             }
         }
@@ -260,7 +260,7 @@ impl<H: Host> Engine<H> {
         let mut flags = flags | if synchronous { FLAG_SYNC } else { 0 };
         let eager_max = u64::from(self.peer(to).info.eager_bytes_max);
         let send = self.sends.at_mut(id.index());
-        if bytes > eager_max && host.expose(to, id, origin(&mut send.origin, 0..bytes)) {
+        if bytes > eager_max && host.expose(to, id, payload_of(&mut send.source, 0..bytes)) {
             send.exposed = true;
             flags |= FLAG_PULL;
         } else {
@@ -273,7 +273,7 @@ impl<H: Host> Engine<H> {
         if self.peer(to).direct
             && let Some(permit) = self.permit_for_new_frame(host, to)
         {
-            let payload = origin(&mut self.sends.at_mut(id.index()).origin, 0..inline);
+            let payload = payload_of(&mut self.sends.at_mut(id.index()).source, 0..inline);
             match offer(host, permit, to, &header, payload, 0) {
                 Transmit::Accepted => return sent(complete, id),
                 Transmit::Full(n) => taken = n,
@@ -292,7 +292,7 @@ impl<H: Host> Engine<H> {
         inline: u64,
     ) -> SendId {
         self.detached += usize::from(message.token.is_none());
-        let (index, generation) = self.sends.insert(Send {
+        let (index, generation) = self.sends.insert(PendingSend {
             peer: message.peer,
             context: message.context,
             rank: message.rank,
@@ -300,7 +300,7 @@ impl<H: Host> Engine<H> {
             sequence: message.sequence,
             bytes: message.bytes,
             inline,
-            origin: message.origin,
+            source: message.source,
             token: message.token,
             synchronous: message.synchronous,
             exposed: false,

@@ -46,7 +46,7 @@ pub struct Channel {
 
 /// State of the way to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Link {
+pub enum LinkState {
     /// Frames may be sent.
     Open,
     /// Nothing can be sent; outgoing messages only go to the log.
@@ -57,31 +57,31 @@ pub enum Link {
 
 /// A process that was talked to.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct PeerState {
     pub info: PeerInfo,
     pub outgoing: bool,
-    pub link: Link,
+    pub link: LinkState,
     /// Open, not held, and nothing waits: a frame may be offered to the transport at once.
     pub direct: bool,
     /// Of this process' set, and not this process.
-    pub near: bool,
+    pub same_set: bool,
     /// Listed in `Engine::backlog`.
-    pub listed: bool,
+    pub in_backlog: bool,
     /// Frames that keep their order.
-    pub queue: VecDeque<Queued>,
+    pub queue: VecDeque<QueuedFrame>,
     /// A line is being taken: new messages to it (to another set: every frame but payloads) wait
     /// in `later`.
     pub held: bool,
     /// Frames that leave when the line is over, behind those of `queue`.
-    pub later: VecDeque<Queued>,
+    pub held_queue: VecDeque<QueuedFrame>,
     /// A receive ended with a `Done` to it while it was held: that frame may still be under way.
     pub done_sent: bool,
     /// Rendezvous payloads under way; frames of `queue` overtake them between two chunks.
-    pub streams: VecDeque<Stream>,
+    pub pushes: VecDeque<DataPush>,
     /// Bytes already taken of the first frame of `queue` or of the first stream's next frame.
     pub taken: usize,
     /// `taken` belongs to a stream's frame.
-    pub taken_of_stream: bool,
+    pub taken_of_push: bool,
     pub traffic: Traffic,
     /// What a peer that is ahead of us already has (after our own restart).
     pub ahead: Option<Box<ReceivedVector>>,
@@ -97,7 +97,7 @@ pub struct Peer {
 
 /// A frame that waits for room.
 #[derive(Clone, Debug)]
-pub struct Queued {
+pub struct QueuedFrame {
     pub header: [u8; crate::wire::ANNOUNCE_BYTES],
     pub header_bytes: u8,
     pub body: Body,
@@ -123,7 +123,7 @@ pub enum Body {
 
 /// A granted rendezvous payload that is being pushed.
 #[derive(Clone, Copy, Debug)]
-pub struct Stream {
+pub struct DataPush {
     pub send: SendId,
     pub receive: u64,
     pub offset: u64,
@@ -131,14 +131,14 @@ pub struct Stream {
 
 /// Where the payload of a send lies.
 #[derive(Clone, Debug)]
-pub enum Origin<B> {
+pub enum PayloadSource<B> {
     Program(B),
     Log(LogRecord),
 }
 
 /// A send that is not finished.
 #[derive(Clone, Debug)]
-pub struct Send<B, T> {
+pub struct PendingSend<B, T> {
     pub peer: PeerId,
     pub context: u32,
     /// Own rank in the communicator.
@@ -148,7 +148,7 @@ pub struct Send<B, T> {
     pub bytes: u64,
     /// Bytes that travelled inside the announcement.
     pub inline: u64,
-    pub origin: Origin<B>,
+    pub source: PayloadSource<B>,
     /// None: complete for the program already.
     pub token: Option<T>,
     /// Not complete before it is matched.
@@ -186,7 +186,7 @@ impl Progress {
 
 /// A receive that is not finished.
 #[derive(Clone, Debug)]
-pub struct Receive<R, T> {
+pub struct PendingReceive<R, T> {
     pub buffer: R,
     pub token: T,
     /// What it takes; once matched: the envelope of the message.
@@ -201,7 +201,7 @@ pub struct Receive<R, T> {
 
 /// A message without a receive.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct UnexpectedMessage {
     pub key: Key,
     pub peer: PeerId,
     pub sequence: u64,

@@ -11,7 +11,7 @@
 
 use super::queue::queued;
 use super::send::Outbound;
-use super::state::{Body, Link};
+use super::state::{Body, LinkState};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::{ContextId, LogRecord, MessageSeq};
@@ -123,7 +123,7 @@ impl<H: Host> Engine<H> {
     ) {
         let from = self.incarnation;
         let peer = self.peer(to);
-        if peer.link != Link::Open {
+        if peer.link != LinkState::Open {
             return;
         }
         let header = Header {
@@ -161,7 +161,7 @@ impl<H: Host> Engine<H> {
         if !self.verifies_sends {
             return None;
         }
-        let super::state::Origin::Log(record) = message.origin else { return None };
+        let super::state::PayloadSource::Log(record) = message.source else { return None };
         Some(PayloadDigest { digest: host.log_digest(record)?, bytes: message.bytes })
     }
 

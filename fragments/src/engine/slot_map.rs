@@ -4,18 +4,18 @@ use slab::Slab;
 
 /// A slab whose ids carry a generation. `T` is found by the whole id only.
 #[derive(Clone, Debug)]
-pub struct Slots<T> {
+pub struct SlotMap<T> {
     slab: Slab<(u32, T)>,
     generation: u32,
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for SlotMap<T> {
     fn default() -> Self {
         Self { slab: Slab::new(), generation: 0 }
     }
 }
 
-impl<T> Slots<T> {
+impl<T> SlotMap<T> {
     /// Put `value` in; gives index and generation.
     #[inline]
     pub fn insert(&mut self, value: T) -> (u32, u32) {
