@@ -32,7 +32,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// As [`Self::on_frame`], while a call waits for a message that `wanted` takes and has not
-    /// posted its receive. `Some`: here it was, its payload is in `buffer`.
+    /// posted its receive. `Some`: the message was there, its payload is in `buffer`.
     ///
     /// # Errors
     /// The peer broke the protocol; the channel is no longer usable.
@@ -60,7 +60,7 @@ impl<H: Host> Engine<H> {
         Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
-    /// The same for a message whose envelope is not exactly what is waited for.
+    /// The same for a message whose envelope differs from the expected one.
     #[inline(never)]
     fn on_frame_for_slow(
         &mut self,
@@ -90,7 +90,7 @@ impl<H: Host> Engine<H> {
         Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
-    /// The oldest of uniform receives takes a message.
+    /// The oldest uniform receive takes a message.
     #[inline(always)]
     pub(super) fn complete_oldest(&mut self, host: &mut H, key: Key, payload: &[u8]) {
         if let Some(mut receive) = self.fifo.pop() {
@@ -99,7 +99,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The header of a frame, unless it comes from another life.
+    /// The header of a frame, unless it belongs to another incarnation.
     #[inline(always)]
     fn admit(
         &mut self,
@@ -117,8 +117,8 @@ impl<H: Host> Engine<H> {
             return Ok(None);
         }
         if peer.link == LinkState::Resync && header.kind != Kind::Resync {
-            // The peer does not know yet that the channel was lost: our account, which is on its
-            // way, tells it, and it repeats what we have not accepted.
+            // The peer does not know yet that the channel was lost: our received vector, which is
+            // in flight, reports that, and the peer resends what we have not accepted.
             self.counters.stale_frames += 1;
             return Ok(None);
         }
@@ -241,7 +241,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Keep a message for a receive that comes later.
+    /// Store a message for a receive that is posted later.
     #[inline(never)]
     fn store_unexpected(
         &mut self,
@@ -308,7 +308,7 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
-    /// The channel of a sender that was not heard of in this communicator yet.
+    /// The channel of a sender that has sent nothing in this communicator yet.
     #[cold]
     fn channel_of(
         &mut self,

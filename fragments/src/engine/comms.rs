@@ -10,9 +10,9 @@ use crate::streams::Lanes;
 use std::collections::VecDeque;
 
 impl<H: Host> Engine<H> {
-    /// A communicator of `size` processes (of the remote group, for an intercommunicator) in
-    /// which this process sends as `rank`. `handle` comes back in `Host::resolve`. Messages that
-    /// arrived for `context` before are found by the receives that follow.
+    /// A communicator of `size` processes (of the remote group, for an intercommunicator) in which
+    /// this process sends as `rank`. `handle` is passed to `Host::resolve`. Messages that arrived
+    /// for `context` before are found by the receives that follow.
     pub fn add_comm(
         &mut self,
         context: ContextId,
@@ -50,7 +50,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The record of a communicator, made if this is the first that is heard of it.
+    /// The record of a communicator, created at the first mention of it.
     #[inline]
     pub(super) fn comm_of(&mut self, context: u32) -> u32 {
         match self.contexts.get(ContextId(context).number() as usize) {
@@ -121,7 +121,7 @@ impl<H: Host> Engine<H> {
         channel as usize
     }
 
-    /// The channel to a peer under a context id (without instance); made if there is none.
+    /// The channel to a peer under a context id (without instance); created if there is none.
     #[cold]
     pub(super) fn channel_with(&mut self, host: &mut H, context: u32, peer: PeerId) -> u32 {
         self.ensure_peer(host, peer);
@@ -134,7 +134,7 @@ impl<H: Host> Engine<H> {
         index
     }
 
-    /// Make the record of a peer at the first contact.
+    /// Create the record of a peer at the first contact.
     #[inline]
     pub(super) fn ensure_peer(&mut self, host: &mut H, peer: PeerId) {
         if self.peers.get(peer.0 as usize).is_none_or(Option::is_none) {
@@ -151,15 +151,15 @@ impl<H: Host> Engine<H> {
         let info = host.peer_info(id);
         let outgoing = info.set != self.set;
         let held = self.holds[usize::from(outgoing)];
-        // Where either end was started again, the other may know of a channel that this one does
-        // not: the first one begins like any that was lost.
+        // Where either end was restarted, the other may know of a channel that this one does not
+        // know: the first channel begins with a resync, like one that was lost.
         let first = Incarnation(0);
-        let again = outgoing && (self.incarnation > first || info.incarnation > first);
+        let restarted = outgoing && (self.incarnation > first || info.incarnation > first);
         self.peers[at] = Some(Box::new(PeerState {
             info,
             outgoing,
-            link: if again { LinkState::Resync } else { LinkState::Open },
-            direct: !held && !again,
+            link: if restarted { LinkState::Resync } else { LinkState::Open },
+            direct: !held && !restarted,
             same_set: !outgoing && id != self.me,
             in_backlog: false,
             queue: VecDeque::new(),
@@ -176,7 +176,7 @@ impl<H: Host> Engine<H> {
             accepts_piggyback: false,
             piggybacked: Recorded(0),
         }));
-        if again {
+        if restarted {
             self.send_received_vector(host, id);
         } else if self.accepts_piggyback {
             self.announce_piggyback(host, id);

@@ -1,4 +1,4 @@
-//! Long payloads that a transport reads straight to where they belong.
+//! Direct placement: a transport reads long payloads straight into the receive buffer.
 
 use super::state::{LinkState, Progress};
 use super::{Engine, Host};
@@ -6,9 +6,9 @@ use crate::ids::{PeerId, ReceiveId};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 impl<H: Host> Engine<H> {
-    /// The header of a frame from `from` is here: the buffer that its payload goes into, and the
-    /// offset in it. Until the transport has said [`Self::on_directly_placed`], or has lost the channel, it
-    /// may write there: the receive cannot end before this payload has come. `None`: the frame is
+    /// The header of a frame from `from` has arrived: the buffer for its payload, and the offset in
+    /// it. The transport may write there until it calls [`Self::on_directly_placed`] or loses the
+    /// channel: the receive cannot complete before this payload has arrived. `None`: the frame has
     /// to be handed in as a whole.
     pub fn direct_placement(
         &self,
@@ -39,11 +39,11 @@ impl<H: Host> Engine<H> {
         fits.then_some((&receive.buffer, header.b()))
     }
 
-    /// The payload of this frame is where [`Self::direct_placement`] said.
+    /// The payload of this frame is at the place that [`Self::direct_placement`] gave.
     pub fn on_directly_placed(&mut self, host: &mut H, from: PeerId, head: &[u8; HEADER_BYTES]) {
         let Ok(header) = Header::decode_alone(head) else { return };
         if self.direct_placement(host, from, head).is_none() {
-            // It was right when the header came: the peer has gone to another life since.
+            // It was valid when the header arrived: the peer runs in another incarnation since.
             self.counters.stale_frames += 1;
             return;
         }

@@ -9,11 +9,11 @@
 //! * E3 No posted receive matches a waiting unexpected message.
 //! * E4 An outgoing message is in the log before any part of it is offered to a transport.
 //! * E5 Internal payloads never enter the log.
-//! * E6 `direct` ⇔ the link is open, the peer is not held and nothing waits for it.
+//! * E6 `direct` ⇔ the link is open, the peer is not held and no frame waits for it.
 //! * E7 A peer with waiting frames on an open link is listed in `backlog`, once.
-//! * E8 `in_flight` counts the matched receives from inside the set whose payload is not here.
-//! * E9 While a peer of the set is held, `queue` carries no new message; what is half taken stays
-//!   first. While a peer of another set is held, `queue` carries at most the half-taken frame.
+//! * E8 `in_flight` counts the matched receives from inside the set whose payload has not arrived.
+//! * E9 While a peer of the set is held, `queue` contains no new message; a half-taken frame stays
+//!   first. While a peer of another set is held, `queue` contains at most the half-taken frame.
 //! * E10 `detached` counts the sends that are complete for the program; these are in the log.
 //!
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
@@ -83,7 +83,7 @@ pub enum TagMatch {
     Is(i32),
 }
 
-/// What a call waits for that has not posted its receive.
+/// The pattern of a receive that a blocking call has not posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnpostedReceive(Key);
 
@@ -127,7 +127,7 @@ pub enum FrameError {
     },
     /// More payload than was announced, or outside it.
     Overrun,
-    /// A frame that makes no sense in the state the channel is in.
+    /// A frame that is not valid in the state of the channel.
     Unexpected(&'static str),
 }
 
@@ -146,7 +146,7 @@ pub struct Engine<H: Host> {
     channels: Vec<Channel>,
     /// (MPI context id, peer) → channel: channels outlive their communicators.
     by_peer: BTreeMap<(u32, PeerId), u32>,
-    /// 8 bytes for a process that was never talked to.
+    /// 8 bytes for a process without traffic.
     peers: Vec<Option<Box<PeerState>>>,
     backlog: Vec<PeerId>,
     fifo: ReceiveFifo<H::ReceiveBuffer, H::Token>,
@@ -157,24 +157,24 @@ pub struct Engine<H: Host> {
     messages: SlotMap<UnexpectedMessage>,
     pool: Pool,
     counters: Counters,
-    /// Inside the set, to other sets: are new frames held back for a line?
+    /// Inside the set, to other sets: are new frames held back for a checkpoint?
     holds: [bool; 2],
     in_flight: u32,
-    /// Sends that are complete for the program and not for us.
+    /// Sends that are complete for the program, not for the engine.
     detached: usize,
-    /// Contents of messages that leave the set are told.
+    /// Digests of messages that leave the set are sent.
     verifies_sends: bool,
-    /// What is carried to it is kept (carry.rs).
+    /// Piggybacked determinants are accepted (piggyback.rs).
     accepts_piggyback: bool,
-    /// Room for what is carried next.
+    /// Buffer for the next piggybacked determinants.
     piggyback_buffer: Vec<u8>,
     /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
     library_posts: BTreeMap<(u32, i32), u64>,
-    /// Outcomes that are forced after a restore.
+    /// Determinants that are replayed after a restore.
     replay: Option<Box<Replay>>,
 }
 
-/// A copy is a line: it holds everything that the process's messages depend on but the log.
+/// A copy is a snapshot: it holds everything that the process's messages depend on but the log.
 impl<H: Host> Clone for Engine<H>
 where
     H::SendBuffer: Clone,
@@ -262,7 +262,7 @@ impl<H: Host> Engine<H> {
         (self.receives.len() + self.fifo.len(), self.messages.len(), self.sends.len())
     }
 
-    /// Traffic with each peer that was talked to, ascending.
+    /// Traffic with each contacted peer, ascending.
     pub fn traffic(&self) -> impl Iterator<Item = (PeerId, SetId, Traffic)> + '_ {
         self.peers.iter().zip(0u32..).filter_map(|(peer, id)| {
             peer.as_ref().map(|peer| (PeerId(id), peer.info.set, peer.traffic))

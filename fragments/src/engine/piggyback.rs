@@ -1,18 +1,21 @@
-//! Determinants that go with messages, so that a frame need not wait until they are stable.
+//! Determinants are piggybacked on messages, so that a frame need not wait until they are stable.
 //!
 //! Source: docs/adr/0019; the idea is causal message logging (Alvisi and Marzullo, 1998), here over
-//! one hop: who is given determinants keeps them, and what depends on somebody else's waits as it
-//! did (gate.rs). What they are is the driver's business; here is their order.
+//! one hop: the receiver of piggybacked determinants stores them, and a frame that depends on a
+//! third process's determinants waits at the send gate (send_gate.rs). Their encoding is the
+//! driver's; the engine keeps their order.
 //!
 //! ```text
-//!   receiver ── Carried, empty ("I keep what comes")──> sender
-//!   sender ──── Carried(determinants), frame, frame ──> receiver
+//!   receiver ── Piggyback, empty ("I accept determinants") ──> sender
+//!   sender ──── Piggyback(determinants), frame, frame ──> receiver
 //! ```
 //! Invariants:
-//! * C1 Nothing is carried to who has not said, on this channel, that it keeps it.
-//! * C2 A frame follows what was carried for it on the same channel, and nothing of it is offered
-//!   before all of that is taken.
-//! * C3 A receiver that refuses what is carried takes in nothing that follows it on the channel.
+//! * C1 Nothing is piggybacked to a peer that has not announced, on this channel, that it accepts
+//!   determinants.
+//! * C2 A frame follows its piggybacked determinants on the same channel, and nothing of it is
+//!   offered before all of these are taken.
+//! * C3 A receiver that refuses piggybacked determinants accepts nothing that follows them on the
+//!   channel.
 
 use super::queue::{offer, queued};
 use super::state::{Body, LinkState, QueuedFrame};
@@ -22,8 +25,8 @@ use crate::send_gate::{Recorded, SendPermit};
 use crate::wire::{HEADER_BYTES, Header, Kind};
 
 impl<H: Host> Engine<H> {
-    /// From now on [`Host::on_piggyback`] keeps what is brought to it. Every peer of another set is
-    /// told.
+    /// From now on [`Host::on_piggyback`] stores determinants. This is announced to every peer of
+    /// another set.
     pub fn accept_piggyback(&mut self, host: &mut H) {
         self.accepts_piggyback = true;
         for at in 0..self.peers.len() {
@@ -33,21 +36,21 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// It does not keep what is brought to it any more. Peers that were told are not told again:
-    /// only for a process whose channels begin anew, or where nothing depends on it.
+    /// Determinants are no longer accepted. Peers are not notified: only for a process whose
+    /// channels are opened again, or where nothing depends on it.
     pub fn stop_accepting_piggyback(&mut self) {
         self.accepts_piggyback = false;
     }
 
-    /// C1: to a peer of another set, whenever a channel to it is open (again).
+    /// C1: announce it to a peer of another set, whenever a channel to it opens.
     pub(super) fn announce_piggyback(&mut self, host: &mut H, to: PeerId) {
         if self.peer(to).outgoing {
             self.control(host, to, Kind::Piggyback, 0, 0);
         }
     }
 
-    /// A frame to this peer depends on determinants that are not stable. Leave to go, if they have
-    /// gone before it.
+    /// A frame to this peer depends on determinants that are not stable. Gives a permit if they
+    /// were piggybacked before it.
     #[cold]
     #[inline(never)]
     pub(super) fn piggyback(
@@ -60,8 +63,8 @@ impl<H: Host> Engine<H> {
         let mut bytes = core::mem::take(&mut self.piggyback_buffer);
         bytes.clear();
         let peer = self.peer(to);
-        let mut leave = peer.piggybacked_permit(depends_on);
-        if leave.is_none()
+        let mut permit = peer.piggybacked_permit(depends_on);
+        if permit.is_none()
             && peer.accepts_piggyback
             && peer.link == LinkState::Open
             && host.piggyback(to, peer.piggybacked, depends_on, &mut bytes)
@@ -73,10 +76,10 @@ impl<H: Host> Engine<H> {
                 Transmit::Accepted => {
                     peer.piggybacked = depends_on;
                     self.counters.piggyback_frames += 1;
-                    leave = Some(SendPermit::piggybacked());
+                    permit = Some(SendPermit::piggybacked());
                 }
                 Transmit::Full(taken) if taken > 0 => {
-                    // C2: the rest of it is before everything else.
+                    // C2: the rest of this frame precedes everything else.
                     peer.piggybacked = depends_on;
                     peer.taken = taken;
                     peer.taken_of_push = false;
@@ -89,16 +92,16 @@ impl<H: Host> Engine<H> {
             }
         }
         self.piggyback_buffer = bytes;
-        // It may have become stable meanwhile.
-        leave = leave.or_else(|| host.marks().permit(depends_on));
-        if leave.is_none() {
+        // They may have become stable meanwhile.
+        permit = permit.or_else(|| host.marks().permit(depends_on));
+        if permit.is_none() {
             host.frame_gated();
         }
-        leave
+        permit
     }
 
-    /// Determinants that everything behind them on the channel depends on; none: the peer keeps
-    /// what is carried to it.
+    /// Determinants that everything behind them on the channel depends on; none: the peer accepts
+    /// determinants.
     pub(super) fn on_piggyback(
         &mut self,
         host: &mut H,
@@ -107,7 +110,7 @@ impl<H: Host> Engine<H> {
     ) -> Result<(), FrameError> {
         let peer = self.peer(from);
         if !peer.outgoing {
-            return Err(FrameError::Unexpected("carried determinants inside of a set"));
+            return Err(FrameError::Unexpected("piggybacked determinants inside of a set"));
         }
         if bytes.is_empty() {
             peer.accepts_piggyback = true;

@@ -1,4 +1,4 @@
-//! Frames that wait for room at a transport, and frames that need not.
+//! The queues of frames that wait for room at a transport or for a permit.
 
 use super::state::{Body, DataPush, LinkState, PayloadSource, PeerState, QueuedFrame};
 use super::{Engine, Host, PeerId, SendId};
@@ -6,7 +6,7 @@ use crate::host::{Payload, Status, Transmit};
 use crate::send_gate::{Recorded, SendPermit};
 use crate::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
 
-/// Payload frames that one call of `flush` offers to one peer: others get their turn.
+/// Payload frames that one call of `flush` offers to one peer, so that all peers are served.
 const BURST: usize = 32;
 
 /// A frame for the queue. `header` is one of 32 or 48 bytes.
@@ -51,7 +51,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Send a control frame, or nothing where there is no channel: resync makes up for it.
+    /// Send a control frame; nothing where there is no channel: resync replaces it.
     pub(super) fn control(&mut self, host: &mut H, to: PeerId, kind: Kind, a: u64, b: u64) {
         let mine = self.incarnation;
         let peer = self.peer(to);
@@ -80,7 +80,8 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Is every frame handed to the transports (nothing waits for room or for the end of a line)?
+    /// Is every frame handed to the transports (nothing waits for room or for the end of a
+    /// checkpoint)?
     pub fn is_flushed(&self) -> bool {
         self.backlog.is_empty()
     }
@@ -123,12 +124,12 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Offer the first frame of the queue; true: it is gone.
+    /// Offer the first frame of the queue; true: it was accepted or dropped.
     fn offer_first(&mut self, host: &mut H, id: PeerId) -> bool {
         let Self { peers, sends, .. } = self;
         let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
         let Some(frame) = peer.queue.front() else { return false };
-        let leave = match (peer.outgoing, peer.taken) {
+        let permit = match (peer.outgoing, peer.taken) {
             (false, _) => Some(SendPermit::internal()),
             (true, 0) => host
                 .marks()
@@ -136,9 +137,9 @@ impl<H: Host> Engine<H> {
                 .or_else(|| peer.piggybacked_permit(frame.depends_on)),
             (true, _) => Some(SendPermit::begun()),
         };
-        let Some(permit) = leave else {
+        let Some(permit) = permit else {
             let depends_on = frame.depends_on;
-            // Then it is offered next.
+            // With a permit the frame is offered next.
             return self.piggyback(host, id, depends_on).is_some();
         };
         let mut finish = None;
@@ -150,7 +151,7 @@ impl<H: Host> Engine<H> {
                 finish = end.then_some(*id);
                 match sends.get_mut(id.index(), id.generation()) {
                     Some(send) => payload_of(&mut send.source, 0..*bytes),
-                    // Withdrawn since: nobody waits for this frame.
+                    // The send has ended since: the frame is obsolete.
                     None => {
                         peer.queue.pop_front();
                         return true;
@@ -177,7 +178,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Offer the next chunk of the first stream; true: it is gone.
+    /// Offer the next chunk of the first push; true: it was accepted or dropped.
     fn offer_chunk(&mut self, host: &mut H, id: PeerId) -> bool {
         let Self { peers, sends, incarnation, .. } = self;
         let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
@@ -212,7 +213,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Nothing more is to be done for a send: forget it and tell the program.
+    /// A send is finished: remove it and complete it for the program.
     pub(super) fn finish_send(&mut self, host: &mut H, id: SendId) {
         if let Some(send) = self.sends.remove(id.index(), id.generation()) {
             if send.exposed {
@@ -226,15 +227,15 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Sends that are complete for the program, and whose payload nobody has asked for yet or is
-    /// on its way. While there are any, somebody must look for what their receivers say.
+    /// Detached sends: complete for the program, their payload not requested yet or in flight.
+    /// While there are any, somebody must poll for the answers of their receivers.
     #[inline]
     pub fn detached_sends(&self) -> usize {
         self.detached
     }
 }
 
-/// Where every frame goes out (G1).
+/// The one place where frames are offered to transports (G1).
 #[inline]
 pub(super) fn offer<H: Host>(
     host: &mut H,
@@ -261,7 +262,7 @@ pub(super) fn offer_eager<H: Host>(
 }
 
 impl<H: Host> Engine<H> {
-    /// May a frame to this peer, for which nothing waits, leave at once if it is made now?
+    /// A permit for a frame that is made now, to a peer for which nothing waits.
     #[inline]
     pub(super) fn permit_for_new_frame(&mut self, host: &mut H, to: PeerId) -> Option<SendPermit> {
         if !self.peer(to).outgoing {
@@ -273,7 +274,7 @@ impl<H: Host> Engine<H> {
 }
 
 impl PeerState {
-    /// Was all that a frame depends on that was made then carried to it?
+    /// A permit if every determinant that a frame depends on was piggybacked to this peer.
     pub(super) fn piggybacked_permit(&self, depends_on: Recorded) -> Option<SendPermit> {
         (depends_on <= self.piggybacked).then(SendPermit::piggybacked)
     }

@@ -1,17 +1,18 @@
-//! The engine's share in a line: new frames are held back, the frames of the line go through, and
-//! the engine says when no payload is under way inside the set.
+//! The engine's share in a checkpoint: new frames are held back, checkpoint frames pass, and the
+//! engine reports when no payload is in flight inside the set.
 //!
-//! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence). The phases themselves are
-//! coordination's `Quiescence`; DESIGN.md "A line" says what the driver calls in which order.
+//! Source: DESIGN §6; paper §3.1, whose eager silence and rendezvous silence are the phases of
+//! quiescence. The phases themselves are coordination's `Quiescence`; DESIGN.md "A checkpoint"
+//! lists the driver's calls in their order.
 //!
-//! * **Inside the set** new messages (`Eager`, `Announce`) are held; what serves messages that
-//!   are matched already (`Grant`, `Data`, `Done`) and frames of the line go on, and overtake those
-//!   that wait for room: these are part of the line. A frame that a transport has half taken is
+//! * **Inside the set** new messages (`Eager`, `Announce`) are held. Frames that serve matched
+//!   messages (`Grant`, `Data`, `Done`) and checkpoint frames are sent, and overtake the messages
+//!   that wait for room: those are part of the snapshot. A frame that a transport has half taken is
 //!   finished before anything else.
-//! * **To other sets** (global lines) everything but payloads is held. A message that was sent
-//!   after one line must not be received before another; nor may the news of a match (`Grant`,
-//!   `Done`, the counters of `Resync`) that the line does not hold complete a synchronous send
-//!   that it does hold.
+//! * **To other sets** (global checkpoints) everything but payloads is held. A message that was
+//!   sent after one set's snapshot must not be received before another's (it would be an orphan).
+//!   Nor may the report of a match (`Grant`, `Done`, the counters of `Resync`) that the checkpoint
+//!   does not contain complete a synchronous send that it does contain.
 
 use super::queue::offer;
 use super::state::{Body, LinkState, PeerState, QueuedFrame};
@@ -38,7 +39,7 @@ impl QueuedFrame {
 }
 
 impl PeerState {
-    /// Does a line hold this frame back?
+    /// Does a checkpoint hold this frame back?
     pub(super) fn holds_back(&self, frame: &QueuedFrame) -> bool {
         self.outgoing || frame.is(Kind::Eager) || frame.is(Kind::Announce)
     }
@@ -48,7 +49,7 @@ impl PeerState {
         !self.queue.is_empty() || !self.pushes.is_empty() || !self.held_queue.is_empty()
     }
 
-    /// Move what a line holds back out of the queue, in its order.
+    /// Move the frames that a checkpoint holds back out of the queue, in their order.
     fn hold(&mut self) {
         self.held = true;
         self.direct = false;
@@ -73,7 +74,7 @@ impl PeerState {
 }
 
 impl<H: Host> Engine<H> {
-    /// From now on new frames on this side stay in the engine. Send the token after this.
+    /// From now on new frames on this side stay in the engine. Send the token after this call.
     pub fn hold(&mut self, side: Side) {
         let outgoing = side == Side::Outgoing;
         if core::mem::replace(&mut self.holds[usize::from(outgoing)], true) {
@@ -86,7 +87,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The line is over: what was held goes on its way, in its order.
+    /// The checkpoint is over: held frames are sent, in their order.
     pub fn release(&mut self, host: &mut H, side: Side) {
         self.release_frames(side);
         self.flush(host);
@@ -109,18 +110,18 @@ impl<H: Host> Engine<H> {
         self.holds[usize::from(side == Side::Outgoing)]
     }
 
-    /// Frames that wait for the end of a line.
+    /// Frames that wait for the end of a checkpoint.
     pub fn held_frames(&self) -> usize {
         self.peers.iter().flatten().map(|peer| peer.held_queue.len()).sum()
     }
 
-    /// Send a frame of a line to a process of the own set: behind every message that has left for
-    /// it, before those that are held.
+    /// Send a checkpoint frame to a process of the own set: behind every message that was sent to
+    /// it, before the held ones.
     pub fn send_checkpoint_frame(&mut self, host: &mut H, to: PeerId, frame: CheckpointFrame) {
         self.ensure_peer(host, to);
         let mine = self.incarnation;
         let peer = self.peer(to);
-        debug_assert!(!peer.outgoing, "a line's frames stay in the set");
+        debug_assert!(!peer.outgoing, "checkpoint frames stay in the set");
         let header = frame.header(mine, peer.info.incarnation).encode();
         let mut taken = 0;
         // Held peers are never `direct`: offer it at once where nothing is before it.
@@ -134,7 +135,7 @@ impl<H: Host> Engine<H> {
         self.enqueue(host, to, super::queue::queued(&header, Body::Empty), taken);
     }
 
-    /// A frame of a line has come.
+    /// A checkpoint frame has arrived.
     #[cold]
     pub(super) fn on_checkpoint_frame(
         &mut self,
@@ -143,23 +144,23 @@ impl<H: Host> Engine<H> {
         header: &Header,
     ) -> Result<(), FrameError> {
         if self.peer(from).outgoing {
-            return Err(FrameError::Unexpected("a line's frame from another set"));
+            return Err(FrameError::Unexpected("a checkpoint frame from another set"));
         }
         let Some(frame) = CheckpointFrame::of(header) else {
-            return Err(FrameError::Unexpected("a line's frame of an unknown kind"));
+            return Err(FrameError::Unexpected("a checkpoint frame of an unknown kind"));
         };
         host.checkpoint_frame(from, frame);
         Ok(())
     }
 
-    /// Rendezvous silence: is every matched receive from inside the set complete, and has every
-    /// frame but the held ones left for the set? Cheap. While the program is kept out of the
-    /// engine and every token is in, it stays so.
+    /// Rendezvous silence: is every matched receive from inside the set complete, and is the set
+    /// drained ([`Self::is_set_drained`])? Cheap. Once true, it stays true while the program is
+    /// kept out of the engine and every token has arrived.
     pub fn is_rendezvous_quiescent(&self) -> bool {
         self.in_flight == 0 && self.is_set_drained()
     }
 
-    /// Has every frame but the held ones left for the set? Cheap.
+    /// Was every frame for the set handed to its transport, but for the held ones? Cheap.
     pub fn is_set_drained(&self) -> bool {
         self.backlog.iter().all(|id| match &self.peers[id.0 as usize] {
             Some(peer) => peer.outgoing || peer.queue.is_empty() && peer.pushes.is_empty(),
@@ -167,52 +168,52 @@ impl<H: Host> Engine<H> {
         })
     }
 
-    /// Is a send to another process of the set unfinished, or a payload from one under way? If
-    /// that is so nowhere in the set, and every frame has left, no frames of a rendezvous can come
-    /// any more.
+    /// Is a send to another process of the set unfinished, or a payload from one in flight? If not,
+    /// in the whole set, and every process of it is drained, no rendezvous frame can arrive any
+    /// more.
     pub fn has_internal_in_flight(&self) -> bool {
-        let near = |id: PeerId| match &self.peers[id.0 as usize] {
+        let same_set = |id: PeerId| match &self.peers[id.0 as usize] {
             Some(peer) => peer.same_set,
             None => false,
         };
-        self.in_flight > 0 || self.sends.iter().any(|(_, _, send)| near(send.peer))
+        self.in_flight > 0 || self.sends.iter().any(|(_, _, send)| same_set(send.peer))
     }
 
-    /// Processes of the set that were sent a `Done` since [`Engine::hold`], hence behind the token:
-    /// the barrier must not begin before they have seen it. Forgets them.
+    /// Takes the list of processes of the set that were sent a `Done` since [`Engine::hold`], hence
+    /// behind the token: the barrier must not begin before it has arrived.
     pub fn take_done_recipients(&mut self) -> Vec<PeerId> {
-        let mut told = Vec::new();
+        let mut recipients = Vec::new();
         for (peer, id) in self.peers.iter_mut().zip(0u32..) {
             if let Some(peer) = peer
                 && !peer.outgoing
                 && core::mem::take(&mut peer.done_sent)
             {
-                told.push(PeerId(id));
+                recipients.push(PeerId(id));
             }
         }
-        told
+        recipients
     }
 
-    /// After [`Engine::restarted`]: a process of the own set is reached in another way.
+    /// After [`Engine::restarted`]: a process of the own set has another transport or other limits.
     pub fn readdress(&mut self, host: &mut H, id: PeerId) {
         let info = host.peer_info(id);
         self.peer(id).info = info;
     }
 
-    /// The process runs in a new incarnation: the engine was restored from a line, which is over.
-    /// The driver then reports every channel to another set as down, and as up when it is open
-    /// again; the channels inside the set go on from the line.
+    /// The process runs in a new incarnation: the engine was restored from a checkpoint, which is
+    /// over. The driver then reports every channel to another set as down, and as up when it is
+    /// open again; the channels inside the set continue from the checkpoint.
     pub fn restarted(&mut self, incarnation: Incarnation) {
         self.incarnation = incarnation;
         for peer in self.peers.iter_mut().flatten() {
             if peer.outgoing {
                 continue;
             }
-            // Of the frames that are no messages only those of the line itself can be here.
+            // Of the control frames only those of the checkpoint itself can be here.
             peer.queue.retain(|frame| !frame.is(Kind::Checkpoint));
             peer.taken = 0;
             peer.info.incarnation = incarnation;
-            // Frames that waited at the line are sent by the new incarnation.
+            // Frames that waited at the checkpoint are sent by the new incarnation.
             for frame in peer.queue.iter_mut().chain(&mut peer.held_queue) {
                 Header::readdress(&mut frame.header, incarnation, incarnation);
             }

@@ -42,8 +42,8 @@ impl<H: Host> Engine<H> {
         self.fifo.is_empty() && self.posted.is_empty() && self.unexpected.is_empty()
     }
 
-    /// Post a receive that is like those before it: it has no id ([`ReceiveId::NONE`]). False: it
-    /// is not, or a message may be here already; nothing has happened.
+    /// Post a receive with the same pattern as those before it: it has no id ([`ReceiveId::NONE`]).
+    /// False: the pattern differs, or a message may have arrived already; nothing has changed.
     #[inline(always)]
     pub fn receive_uniform(
         &mut self,
@@ -92,7 +92,7 @@ impl<H: Host> Engine<H> {
         ReceiveOutcome::Pending(self.post_slow(host, key, waiting))
     }
 
-    /// [`Self::take_message`] where speed does not matter.
+    /// [`Self::take_message`], out of line.
     #[inline(never)]
     pub(super) fn take_message_slow(
         &mut self,
@@ -105,7 +105,7 @@ impl<H: Host> Engine<H> {
         self.take_message(host, message, buffer, token, posted)
     }
 
-    /// A receive takes a message that is here already. `posted`: its pattern and number.
+    /// A receive takes a message that has arrived already. `posted`: its pattern and number.
     #[inline(always)]
     fn take_message(
         &mut self,
@@ -207,9 +207,9 @@ impl<H: Host> Engine<H> {
         Some(self.take_message_slow(host, message, buffer, token, None))
     }
 
-    /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to
-    /// `Host::complete` (the driver completes it as cancelled). False: it will complete. (Whoever
-    /// has no id has to ask for it before: [`Self::assign_receive_ids`].)
+    /// Cancel a receive. True: it had not matched; it is removed, and its token is not handed to
+    /// `Host::complete` (the driver completes it as cancelled). False: it will complete. (A receive
+    /// without an id needs one before: [`Self::assign_receive_ids`].)
     pub fn cancel_receive(&mut self, receive: ReceiveId) -> bool {
         match self.receives.get(receive.index(), receive.generation()) {
             Some(posted) if posted.progress == Progress::Posted => {

@@ -1,12 +1,13 @@
-//! Uniform receives: no record, no slot, no place in the table.
+//! Uniform receives: posted receives with one pattern wait in a plain queue.
 //!
-//! A window of receives from one sender: while all that are posted have the same pattern without
-//! wildcards, the oldest takes what comes, so they wait in a plain queue. The first other one, and
-//! whoever has to know one of them by its id, makes records of all.
+//! A window of receives from one sender: while all posted receives have the same pattern without
+//! wildcards, the oldest takes the next message. They need no record, no slot and no place in the
+//! matching table. The first receive with another pattern turns all of them into records; so does a
+//! caller that needs an id.
 //!
 //! Invariants:
-//! * A1 While there is a pattern no other receive is posted, and nothing is forced (`replay`).
-//! * A2 What waits here has a pattern without wildcards, which no waiting message fits (E3).
+//! * A1 While there is a pattern no other receive is posted, and there is no `replay`.
+//! * A2 The pattern has no wildcards, and no waiting message matches it (E3).
 
 use super::state::{PendingReceive, Progress};
 use super::{Engine, Host};
@@ -14,7 +15,7 @@ use crate::ids::{PeerId, ReceiveId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use std::collections::VecDeque;
 
-/// One of them.
+/// A uniform receive.
 #[derive(Clone, Debug)]
 pub(super) struct FifoReceive<R, T> {
     pub buffer: R,
@@ -23,10 +24,11 @@ pub(super) struct FifoReceive<R, T> {
     pub number: u64,
 }
 
-/// All of them, oldest first.
+/// The uniform receives, oldest first.
 #[derive(Clone, Debug)]
 pub(super) struct ReceiveFifo<R, T> {
-    /// What each of them takes; kept when none is left. `None`: others are posted, or were last.
+    /// What each of them takes; it stays when none is left. `None`: other receives are posted, or
+    /// were last.
     pattern: Option<Key>,
     /// Where its communicator is among those of the engine.
     comm: u32,
@@ -49,19 +51,19 @@ impl<R, T> ReceiveFifo<R, T> {
         self.queue.len()
     }
 
-    /// Is this what the receives that are posted take, or the last ones took?
+    /// Is this the pattern of the posted receives, or of the last ones?
     #[inline(always)]
     pub fn is_pattern(&self, key: &Key) -> bool {
         self.pattern.as_ref() == Some(key)
     }
 
-    /// What the oldest one takes, and its communicator.
+    /// The pattern of the oldest one, and its communicator.
     #[inline(always)]
     pub fn next(&self) -> Option<(Key, u32)> {
         if self.queue.is_empty() { None } else { self.pattern.map(|key| (key, self.comm)) }
     }
 
-    /// [`Self::is_pattern`] of what it takes holds.
+    /// Only if [`Self::is_pattern`] holds for its pattern.
     #[inline(always)]
     pub fn push(&mut self, waiting: FifoReceive<R, T>) {
         self.queue.push_back(waiting);
@@ -75,7 +77,7 @@ impl<R, T> ReceiveFifo<R, T> {
 }
 
 impl<H: Host> Engine<H> {
-    /// Post a receive that no message was here for.
+    /// Post a receive for which no message has arrived.
     #[inline(never)]
     pub(super) fn post_slow(
         &mut self,
@@ -98,8 +100,8 @@ impl<H: Host> Engine<H> {
         ReceiveId::new(index, generation)
     }
 
-    /// From now on until nothing is posted each receive has a record and an id, which the host is
-    /// told (`Host::receive_id_assigned`).
+    /// From now on until nothing is posted each receive has a record and an id, which the host gets
+    /// by `Host::receive_id_assigned`.
     pub fn assign_receive_ids(&mut self, host: &mut H) {
         let Some(key) = self.fifo.pattern.take() else { return };
         while let Some(waiting) = self.fifo.pop() {
@@ -110,7 +112,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The oldest one, if it takes this message, as a record that is not posted any more.
+    /// Take the oldest one, if it takes this message, as a record that is not posted any more.
     pub(super) fn take_from_fifo(&mut self, key: Key) -> Option<u32> {
         if !self.fifo.is_pattern(&key) {
             return None;

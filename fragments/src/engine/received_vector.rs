@@ -1,9 +1,9 @@
 //! The received vector: how many messages of each stream a process has accepted from a peer, and
-//! which of these are open: their payload or the news of their match is still missing.
+//! which of these are open: their payload or their match is still missing.
 //!
-//! Source: DESIGN §7.3; paper §3 (recovery). Two processes of different sets exchange their received
-//! vectors when a channel between them opens again (`resync.rs`). The vector of a checkpoint tells
-//! the peer which records of its payload log it may trim.
+//! Source: DESIGN §7.3; paper §3 (recovery). Two processes of different sets exchange their
+//! received vectors when a channel between them opens again (`resync.rs`). The vector of a
+//! checkpoint says which records of its payload log the peer may trim.
 
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;

@@ -1,8 +1,8 @@
 //! Long and synchronous messages: the payload follows when the receive is there.
 //!
-//! Two ways: the receiver pulls (memory of the sender that a transport can read), or it grants
-//! and the sender pushes frames in any order. Either way the sender forgets the send when nothing
-//! more can be asked of it.
+//! Two protocols: the receiver pulls (memory of the sender that a transport can read), or it grants
+//! and the sender pushes frames in any order. With both the sender removes the send when no further
+//! request for it can come.
 
 use super::send::Outbound;
 use super::state::{Announced, DataPush, PayloadSource, Progress};
@@ -13,7 +13,7 @@ use crate::matching::Key;
 use crate::wire::{FLAG_PULL, FLAG_SYNC, Kind};
 
 impl<H: Host> Engine<H> {
-    /// A receive has its message: get the payload. Some: it is complete and gone from the table.
+    /// A receive is matched: get the payload. Some: it is complete and removed from the table.
     pub(super) fn begin_transfer(
         &mut self,
         host: &mut H,
@@ -72,7 +72,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// E8: a payload from `from` is on its way.
+    /// E8: a payload from `from` is in flight.
     fn count_in_flight(&mut self, from: PeerId) {
         self.in_flight += u32::from(!self.peer(from).outgoing);
     }
@@ -168,7 +168,7 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
-    /// A pull that `Host::pull` had started is over; `ok` false: failed, ask for a push.
+    /// A pull that `Host::pull` had started has ended; `ok` false: it failed, ask for a push.
     pub fn pull_finished(&mut self, host: &mut H, id: ReceiveId, ok: bool) {
         let Some(receive) = self.receives.get_mut(id.index(), id.generation()) else { return };
         if receive.progress != Progress::Pulled {

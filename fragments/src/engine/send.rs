@@ -10,7 +10,7 @@ use crate::wire::{
     ANNOUNCE_BYTES, FLAG_PULL, FLAG_REANNOUNCE, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
 };
 
-/// A message on its way out.
+/// A message that is being sent.
 pub(super) struct Outbound<B, T> {
     pub peer: PeerId,
     pub context: u32,
@@ -25,9 +25,9 @@ pub(super) struct Outbound<B, T> {
 
 impl<H: Host> Engine<H> {
     /// Send `bytes` packed bytes of `buffer`. A short standard-mode message that leaves the set is
-    /// complete as soon as it is in the log; one that is announced first when its payload has
-    /// gone, or at once when there is no channel, or when the driver says so
-    /// ([`Self::detach_send`], docs/adr/0015).
+    /// complete as soon as it is in the log; an announced one when its payload has been sent, or at
+    /// once when there is no channel, or when the driver detaches it ([`Self::detach_send`],
+    /// docs/adr/0015).
     ///
     /// `Host::complete` may be called for the token before this returns `SendOutcome::Pending`.
     ///
@@ -53,8 +53,8 @@ impl<H: Host> Engine<H> {
         self.send_slow(host, comm, to, tag, mode, buffer, bytes, token)
     }
 
-    /// The short way: inside the set, short, room at the transport, nothing to remember. False:
-    /// it is not to be had, nothing has changed.
+    /// The fast path: inside the set, short, room at the transport, nothing to remember. False: the
+    /// message cannot take it, nothing has changed.
     #[inline(always)]
     pub fn send_fast_path(
         &mut self,
@@ -98,9 +98,9 @@ impl<H: Host> Engine<H> {
     }
 
     /// All of a pending send is in the log. If its receiver has not asked for it yet, it is
-    /// complete for the program now, whose token is not told of its end; somebody must go on
-    /// looking for what receivers ask for. False: nothing has changed, and the token is told (or
-    /// was).
+    /// detached: complete for the program now, and its token is not handed to `Host::complete`;
+    /// somebody must go on polling for the requests of receivers. False: nothing has changed, and
+    /// the token is handed to `Host::complete` (or was).
     pub fn detach_send(&mut self, id: SendId) -> bool {
         let Some(send) = self.sends.get_mut(id.index(), id.generation()) else { return false };
         let is_logged = matches!(send.source, PayloadSource::Log(_));
@@ -111,7 +111,7 @@ impl<H: Host> Engine<H> {
         true
     }
 
-    /// An eager message inside the set that found no room keeps its buffer until it is gone.
+    /// An eager message inside the set that found no room owns its buffer until it is sent.
     #[cold]
     fn wait_for_room(
         &mut self,
@@ -126,7 +126,8 @@ impl<H: Host> Engine<H> {
         id
     }
 
-    /// All others: to oneself, out of the set, synchronous, long, or without room at once.
+    /// The slow path: to oneself, out of the set, synchronous, long, or without room at the
+    /// transport.
     #[allow(clippy::too_many_arguments)]
     #[inline(never)]
     fn send_slow(
@@ -158,7 +159,7 @@ impl<H: Host> Engine<H> {
         };
         let outgoing = self.peer(id).outgoing;
         if outgoing {
-            // E4: into the log first; what follows is sent from there.
+            // E4: into the log first; everything is sent from there.
             let set = self.peer(id).info.set;
             let entry = LogEntry {
                 to: id,
@@ -199,7 +200,7 @@ impl<H: Host> Engine<H> {
         let digest = if outgoing { self.digest_of(host, &message) } else { None };
         let number = message.sequence;
         let sent = if repeated {
-            // A restarted process repeats a send: complete, unless the match is still awaited.
+            // A restarted process repeats a send: complete, unless its match is still awaited.
             self.repeat_send(host, message)
         } else if bytes <= u64::from(eager_max) && !synchronous {
             self.send_eager(host, message)
@@ -213,7 +214,7 @@ impl<H: Host> Engine<H> {
         Ok(sent)
     }
 
-    /// One frame with everything in it.
+    /// Send the whole message in one frame.
     pub(super) fn send_eager(
         &mut self,
         host: &mut H,
@@ -244,7 +245,8 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The envelope now, the payload when it is asked for. `flags`: [`FLAG_REANNOUNCE`] or 0.
+    /// Send the envelope now, the payload when the receiver asks for it. `flags`:
+    /// [`FLAG_REANNOUNCE`] or 0.
     pub(super) fn send_announced(
         &mut self,
         host: &mut H,
@@ -285,7 +287,7 @@ impl<H: Host> Engine<H> {
         sent(complete, id)
     }
 
-    /// Keep a send in the table.
+    /// Store a send in the table.
     pub(super) fn remember(
         &mut self,
         message: Outbound<H::SendBuffer, H::Token>,

@@ -1,5 +1,5 @@
 //! What the engine remembers, as plain data: communicators, channels, peers, sends, receives and
-//! messages. Together with the payload log this is everything that a line must hold.
+//! messages. Together with the payload log this is everything that a checkpoint must hold.
 
 use super::received_vector::ReceivedVector;
 use super::verify_sends::DigestHistory;
@@ -14,14 +14,14 @@ use std::collections::VecDeque;
 /// No channel yet.
 pub const NONE: u32 = u32::MAX;
 
-/// A communicator: made here, or heard of before it is made here.
+/// A communicator: created here, or mentioned by a message before that.
 #[derive(Clone, Debug, Default)]
 pub struct Comm {
     /// Context id with instance.
     pub context: u32,
-    /// False: not made here yet, or freed.
+    /// False: not created here yet, or freed.
     pub attached: bool,
-    /// Own rank, as outgoing frames say it.
+    /// Own rank, as in outgoing frames.
     pub rank: u32,
     /// The driver's name for it.
     pub handle: u64,
@@ -44,18 +44,18 @@ pub struct Channel {
     pub arrived: Lanes,
 }
 
-/// State of the way to a peer.
+/// State of the link to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkState {
     /// Frames may be sent.
     Open,
     /// Nothing can be sent; outgoing messages only go to the log.
     Down,
-    /// Opened again: our counters are on their way, the peer's are awaited.
+    /// Opened again: our received vector is in flight, the peer's is awaited.
     Resync,
 }
 
-/// A process that was talked to.
+/// A process with which there was traffic.
 #[derive(Clone, Debug)]
 pub struct PeerState {
     pub info: PeerInfo,
@@ -67,31 +67,32 @@ pub struct PeerState {
     pub same_set: bool,
     /// Listed in `Engine::backlog`.
     pub in_backlog: bool,
-    /// Frames that keep their order.
+    /// Frames that stay in order.
     pub queue: VecDeque<QueuedFrame>,
-    /// A line is being taken: new messages to it (to another set: every frame but payloads) wait
-    /// in `later`.
+    /// A checkpoint is being taken: new messages to it (to another set: every frame but payloads)
+    /// wait in `held_queue`.
     pub held: bool,
-    /// Frames that leave when the line is over, behind those of `queue`.
+    /// Frames that are sent after the checkpoint, behind those of `queue`.
     pub held_queue: VecDeque<QueuedFrame>,
-    /// A receive ended with a `Done` to it while it was held: that frame may still be under way.
+    /// A receive ended with a `Done` to it while it was held: that frame may still be in flight.
     pub done_sent: bool,
-    /// Rendezvous payloads under way; frames of `queue` overtake them between two chunks.
+    /// Rendezvous payloads that are being pushed; frames of `queue` overtake them between two
+    /// chunks.
     pub pushes: VecDeque<DataPush>,
-    /// Bytes already taken of the first frame of `queue` or of the first stream's next frame.
+    /// Bytes already taken of the first frame of `queue` or of the first push's next frame.
     pub taken: usize,
-    /// `taken` belongs to a stream's frame.
+    /// `taken` belongs to a frame of a push.
     pub taken_of_push: bool,
     pub traffic: Traffic,
-    /// What a peer that is ahead of us already has (after our own restart).
+    /// What the peer has received beyond our own counters (after our own restart).
     pub ahead: Option<Box<ReceivedVector>>,
-    /// The peer's counters, while they come in.
+    /// The peer's received vector, while it arrives.
     pub resync: Box<ReceivedVector>,
-    /// What it has told of its messages' contents.
+    /// Digests of its messages.
     pub digests: Option<Box<DigestHistory>>,
-    /// It keeps determinants that are carried to it on this channel.
+    /// It accepts piggybacked determinants on this channel.
     pub accepts_piggyback: bool,
-    /// Determinants before this place are stable, or were carried to it on this channel.
+    /// Determinants before this one are stable, or were piggybacked to it on this channel.
     pub piggybacked: Recorded,
 }
 
@@ -101,7 +102,8 @@ pub struct QueuedFrame {
     pub header: [u8; crate::wire::ANNOUNCE_BYTES],
     pub header_bytes: u8,
     pub body: Body,
-    /// To another set: what the set had recorded when it was made (gate.rs).
+    /// To another set: the determinants that the set had recorded when the frame was made
+    /// (send_gate.rs).
     pub depends_on: Recorded,
 }
 
@@ -121,7 +123,7 @@ pub enum Body {
     Owned(Vec<u8>),
 }
 
-/// A granted rendezvous payload that is being pushed.
+/// A granted rendezvous payload that is being pushed in chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct DataPush {
     pub send: SendId,
@@ -162,7 +164,7 @@ pub struct PendingSend<B, T> {
 pub enum Progress {
     /// Posted, not matched.
     Posted,
-    /// Posted, not matched, and kept out of matching by replay.
+    /// Posted, not matched, and held out of matching by replay.
     HeldForReplay,
     /// The sender was asked to push: this many bytes are still to come.
     Pushed { left: u64 },
@@ -173,12 +175,12 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// Has it a message?
+    /// Is it matched?
     pub fn is_matched(&self) -> bool {
         !matches!(self, Self::Posted | Self::HeldForReplay)
     }
 
-    /// Is the payload on its way?
+    /// Is the payload in flight?
     pub fn is_in_flight(self) -> bool {
         matches!(self, Self::Pushed { .. } | Self::Pulled)
     }

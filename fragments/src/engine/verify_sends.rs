@@ -1,13 +1,13 @@
-//! Is what a process sends again what it had sent? Off unless it is switched on
-//! (`Engine::verify_sends`).
+//! Verification of repeated sends: does a rolled-back process send what it had sent before? Off
+//! unless it is switched on (`Engine::verify_sends`).
 //!
-//! Source: DESIGN §8. Behind each message that leaves the set its sender tells the content's
-//! digest, which the receiver keeps. A sender that goes back tells it again with the message,
-//! whether the message itself is sent or the receiver has it: then both are compared.
+//! Source: DESIGN §8. Behind each message that leaves the set its sender sends a digest of the
+//! payload, which the receiver stores. A sender that is rolled back sends the digest again with the
+//! message, even if the receiver already has the message: then both digests are compared.
 //!
-//! 1. At most [`HISTORY_MAX`] digests of a peer are kept, the youngest.
+//! 1. At most [`HISTORY_MAX`] digests of a peer are stored, the youngest.
 //! 2. A digest that is missing (the channel was lost behind its message, or it is too old) is no
-//!    difference: what is said is certain, what is not said is not.
+//!    mismatch: a reported mismatch is certain, a missing report proves nothing.
 
 use super::queue::queued;
 use super::send::Outbound;
@@ -19,12 +19,12 @@ use crate::wire::{HEADER_BYTES, Header, Kind, StreamKey};
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Digests of a peer that are kept: some 2 MB.
+/// Digests of a peer that are stored: some 2 MB.
 const HISTORY_MAX: usize = 1 << 15;
 /// u64 digest, u64 bytes.
 const BODY_BYTES: usize = 16;
 
-/// PayloadDigest of a message, as it is compared.
+/// Digest and length of a payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PayloadDigest {
     /// See [`digest`].
@@ -33,7 +33,7 @@ pub struct PayloadDigest {
     pub bytes: u64,
 }
 
-/// A message that is not the same as in the sender's earlier life.
+/// Replay divergence: a message that differs from the sender's earlier incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PayloadMismatch {
     /// Its stream.
@@ -42,9 +42,9 @@ pub struct PayloadMismatch {
     pub sequence: MessageSeq,
     /// Its tag.
     pub tag: i32,
-    /// As it was.
+    /// Before the rollback.
     pub before: PayloadDigest,
-    /// As it is.
+    /// Now.
     pub now: PayloadDigest,
 }
 
@@ -60,11 +60,12 @@ impl fmt::Display for PayloadMismatch {
     }
 }
 
-/// 64 bits that differ if a single word does; not for strangers' data. The same on all machines.
+/// 64 bits that differ if a single word differs; no protection against forged data. The same on all
+/// machines.
 pub fn digest(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
-    // Four sums that do not wait for each other.
+    // Four independent sums.
     let mut sums = [1u64, 2, 3, 4];
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
@@ -82,7 +83,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
     sum ^ (sum >> 32)
 }
 
-/// What was told of a peer's messages.
+/// The digests of a peer's messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DigestHistory {
     digests: BTreeMap<(u32, i32, u64), PayloadDigest>,
@@ -90,7 +91,7 @@ pub(super) struct DigestHistory {
 }
 
 impl DigestHistory {
-    /// What was told before, if it was something else.
+    /// The digest before, if it differs.
     fn compare(&mut self, name: (u32, i32, u64), now: PayloadDigest) -> Option<PayloadDigest> {
         if let Some(&before) = self.digests.get(&name) {
             return Some(before).filter(|before| *before != now);
@@ -107,12 +108,12 @@ impl DigestHistory {
 }
 
 impl<H: Host> Engine<H> {
-    /// From now on contents are told. Whoever is told compares, whether this is on there or not.
+    /// From now on digests are sent. The receiver compares them whether this is on there or not.
     pub fn verify_sends(&mut self) {
         self.verifies_sends = true;
     }
 
-    /// Behind a message that is in the log.
+    /// Send the digest behind a message that is in the log.
     #[cold]
     pub(super) fn send_digest(
         &mut self,
@@ -165,7 +166,7 @@ impl<H: Host> Engine<H> {
         Some(PayloadDigest { digest: host.log_digest(record)?, bytes: message.bytes })
     }
 
-    /// What the sender of a message says of it.
+    /// A digest has arrived.
     pub(super) fn on_payload_digest(
         &mut self,
         host: &mut H,
@@ -175,7 +176,7 @@ impl<H: Host> Engine<H> {
     ) -> Result<(), FrameError> {
         let (words, rest) = body.as_chunks::<8>();
         let (&[digest, bytes], []) = (words, rest) else {
-            return Err(FrameError::Unexpected("content of a message, with another length"));
+            return Err(FrameError::Unexpected("payload digest with another length"));
         };
         let (digest, bytes) = (u64::from_le_bytes(digest), u64::from_le_bytes(bytes));
         let now = PayloadDigest { digest, bytes };
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_is_compared_and_the_oldest_are_forgotten() {
+    fn a_digest_that_is_sent_twice_is_compared_and_the_oldest_are_dropped() {
         let content = |digest| PayloadDigest { digest, bytes: 8 };
         let mut history = DigestHistory::default();
         for number in 0..=HISTORY_MAX as u64 {
