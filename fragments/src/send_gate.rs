@@ -1,16 +1,16 @@
-//! Persist before send: no frame leaves the set before every determinant that the set had
-//! recorded when the frame was made is stable, or has gone before it to who keeps it
-//! (engine/piggyback.rs).
+//! The send gate, persist before send: no frame leaves the set before every determinant that the
+//! set had recorded when the frame was made is stable, or was piggybacked before it to a receiver
+//! that stores it (engine/piggyback.rs).
 //!
 //! Source: DESIGN §5; the paper's Theorem 1. The counts belong to the whole set (an internal
-//! message carries what its sender has seen to a neighbour that may send it out), so the driver
-//! owns them and says them by [`crate::host::Host::marks`].
+//! message creates a dependency of its receiver, which may send to another set), so the driver owns
+//! them and gives them by [`crate::host::Host::marks`].
 //!
 //! Invariants:
 //! * G1 A frame other than payload is offered to a transport of another set only with a
 //!   [`SendPermit`], which only the comparison below gives.
 
-/// How many determinants the set had recorded when something was made.
+/// How many determinants the set had recorded when a frame was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Recorded(pub u64);
 
@@ -23,7 +23,7 @@ pub struct Marks {
     pub stable: u64,
 }
 
-/// Leave to go: what the frame depends on is stable, or does not matter.
+/// A permit to send: the determinants that the frame depends on are stable, or do not matter.
 #[derive(Debug)]
 #[must_use]
 pub struct SendPermit(());
@@ -32,16 +32,16 @@ impl Marks {
     /// Nothing is recorded.
     pub const NONE: Self = Self { recorded: Recorded(0), stable: 0 };
 
-    /// Nothing is recorded any more: nothing waits, whatever was recorded when it was made.
+    /// Recording has ended: no frame waits, whatever was recorded when it was made.
     pub const OPEN: Self = Self { recorded: Recorded(0), stable: u64::MAX };
 
-    /// For something that is made now.
+    /// For a frame that is made now.
     #[inline]
     pub fn permit_now(&self) -> Option<SendPermit> {
         self.permit(self.recorded)
     }
 
-    /// For something that was made earlier.
+    /// For a frame that was made earlier, when this was recorded.
     #[inline]
     pub fn permit(&self, depends_on: Recorded) -> Option<SendPermit> {
         if self.stable >= depends_on.0 { Some(SendPermit(())) } else { None }
@@ -49,25 +49,25 @@ impl Marks {
 }
 
 impl SendPermit {
-    /// The frame stays in the set: its processes go back together.
+    /// The frame stays in the set, whose processes roll back together.
     #[inline]
     pub(crate) fn internal() -> Self {
         Self(())
     }
 
-    /// What is not stable went before the frame on its channel, to who keeps it.
+    /// What is not stable was piggybacked before the frame on its channel.
     #[inline]
     pub(crate) fn piggybacked() -> Self {
         Self(())
     }
 
-    /// The rest of a frame that has begun to leave.
+    /// The rest of a half-taken frame.
     #[inline]
     pub(crate) fn begun() -> Self {
         Self(())
     }
 
-    /// Payload of a message whose envelope has left: it was fixed when the envelope was made.
+    /// Payload of a message whose envelope was sent: it was fixed when the envelope was made.
     #[inline]
     pub(crate) fn payload() -> Self {
         Self(())

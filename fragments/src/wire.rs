@@ -1,4 +1,4 @@
-//! Frames: what travels between two processes, the same over every transport.
+//! The wire format: frames between two processes, the same over every transport.
 //!
 //! Sources: DESIGN §4; MPI-3.1 §3.2.3 (message envelope). All integers are little endian.
 //!
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A header of 32 bytes leaves half a cache line for the payload: a message of up to 32 bytes
-//! crosses shared memory in one line.
+//! crosses shared memory in one cache line.
 
 use crate::ids::*;
 
@@ -29,7 +29,7 @@ pub const VERSION: u8 = 0xB1;
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of the header of an [`Kind::Announce`] frame.
 pub const ANNOUNCE_BYTES: usize = 48;
-/// No frame is longer (a longer one is a damaged or foreign one).
+/// No frame is longer (a longer one is damaged or foreign).
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// No message is longer (256 TiB: sums of lengths stay far from the end of their type).
@@ -41,7 +41,7 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
 pub enum Kind {
     /// A whole message.
     Eager = 1,
-    /// A message whose payload follows by rendezvous, or that wants to be told of its match.
+    /// A message whose payload follows by rendezvous, or whose sender waits for its match.
     Announce = 2,
     /// Receiver to sender: `a` is matched by my receive `b`, push the payload.
     Grant = 3,
@@ -49,14 +49,14 @@ pub enum Kind {
     Data = 4,
     /// Receiver to sender: your send `a` is matched and needs nothing more.
     Done = 5,
-    /// Stream counters of a channel that was opened again.
+    /// Part of a received vector, on a channel that was opened again.
     Resync = 6,
-    /// A step of a checkpoint of the set: see [`crate::checkpoint_frame`].
+    /// A step of a set checkpoint: see [`crate::checkpoint_frame`].
     Checkpoint = 7,
-    /// Behind a message: u64 digest and u64 bytes of its content.
+    /// Behind a message: u64 digest and u64 bytes of its payload.
     PayloadDigest = 8,
-    /// Determinants that what follows depends on, the driver's own encoding; empty: who sends it
-    /// keeps what is carried to it.
+    /// Determinants that the following frames depend on, in the driver's encoding; empty: its
+    /// sender accepts piggybacked determinants.
     Piggyback = 9,
 }
 
@@ -64,7 +64,7 @@ pub enum Kind {
 pub const FLAG_PULL: u8 = 1;
 /// [`Kind::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
 pub const FLAG_SYNC: u8 = 2;
-/// [`Kind::Announce`]: not a new message; the receiver has its envelope since before a restart.
+/// [`Kind::Announce`]: not a new message; the receiver has had its envelope since before a restart.
 pub const FLAG_REANNOUNCE: u8 = 4;
 /// [`Kind::Resync`]: the last frame of the exchange.
 pub const FLAG_LAST: u8 = 8;
@@ -75,7 +75,7 @@ pub struct StreamKey {
     /// Communicator.
     pub context: ContextId,
     /// 0: all user tags (MPI-3.1 §3.5 orders them together). Negative: that library tag alone,
-    /// since library traffic may be posted in another order when it is executed again.
+    /// since library traffic may be posted in another order during a replay.
     pub lane: i32,
 }
 
@@ -87,7 +87,7 @@ impl StreamKey {
     }
 }
 
-/// A frame that cannot be what a peer of this version sends.
+/// Why bytes are no frame of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireError {
     /// Shorter than its header.
@@ -174,7 +174,7 @@ impl Header {
         encoded[22..24].copy_from_slice(&to.0.to_le_bytes());
     }
 
-    /// As it travels, in words (which are little endian there).
+    /// Encode it, in words (which are little endian on the wire).
     #[inline(always)]
     pub const fn words(&self) -> [u64; HEADER_BYTES / 8] {
         let kind = VERSION as u64 | (self.kind as u64) << 8 | (self.flags as u64) << 16;
@@ -187,7 +187,7 @@ impl Header {
         ]
     }
 
-    /// Is this it, as it travels? Length and kind are compared like everything else.
+    /// Is this header encoded in `head`? Length and kind are compared like everything else.
     #[inline(always)]
     pub fn is_encoded_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
         let [a, b, c, d] = self.words();
@@ -195,7 +195,7 @@ impl Header {
         a == at(0) && b == at(8) && c == at(16) && d == at(24)
     }
 
-    /// As it travels.
+    /// Encode it.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -228,7 +228,7 @@ impl Header {
         Self::decode_alone(head)
     }
 
-    /// The same before the rest of the frame is here: nothing is said about its length.
+    /// The same before the rest of the frame has arrived: its length is not checked.
     #[inline(always)]
     pub fn decode_alone(head: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let length = u32_at(head, 0);

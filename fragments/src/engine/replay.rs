@@ -1,18 +1,18 @@
 //! Replay of matches: a rolled-back process takes the messages that it took before the failure.
 //!
-//! Source: DESIGN §7.4; MPI-3.1 §3.5. Given the outcomes since the line, a receive from
+//! Source: DESIGN §7.4; MPI-3.1 §3.5. Given the determinants since the checkpoint, a receive from
 //! MPI_ANY_SOURCE waits for one named message (*bound*), a receive that was cancelled takes none
-//! (*inert*), and a receive from MPI_ANY_SOURCE of which nothing is known waits until the outcomes
-//! have run out (*undecided*): it might else take a message that belongs to somebody else.
-//! Receives from a named source need no force: with one sender, order on both sides leaves one
-//! way to match, whenever messages arrive.
+//! (*inert*), and a receive from MPI_ANY_SOURCE without a determinant waits until all determinants
+//! are replayed (*undecided*): otherwise it might take a message that belongs to another receive.
+//! Receives from a named source need no determinant: with one sender, the order on both sides
+//! allows one match only, whenever messages arrive.
 //!
 //! Invariants:
-//! * P1 A message that an outcome names (*reserved*) is taken by that outcome alone; while it waits
-//!   it is `reserved_arrived`, not in `unexpected`.
+//! * P1 A message that a determinant names (*reserved*) is taken by that receive or probe alone;
+//!   while it waits it is in `reserved_arrived`, not in `unexpected`.
 //! * P2 A message that an older undecided receive would take is *withheld*, and so is every later
-//!   one of its stream. So nothing overtakes when the undecided ones join in.
-//! * P3 Until the outcomes have run out no receive from MPI_ANY_SOURCE is in `posted`.
+//!   one of its stream. So no message overtakes another when the undecided receives take part.
+//! * P3 Until all determinants are replayed no receive from MPI_ANY_SOURCE is in `posted`.
 
 use super::receive_fifo::FifoReceive;
 use super::state::{Announced, LinkState, PendingReceive, Progress, UnexpectedMessage};
@@ -23,7 +23,7 @@ use crate::matching::{ANY_SOURCE, Key};
 use crate::wire::{FLAG_SYNC, StreamKey};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of the time after the line.
+/// The determinants of matching since the checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReplayDeterminants {
     /// Which message each receive from MPI_ANY_SOURCE took.
@@ -50,7 +50,7 @@ pub(super) struct Replay {
     /// In the order of arrival.
     withheld: Vec<u32>,
     streams: BTreeSet<(PeerId, u32, i32)>,
-    /// The outcomes have run out: only bound receives and reserved messages are left.
+    /// All determinants are replayed: only bound receives and reserved messages are left.
     over: bool,
 }
 
@@ -76,20 +76,21 @@ pub(super) fn receive_name(key: &Key, number: u64) -> ReceiveName {
 }
 
 impl<H: Host> Engine<H> {
-    /// The process was restored: force these outcomes. Call it after [`Engine::restarted`] and
-    /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of
-    /// the line are sorted in; a picture taken while outcomes were forced goes on with more.
-    pub fn begin_replay(&mut self, host: &mut H, forced: &ReplayDeterminants) {
+    /// The process was restored: replay these determinants. Call it after [`Engine::restarted`] and
+    /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of the
+    /// checkpoint are classified, too. A snapshot taken during a replay continues it with further
+    /// determinants.
+    pub fn begin_replay(&mut self, host: &mut H, determinants: &ReplayDeterminants) {
         let mut replay = self.replay.take().unwrap_or_default();
         replay.over = false;
-        replay.matches.extend(forced.matches.iter().copied());
-        replay.cancelled.extend(forced.cancelled.iter().copied());
-        let taken = forced.matches.iter().map(|(_, message)| message);
-        replay.reserved.extend(forced.claimed.iter().chain(taken).copied());
+        replay.matches.extend(determinants.matches.iter().copied());
+        replay.cancelled.extend(determinants.cancelled.iter().copied());
+        let taken = determinants.matches.iter().map(|(_, message)| message);
+        replay.reserved.extend(determinants.claimed.iter().chain(taken).copied());
         for (slot, _, message) in self.messages.iter() {
             let name = message.name();
-            let loose = self.unexpected.holds(slot) || replay.withheld.contains(&slot);
-            if loose && replay.reserved.contains(&name) {
+            let waits = self.unexpected.holds(slot) || replay.withheld.contains(&slot);
+            if waits && replay.reserved.contains(&name) {
                 replay.reserved_arrived.insert(name, slot);
             }
         }
@@ -106,21 +107,21 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Are there outcomes that no receive was posted for yet? (Those of probes, tests and cancels
-    /// are the driver's to count.)
+    /// Are there determinants whose receive is not posted yet? (The driver counts those of probes,
+    /// tests and cancels.)
     pub fn awaits_receives(&self) -> bool {
         self.replay.as_ref().is_some_and(|replay| !replay.matches.is_empty())
     }
 
-    /// Have the outcomes not run out?
+    /// Are there determinants left to replay?
     pub fn is_replaying(&self) -> bool {
         self.replay.as_ref().is_some_and(|replay| !replay.over)
     }
 
-    /// Is nothing left of the past, as far as this process knows: every forced match made, every
-    /// repeated send known to be there, every channel repaired? A channel of which the peer alone
-    /// knows is not seen here, but there. So only where it holds for all processes of the job, and
-    /// nothing leaves a set meanwhile, nobody has what has not been sent: a global line has to ask
+    /// Is the replay complete, as far as this process knows: every determinant replayed, every
+    /// repeated send known to have arrived, every channel repaired? A channel that only the peer
+    /// knows of is not seen here, but there. So no message is an orphan only if this holds for all
+    /// processes of the job while no message leaves a set: a global checkpoint has to ask
     /// (docs/adr/0016).
     pub fn is_replay_complete(&self) -> bool {
         let ahead = self.peers.iter().flatten().any(|peer| peer.ahead.is_some());
@@ -128,16 +129,16 @@ impl<H: Host> Engine<H> {
     }
 
     /// Is every channel open between this process and one of another set, where one of the two was
-    /// started again?
+    /// restarted?
     pub fn is_repaired(&self) -> bool {
         let first = Incarnation(0);
         self.peers.iter().flatten().all(|peer| {
-            let again = peer.outgoing && self.incarnation.max(peer.info.incarnation) > first;
-            !again || peer.link == LinkState::Open
+            let restarted = peer.outgoing && self.incarnation.max(peer.info.incarnation) > first;
+            !restarted || peer.link == LinkState::Open
         })
     }
 
-    /// The outcomes have run out: receives that nothing was known of take part in matching.
+    /// All determinants are replayed: the undecided receives take part in matching.
     pub fn end_replay(&mut self, host: &mut H) {
         let Some(replay) = &mut self.replay else { return };
         debug_assert!(replay.matches.is_empty(), "P3: {:?}", replay.matches);
@@ -174,7 +175,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// A receive of the line, or one that was posted since, finds its place.
+    /// Decide what replay does with a receive of the checkpoint, or with one that was posted since.
     fn classify_receive(&mut self, host: &mut H, slot: u32) {
         let Some(replay) = &mut self.replay else { return };
         let PendingReceive { key, sequence, progress, .. } = self.receives.at(slot);
@@ -214,7 +215,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// P2: an undecided receive is there now.
+    /// P2: an undecided receive was added.
     fn withhold_from(&mut self, pattern: Key) {
         let Some(replay) = &mut self.replay else { return };
         for slot in self.unexpected.in_order() {
@@ -228,7 +229,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The library's own receives from MPI_ANY_SOURCE are counted apart.
+    /// The library's own receives from MPI_ANY_SOURCE have their own counters.
     pub(super) fn next_of_library(&mut self, key: &Key) -> ReceiveName {
         let name = receive_name(key, 0);
         let count = self.library_posts.entry((name.context, name.lane)).or_default();
@@ -236,13 +237,13 @@ impl<H: Host> Engine<H> {
         ReceiveName { number: *count, ..name }
     }
 
-    /// Is there anything to be forced, or something that is bound or reserved?
+    /// Is there a determinant to replay, or a bound receive, or a reserved message?
     #[inline]
     pub fn has_replay(&self) -> bool {
         self.replay.is_some()
     }
 
-    /// A receive from MPI_ANY_SOURCE, or any while outcomes are forced.
+    /// A receive from MPI_ANY_SOURCE, or any receive during a replay.
     #[cold]
     pub(super) fn receive_slow(
         &mut self,
@@ -286,7 +287,7 @@ impl<H: Host> Engine<H> {
         ReceiveOutcome::Pending(self.post_slow(host, key, FifoReceive { buffer, token, number }))
     }
 
-    /// Which receive takes an arriving message, where wildcards or forced outcomes are about?
+    /// Which receive takes an arriving message, where there are wildcards or a replay?
     #[cold]
     pub(super) fn match_slow(
         &mut self,
@@ -325,10 +326,10 @@ impl<H: Host> Engine<H> {
         Some(slot)
     }
 
-    /// A receive from a named source takes a synchronous message of another set: the news of that
-    /// match leaves the set, so it is an event, too. Otherwise the process could go back, cancel
-    /// the receive in time, and the send would be complete without a match. (The library's own
-    /// traffic is never cancelled.)
+    /// A receive from a named source takes a synchronous message of another set: the report of that
+    /// match leaves the set, so it is a nondeterministic event, too. Otherwise the process could
+    /// roll back, cancel the receive in time, and the send would be complete without a match. (The
+    /// library's own traffic is never cancelled.)
     #[inline(never)]
     pub(super) fn record_sync_match(
         &mut self,
@@ -337,13 +338,17 @@ impl<H: Host> Engine<H> {
         announced: Option<Announced>,
         message: MessageName,
     ) {
-        let news = announced.is_some_and(|announced| announced.flags & FLAG_SYNC != 0);
-        if news && key.is_user() && key.source != ANY_SOURCE && self.peer(message.from).outgoing {
+        let is_synchronous = announced.is_some_and(|announced| announced.flags & FLAG_SYNC != 0);
+        if is_synchronous
+            && key.is_user()
+            && key.source != ANY_SOURCE
+            && self.peer(message.from).outgoing
+        {
             host.matched(receive_name(&key, number), message);
         }
     }
 
-    /// A message that no receive took: does it wait apart from the others (P1, P2)?
+    /// A message that no receive took: does replay hold it out of matching (P1, P2)?
     #[cold]
     pub(super) fn hold_for_replay(&mut self, slot: u32) -> bool {
         let Some(replay) = &mut self.replay else { return false };
@@ -363,7 +368,7 @@ impl<H: Host> Engine<H> {
         withheld
     }
 
-    /// A receive that waited and a message that waited.
+    /// A waiting receive takes a waiting message.
     fn complete_match(&mut self, host: &mut H, slot: u32, message: u32) {
         let message = self.messages.take(message);
         let receive = self.receives.at_mut(slot);
@@ -386,8 +391,8 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// What a probe for a named source finds while outcomes are forced: the oldest message of
-    /// its stream that nobody has taken, for whomever it is reserved.
+    /// What a probe for a named source finds during a replay: the oldest message of its stream that
+    /// no receive has taken, reserved or not.
     pub(super) fn probe_in_replay(&mut self, pattern: Key) -> Option<u32> {
         let found = self.unexpected.find(pattern);
         let reserved =
@@ -412,14 +417,14 @@ impl<H: Host> Engine<H> {
         self.unexpected.find(key).map(|slot| self.messages.at(slot).name())
     }
 
-    /// A message by its name: what a probe is forced to find. None: it is not here yet.
+    /// A message by its name: what a replayed probe finds. None: it has not arrived yet.
     pub fn probe_named(&self, name: &MessageName) -> Option<Status> {
         let (slot, ..) = self.messages.iter().find(|(_, _, message)| message.name() == *name)?;
         Some(self.status_of(slot))
     }
 
-    /// Take a reserved message out of matching: what a matched probe is forced to find. None: it
-    /// is not here yet.
+    /// Take a reserved message out of matching: what a replayed matched probe finds. None: it has
+    /// not arrived yet.
     pub fn claim_named(&mut self, name: &MessageName) -> Option<(MessageId, Status)> {
         let replay = self.replay.as_mut()?;
         let slot = replay.reserved_arrived.remove(name)?;
@@ -436,7 +441,7 @@ impl<H: Host> Engine<H> {
         waits.then(|| receive_name(&receive.key, receive.sequence))
     }
 
-    /// Cancel a receive that replay keeps out of matching. A bound one has a message coming.
+    /// Cancel a receive that replay holds out of matching. A bound one has a message coming.
     pub(super) fn cancel_held_for_replay(&mut self, slot: u32) -> bool {
         if let Some(replay) = &mut self.replay {
             if replay.bound.values().any(|bound| *bound == slot) {
@@ -448,7 +453,7 @@ impl<H: Host> Engine<H> {
         true
     }
 
-    /// The communicator is freed: messages that waited apart go with it.
+    /// The communicator is freed: drop its withheld messages.
     #[cold]
     pub(super) fn drop_held_for_replay(&mut self, context: u32) {
         let Some(replay) = &mut self.replay else { return };
@@ -464,7 +469,7 @@ impl<H: Host> Engine<H> {
     pub(super) fn check_replay(&self) {
         let held = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::HeldForReplay);
         let Some(replay) = &self.replay else {
-            assert_eq!(held.count(), 0, "P3: receives are kept for a replay that is over");
+            assert_eq!(held.count(), 0, "P3: receives are held for a replay that is over");
             return;
         };
         for (name, slot) in &replay.reserved_arrived {

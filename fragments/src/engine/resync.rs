@@ -1,14 +1,15 @@
 //! Repair of a channel to another set that was lost: by a reset connection, or because one of the
-//! two processes went back to its line.
+//! two processes was rolled back to its checkpoint.
 //!
-//! Source: DESIGN §7.3; paper §3 (recovery). Each side tells how many messages of each stream it
-//! has accepted, and which of them are open: their payload or the news of their match is still
-//! missing. The other side sends what was not accepted again from its log, in order, and
-//! announces the open ones again, which finds the receive or the unexpected message that waits.
-//! A process that went back repeats its sends: those that the peer has are complete at once.
+//! Source: DESIGN §7.3; paper §3 (recovery). Each side sends its received vector: how many messages
+//! of each stream it has accepted, and which of them are open (their payload or their match is
+//! still missing). The other side resends from its log, in order, what was not accepted, and
+//! announces the open ones again; such an announcement finds the waiting receive or unexpected
+//! message. A rolled-back process repeats its sends: those that the peer has received are complete
+//! at once (suppressed).
 //!
-//! Only channels between sets are repaired: messages inside a set are in no log, its processes go
-//! back together and their channels are as they were at the line.
+//! Only channels between sets are repaired: messages inside a set are in no log. The processes of a
+//! set roll back together, and their channels are as they were at the checkpoint.
 
 use super::queue::queued;
 use super::received_vector::{Name, ReceivedVector, name_of};
@@ -27,8 +28,8 @@ use std::collections::BTreeMap;
 const ENTRIES_MAX: usize = 100;
 
 impl<H: Host> Engine<H> {
-    /// The channel to `peer` is lost (connection reset, process gone); what was in flight is lost.
-    /// Pulls from it that `Host::pull` had started must be over: they write no more, and
+    /// The channel to `peer` is lost (connection reset, process failed); what was in flight is
+    /// lost. Pulls from it that `Host::pull` had started must be over: they write no more, and
     /// `pull_finished` is not called for them.
     pub fn peer_down(&mut self, host: &mut H, id: PeerId) {
         self.ensure_peer(host, id);
@@ -58,7 +59,7 @@ impl<H: Host> Engine<H> {
             }
         }
         for send in over {
-            // The log has it if the peer asks again: the program has not to wait for that.
+            // The log has it if the peer asks again: the program need not wait.
             self.finish_send(host, send);
         }
         let outgoing = self.peer(id).outgoing;
@@ -83,12 +84,12 @@ impl<H: Host> Engine<H> {
         peer.is_some_and(|peer| peer.outgoing)
     }
 
-    /// Has anything gone to or come from this process?
+    /// Was there any traffic with this process?
     pub fn has_contacted(&self, peer: PeerId) -> bool {
         self.peers.get(peer.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// Is this the life of `peer` that its channel is to?
+    /// Is the channel to `peer` one to this incarnation?
     pub fn is_current_incarnation(&self, peer: PeerId, incarnation: Incarnation) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
         peer.is_some_and(|peer| peer.info.incarnation == incarnation)
@@ -103,15 +104,16 @@ impl<H: Host> Engine<H> {
     /// There is a channel to `peer` again, in its `incarnation`: exchange stream counters, then
     /// repair (DESIGN §7.3). Call it before any frame that came over the new channel is handed in.
     ///
-    /// It is enough that one end reports that a channel was lost: its account, the first frame on
-    /// the new one, tells the other. The first channel of a pair needs no call, unless the peer
-    /// runs in another incarnation than `Host::peer_info` says. Without effect on a channel of
-    /// this incarnation that is not down. The size limits of the peer are asked for again.
+    /// It is enough that one end reports that a channel was lost: its received vector, the first
+    /// frame on the new channel, shows that to the other. The first channel of a pair needs no
+    /// call, unless the peer runs in another incarnation than `Host::peer_info` has returned.
+    /// Without effect on a channel of this incarnation that is not down. The size limits of the
+    /// peer are asked for again.
     pub fn peer_up(&mut self, host: &mut H, id: PeerId, incarnation: Incarnation) {
         self.ensure_peer(host, id);
         let peer = self.peer(id);
         if !peer.outgoing {
-            // Inside the set nothing is repaired: it goes back as a whole.
+            // Inside the set nothing is repaired: it rolls back as a whole.
             return;
         }
         if peer.link != LinkState::Down && peer.info.incarnation == incarnation {
@@ -128,7 +130,7 @@ impl<H: Host> Engine<H> {
         self.flush(host);
     }
 
-    /// What was accepted from the peer, as the first frames of a channel.
+    /// Send what was accepted from the peer, as the first frames of a channel.
     pub(super) fn send_received_vector(&mut self, host: &mut H, id: PeerId) {
         let mine = self.incarnation;
         let incarnation = self.peer(id).info.incarnation;
@@ -145,7 +147,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Part of what the peer has accepted; with the last part the repair begins.
+    /// A part of the peer's received vector has arrived; after the last part the repair begins.
     pub(super) fn on_resync(
         &mut self,
         host: &mut H,
@@ -154,7 +156,7 @@ impl<H: Host> Engine<H> {
         body: &[u8],
     ) -> Result<(), FrameError> {
         if self.peer(from).link == LinkState::Open {
-            // The peer has lost a channel of which we saw nothing: so have we.
+            // The peer has lost a channel, and we did not notice: for us it is lost, too.
             let incarnation = self.peer(from).info.incarnation;
             self.peer_down(host, from);
             self.peer_up(host, from, incarnation);
@@ -174,7 +176,7 @@ impl<H: Host> Engine<H> {
     }
 
     fn repair(&mut self, host: &mut H, id: PeerId, mut received: ReceivedVector) {
-        // Synchronous sends that wait for news of their match keep their identity.
+        // Synchronous sends that wait for their match keep their identity.
         let mut waiting: BTreeMap<Name, SendId> = BTreeMap::new();
         for (index, generation, send) in self.sends.iter() {
             if send.peer == id && matches!(send.source, PayloadSource::Log(_)) {
@@ -201,7 +203,7 @@ impl<H: Host> Engine<H> {
             }
         }
         for send in waiting.into_values() {
-            // Trimmed from the log: a line of the peer's set covers it, so it was matched.
+            // Trimmed from the log: a checkpoint of the peer's set contains it, so it was matched.
             self.finish_send(host, send);
         }
         received.lanes.retain(|&context, lanes| match self.by_peer.get(&(context, id)) {
@@ -213,7 +215,7 @@ impl<H: Host> Engine<H> {
         self.flush(host);
     }
 
-    /// Send a logged message (again).
+    /// Resend a logged message.
     fn resend(
         &mut self,
         host: &mut H,
@@ -222,7 +224,7 @@ impl<H: Host> Engine<H> {
         send: Option<SendId>,
         flags: u8,
     ) {
-        // Those that are complete for the program went with the channel.
+        // Those that are complete for the program were dropped with the channel.
         let old = send.and_then(|id| self.sends.remove(id.index(), id.generation()));
         let message = Outbound {
             peer: entry.to,
@@ -255,7 +257,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Has the peer accepted this message before we went back to our line?
+    /// Had the peer received this message before we were rolled back to our checkpoint?
     pub(super) fn peer_has_received(
         &mut self,
         message: &Outbound<H::SendBuffer, H::Token>,
@@ -264,7 +266,7 @@ impl<H: Host> Engine<H> {
         ahead.accepted(name_of(message.context, message.tag, message.sequence))
     }
 
-    /// The peer has it: complete, or announce it again if the peer waits for its payload.
+    /// The peer has received it: complete, or announce it again if the peer waits for its payload.
     pub(super) fn repeat_send(
         &mut self,
         host: &mut H,
@@ -297,7 +299,8 @@ impl<H: Host> Engine<H> {
         SendOutcome::Complete
     }
 
-    /// The sender of an open message announces it again: find who waits for it.
+    /// The sender of an open message announces it again: find the receive or message that waits for
+    /// it.
     pub(super) fn on_reannounce(
         &mut self,
         host: &mut H,
