@@ -4,12 +4,12 @@ use crate::{
     FRAME_BYTES_MIN, LINE, Memory, SKIP, cached_part_bytes, frame_bytes_max, record_bytes,
 };
 
-/// Lines that are fetched ahead of the next frame, at most.
+/// Bytes that are prefetched for the next frame, at most.
 const PREPARED_BYTES_MAX: usize = 32 * LINE;
-/// Frames up to this size are moved to the cache that all processors share. That makes a single
-/// frame faster, but many long ones in a row slower.
+/// Frames up to this size are demoted to the cache that all processors share. A single frame gets
+/// faster by that, many long ones in a row get slower.
 const DEMOTED_BYTES_MAX: usize = 10 * LINE;
-/// The same for a frame that somebody waits for.
+/// The same for a frame that the consumer waits for.
 const AWAITED_BYTES_MAX: usize = 40 * LINE;
 
 /// The sending end of a ring.
@@ -21,17 +21,18 @@ pub struct Producer<M> {
     position: u64,
     /// The words of all lines from `position` up to here are zero (at least one: invariant 1).
     clean: u64,
-    /// Positions below this may be written (invariant 3); a cached view of the consumer's line.
+    /// Positions below this may be written (invariant 3); a cached copy of the consumer's cache
+    /// line.
     limit: u64,
-    /// Offset before which records end, until something else is decided there: the end of the
-    /// ring's first part, which is used alone while that will do, or of the ring.
+    /// Offset before which records end, until this is decided anew there: the end of the ring's
+    /// first part, which is used alone while it suffices, or of the ring.
     part_end: u64,
-    /// Where the ring was last begun again behind its first part.
+    /// Where the ring was last restarted behind its first part.
     lap: u64,
-    /// Offset behind the marker that was left there: while the consumer has not come to it, the
-    /// rest of the ring from here on is free.
+    /// Offset behind the skip marker that was left there: while the consumer has not reached it,
+    /// the rest of the ring from here on is free.
     rest: u64,
-    /// The largest frame that is moved to the shared cache.
+    /// The largest frame that is demoted to the shared cache.
     demoted_max: usize,
 }
 
@@ -82,7 +83,7 @@ impl<M: Memory> Producer<M> {
     }
 
     /// As [`Self::try_push`], for a header of 32 bytes in four little-endian words, of which the
-    /// first has the frame's length in its low half: nothing goes over memory on its way.
+    /// first has the frame's length in its low half: the header is not copied through memory.
     #[inline(always)]
     pub fn try_push_words(&mut self, header: [u64; 4], payload: &[u8]) -> bool {
         let len = size_of_val(&header) + payload.len();
@@ -137,12 +138,12 @@ impl<M: Memory> Producer<M> {
             self.frame_bytes_max()
         );
         let bytes = self.mask + 1;
-        // [room] what the consumer has read before it gave this back is not read again.
+        // [room] what the consumer has read before it released this is not read again.
         let consumed = self.memory.consumed();
         self.limit = consumed.wrapping_add(bytes);
         let at = self.position & self.mask;
-        // It has not come to this lap: so the rest is free, and what this lap has in the first part
-        // ends before what it has not read there.
+        // It has not reached this lap: so the rest is free, and the records of this lap in the
+        // first part end before those that it has not read there.
         let is_behind = consumed < self.lap;
         if is_behind && at >= self.rest {
             self.limit = self.lap + bytes;
@@ -152,7 +153,8 @@ impl<M: Memory> Producer<M> {
             let is_near = start + need.max(self.part_end / 2) + line <= self.limit;
             let fits = at + need <= bytes;
             if fits && (at == 0 || !is_near) {
-                // It is a long one, or the consumer is far behind: go on in the rest of the ring.
+                // It is a long one, or the consumer is far behind: continue in the rest of the
+                // ring.
                 self.part_end = bytes;
                 return self.reserve(len);
             }
@@ -174,7 +176,7 @@ impl<M: Memory> Producer<M> {
         Some((self.position & self.mask) as usize)
     }
 
-    /// Leave a marker, and go on at a later position.
+    /// Leave a skip marker, and continue at a later position.
     fn skip_to(&mut self, position: u64) {
         let to = position & self.mask;
         self.clean_through(position);
@@ -209,8 +211,8 @@ impl<M: Memory> Producer<M> {
         // [frame] everything above is visible to whoever sees this word.
         self.memory.publish(at, word);
         self.position = end;
-        // The next record is likely to take one line: zero the word behind it now, while nobody
-        // waits, so that the next publish has no other line to fetch first.
+        // The next record is likely to take one cache line: zero the word behind it now, while
+        // nobody waits, so that the next publish need not fetch another one first.
         let ahead = end + LINE as u64;
         if self.clean == ahead && ahead + LINE as u64 <= self.limit {
             self.memory.clear((ahead & self.mask) as usize);
@@ -222,7 +224,7 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// The consumer need not fetch these lines from our own caches.
+    /// Demote these cache lines, so that the consumer need not fetch them from our own caches.
     #[inline]
     fn demote(&mut self, at: usize, len: usize) {
         let max = core::mem::replace(&mut self.demoted_max, DEMOTED_BYTES_MAX);
@@ -236,8 +238,8 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// The next frame is likely to be as long as the last one: fetch its lines now, while nobody
-    /// waits for them.
+    /// The next frame is likely to be as long as the last one: prefetch its cache lines now, while
+    /// nobody waits for them.
     #[inline]
     fn prepare(&mut self, end: u64, len: usize) {
         let bytes = record_bytes(len.min(PREPARED_BYTES_MAX)) as u64;

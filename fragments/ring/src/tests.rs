@@ -68,7 +68,7 @@ fn against_the_oracle(ring_bytes: usize, steps: &[Step]) {
                 output.consume();
             }
         }
-        // Invariant 4: what is read is given back in time.
+        // Invariant 4: what is read is released in time.
         assert!(output.state().1 <= ring_bytes / 4);
     }
     while let Some(expected) = oracle.pop_front() {
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_in_the_memory_nothing_outside_is_read(
+    fn damaged_memory_never_leads_outside_the_ring(
         word in prop_oneof![
             any::<u64>(),
             (0..20u64).prop_map(|line| line << 38 | u64::from(SKIP)),
@@ -169,7 +169,7 @@ fn consume_without_peek_does_nothing() {
 
 #[test]
 #[should_panic(expected = "does not fit")]
-fn a_frame_that_can_never_fit_is_a_mistake_of_the_caller() {
+fn a_frame_that_can_never_fit_is_an_error_of_the_caller() {
     let (mut input, _output) = heap(512);
     let (header, payload) = frame(1, 512);
     input.try_push(&header, &payload);
