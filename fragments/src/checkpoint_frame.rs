@@ -2,11 +2,11 @@
 //! take a set checkpoint.
 //!
 //! Source: DESIGN §6. They travel like other control frames, in order behind the eager fragments of
-//! their pair. A token relies on that order. As [`Kind::Checkpoint`] frames: `a` is the number of
-//! the checkpoint; the bytes of `b`, lowest first, are the step (1–4), an argument, and a round.
+//! their pair. A token relies on that order. As [`FrameType::Checkpoint`] frames: `a` is the number
+//! of the checkpoint; the bytes of `b`, lowest first, are the step (1–4), an argument, and a round.
 
 use crate::ids::Incarnation;
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 /// One control message of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +51,7 @@ impl CheckpointFrame {
             CheckpointStep::Barrier { second, round } => (4, u64::from(second), u64::from(round)),
         };
         Header::control(
-            Kind::Checkpoint,
+            FrameType::Checkpoint,
             from,
             to,
             self.checkpoint,
@@ -64,7 +64,7 @@ impl CheckpointFrame {
         let b = header.b();
         let (what, argument, round) = (b as u8, (b >> 8) as u8, (b >> 16) as u8);
         let plain = header.length as usize == HEADER_BYTES && header.flags == 0 && header.tag == 0;
-        if header.kind != Kind::Checkpoint || !plain || b >> 24 != 0 || argument > 1 {
+        if header.kind != FrameType::Checkpoint || !plain || b >> 24 != 0 || argument > 1 {
             return None;
         }
         let what = match (what, argument, round) {
@@ -140,12 +140,13 @@ mod tests {
             .map(|frame| frame.header(Incarnation(0), Incarnation(0)).b())
             .collect();
         for b in (0..1u64 << 24).chain((0..40).map(|bit| 1 | (1 << (bit + 24)))) {
-            let header = Header::control(Kind::Checkpoint, Incarnation(0), Incarnation(0), 1, b);
+            let header =
+                Header::control(FrameType::Checkpoint, Incarnation(0), Incarnation(0), 1, b);
             assert_eq!(CheckpointFrame::of(&header).is_some(), sent.contains(&b), "{b:#x}");
         }
         let good = CheckpointFrame { checkpoint: 1, what: CheckpointStep::Flush }
             .header(Incarnation(0), Incarnation(0));
-        assert_eq!(CheckpointFrame::of(&Header { kind: Kind::Grant, ..good }), None);
+        assert_eq!(CheckpointFrame::of(&Header { kind: FrameType::Grant, ..good }), None);
         assert_eq!(CheckpointFrame::of(&Header { flags: 1, ..good }), None);
         assert_eq!(CheckpointFrame::of(&Header { tag: 1, ..good }), None);
         assert_eq!(CheckpointFrame::of(&Header { length: 33, ..good }), None);

@@ -27,7 +27,7 @@ use crate::ids::*;
 pub const VERSION: u8 = 0xB1;
 /// Bytes of every header.
 pub const HEADER_BYTES: usize = 32;
-/// Bytes of the header of an [`Kind::Announce`] frame.
+/// Bytes of the header of a [`FrameType::Announce`] frame.
 pub const ANNOUNCE_BYTES: usize = 48;
 /// No frame is longer (a longer one is damaged or foreign).
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -38,7 +38,7 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
 /// What a frame is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameType {
     /// A whole message.
     Eager = 1,
     /// A message whose payload follows by rendezvous, or whose sender waits for its match.
@@ -60,13 +60,14 @@ pub enum Kind {
     Piggyback = 9,
 }
 
-/// [`Kind::Announce`]: the payload is exposed for pulling.
+/// [`FrameType::Announce`]: the payload is exposed for pulling.
 pub const FLAG_PULL: u8 = 1;
-/// [`Kind::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
+/// [`FrameType::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
 pub const FLAG_SYNC: u8 = 2;
-/// [`Kind::Announce`]: not a new message; the receiver has had its envelope since before a restart.
+/// [`FrameType::Announce`]: not a new message; the receiver has its envelope since before a
+/// restart.
 pub const FLAG_REANNOUNCE: u8 = 4;
-/// [`Kind::Resync`]: the last frame of the exchange.
+/// [`FrameType::Resync`]: the last frame of the exchange.
 pub const FLAG_LAST: u8 = 8;
 
 /// The unit of FIFO order between two processes (DESIGN §2).
@@ -117,7 +118,7 @@ pub struct Header {
     /// Bytes of the whole frame.
     pub length: u32,
     /// What it is for.
-    pub kind: Kind,
+    pub kind: FrameType,
     /// `FLAG_*`.
     pub flags: u8,
     /// Communicator (low half of `a` in control frames).
@@ -135,14 +136,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// Is an encoded header one of a [`Kind::Piggyback`] frame?
+    /// Is an encoded header one of a [`FrameType::Piggyback`] frame?
     #[inline]
     pub fn is_piggyback(encoded: &[u8]) -> bool {
-        encoded.get(5) == Some(&(Kind::Piggyback as u8))
+        encoded.get(5) == Some(&(FrameType::Piggyback as u8))
     }
 
-    /// A control frame: see [`Kind`] for the meaning of `a` and `b`.
-    pub fn control(kind: Kind, from: Incarnation, to: Incarnation, a: u64, b: u64) -> Self {
+    /// A control frame: see [`FrameType`] for the meaning of `a` and `b`.
+    pub fn control(kind: FrameType, from: Incarnation, to: Incarnation, a: u64, b: u64) -> Self {
         Self {
             length: HEADER_BYTES as u32,
             kind,
@@ -236,18 +237,18 @@ impl Header {
             return Err(WireError::Version(head[4]));
         }
         let kind = match head[5] {
-            1 => Kind::Eager,
-            2 => Kind::Announce,
-            3 => Kind::Grant,
-            4 => Kind::Data,
-            5 => Kind::Done,
-            6 => Kind::Resync,
-            7 => Kind::Checkpoint,
-            8 => Kind::PayloadDigest,
-            9 => Kind::Piggyback,
+            1 => FrameType::Eager,
+            2 => FrameType::Announce,
+            3 => FrameType::Grant,
+            4 => FrameType::Data,
+            5 => FrameType::Done,
+            6 => FrameType::Resync,
+            7 => FrameType::Checkpoint,
+            8 => FrameType::PayloadDigest,
+            9 => FrameType::Piggyback,
             other => return Err(WireError::Kind(other)),
         };
-        if kind == Kind::Announce && (length as usize) < ANNOUNCE_BYTES {
+        if kind == FrameType::Announce && (length as usize) < ANNOUNCE_BYTES {
             return Err(WireError::Short);
         }
         Ok(Self {
@@ -297,7 +298,7 @@ mod tests {
     fn sample() -> Header {
         Header {
             length: 35,
-            kind: Kind::Eager,
+            kind: FrameType::Eager,
             flags: FLAG_SYNC,
             context: 0x0102_0304,
             source: 5,
@@ -324,7 +325,7 @@ mod tests {
         frame.extend_from_slice(b"abc");
         assert_eq!(Header::decode(&frame), Ok(sample()));
         let control =
-            Header::control(Kind::Grant, Incarnation(0), Incarnation(0), u64::MAX - 5, 77);
+            Header::control(FrameType::Grant, Incarnation(0), Incarnation(0), u64::MAX - 5, 77);
         let back = Header::decode(&control.encode()).unwrap();
         assert_eq!((back.a(), back.b()), (u64::MAX - 5, 77));
     }

@@ -7,7 +7,7 @@ mod null;
 use null::{Null, Pair};
 use rustbtl_fragments::engine::{Engine, Mode, ReceiveOutcome, SendOutcome, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, Incarnation, PeerId, ReceiveId, SetId};
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use std::collections::VecDeque;
 
 /// The fast path of a message whose receive is not posted, and the frames that must not take it.
@@ -176,7 +176,7 @@ fn a_detached_send_is_complete_at_once_and_not_completed_again() {
     let waits = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
     // All of them are requested, in the order in which they were sent.
     for (send, completed) in [(synchronous, 1), (early, 1), (waits, 2)] {
-        let grant = Header::control(Kind::Grant, Incarnation(0), Incarnation(0), send.0, 0);
+        let grant = Header::control(FrameType::Grant, Incarnation(0), Incarnation(0), send.0, 0);
         let (engine, host) = (&mut pair.engines[0], &mut pair.hosts[0]);
         assert!(engine.on_frame(host, PeerId(1), &grant.encode()).is_ok());
         assert_eq!(host.completed, completed);

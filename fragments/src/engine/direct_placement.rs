@@ -3,7 +3,7 @@
 use super::state::{LinkState, Progress};
 use super::{Engine, Host};
 use crate::ids::{PeerId, ReceiveId};
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
     /// The header of a frame from `from` has arrived: the buffer for its payload, and the offset in
@@ -18,7 +18,7 @@ impl<H: Host> Engine<H> {
     ) -> Option<(&H::ReceiveBuffer, u64)> {
         let header = Header::decode_alone(head).ok()?;
         let bytes = u64::from(header.length).checked_sub(HEADER_BYTES as u64)?;
-        if header.kind != Kind::Data {
+        if header.kind != FrameType::Data {
             return None;
         }
         let id = ReceiveId(header.a());

@@ -8,7 +8,7 @@ use super::{CommId, Engine, Host, Source, TagMatch};
 use crate::host::Status;
 use crate::ids::PeerId;
 use crate::matching::Key;
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
     /// A call waits for a message and has not posted its receive. If this frame is the next whole
@@ -66,7 +66,7 @@ impl<H: Host> Engine<H> {
         }
         let expected = Header {
             length: frame.len() as u32,
-            kind: Kind::Eager,
+            kind: FrameType::Eager,
             flags: 0,
             context: key.context,
             source: key.source,

@@ -22,7 +22,7 @@ use super::state::{Body, LinkState, QueuedFrame};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::{Payload, PiggybackOutcome, Transmit};
 use crate::send_gate::{Recorded, SendPermit};
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
     /// From now on [`Host::on_piggyback`] stores determinants. This is announced to every peer of
@@ -45,7 +45,7 @@ impl<H: Host> Engine<H> {
     /// C1: announce it to a peer of another set, whenever a channel to it opens.
     pub(super) fn announce_piggyback(&mut self, host: &mut H, to: PeerId) {
         if self.peer(to).outgoing {
-            self.control(host, to, Kind::Piggyback, 0, 0);
+            self.control(host, to, FrameType::Piggyback, 0, 0);
         }
     }
 
@@ -69,7 +69,8 @@ impl<H: Host> Engine<H> {
             && peer.link == LinkState::Open
             && host.piggyback(to, peer.piggybacked, depends_on, &mut bytes)
         {
-            let mut header = Header::control(Kind::Piggyback, mine, peer.info.incarnation, 0, 0);
+            let mut header =
+                Header::control(FrameType::Piggyback, mine, peer.info.incarnation, 0, 0);
             header.length = (HEADER_BYTES + bytes.len()) as u32;
             let header = header.encode();
             match offer(host, SendPermit::piggybacked(), to, &header, Payload::Bytes(&bytes), 0) {

@@ -4,7 +4,7 @@ use super::state::{Body, DataPush, LinkState, PayloadSource, PeerState, QueuedFr
 use super::{Engine, Host, PeerId, SendId};
 use crate::host::{Payload, Status, Transmit};
 use crate::send_gate::{Recorded, SendPermit};
-use crate::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
+use crate::wire::{ANNOUNCE_BYTES, FrameType, HEADER_BYTES, Header};
 
 /// Payload frames that one call of `flush` offers to one peer, so that all peers are served.
 const BURST: usize = 32;
@@ -52,14 +52,14 @@ impl<H: Host> Engine<H> {
     }
 
     /// Send a control frame; nothing where there is no channel: resync replaces it.
-    pub(super) fn control(&mut self, host: &mut H, to: PeerId, kind: Kind, a: u64, b: u64) {
+    pub(super) fn control(&mut self, host: &mut H, to: PeerId, kind: FrameType, a: u64, b: u64) {
         let mine = self.incarnation;
         let peer = self.peer(to);
         if peer.link != LinkState::Open {
             return;
         }
         let direct = peer.direct;
-        peer.done_sent |= peer.held && kind == Kind::Done;
+        peer.done_sent |= peer.held && kind == FrameType::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
         if direct && let Some(permit) = self.permit_for_new_frame(host, to) {
@@ -189,7 +189,7 @@ impl<H: Host> Engine<H> {
         };
         let end = send.bytes.min(push.offset + u64::from(peer.info.chunk_bytes_max));
         let (from, to) = (*incarnation, peer.info.incarnation);
-        let mut header = Header::control(Kind::Data, from, to, push.receive, push.offset);
+        let mut header = Header::control(FrameType::Data, from, to, push.receive, push.offset);
         header.length = (HEADER_BYTES as u64 + end - push.offset) as u32;
         let done = end == send.bytes;
         let payload = payload_of(&mut send.source, push.offset..end);

@@ -21,7 +21,7 @@ use crate::checkpoint_frame::CheckpointFrame;
 use crate::host::{Payload, Transmit};
 use crate::ids::Incarnation;
 use crate::send_gate::SendPermit;
-use crate::wire::{Header, Kind};
+use crate::wire::{FrameType, Header};
 
 /// Which channels of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ pub enum Side {
 }
 
 impl QueuedFrame {
-    fn is(&self, kind: Kind) -> bool {
+    fn is(&self, kind: FrameType) -> bool {
         self.header[5] == kind as u8
     }
 }
@@ -41,7 +41,7 @@ impl QueuedFrame {
 impl PeerState {
     /// Does a checkpoint hold this frame back?
     pub(super) fn holds_back(&self, frame: &QueuedFrame) -> bool {
-        self.outgoing || frame.is(Kind::Eager) || frame.is(Kind::Announce)
+        self.outgoing || frame.is(FrameType::Eager) || frame.is(FrameType::Announce)
     }
 
     /// Is there a frame that is not handed to the transport?
@@ -210,7 +210,7 @@ impl<H: Host> Engine<H> {
                 continue;
             }
             // Of the control frames only those of the checkpoint itself can be here.
-            peer.queue.retain(|frame| !frame.is(Kind::Checkpoint));
+            peer.queue.retain(|frame| !frame.is(FrameType::Checkpoint));
             peer.taken = 0;
             peer.info.incarnation = incarnation;
             // Frames that waited at the checkpoint are sent by the new incarnation.

@@ -21,7 +21,7 @@ use crate::ids::{Incarnation, LogRecord, SendId};
 use crate::matching::Key;
 use crate::send_gate::Recorded;
 use crate::streams::Lanes;
-use crate::wire::{FLAG_LAST, FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind};
+use crate::wire::{FLAG_LAST, FLAG_REANNOUNCE, FrameType, HEADER_BYTES, Header};
 use std::collections::BTreeMap;
 
 /// Entries in one frame at most.
@@ -140,7 +140,7 @@ impl<H: Host> Engine<H> {
             .zip(entries.chunks(ENTRIES_MAX).map(<[_]>::to_vec).chain(core::iter::once(Vec::new())))
         {
             let body: Vec<u8> = part.into_iter().flatten().collect();
-            let mut header = Header::control(Kind::Resync, mine, incarnation, 0, 0);
+            let mut header = Header::control(FrameType::Resync, mine, incarnation, 0, 0);
             header.length = (HEADER_BYTES + body.len()) as u32;
             header.flags = if number == frames { FLAG_LAST } else { 0 };
             self.enqueue(host, id, queued(&header.encode(), Body::Owned(body)), 0);

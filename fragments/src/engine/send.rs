@@ -7,7 +7,8 @@ use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
 use crate::send_gate::SendPermit;
 use crate::wire::{
-    ANNOUNCE_BYTES, FLAG_PULL, FLAG_REANNOUNCE, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
+    ANNOUNCE_BYTES, FLAG_PULL, FLAG_REANNOUNCE, FLAG_SYNC, FrameType, HEADER_BYTES, Header,
+    StreamKey,
 };
 
 /// A message that is being sent.
@@ -76,7 +77,7 @@ impl<H: Host> Engine<H> {
         }
         let header = Header {
             length: HEADER_BYTES as u32 + bytes as u32,
-            kind: Kind::Eager,
+            kind: FrameType::Eager,
             flags: 0,
             context: comm.context,
             source: comm.rank,
@@ -222,7 +223,8 @@ impl<H: Host> Engine<H> {
     ) -> SendOutcome {
         self.counters.eager_messages += 1;
         let (to, bytes) = (message.peer, message.bytes);
-        let header = self.header(&message, Kind::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
+        let header =
+            self.header(&message, FrameType::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
         let mut taken = 0;
         if self.peer(to).direct
             && let Some(permit) = self.permit_for_new_frame(host, to)
@@ -315,7 +317,7 @@ impl<H: Host> Engine<H> {
     fn header(
         &mut self,
         message: &Outbound<H::SendBuffer, H::Token>,
-        kind: Kind,
+        kind: FrameType,
         flags: u8,
         length: u64,
     ) -> Header {
@@ -339,7 +341,7 @@ impl<H: Host> Engine<H> {
         let (tag, sequence) = (send.tag, send.sequence);
         Header {
             length: length as u32,
-            kind: Kind::Announce,
+            kind: FrameType::Announce,
             flags,
             context,
             source,

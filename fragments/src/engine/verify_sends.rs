@@ -15,7 +15,7 @@ use super::state::{Body, LinkState};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::{ContextId, LogRecord, MessageSeq};
-use crate::wire::{HEADER_BYTES, Header, Kind, StreamKey};
+use crate::wire::{FrameType, HEADER_BYTES, Header, StreamKey};
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -129,7 +129,7 @@ impl<H: Host> Engine<H> {
         }
         let header = Header {
             length: (HEADER_BYTES + BODY_BYTES) as u32,
-            kind: Kind::PayloadDigest,
+            kind: FrameType::PayloadDigest,
             flags: 0,
             context,
             source: rank,

@@ -10,7 +10,7 @@ use rustbtl_coordination::determinants::{
 };
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
-use rustbtl_fragments::wire::{HEADER_BYTES, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -300,7 +300,7 @@ impl World {
     fn who_brings(&self) -> Option<u32> {
         let mut net = self.net.borrow_mut();
         let ranks = self.processes.len();
-        let full = |frame: &Vec<u8>| is(frame, Kind::Piggyback) && frame.len() > HEADER_BYTES;
+        let full = |frame: &Vec<u8>| is(frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;
         let mut brings =
             |from: usize| (0..ranks).any(|to| net.wire(from, to).frames.iter().any(full));
         let rank = (0..ranks).find(|&rank| brings(rank));

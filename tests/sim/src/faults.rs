@@ -10,7 +10,7 @@ use crate::options::{Options, Planted};
 use crate::process::Process;
 use crate::world::World;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{HEADER_BYTES, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A frame that outlived its incarnation.
@@ -75,7 +75,7 @@ impl Faults {
 
     /// Planted bugs that change what resync says.
     pub fn tamper(&self, at: &Process, from: usize, frame: &mut Vec<u8>) {
-        if !is(frame, Kind::Resync) || self.planted.is_none() {
+        if !is(frame, FrameType::Resync) || self.planted.is_none() {
             return;
         }
         let mut out = frame[..HEADER_BYTES].to_vec();

@@ -11,7 +11,7 @@ use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::send_gate::{Marks, Recorded};
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -258,7 +258,7 @@ impl Host for SimHost {
         assert!(!(outside && from_program), "E4: an outgoing payload comes from the log");
         let inside = matches!(payload, Payload::Log(..)) && !outside;
         assert!(!inside, "E5: an internal payload is not in the log");
-        let message = [Kind::Eager as u8, Kind::Announce as u8].contains(&header[5]);
+        let message = [FrameType::Eager as u8, FrameType::Announce as u8].contains(&header[5]);
         if self.refuses_messages && outside && message && taken == 0 {
             return Transmit::Full(0);
         }

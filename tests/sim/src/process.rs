@@ -9,7 +9,7 @@ use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::host::{Host, Status};
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FLAG_REANNOUNCE, FrameType, HEADER_BYTES, Header};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What all processes share and no fault touches.
@@ -427,8 +427,8 @@ impl Process {
     pub fn on_frame(&mut self, shared: &mut Shared, from: usize, frame: &[u8], ghost: bool) {
         let stale = self.engine.counters().stale_frames;
         let Ok(header) = Header::decode(frame) else { panic!("a frame that does not decode") };
-        let first = header.kind == Kind::Eager
-            || header.kind == Kind::Announce && header.flags & FLAG_REANNOUNCE == 0;
+        let first = header.kind == FrameType::Eager
+            || header.kind == FrameType::Announce && header.flags & FLAG_REANNOUNCE == 0;
         if first && !ghost {
             let context = ContextId(header.context).number();
             let stream = (context, from, self.me, lane(header.tag));

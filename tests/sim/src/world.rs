@@ -14,7 +14,7 @@ use crate::script::{Request, script};
 use rustbtl_fragments::counters::Counters;
 use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -199,7 +199,7 @@ impl World {
                 if last && self.is_of_lost_channel(me, from, &frame) {
                     return;
                 }
-                let carried = is(&frame, Kind::Piggyback) && frame.len() > HEADER_BYTES;
+                let carried = is(&frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;
                 self.carrying.met[0] += u64::from(last && carried);
                 self.faults.tamper(&self.processes[me], from, &mut frame);
                 self.processes[me].on_frame(&mut self.shared, from, &frame, false);

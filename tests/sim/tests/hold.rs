@@ -3,7 +3,7 @@
 use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use rustbtl_sim::decoder::Deaf;
 
 /// Process 0; 1 is in its set, 2 and 3 are another.
@@ -40,7 +40,7 @@ impl Zero {
     fn announce(&mut self, from: u32, sequence: u64, bytes: u64) {
         let header = Header {
             length: 48,
-            kind: Kind::Announce,
+            kind: FrameType::Announce,
             flags: 2,
             context: 0,
             source: from,
@@ -67,8 +67,8 @@ impl Zero {
     fn left(&mut self) -> String {
         let frames = core::mem::take(&mut self.host.frames);
         let names = frames.iter().map(|frame| match Header::decode(frame).unwrap() {
-            Header { kind: Kind::Eager, tag, .. } => format!("eager {tag}"),
-            Header { kind: Kind::Announce, tag, .. } => format!("announce {tag}"),
+            Header { kind: FrameType::Eager, tag, .. } => format!("eager {tag}"),
+            Header { kind: FrameType::Announce, tag, .. } => format!("announce {tag}"),
             header => format!("{:?}", header.kind).to_lowercase(),
         });
         names.collect::<Vec<_>>().join(", ")
@@ -124,7 +124,7 @@ fn what_serves_matched_messages_goes_on_inside_the_set() {
     zero.flush();
     assert_eq!(zero.left(), "grant");
     assert!(!zero.engine.is_rendezvous_quiescent());
-    let mut data = Header::control(Kind::Data, Incarnation(0), Incarnation(0), 1 << 32, 0);
+    let mut data = Header::control(FrameType::Data, Incarnation(0), Incarnation(0), 1 << 32, 0);
     data.length = 40;
     let frame = [data.encode().as_slice(), &[1; 8]].concat();
     zero.gets(1, &frame);

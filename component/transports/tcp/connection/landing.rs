@@ -3,7 +3,7 @@
 use super::{Connection, Fill};
 use crate::os::socket::{self, Io};
 use core::ptr::NonNull;
-use rustbtl_fragments::wire::{HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 
 /// So much of a frame must still be to come.
 const LANDED_BYTES_MIN: usize = 16 << 10;
@@ -35,7 +35,7 @@ impl Connection {
         let header = Header::decode_alone(head).ok()?;
         let len = header.length as usize;
         let long = len >= unread.len() + LANDED_BYTES_MIN && len <= self.frame_bytes_max;
-        (header.kind == Kind::Data && long).then_some(*head)
+        (header.kind == FrameType::Data && long).then_some(*head)
     }
 
     /// The payload of that frame has no place of its own.
