@@ -6,7 +6,6 @@
 //! `cargo run --release -p rustbtl-conformance --example checkpoint_bench [ROUNDS [N…]]`
 
 use rustbtl_component::transports::inproc::{Inproc, connected};
-use rustbtl_component::transports::shm::Meeting;
 use rustbtl_component::transports::{Payload as Outgoing, Sent, Transport};
 use rustbtl_coordination::silence::{Input, Output, Quiescence, Scope, Station, Way};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
@@ -17,6 +16,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
+
+type Counters = rustbtl_component::transports::shm::Meeting;
 
 const MESSAGE_BYTES: u64 = 10 * 1024;
 /// Turns between two polls of the rings while the machine waits for a counter, as in the component.
@@ -112,12 +113,12 @@ struct Process {
     engine: Engine<Threads>,
     host: Threads,
     quiescence: Quiescence,
-    counters: Arc<Meeting>,
+    counters: Arc<Counters>,
     comm: CommId,
 }
 
 impl Process {
-    fn new(me: u32, n: u32, end: Inproc, counters: Arc<Meeting>) -> Self {
+    fn new(me: u32, n: u32, end: Inproc, counters: Arc<Counters>) -> Self {
         let ids: Vec<PeerId> = (0..n).map(PeerId).collect();
         let mut engine = Engine::new(PeerId(me), SetId(0), Incarnation(0));
         let comm = engine.add_comm(ContextId(0), CommRank(me), n, 0);
@@ -262,7 +263,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 fn measure(n: u32, rounds: u64) -> [f64; 3] {
     let ids: Vec<PeerId> = (0..n).map(PeerId).collect();
     let barrier = Arc::new(Barrier::new(n as usize));
-    let counters = Arc::new(Meeting::default());
+    let counters = Arc::new(Counters::default());
     let threads: Vec<_> = (0..n)
         .zip(connected(&ids, 64 << 10))
         .map(|(me, end)| {
