@@ -1,6 +1,6 @@
-//! The short way, many times, for tools that count instructions:
-//! `cargo build --profile bench -p rustbtl-fragments --example hot_path`, then
-//! `valgrind --tool=callgrind target/release/examples/hot_path [send|expected|unexpected] [N]`.
+//! The fast path, many times, for tools that count instructions: `cargo build --profile bench -p
+//! rustbtl-fragments --example hot_path`, then `valgrind --tool=callgrind
+//! target/release/examples/hot_path [send|expected|unexpected] [N]`.
 
 #[path = "../benches/null/mod.rs"]
 mod null;

@@ -1,48 +1,48 @@
-//! Frames of a coordinated checkpoint: what the processes of a set tell each other while they take
-//! a line.
+//! Frames of a coordinated checkpoint: the control messages of the processes of a set while they
+//! take a set checkpoint.
 //!
 //! Source: DESIGN §6. They travel like other control frames, in order behind the eager fragments of
-//! their pair: that is what makes a token mean something. As [`FrameType::Checkpoint`] frames: `a` is the
-//! number of the line; the bytes of `b`, lowest first, are what (1–4), an argument, and a round.
+//! their pair. A token relies on that order. As [`FrameType::Checkpoint`] frames: `a` is the number
+//! of the checkpoint; the bytes of `b`, lowest first, are the step (1–4), an argument, and a round.
 
 use crate::ids::Incarnation;
 use crate::wire::{FrameType, HEADER_BYTES, Header};
 
-/// One of them.
+/// One control message of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointFrame {
-    /// Number of the line.
-    pub line: u64,
-    /// What it says.
+    /// Number of the checkpoint.
+    pub checkpoint: u64,
+    /// Which step of the checkpoint it is.
     pub what: CheckpointStep,
 }
 
-/// What a frame of a line says.
+/// The step that a checkpoint frame stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointStep {
-    /// No message from me will follow until the line is over.
+    /// The sender sends no further message until the checkpoint is over.
     Token {
-        /// The line is of all sets: the order to resume comes from outside.
+        /// A global checkpoint: the order to resume comes from outside.
         global: bool,
     },
-    /// Answer when you have seen all that I sent before this.
+    /// Answer when everything that was sent before this has arrived.
     Flush,
-    /// I have seen it.
+    /// The answer to [`Self::Flush`].
     Flushed,
     /// A frame of a barrier.
     Barrier {
-        /// The one after the picture.
+        /// The barrier after the snapshot.
         second: bool,
-        /// Which of those that a process gets in a barrier, from 0.
+        /// Round of the barrier, from 0.
         round: u8,
     },
 }
 
-/// Frames that a process gets in a barrier.
+/// Rounds of a barrier, at most: a process gets one frame in each.
 pub const ROUNDS_MAX: u8 = 64;
 
 impl CheckpointFrame {
-    /// As it travels.
+    /// Encode it as a header.
     pub fn header(&self, from: Incarnation, to: Incarnation) -> Header {
         let (what, argument, round) = match self.what {
             CheckpointStep::Token { global } => (1, u64::from(global), 0),
@@ -54,12 +54,12 @@ impl CheckpointFrame {
             FrameType::Checkpoint,
             from,
             to,
-            self.line,
+            self.checkpoint,
             what | (argument << 8) | (round << 16),
         )
     }
 
-    /// What a header says; `None`: it is not one that a process of this version sends.
+    /// Decode a header; `None`: no process of this version sends it.
     pub fn of(header: &Header) -> Option<Self> {
         let b = header.b();
         let (what, argument, round) = (b as u8, (b >> 8) as u8, (b >> 16) as u8);
@@ -76,7 +76,7 @@ impl CheckpointFrame {
             }
             _ => return None,
         };
-        Some(Self { line: header.a(), what })
+        Some(Self { checkpoint: header.a(), what })
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_a_barrier_frame() {
         let frame = CheckpointFrame {
-            line: 0x0102_0304_0506_0708,
+            checkpoint: 0x0102_0304_0506_0708,
             what: CheckpointStep::Barrier { second: true, round: 5 },
         };
         let golden = [
@@ -116,8 +116,8 @@ mod tests {
     #[test]
     fn what_is_encoded_decodes() {
         for what in ALL {
-            for line in [0, 1, u64::MAX] {
-                let frame = CheckpointFrame { checkpoint: line, what };
+            for checkpoint in [0, 1, u64::MAX] {
+                let frame = CheckpointFrame { checkpoint, what };
                 let header = frame.header(Incarnation(3), Incarnation(4));
                 assert_eq!(Header::decode(&header.encode()), Ok(header));
                 assert_eq!(CheckpointFrame::of(&header), Some(frame));
@@ -125,15 +125,15 @@ mod tests {
         }
     }
 
-    /// Every value of each byte: what is taken is exactly what can be sent.
+    /// Every value of each byte: exactly the frames that can be sent are accepted.
     #[test]
-    fn what_nobody_sends_is_refused() {
+    fn frames_that_nobody_sends_are_refused() {
         let sent: Vec<u64> = ALL
             .iter()
             .map(|&what| CheckpointFrame { checkpoint: 1, what })
             .chain((0..ROUNDS_MAX).flat_map(|round| {
                 [false, true].map(|second| CheckpointFrame {
-                    line: 1,
+                    checkpoint: 1,
                     what: CheckpointStep::Barrier { second, round },
                 })
             }))

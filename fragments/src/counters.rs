@@ -49,11 +49,11 @@ pub struct Counters {
     pub unexpected_messages: u64,
     /// Frames that were dropped because they came from or went to an older incarnation.
     pub stale_frames: u64,
-    /// Sends that a restarted process repeated and its peer already had.
+    /// Sends that a restarted process repeated and its peer had received already.
     pub suppressed_messages: u64,
-    /// Messages that were sent again from the log.
+    /// Messages that were resent from the log.
     pub resent_messages: u64,
-    /// Frames of determinants that went with messages.
+    /// Frames of determinants that were piggybacked on messages.
     pub piggyback_frames: u64,
 }
 

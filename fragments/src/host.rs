@@ -1,15 +1,15 @@
-//! What the engine asks of its surroundings. The component implements it over real transports and
-//! memory, the simulator over made-up ones; the engine is compiled once for each, without
-//! indirect calls (docs/adr/0001).
+//! The host interface: what the engine needs from outside. The component implements it over real
+//! transports and memory, the simulator over simulated ones; the engine is compiled once for each,
+//! without indirect calls (docs/adr/0001).
 
 use crate::checkpoint_frame::CheckpointFrame;
-use crate::engine::Difference;
-use crate::gate::{Marks, Recorded};
+use crate::engine::PayloadMismatch;
 use crate::ids::*;
+use crate::send_gate::{Marks, Recorded};
 use crate::wire::{Header, StreamKey};
 use core::ops::Range;
 
-/// What the engine must know of a process before it talks to it.
+/// What the engine must know of a process before it communicates with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerInfo {
     /// The correlated set it belongs to.
@@ -37,13 +37,13 @@ pub enum Payload<'a, B> {
 /// What a transport did with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transmit {
-    /// All of it is on its way; header and payload may be reused.
+    /// All of it is accepted; header and payload may be reused.
     Accepted,
     /// No room. So far the first `n` bytes of the frame (header + payload) were taken, now or by
     /// earlier calls: 0 means that the frame may still be dropped, anything else that the very
     /// same frame must be offered again, with `taken = n`, before any other frame to that peer.
     Full(usize),
-    /// There is no channel to the peer now; the engine hears of it by `peer_down`.
+    /// There is no channel to the peer now; the driver reports it by `peer_down`.
     Down,
 }
 
@@ -55,17 +55,17 @@ pub enum Pull {
     /// Not possible for this message (not exposed, not permitted, buffer not suited): the engine
     /// asks the sender to push.
     Refused,
-    /// Under way; the driver calls `Engine::pull_finished` later.
+    /// In flight; the driver calls `Engine::pull_finished` later.
     Started,
 }
 
 /// Outcome of [`Host::on_piggyback`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Taken {
-    /// They are kept until they are stable.
-    Kept,
-    /// The life of the peer that they are of is over, and what is known of it is settled. Pulls
-    /// from it are over.
+pub enum PiggybackOutcome {
+    /// They are stored until they are stable.
+    Accepted,
+    /// They belong to an incarnation of the peer that has ended, whose recovery is decided. Pulls
+    /// from it have ended.
     Refused,
     /// They cannot be read.
     Damaged,
@@ -89,7 +89,7 @@ pub struct Status {
 /// One message in the payload log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogEntry {
-    /// To whom it went.
+    /// The receiver.
     pub to: PeerId,
     /// That process's correlated set (the unit of trimming).
     pub set: SetId,
@@ -97,7 +97,7 @@ pub struct LogEntry {
     pub stream: StreamKey,
     /// Its number in the stream.
     pub sequence: MessageSeq,
-    /// Sender's rank in the communicator, as the eager fragment says it.
+    /// Sender's rank in the communicator, as in the eager fragment.
     pub source: CommRank,
     /// The message's tag.
     pub tag: i32,
@@ -112,7 +112,7 @@ pub struct LogFull {
     pub bytes: u64,
 }
 
-/// The engine's surroundings.
+/// What the engine needs from outside.
 pub trait Host {
     /// The program's memory to send from.
     type SendBuffer;
@@ -123,7 +123,7 @@ pub trait Host {
 
     /// Which process is `rank` of the communicator that was added with this handle?
     fn resolve(&mut self, handle: u64, rank: CommRank) -> PeerId;
-    /// Everything the engine must know of that process.
+    /// What the engine must know of that process.
     fn peer_info(&mut self, peer: PeerId) -> PeerInfo;
 
     /// Offer a frame to the transport of `to`; frames to one peer keep their order. `taken`: how
@@ -163,7 +163,7 @@ pub trait Host {
     fn log_digest(&mut self, _record: LogRecord) -> Option<u64> {
         None
     }
-    /// A process that went back has sent something else than before.
+    /// Replay divergence: a rolled-back process has sent another payload than before.
     fn payload_mismatch(&mut self, _from: PeerId, _what: PayloadMismatch) {}
 
     /// Bytes the receive buffer takes.
@@ -190,16 +190,16 @@ pub trait Host {
         bytes: u64,
     ) -> Pull;
 
-    /// A send or receive that was pending is complete. Called with the engine borrowed: the
-    /// driver queues it and tells MPI after the engine has returned.
+    /// A send or receive that was pending is complete. Called with the engine borrowed: the driver
+    /// queues it and completes the MPI request after the engine has returned.
     fn complete(&mut self, token: Self::Token, status: Status);
 
     /// A receive that was posted without an id has one now. For drivers that cancel receives.
     fn receive_id_assigned(&mut self, _token: Self::Token, _receive: ReceiveId) {}
 
-    /// A receive from MPI_ANY_SOURCE has taken a message (a determinant; not called for matches
-    /// that replay forces). Nothing that depends on it is offered to a transport before this
-    /// returns, so the driver must have counted it in [`Host::marks`] by then.
+    /// A receive from MPI_ANY_SOURCE has taken a message (a determinant; not called for replayed
+    /// matches). Nothing that depends on it is offered to a transport before this returns, so the
+    /// driver must have counted it in [`Host::marks`] by then.
     fn matched(&mut self, _receive: ReceiveName, _message: MessageName) {}
 
     /// What the set has recorded and what of it is stable. Asked once for each frame that leaves
@@ -209,26 +209,33 @@ pub trait Host {
         Marks::NONE
     }
 
-    /// A frame that depends on what is not stable waits, and nothing was carried in its place.
+    /// A frame waits at the send gate: it depends on determinants that are neither stable nor
+    /// piggybacked.
     fn frame_gated(&mut self) {}
 
-    /// Determinants that a frame for `to` depends on, and that are not stable: those of the places
-    /// from `from` on and before `made`. Append them to `out` and say true, if all of them are such
-    /// as may go with it; else the frame waits. Asked only where a frame would have to.
-    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
-        let _ = (to, from, made, out);
+    /// Determinants that a frame for `to` depends on, and that are not stable: those from place
+    /// `from` on and before `depends_on`. Append them to `out` and return true if all of them may
+    /// be piggybacked; else the frame waits. Called only for a frame that would have to wait.
+    fn piggyback(
+        &mut self,
+        to: PeerId,
+        from: Recorded,
+        depends_on: Recorded,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let _ = (to, from, depends_on, out);
         false
     }
 
-    /// What `carry` of a peer gave: from now on everything here depends on it, as if it had been
-    /// recorded here. Nothing comes before [`crate::engine::Engine::accept_piggyback`].
+    /// What `piggyback` of a peer gave: from now on everything here depends on it, as if it had
+    /// been recorded here. Not called before [`crate::engine::Engine::accept_piggyback`].
     fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
         let _ = (from, bytes);
         PiggybackOutcome::Refused
     }
 
-    /// A frame of a checkpoint came from a process of the own set, in order behind everything
-    /// that it sent before. The driver queues it and hands it to the machine of the line
-    /// (coordination's `Quiescence`) after the engine has returned.
+    /// A checkpoint frame came from a process of the own set, in order behind everything that it
+    /// sent before. The driver queues it and hands it to the quiescence machine (coordination's
+    /// `Quiescence`) after the engine has returned.
     fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame);
 }

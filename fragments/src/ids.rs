@@ -1,4 +1,4 @@
-//! Names of things. Ids travel on the wire and into images; addresses never do.
+//! Identifiers. Ids travel on the wire and into images; addresses never do.
 
 use core::fmt;
 
@@ -18,8 +18,9 @@ macro_rules! id {
 }
 
 id! {
-    /// A process this one can talk to. Equal to the rank in the world of the job for its members;
-    /// processes of other jobs (MPI_Comm_spawn, MPI_Comm_connect) get numbers after them.
+    /// A process that this one can communicate with. Equal to the rank in the world of the job for
+    /// its members; processes of other jobs (MPI_Comm_spawn, MPI_Comm_connect) get numbers after
+    /// them.
     PeerId(u32)
 }
 id! {
@@ -27,11 +28,11 @@ id! {
     CommRank(u32)
 }
 id! {
-    /// Names a communicator, the same at each of its members. Low half: MPI's context id, which
-    /// comes again when the communicator is freed. High half: its instance, so that a message of
-    /// a later communicator with the same id is not taken for one of this one by a process that
-    /// executes its past again (DESIGN.md "Context ids are reused"). Drivers without recovery may
-    /// leave it 0. Streams go by the low half alone: they outlive communicators.
+    /// Names a communicator, the same at each of its members. Low half: MPI's context id, which is
+    /// reused when the communicator is freed. High half: its instance, so that a message of a later
+    /// communicator with the same id is not taken for one of this one by a process that is
+    /// replaying (DESIGN.md "Context ids are reused"). Drivers without recovery may leave it
+    /// 0. Streams are identified by the low half alone: they outlive communicators.
     ContextId(u32)
 }
 
@@ -52,11 +53,11 @@ id! {
     SetId(u32)
 }
 id! {
-    /// How many times a set was started again.
+    /// How many times a set was restarted.
     Incarnation(u16)
 }
 id! {
-    /// Number of a message in its stream, from 0. With the stream it names the message for ever.
+    /// Number of a message in its stream, from 0. With the stream it identifies the message.
     MessageSeq(u64)
 }
 id! {
@@ -64,7 +65,7 @@ id! {
     CommId(u32)
 }
 
-/// Names a message for ever: its sender, its stream, its number there.
+/// Identifies a message, also across restarts: its sender, its stream, its number there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MessageName {
     /// Who sent it.
@@ -77,7 +78,7 @@ pub struct MessageName {
     pub sequence: MessageSeq,
 }
 
-/// Names a receive in its process, the same when the program is executed again.
+/// Identifies a receive in its process, the same during a replay.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ReceiveName {
     /// MPI's context id, without instance.
@@ -93,8 +94,8 @@ macro_rules! generational {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         ///
-        /// Low half: index; high half: generation, so that an id that arrives late names nothing
-        /// rather than something else.
+        /// Low half: index; high half: generation, so that an outdated id finds nothing rather than
+        /// something else.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(transparent)]
         pub struct $name(pub u64);
@@ -130,12 +131,11 @@ generational! {
 }
 
 impl ReceiveId {
-    /// A receive that waits among others that are alike: it gets an id when somebody needs one.
-    /// (No slot has this number.)
+    /// A uniform receive: it gets an id when one is needed. (No slot has this number.)
     pub const NONE: Self = Self(u64::MAX);
 }
 
-/// Where a payload lies in the payload log (made and understood by the log alone).
+/// Where a payload lies in the payload log (opaque to the engine).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct LogRecord(pub u64);

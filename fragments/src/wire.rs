@@ -1,4 +1,4 @@
-//! Frames: what travels between two processes, the same over every transport.
+//! The wire format: frames between two processes, the same over every transport.
 //!
 //! Sources: DESIGN §4; MPI-3.1 §3.2.3 (message envelope). All integers are little endian.
 //!
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A header of 32 bytes leaves half a cache line for the payload: a message of up to 32 bytes
-//! crosses shared memory in one line.
+//! crosses shared memory in one cache line.
 
 use crate::ids::*;
 
@@ -27,9 +27,9 @@ use crate::ids::*;
 pub const VERSION: u8 = 0xB1;
 /// Bytes of every header.
 pub const HEADER_BYTES: usize = 32;
-/// Bytes of the header of an [`FrameType::Announce`] frame.
+/// Bytes of the header of a [`FrameType::Announce`] frame.
 pub const ANNOUNCE_BYTES: usize = 48;
-/// No frame is longer (a longer one is a damaged or foreign one).
+/// No frame is longer (a longer one is damaged or foreign).
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// No message is longer (256 TiB: sums of lengths stay far from the end of their type).
@@ -38,10 +38,10 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 48;
 /// What a frame is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameType {
     /// A whole message.
     Eager = 1,
-    /// A message whose payload follows by rendezvous, or that wants to be told of its match.
+    /// A message whose payload follows by rendezvous, or whose sender waits for its match.
     Announce = 2,
     /// Receiver to sender: `a` is matched by my receive `b`, push the payload.
     Grant = 3,
@@ -49,22 +49,23 @@ pub enum Kind {
     Data = 4,
     /// Receiver to sender: your send `a` is matched and needs nothing more.
     Done = 5,
-    /// Stream counters of a channel that was opened again.
+    /// Part of a received vector, on a channel that was opened again.
     Resync = 6,
-    /// A step of a checkpoint of the set: see [`crate::checkpoint_frame`].
-    Line = 7,
-    /// Behind a message: u64 digest and u64 bytes of its content.
-    Content = 8,
-    /// Determinants that what follows depends on, the driver's own encoding; empty: who sends it
-    /// keeps what is carried to it.
-    Carried = 9,
+    /// A step of a set checkpoint: see [`crate::checkpoint_frame`].
+    Checkpoint = 7,
+    /// Behind a message: u64 digest and u64 bytes of its payload.
+    PayloadDigest = 8,
+    /// Determinants that the following frames depend on, in the driver's encoding; empty: its
+    /// sender accepts piggybacked determinants.
+    Piggyback = 9,
 }
 
 /// [`FrameType::Announce`]: the payload is exposed for pulling.
 pub const FLAG_PULL: u8 = 1;
 /// [`FrameType::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
 pub const FLAG_SYNC: u8 = 2;
-/// [`FrameType::Announce`]: not a new message; the receiver has its envelope since before a restart.
+/// [`FrameType::Announce`]: not a new message; the receiver has its envelope since before a
+/// restart.
 pub const FLAG_REANNOUNCE: u8 = 4;
 /// [`FrameType::Resync`]: the last frame of the exchange.
 pub const FLAG_LAST: u8 = 8;
@@ -75,7 +76,7 @@ pub struct StreamKey {
     /// Communicator.
     pub context: ContextId,
     /// 0: all user tags (MPI-3.1 §3.5 orders them together). Negative: that library tag alone,
-    /// since library traffic may be posted in another order when it is executed again.
+    /// since library traffic may be posted in another order during a replay.
     pub lane: i32,
 }
 
@@ -87,7 +88,7 @@ impl StreamKey {
     }
 }
 
-/// A frame that cannot be what a peer of this version sends.
+/// Why bytes are no frame of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireError {
     /// Shorter than its header.
@@ -117,7 +118,7 @@ pub struct Header {
     /// Bytes of the whole frame.
     pub length: u32,
     /// What it is for.
-    pub kind: Kind,
+    pub kind: FrameType,
     /// `FLAG_*`.
     pub flags: u8,
     /// Communicator (low half of `a` in control frames).
@@ -141,8 +142,8 @@ impl Header {
         encoded.get(5) == Some(&(FrameType::Piggyback as u8))
     }
 
-    /// A control frame: see [`Kind`] for the meaning of `a` and `b`.
-    pub fn control(kind: Kind, from: Incarnation, to: Incarnation, a: u64, b: u64) -> Self {
+    /// A control frame: see [`FrameType`] for the meaning of `a` and `b`.
+    pub fn control(kind: FrameType, from: Incarnation, to: Incarnation, a: u64, b: u64) -> Self {
         Self {
             length: HEADER_BYTES as u32,
             kind,
@@ -174,7 +175,7 @@ impl Header {
         encoded[22..24].copy_from_slice(&to.0.to_le_bytes());
     }
 
-    /// As it travels, in words (which are little endian there).
+    /// Encode it, in words (which are little endian on the wire).
     #[inline(always)]
     pub const fn words(&self) -> [u64; HEADER_BYTES / 8] {
         let kind = VERSION as u64 | (self.kind as u64) << 8 | (self.flags as u64) << 16;
@@ -187,15 +188,15 @@ impl Header {
         ]
     }
 
-    /// Is this it, as it travels? Length and kind are compared like everything else.
+    /// Is this header encoded in `head`? Length and kind are compared like everything else.
     #[inline(always)]
-    pub fn is_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
+    pub fn is_encoded_in(&self, head: &[u8; HEADER_BYTES]) -> bool {
         let [a, b, c, d] = self.words();
         let at = |place| u64_at(head, place);
         a == at(0) && b == at(8) && c == at(16) && d == at(24)
     }
 
-    /// As it travels.
+    /// Encode it.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -228,7 +229,7 @@ impl Header {
         Self::decode_alone(head)
     }
 
-    /// The same before the rest of the frame is here: nothing is said about its length.
+    /// The same before the rest of the frame has arrived: its length is not checked.
     #[inline(always)]
     pub fn decode_alone(head: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let length = u32_at(head, 0);
@@ -243,7 +244,7 @@ impl Header {
             5 => FrameType::Done,
             6 => FrameType::Resync,
             7 => FrameType::Checkpoint,
-            8 => Kind::Content,
+            8 => FrameType::PayloadDigest,
             9 => FrameType::Piggyback,
             other => return Err(WireError::Kind(other)),
         };

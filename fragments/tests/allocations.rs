@@ -1,11 +1,11 @@
-//! What the engine allocates: nothing on the short way, nothing that grows with time.
+//! What the engine allocates: nothing on the fast path, nothing that grows with time.
 
 #[path = "../benches/null/mod.rs"]
 #[allow(dead_code)]
 mod null;
 
 use null::Pair;
-use rustbtl_fragments::engine::{Mode, Received, Source, TagMatch};
+use rustbtl_fragments::engine::{Mode, ReceiveOutcome, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, PeerId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -68,9 +68,9 @@ fn an_unexpected_message_allocates_nothing_once_buffers_are_there() {
     assert!(calls < 30, "{calls} allocations, one for each size class at most");
 }
 
-/// A communicator is made, used and freed, for ever, with a new instance each time.
+/// A communicator is created, used and freed, again and again, with a new instance each time.
 #[test]
-fn communicators_that_come_and_go_leave_nothing() {
+fn freed_communicators_leave_nothing() {
     let mut pair = Pair::new();
     let mut turn = |instance: u16| {
         let context = ContextId::new(9, instance);
@@ -79,7 +79,7 @@ fn communicators_that_come_and_go_leave_nothing() {
         let (to, bytes) = (CommRank(1), 16);
         let sent = engines[0].send(&mut hosts[0], comm, to, 1, Mode::Standard, bytes, bytes, 0);
         assert!(sent.is_ok());
-        // The message is here before the communicator.
+        // The message arrives before the communicator exists.
         let frame = hosts[0].frame.clone();
         assert!(engines[1].on_frame(&mut hosts[1], PeerId(0), &frame).is_ok());
         let far = engines[1].add_comm(context, CommRank(1), 2, 0);
@@ -88,7 +88,7 @@ fn communicators_that_come_and_go_leave_nothing() {
         engines[0].del_comm(comm);
         engines[1].del_comm(far);
         engines[1].check();
-        assert_eq!(engines[1].open(), (0, 0, 0));
+        assert_eq!(engines[1].unfinished(), (0, 0, 0));
     };
     (0..100).for_each(&mut turn);
     let before = LIVE.get();
@@ -96,8 +96,8 @@ fn communicators_that_come_and_go_leave_nothing() {
     assert!(LIVE.get() - before < 4096, "{} bytes more", LIVE.get() - before);
 }
 
-/// The message of a later communicator with the same context id waits for it, while the earlier
-/// one is in use and when it is freed (as it happens when a process executes its past again).
+/// The message of a later communicator with the same context id waits for it, while the earlier one
+/// is in use and when it is freed (as it happens when a process is replaying).
 #[test]
 fn a_message_of_a_later_communicator_is_not_taken_by_an_earlier_one() {
     let mut pair = Pair::new();
@@ -115,15 +115,15 @@ fn a_message_of_a_later_communicator_is_not_taken_by_an_earlier_one() {
     assert_eq!(status.map(|status| status.bytes), Some(16));
 }
 
-/// Issue 2: at most 64 bytes of engine state for a process that is never talked to.
+/// Issue 2: at most 64 bytes of engine state for a process without traffic.
 #[test]
-fn a_peer_that_is_never_talked_to_costs_less_than_64_bytes() {
+fn a_peer_without_traffic_costs_less_than_64_bytes() {
     const SIZE: u32 = 100_000;
     let mut pair = Pair::new();
     let (engine, host) = (&mut pair.engines[0], &mut pair.hosts[0]);
     let before = LIVE.get();
     let world = engine.add_comm(ContextId::new(7, 0), CommRank(0), SIZE, 0);
-    // The last of them is talked to: everything up to it must have its place.
+    // A message to the last of them: the tables up to it must exist.
     let last = CommRank(SIZE - 1);
     assert!(engine.send(host, world, last, 1, Mode::Standard, 8, 8, 0).is_ok());
     let each = (LIVE.get() - before) as f64 / f64::from(SIZE);
@@ -131,7 +131,7 @@ fn a_peer_that_is_never_talked_to_costs_less_than_64_bytes() {
     assert!(each <= 64.0, "{each} bytes a peer");
 }
 
-/// What a process costs that is talked to, measured at 1,000 of them, both ways.
+/// What a process with traffic costs, measured at 1,000 of them, in both directions.
 #[test]
 fn a_thousand_peers_cost_less_than_a_kilobyte_each() {
     const SIZE: u32 = 1000;
@@ -151,32 +151,35 @@ fn a_thousand_peers_cost_less_than_a_kilobyte_each() {
     assert!(each <= 1024.0, "{each} bytes a peer");
 }
 
-/// The short ways: sent without a token, received without being posted.
+/// The fast path: sent without a token, received without being posted.
 #[test]
-fn what_is_sent_now_is_received_unposted() {
+fn a_fast_path_send_is_received_without_posting() {
     let mut pair = Pair::new();
     let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
     let comms =
         [0, 1].map(|me| engines[me].add_comm(ContextId::new(7, 0), CommRank(me as u32), 2, 0));
     let mut bytes = 8;
     let to = CommRank(1);
-    assert!(!engines[0].send_now(&mut hosts[0], comms[0], to, 3, &mut bytes, 8), "no channel yet");
+    assert!(
+        !engines[0].send_fast_path(&mut hosts[0], comms[0], to, 3, &mut bytes, 8),
+        "no channel yet"
+    );
     assert!(engines[0].send(&mut hosts[0], comms[0], to, 3, Mode::Standard, 8, 8, 0).is_ok());
     let first = hosts[0].frame.clone();
-    assert!(engines[0].send_now(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));
+    assert!(engines[0].send_fast_path(&mut hosts[0], comms[0], to, 4, &mut bytes, 8));
     let second = hosts[0].frame.clone();
     let (named, from) = (Source::Rank(CommRank(0)), PeerId(0));
     let wanted = engines[1].wants(comms[1], named, TagMatch::Is(3)).unwrap();
     let status = engines[1].on_frame_for(&mut hosts[1], from, &first, wanted, &mut bytes).unwrap();
     assert_eq!(status.map(|status| (status.tag, status.bytes)), Some((3, 8)));
-    // Another message waits for its receive, and then nothing is received unposted.
+    // A message that waits for its receive prevents the reception without a posted receive.
     let status = engines[1].on_frame_for(&mut hosts[1], from, &second, wanted, &mut bytes).unwrap();
     assert_eq!(status, None);
     assert_eq!(engines[1].wants(comms[1], named, TagMatch::Is(4)), None);
     engines[1].check();
     let here = engines[1].probe(comms[1], Source::Any, TagMatch::Is(4));
     assert_eq!(here.map(|status| status.bytes), Some(8));
-    // The receive that was not posted has its number all the same.
+    // The receive that was not posted was counted, too.
     let tag = TagMatch::Is(5);
     let next = engines[1].receive(&mut hosts[1], comms[1], Source::Any, tag, bytes, 0);
     let ReceiveOutcome::Pending(id) = next else { panic!("{next:?}") };
@@ -184,7 +187,7 @@ fn what_is_sent_now_is_received_unposted() {
 }
 
 #[test]
-fn a_match_from_any_source_is_told_though_its_receive_is_not_posted() {
+fn a_match_from_any_source_is_reported_though_its_receive_is_not_posted() {
     let mut pair = Pair::new();
     let (engines, hosts) = (&mut pair.engines, &mut pair.hosts);
     let (to, comm) = (CommRank(1), pair.comm);

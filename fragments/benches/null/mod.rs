@@ -1,4 +1,4 @@
-//! A host without transport: the last frame lies in a buffer.
+//! A host without transport: the last frame is in a buffer.
 
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::host::*;
@@ -8,14 +8,14 @@ use std::ops::Range;
 
 /// One end of a job of two processes in one set.
 pub struct Null {
-    /// The frame that was sent last.
+    /// The last frame sent.
     pub frame: Vec<u8>,
     /// Completions.
     pub completed: u64,
     /// The token of the last one.
     pub last: u64,
-    /// Receives that have got an id.
-    pub named: Vec<(u64, ReceiveId)>,
+    /// Receives that were assigned an id.
+    pub assigned_ids: Vec<(u64, ReceiveId)>,
     /// Matches that are determinants.
     pub matched: Vec<(ReceiveName, MessageName)>,
     memory: [u8; 4096],
@@ -24,8 +24,8 @@ pub struct Null {
 impl Null {
     pub fn new() -> Self {
         let frame = Vec::with_capacity(8192);
-        let (named, matched) = (Vec::new(), Vec::new());
-        Self { frame, completed: 0, last: 0, named, matched, memory: [7; 4096] }
+        let (assigned_ids, matched) = (Vec::new(), Vec::new());
+        Self { frame, completed: 0, last: 0, assigned_ids, matched, memory: [7; 4096] }
     }
 }
 
@@ -116,7 +116,7 @@ impl Host for Null {
     }
 
     fn receive_id_assigned(&mut self, token: u64, receive: ReceiveId) {
-        self.named.push((token, receive));
+        self.assigned_ids.push((token, receive));
     }
 
     fn checkpoint_frame(&mut self, _: PeerId, _: CheckpointFrame) {}
@@ -126,7 +126,7 @@ impl Host for Null {
     }
 }
 
-/// Two engines, and what hands frames over.
+/// Two engines, and the delivery of frames between them.
 pub struct Pair {
     pub engines: [rustbtl_fragments::engine::Engine<Null>; 2],
     pub hosts: [Null; 2],
@@ -165,7 +165,7 @@ impl Pair {
         std::hint::black_box(&received);
     }
 
-    /// What the other one sent last reaches `at`.
+    /// The last frame of the other one reaches `at`.
     #[inline]
     pub fn deliver(&mut self, at: usize) {
         let (a, b) = self.hosts.split_at_mut(1);

@@ -1,5 +1,5 @@
 //! Half round trip through two rings between two pinned threads, and the message rate of one;
-//! beside it the same for one bare cache line, which is what the machine can do.
+//! beside it the same for one bare cache line, which is the limit of the machine.
 //!
 //! `cargo run --release -p rustbtl-ring --example pingpong`
 // A benchmark measures time.
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
 fn pin(core: usize) {
     // SAFETY: an all-zero cpu_set_t is the empty set.
@@ -27,8 +27,8 @@ fn pin(core: usize) {
 }
 
 fn bare(rounds: u64) -> f64 {
-    let there = Line(AtomicU64::new(0));
-    let back = Line(AtomicU64::new(0));
+    let there = CacheLine(AtomicU64::new(0));
+    let back = CacheLine(AtomicU64::new(0));
     let (ready, mut elapsed) = (&Barrier::new(2), 0.0);
     std::thread::scope(|scope| {
         scope.spawn(|| {

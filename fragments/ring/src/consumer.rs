@@ -1,8 +1,10 @@
 //! The receiving end.
 
-use crate::{FRAME_BYTES_MIN, GO_ON, LINE, Memory, frame_bytes_max, record_bytes, turn_bytes};
+use crate::{
+    FRAME_BYTES_MIN, LINE, Memory, SKIP, cached_part_bytes, frame_bytes_max, record_bytes,
+};
 
-/// Lines of a frame that are fetched as soon as it is seen, at most.
+/// Bytes of a frame that are prefetched as soon as it is seen, at most.
 const FETCHED_BYTES_MAX: usize = 32 * LINE;
 
 /// A publish word that no producer writes: the memory was overwritten.
@@ -28,10 +30,10 @@ pub struct Consumer<M> {
     frame_bytes_max: usize,
     /// Where the next record starts.
     position: u64,
-    /// What the producer knows of `position`.
-    given_back: u64,
-    /// After so many bytes it is told.
-    give_back_each: u64,
+    /// The position that the producer was given last.
+    released: u64,
+    /// It is given the position after so many bytes.
+    release_each: u64,
     /// Bytes of the record that `peek` returned last.
     peeked: u64,
 }
@@ -41,19 +43,11 @@ impl<M: Memory> Consumer<M> {
     pub fn new(memory: M) -> Self {
         let mask = memory.bytes() as u64 - 1;
         let frame_bytes_max = frame_bytes_max(memory.bytes());
-        let give_back_each = turn_bytes(memory.bytes()) as u64 / 4;
-        Self {
-            memory,
-            mask,
-            frame_bytes_max,
-            position: 0,
-            given_back: 0,
-            give_back_each,
-            peeked: 0,
-        }
+        let release_each = cached_part_bytes(memory.bytes()) as u64 / 4;
+        Self { memory, mask, frame_bytes_max, position: 0, released: 0, release_each, peeked: 0 }
     }
 
-    /// Is there anything? One load; `peek` tells what.
+    /// Is there a frame? One load; `peek` returns it.
     #[inline]
     pub fn is_ready(&self) -> bool {
         // [frame] only a hint here: `peek` loads again.
@@ -80,7 +74,7 @@ impl<M: Memory> Consumer<M> {
         // Below the minimum it wraps around to something very large.
         let fits = len.wrapping_sub(FRAME_BYTES_MIN) <= self.frame_bytes_max - FRAME_BYTES_MIN;
         if !fits || (at + need) as u64 > self.mask + 1 {
-            return self.peek_oddly(at, word);
+            return self.peek_marker(at, word);
         }
         self.peeked = need as u64;
         if need > LINE {
@@ -89,7 +83,7 @@ impl<M: Memory> Consumer<M> {
         Ok(Some((at, len)))
     }
 
-    /// Fetch the lines of a frame together, not one after the other as they are read.
+    /// Prefetch the cache lines of a frame together, not one after the other as they are read.
     #[inline]
     fn fetch(&self, at: usize, need: usize) {
         let mut line = LINE;
@@ -102,23 +96,23 @@ impl<M: Memory> Consumer<M> {
     /// Not a record: a marker, or damage.
     #[cold]
     #[inline(never)]
-    fn peek_oddly(&mut self, at: usize, word: u64) -> Result<Option<(usize, usize)>, Damage> {
+    fn peek_marker(&mut self, at: usize, word: u64) -> Result<Option<(usize, usize)>, Damage> {
         let (bytes, to) = (self.memory.bytes(), (word >> 32) as usize);
         let skipped = if to > at { to - at } else { bytes - at };
         let is_place = to.is_multiple_of(LINE) && to < bytes && (to > at || to == 0);
-        if word as u32 != GO_ON || !is_place || (at, to) == (0, 0) {
+        if word as u32 != SKIP || !is_place || (at, to) == (0, 0) {
             return Err(Damage { word, at });
         }
-        // [frame] only to be sure that a record follows (it ends recursion, too).
+        // [frame] only to check that a record follows (it ends recursion, too).
         let next = self.memory.poll(to);
-        if next as u32 == GO_ON {
+        if next as u32 == SKIP {
             return Err(Damage { word: next, at: to });
         }
         self.advance(skipped as u64);
         self.peek_at()
     }
 
-    /// The frame that `peek` returned is done with. Without such a frame this does nothing.
+    /// The frame that `peek` returned is no longer needed. Without such a frame this does nothing.
     #[inline]
     pub fn consume(&mut self) {
         let need = core::mem::take(&mut self.peeked);
@@ -128,18 +122,18 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     fn advance(&mut self, bytes: u64) {
         self.position += bytes;
-        // Seldom, since the producer's view of this line is a cache miss for both (invariant 4).
-        if self.position - self.given_back >= self.give_back_each {
+        // Rarely, since this cache line is a miss for both ends (invariant 4).
+        if self.position - self.released >= self.release_each {
             // [room] nothing before this position is read any more.
-            self.memory.give_back(self.position);
-            self.given_back = self.position;
+            self.memory.release(self.position);
+            self.released = self.position;
         }
     }
 
-    /// Offset of the next record, and bytes not yet given back (for tests).
+    /// Offset of the next record, and bytes not yet released (for tests).
     #[cfg(all(test, not(loom)))]
     pub(crate) fn state(&self) -> (usize, usize) {
-        ((self.position & self.mask) as usize, (self.position - self.given_back) as usize)
+        ((self.position & self.mask) as usize, (self.position - self.released) as usize)
     }
 }
 

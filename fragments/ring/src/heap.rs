@@ -82,8 +82,8 @@ unsafe impl Memory for Heap {
         self.raw.consumed()
     }
     #[inline]
-    fn give_back(&self, position: u64) {
-        self.raw.give_back(position);
+    fn release(&self, position: u64) {
+        self.raw.release(position);
     }
     #[inline]
     fn pointer(&self, at: usize) -> *mut u8 {

@@ -1,23 +1,23 @@
 //! A queue of frames in shared memory: one producer, one consumer, one cache line for a small
 //! frame.
 //!
-//! Everything about one direction between two processes lives in a ring of bytes and one line of
-//! control. A frame is a *record*: it starts on a cache line and never splits. Its first 8 bytes
-//! are the *publish word*, which is at the same time the start of the frame's own header (frame
-//! length in the low half), so that publishing costs no line of its own.
+//! One direction between two processes is a ring of bytes and one cache line of control. A frame is
+//! a *record*: it starts on a cache line and never splits. Its first 8 bytes are the *publish
+//! word*, which is at the same time the start of the frame's own header (frame length in the low
+//! half), so that publishing needs no cache line of its own.
 //!
 //! Invariants (tests name the numbers):
 //!
 //! 1. The word at the producer's position is zero until the record there is complete; zero means
 //!    "nothing yet". Therefore the word *behind* a record is zeroed before the record is
 //!    published: stale payload bytes are never taken for a header.
-//! 2. A record never splits. What does not fit before the end of the ring, or of its first part
-//!    ([`turn_bytes`]) if the consumer keeps up, starts at the beginning, and a [`GO_ON`] word is
-//!    left in its place. If the consumer does not come so far, another one leads on into the rest
-//!    of the ring. Behind it there is a record, or nothing yet.
-//! 3. The producer never writes into bytes that the consumer has not given back: the records from
-//!    the consumed position on, and the zero word behind them, fit into the ring.
-//! 4. The consumer writes nothing into the ring. It gives back at least each quarter of the first
+//! 2. A record never splits. A record that does not fit before the end of the ring, or of its first
+//!    part ([`cached_part_bytes`]) if the consumer keeps up, starts at the beginning, and a
+//!    [`SKIP`] marker is left in its place. If the consumer falls behind, another marker leads into
+//!    the rest of the ring. Behind a marker there is a record, or nothing yet.
+//! 3. The producer never writes into bytes that the consumer has not released: the records from the
+//!    consumed position on, and the zero word behind them, fit into the ring.
+//! 4. The consumer writes nothing into the ring. It releases at least each quarter of the first
 //!    part; since no record is longer than a quarter of the ring, a producer that waits for room
 //!    gets it.
 //! 5. The consumer trusts nothing that it reads: a word that no producer can have written is
@@ -44,10 +44,11 @@ mod tests;
 
 /// Bytes of a cache line: records start on a multiple of it.
 pub const LINE: usize = 64;
-/// Length in a publish word that stands for "go on at the offset in the word's high half".
-pub const GO_ON: u32 = u32::MAX;
-/// A quarter of a first cache: there are two directions, and the program's own data.
-const TURN_BYTES_MAX: usize = 128 * LINE;
+/// Length in a publish word that marks a skip: the next record is at the offset in the word's high
+/// half.
+pub const SKIP: u32 = u32::MAX;
+/// A quarter of a first-level cache: there are two directions, and the program's own data.
+const CACHED_PART_BYTES_MAX: usize = 128 * LINE;
 /// A frame has at least its publish word.
 pub const FRAME_BYTES_MIN: usize = 8;
 /// Smallest ring.
@@ -65,11 +66,11 @@ pub const fn frame_bytes_max(ring_bytes: usize) -> usize {
     ring_bytes / 4
 }
 
-/// The first part of a ring of this size, which is used alone while the consumer keeps up: so many
-/// lines stay in the first cache of both processors.
+/// The first part of a ring of this size, which is used alone while the consumer keeps up: its
+/// cache lines stay in the first-level cache of both processors.
 #[inline]
-pub const fn turn_bytes(ring_bytes: usize) -> usize {
-    if ring_bytes / 8 < TURN_BYTES_MAX { ring_bytes / 8 } else { TURN_BYTES_MAX }
+pub const fn cached_part_bytes(ring_bytes: usize) -> usize {
+    if ring_bytes / 8 < CACHED_PART_BYTES_MAX { ring_bytes / 8 } else { CACHED_PART_BYTES_MAX }
 }
 
 /// May a ring have this size? A power of two, so that positions need no division.

@@ -1,4 +1,4 @@
-//! What a ring is made of: words that two processes look at, and plain bytes between them.
+//! The memory of a ring: words that two processes poll, and plain bytes between them.
 
 use crate::LINE;
 use crate::copy::copy_bytes;
@@ -15,19 +15,19 @@ pub mod order {
     /// `[frame]` consumer: its bytes may be read.
     pub const FRAME_POLL: Ordering = Ordering::Acquire;
     /// `[room]` consumer: everything before this position has been read.
-    pub const ROOM_GIVE: Ordering = Ordering::Release;
+    pub const ROOM_RELEASE: Ordering = Ordering::Release;
     /// `[room]` producer: it may be written again.
-    pub const ROOM_TAKE: Ordering = Ordering::Acquire;
+    pub const ROOM_ACQUIRE: Ordering = Ordering::Acquire;
     /// Zeroing the next word: ordered by the `[frame]` publish that follows.
     pub const CLEAR: Ordering = Ordering::Relaxed;
 }
 
-/// The consumer's line: how far it has read. Positions only grow; they never wrap in practice
+/// The consumer's cache line: how far it has read. Positions only grow; they never wrap in practice
 /// (2^64 bytes).
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Control {
-    /// Bytes given back to the producer.
+    /// Bytes released to the producer.
     pub consumed: AtomicU64,
 }
 
@@ -48,7 +48,7 @@ pub unsafe trait Memory {
     /// `[room]` how far the consumer has read.
     fn consumed(&self) -> u64;
     /// `[room]` the consumer has read up to `position`.
-    fn give_back(&self, position: u64);
+    fn release(&self, position: u64);
     /// Where the byte at `at` is.
     fn pointer(&self, at: usize) -> *mut u8;
     /// Copy bytes into the ring.
@@ -56,19 +56,19 @@ pub unsafe trait Memory {
     /// # Safety
     /// `at + from.len() <= bytes()`, and these bytes are the producer's (invariant 3).
     unsafe fn write(&self, at: usize, from: &[u8]);
-    /// The line at `at` is likely to be written soon: a hint.
+    /// The cache line at `at` is likely to be written soon: a hint.
     #[inline(always)]
     fn will_write(&self, at: usize) {
         let _ = at;
     }
-    /// The line at `at` is about to be read: a hint.
+    /// The cache line at `at` is about to be read: a hint.
     #[inline(always)]
     fn will_read(&self, at: usize) {
         let _ = at;
     }
-    /// The line at `at` is written, and another processor is about to read it: a hint.
+    /// The cache line at `at` is written, and another processor is about to read it: a hint.
     #[inline(always)]
-    fn give_away(&self, at: usize) {
+    fn demote(&self, at: usize) {
         let _ = at;
     }
     /// Write three words into the ring.
@@ -103,7 +103,7 @@ impl Raw {
     /// `base` is aligned to [`LINE`] and valid for reads and writes of `bytes` bytes, `control`
     /// likewise for its own type, both for as long as the `Raw` lives; `bytes` is a valid ring
     /// size ([`crate::valid_ring_bytes`]). There is at most one producer and one consumer on it.
-    /// Whoever else writes there can damage frames but must not unmap them.
+    /// Anybody else who writes there can damage frames but must not unmap them.
     pub const unsafe fn new(base: NonNull<u8>, bytes: usize, control: NonNull<Control>) -> Self {
         debug_assert!(crate::valid_ring_bytes(bytes));
         Self { base, bytes, control }
@@ -150,12 +150,12 @@ unsafe impl Memory for Raw {
 
     #[inline]
     fn consumed(&self) -> u64 {
-        self.control().consumed.load(order::ROOM_TAKE)
+        self.control().consumed.load(order::ROOM_ACQUIRE)
     }
 
     #[inline]
-    fn give_back(&self, position: u64) {
-        self.control().consumed.store(position, order::ROOM_GIVE);
+    fn release(&self, position: u64) {
+        self.control().consumed.store(position, order::ROOM_RELEASE);
     }
 
     #[inline]
@@ -204,7 +204,7 @@ unsafe impl Memory for Raw {
     }
 
     #[inline(always)]
-    fn give_away(&self, at: usize) {
+    fn demote(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `cldemote [rax]`, a hint: it moves the line to the cache that all processors
         // share. An x86-64 that does not know it does nothing (the code is one of those that the

@@ -13,14 +13,14 @@ use loom::thread;
 
 const WORDS_PER_LINE: usize = LINE / 8;
 
-/// One line: its publish word, and one cell for each of its words.
-struct Line {
+/// One cache line: its publish word, and one cell for each of its words.
+struct CacheLine {
     publish: AtomicU64,
     words: Vec<UnsafeCell<u64>>,
 }
 
 struct Shared {
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     consumed: AtomicU64,
 }
 
@@ -29,7 +29,7 @@ struct Model(Arc<Shared>);
 
 impl Model {
     fn new(bytes: usize) -> Self {
-        let line = || Line {
+        let line = || CacheLine {
             publish: AtomicU64::new(0),
             words: (0..WORDS_PER_LINE).map(|_| UnsafeCell::new(0)).collect(),
         };
@@ -68,10 +68,10 @@ unsafe impl Memory for Model {
         self.0.lines[at / LINE].publish.store(0, order::CLEAR);
     }
     fn consumed(&self) -> u64 {
-        self.0.consumed.load(order::ROOM_TAKE)
+        self.0.consumed.load(order::ROOM_ACQUIRE)
     }
-    fn give_back(&self, position: u64) {
-        self.0.consumed.store(position, order::ROOM_GIVE);
+    fn release(&self, position: u64) {
+        self.0.consumed.store(position, order::ROOM_RELEASE);
     }
     fn pointer(&self, _at: usize) -> *mut u8 {
         core::ptr::null_mut()
@@ -169,7 +169,7 @@ fn a_full_ring_waits_for_room() {
 }
 
 #[test]
-fn a_ring_that_was_begun_again_goes_on_in_its_rest() {
-    // The consumer keeps up for two frames, and comes to the third when others lie behind it.
+fn a_ring_that_was_restarted_early_continues_in_its_rest() {
+    // The consumer keeps up for two frames, and reaches the third when others are behind it.
     all_interleavings(16, &[4; 6], 2);
 }

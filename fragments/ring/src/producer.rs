@@ -1,13 +1,15 @@
 //! The sending end.
 
-use crate::{FRAME_BYTES_MIN, GO_ON, LINE, Memory, frame_bytes_max, record_bytes, turn_bytes};
+use crate::{
+    FRAME_BYTES_MIN, LINE, Memory, SKIP, cached_part_bytes, frame_bytes_max, record_bytes,
+};
 
-/// Lines that are fetched ahead of the next frame, at most.
+/// Bytes that are prefetched for the next frame, at most.
 const PREPARED_BYTES_MAX: usize = 32 * LINE;
-/// Frames up to this size are moved to the cache that all processors share. That makes a single
-/// frame faster, but many long ones in a row slower.
-const GIVEN_AWAY_BYTES_MAX: usize = 10 * LINE;
-/// The same for a frame that somebody waits for.
+/// Frames up to this size are demoted to the cache that all processors share. A single frame gets
+/// faster by that, many long ones in a row get slower.
+const DEMOTED_BYTES_MAX: usize = 10 * LINE;
+/// The same for a frame that the consumer waits for.
 const AWAITED_BYTES_MAX: usize = 40 * LINE;
 
 /// The sending end of a ring.
@@ -19,18 +21,19 @@ pub struct Producer<M> {
     position: u64,
     /// The words of all lines from `position` up to here are zero (at least one: invariant 1).
     clean: u64,
-    /// Positions below this may be written (invariant 3); a cached view of the consumer's line.
+    /// Positions below this may be written (invariant 3); a cached copy of the consumer's cache
+    /// line.
     limit: u64,
-    /// Offset before which records end, until something else is decided there: the end of the
-    /// ring's first part, which is used alone while that will do, or of the ring.
-    turn: u64,
-    /// Where the ring was last begun again behind its first part.
+    /// Offset before which records end, until this is decided anew there: the end of the ring's
+    /// first part, which is used alone while it suffices, or of the ring.
+    part_end: u64,
+    /// Where the ring was last restarted behind its first part.
     lap: u64,
-    /// Offset behind the marker that was left there: while the consumer has not come to it, the
-    /// rest of the ring from here on is free.
+    /// Offset behind the skip marker that was left there: while the consumer has not reached it,
+    /// the rest of the ring from here on is free.
     rest: u64,
-    /// The largest frame that is moved to the shared cache.
-    given_away_max: usize,
+    /// The largest frame that is demoted to the shared cache.
+    demoted_max: usize,
 }
 
 impl<M: Memory> Producer<M> {
@@ -44,10 +47,10 @@ impl<M: Memory> Producer<M> {
             position: 0,
             clean: LINE as u64,
             limit: bytes,
-            turn: turn_bytes(memory_bytes) as u64,
+            part_end: cached_part_bytes(memory_bytes) as u64,
             lap: 0,
             rest: bytes,
-            given_away_max: GIVEN_AWAY_BYTES_MAX,
+            demoted_max: DEMOTED_BYTES_MAX,
         }
     }
 
@@ -59,8 +62,8 @@ impl<M: Memory> Producer<M> {
 
     /// The consumer is likely to wait for the next frame, and for no other one behind it.
     #[inline]
-    pub fn is_awaited(&mut self) {
-        self.given_away_max = AWAITED_BYTES_MAX;
+    pub fn expect_waiting_consumer(&mut self) {
+        self.demoted_max = AWAITED_BYTES_MAX;
     }
 
     /// Send a frame of `header` and `payload`. False: no room now, nothing has happened.
@@ -80,7 +83,7 @@ impl<M: Memory> Producer<M> {
     }
 
     /// As [`Self::try_push`], for a header of 32 bytes in four little-endian words, of which the
-    /// first has the frame's length in its low half: nothing goes over memory on its way.
+    /// first has the frame's length in its low half: the header is not copied through memory.
     #[inline(always)]
     pub fn try_push_words(&mut self, header: [u64; 4], payload: &[u8]) -> bool {
         let len = size_of_val(&header) + payload.len();
@@ -118,15 +121,15 @@ impl<M: Memory> Producer<M> {
         let need = record_bytes(len) as u64;
         let at = self.position & self.mask;
         let end = self.position + need;
-        if at + need > self.turn || end + LINE as u64 > self.limit {
-            return self.reserve_slowly(len);
+        if at + need > self.part_end || end + LINE as u64 > self.limit {
+            return self.reserve_slow(len);
         }
         Some(at as usize)
     }
 
     #[cold]
     #[inline(never)]
-    fn reserve_slowly(&mut self, len: usize) -> Option<usize> {
+    fn reserve_slow(&mut self, len: usize) -> Option<usize> {
         let line = LINE as u64;
         let need = record_bytes(len) as u64;
         assert!(
@@ -135,49 +138,50 @@ impl<M: Memory> Producer<M> {
             self.frame_bytes_max()
         );
         let bytes = self.mask + 1;
-        // [room] what the consumer has read before it gave this back is not read again.
+        // [room] what the consumer has read before it released this is not read again.
         let consumed = self.memory.consumed();
         self.limit = consumed.wrapping_add(bytes);
         let at = self.position & self.mask;
-        // It has not come to this lap: so the rest is free, and what this lap has in the first part
-        // ends before what it has not read there.
+        // It has not reached this lap: so the rest is free, and the records of this lap in the
+        // first part end before those that it has not read there.
         let is_behind = consumed < self.lap;
         if is_behind && at >= self.rest {
             self.limit = self.lap + bytes;
         }
-        if at + need > self.turn {
+        if at + need > self.part_end {
             let start = self.position + (bytes - at);
-            let is_near = start + need.max(self.turn / 2) + line <= self.limit;
+            let is_near = start + need.max(self.part_end / 2) + line <= self.limit;
             let fits = at + need <= bytes;
             if fits && (at == 0 || !is_near) {
-                // It is a long one, or the consumer is far behind: go on in the rest of the ring.
-                self.turn = bytes;
+                // It is a long one, or the consumer is far behind: continue in the rest of the
+                // ring.
+                self.part_end = bytes;
                 return self.reserve(len);
             }
             if start + line > self.limit {
                 return None;
             }
             (self.lap, self.rest) = (start, if fits { at + line } else { bytes });
-            self.turn = turn_bytes(self.memory.bytes()) as u64;
-            self.go_on_at(start);
+            self.part_end = cached_part_bytes(self.memory.bytes()) as u64;
+            self.skip_to(start);
         }
         if self.position + need + line > self.limit {
             if !is_behind || at >= self.rest || self.rest + need + line > bytes {
                 return None;
             }
             self.limit = self.lap + bytes;
-            self.turn = bytes;
-            self.go_on_at(self.lap + self.rest);
+            self.part_end = bytes;
+            self.skip_to(self.lap + self.rest);
         }
         Some((self.position & self.mask) as usize)
     }
 
-    /// Leave a marker, and go on at a later position.
-    fn go_on_at(&mut self, position: u64) {
+    /// Leave a skip marker, and continue at a later position.
+    fn skip_to(&mut self, position: u64) {
         let to = position & self.mask;
         self.clean_through(position);
         // [frame] the marker; the word that the consumer polls next is zero (invariant 1).
-        self.memory.publish((self.position & self.mask) as usize, to << 32 | u64::from(GO_ON));
+        self.memory.publish((self.position & self.mask) as usize, to << 32 | u64::from(SKIP));
         self.position = position;
     }
 
@@ -207,35 +211,35 @@ impl<M: Memory> Producer<M> {
         // [frame] everything above is visible to whoever sees this word.
         self.memory.publish(at, word);
         self.position = end;
-        // The next record is likely to take one line: zero the word behind it now, while nobody
-        // waits, so that the next publish has no other line to fetch first.
+        // The next record is likely to take one cache line: zero the word behind it now, while
+        // nobody waits, so that the next publish need not fetch another one first.
         let ahead = end + LINE as u64;
         if self.clean == ahead && ahead + LINE as u64 <= self.limit {
             self.memory.clear((ahead & self.mask) as usize);
             self.clean = ahead + LINE as u64;
         }
         if len > LINE {
-            self.give_away(at, len);
+            self.demote(at, len);
             self.prepare(end, len);
         }
     }
 
-    /// The consumer need not fetch these lines from our own caches.
+    /// Demote these cache lines, so that the consumer need not fetch them from our own caches.
     #[inline]
-    fn give_away(&mut self, at: usize, len: usize) {
-        let max = core::mem::replace(&mut self.given_away_max, GIVEN_AWAY_BYTES_MAX);
+    fn demote(&mut self, at: usize, len: usize) {
+        let max = core::mem::replace(&mut self.demoted_max, DEMOTED_BYTES_MAX);
         if len > max {
             return;
         }
         let mut line = 0;
         while line < len {
-            self.memory.give_away(at + line);
+            self.memory.demote(at + line);
             line += LINE;
         }
     }
 
-    /// The next frame is likely to be as long as the last one: fetch its lines now, while nobody
-    /// waits for them.
+    /// The next frame is likely to be as long as the last one: prefetch its cache lines now, while
+    /// nobody waits for them.
     #[inline]
     fn prepare(&mut self, end: u64, len: usize) {
         let bytes = record_bytes(len.min(PREPARED_BYTES_MAX)) as u64;

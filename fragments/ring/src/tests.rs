@@ -68,7 +68,7 @@ fn against_the_oracle(ring_bytes: usize, steps: &[Step]) {
                 output.consume();
             }
         }
-        // Invariant 4: what is read is given back in time.
+        // Invariant 4: what is read is released in time.
         assert!(output.state().1 <= ring_bytes / 4);
     }
     while let Some(expected) = oracle.pop_front() {
@@ -101,10 +101,10 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_in_the_memory_nothing_outside_is_read(
+    fn damaged_memory_never_leads_outside_the_ring(
         word in prop_oneof![
             any::<u64>(),
-            (0..20u64).prop_map(|line| line << 38 | u64::from(GO_ON)),
+            (0..20u64).prop_map(|line| line << 38 | u64::from(SKIP)),
         ],
         at in 0usize..16,
     ) {
@@ -121,7 +121,7 @@ proptest! {
             input.overwrite(word);
             match output.peek() {
                 Ok(Some((_, len))) => prop_assert!(len <= 1024 / 4 && at * LINE + len <= 1024),
-                Ok(None) => prop_assert!(word == 0 || word as u32 == GO_ON),
+                Ok(None) => prop_assert!(word == 0 || word as u32 == SKIP),
                 Err(damage) => prop_assert_eq!(damage.word, word),
             }
         }
@@ -149,7 +149,7 @@ fn the_first_part_is_used_alone_while_the_consumer_keeps_up() {
         let (header, payload) = frame(n, (n as usize * 37) % 900);
         assert!(input.try_push(&header, &payload));
         let (at, len) = output.peek_at().expect("no damage").expect("a frame");
-        assert!(at + len <= turn_bytes(ring_bytes), "frame {n} at {at}");
+        assert!(at + len <= cached_part_bytes(ring_bytes), "frame {n} at {at}");
         output.consume();
     }
     let (header, payload) = frame(0, 1000);
@@ -169,7 +169,7 @@ fn consume_without_peek_does_nothing() {
 
 #[test]
 #[should_panic(expected = "does not fit")]
-fn a_frame_that_can_never_fit_is_a_mistake_of_the_caller() {
+fn a_frame_that_can_never_fit_is_an_error_of_the_caller() {
     let (mut input, _output) = heap(512);
     let (header, payload) = frame(1, 512);
     input.try_push(&header, &payload);

@@ -1,13 +1,13 @@
 //! Frames that arrive.
 
 use super::replay::{message_name, receive_name};
-use super::state::{Announced, Comm, Link, Message, Progress};
-use super::{Engine, FrameError, Host, Wanted};
+use super::state::{Announced, Comm, LinkState, Progress, UnexpectedMessage};
+use super::{Engine, FrameError, Host, UnpostedReceive};
 use crate::host::Status;
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{
-    self, ANNOUNCE_BYTES, FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
+    self, ANNOUNCE_BYTES, FLAG_REANNOUNCE, FrameType, HEADER_BYTES, Header, MESSAGE_BYTES_MAX,
 };
 
 /// How many receives of the program a message with this envelope stands for, when it is taken
@@ -28,11 +28,11 @@ impl<H: Host> Engine<H> {
         if header.kind == FrameType::Eager {
             return self.on_eager(host, from, &header, &frame[HEADER_BYTES..]);
         }
-        self.on_other(host, from, &header, frame)
+        self.on_frame_slow(host, from, &header, frame)
     }
 
     /// As [`Self::on_frame`], while a call waits for a message that `wanted` takes and has not
-    /// posted its receive. `Some`: here it was, its payload is in `buffer`.
+    /// posted its receive. `Some`: the message was there, its payload is in `buffer`.
     ///
     /// # Errors
     /// The peer broke the protocol; the channel is no longer usable.
@@ -42,39 +42,39 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         from: PeerId,
         frame: &[u8],
-        wanted: Wanted,
+        wanted: UnpostedReceive,
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
-        debug_assert!(self.is_quiet(), "E3: it is the first");
+        debug_assert!(self.is_matching_idle(), "E3: it is the first");
         debug_assert!(self.replay.is_none(), "P3: nothing is forced");
         let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
         if header.kind != FrameType::Eager {
-            return self.on_other(host, from, &header, frame).map(|()| None);
+            return self.on_frame_slow(host, from, &header, frame).map(|()| None);
         }
         let payload = &frame[HEADER_BYTES..];
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         if wanted.0 != key {
-            return self.on_other_for(host, from, (&header, payload), wanted, buffer);
+            return self.on_frame_for_slow(host, from, (&header, payload), wanted, buffer);
         }
         self.accept(host, from, &header, payload.len() as u64, counts(&key))?;
         Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
-    /// The same for a message whose envelope is not exactly what is waited for.
+    /// The same for a message whose envelope differs from the expected one.
     #[inline(never)]
-    fn on_other_for(
+    fn on_frame_for_slow(
         &mut self,
         host: &mut H,
         from: PeerId,
         (header, payload): (&Header, &[u8]),
-        wanted: Wanted,
+        wanted: UnpostedReceive,
         buffer: &mut H::ReceiveBuffer,
     ) -> Result<Option<Status>, FrameError> {
         let key = Key { context: header.context, source: header.source, tag: header.tag };
         let bytes = payload.len() as u64;
         if !wanted.0.takes(&key) {
             self.accept(host, from, header, bytes, 0)?;
-            self.keep(key, from, header.sequence, bytes, payload, None);
+            self.store_unexpected(key, from, header.sequence, bytes, payload, None);
             return Ok(None);
         }
         self.accept(host, from, header, bytes, counts(&key))?;
@@ -90,16 +90,16 @@ impl<H: Host> Engine<H> {
         Ok(Some(self.deliver(host, buffer, key, payload)))
     }
 
-    /// The oldest of receives that are alike takes a message.
+    /// The oldest uniform receive takes a message.
     #[inline(always)]
-    pub(super) fn take_next(&mut self, host: &mut H, key: Key, payload: &[u8]) {
-        if let Some(mut receive) = self.alike.pop() {
+    pub(super) fn complete_oldest(&mut self, host: &mut H, key: Key, payload: &[u8]) {
+        if let Some(mut receive) = self.fifo.pop() {
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         }
     }
 
-    /// The header of a frame, unless it comes from another life.
+    /// The header of a frame, unless it belongs to another incarnation.
     #[inline(always)]
     fn admit(
         &mut self,
@@ -111,13 +111,14 @@ impl<H: Host> Engine<H> {
         self.ensure_peer(host, from);
         let mine = self.incarnation;
         let peer = self.peer(from);
-        if header.from != peer.info.incarnation || header.to != mine || peer.link == Link::Down {
+        if header.from != peer.info.incarnation || header.to != mine || peer.link == LinkState::Down
+        {
             self.counters.stale_frames += 1;
             return Ok(None);
         }
-        if peer.link == Link::Resync && header.kind != FrameType::Resync {
-            // The peer does not know yet that the channel was lost: our account, which is on its
-            // way, tells it, and it repeats what we have not accepted.
+        if peer.link == LinkState::Resync && header.kind != FrameType::Resync {
+            // The peer does not know yet that the channel was lost: our received vector, which is
+            // in flight, reports that, and the peer resends what we have not accepted.
             self.counters.stale_frames += 1;
             return Ok(None);
         }
@@ -139,13 +140,13 @@ impl<H: Host> Engine<H> {
             let status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         } else {
-            self.keep(key, from, header.sequence, payload.len() as u64, payload, None);
+            self.store_unexpected(key, from, header.sequence, payload.len() as u64, payload, None);
         }
         Ok(())
     }
 
     #[inline(never)]
-    fn on_other(
+    fn on_frame_slow(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -162,9 +163,11 @@ impl<H: Host> Engine<H> {
             }
             FrameType::Done => self.on_done(host, from, SendId(header.a())),
             FrameType::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
-            FrameType::Checkpoint => self.on_line(host, from, header),
-            Kind::Content => self.on_content(host, from, header, &frame[HEADER_BYTES..]),
-            FrameType::Piggyback => self.on_carried(host, from, &frame[HEADER_BYTES..]),
+            FrameType::Checkpoint => self.on_checkpoint_frame(host, from, header),
+            FrameType::PayloadDigest => {
+                self.on_payload_digest(host, from, header, &frame[HEADER_BYTES..])
+            }
+            FrameType::Piggyback => self.on_piggyback(host, from, &frame[HEADER_BYTES..]),
         }
     }
 
@@ -184,7 +187,7 @@ impl<H: Host> Engine<H> {
         }
         let announced = Announced { send, flags: header.flags & !FLAG_REANNOUNCE, stale: false };
         if header.flags & FLAG_REANNOUNCE != 0 {
-            return self.on_announced_again(host, from, header, announced, total, inline);
+            return self.on_reannounce(host, from, header, announced, total, inline);
         }
         self.accept(host, from, header, total, 0)?;
         let key = Key { context: header.context, source: header.source, tag: header.tag };
@@ -205,14 +208,14 @@ impl<H: Host> Engine<H> {
         inline: &[u8],
     ) {
         let Some(slot) = self.find_posted(host, key, from, sequence) else {
-            self.keep(key, from, sequence, total, inline, Some(announced));
+            self.store_unexpected(key, from, sequence, total, inline, Some(announced));
             return;
         };
         let receive = self.receives.at(slot);
         if receive.progress == Progress::Posted {
             let posted = (receive.key, receive.sequence);
             let name = message_name(&key, from, sequence);
-            self.note_news(host, posted, Some(announced), name);
+            self.record_sync_match(host, posted, Some(announced), name);
         }
         let receive = self.receives.at_mut(slot);
         receive.key = key;
@@ -221,7 +224,7 @@ impl<H: Host> Engine<H> {
         receive.send = announced.send;
         receive.total = total;
         receive.progress = Progress::Stale;
-        if let Some((token, status)) = self.begin(host, slot, announced, inline) {
+        if let Some((token, status)) = self.begin_transfer(host, slot, announced, inline) {
             host.complete(token, status);
         }
     }
@@ -234,13 +237,13 @@ impl<H: Host> Engine<H> {
             let status: Status = self.deliver(host, &mut receive.buffer, key, payload);
             host.complete(receive.token, status);
         } else {
-            self.keep(key, me, sequence, payload.len() as u64, payload, None);
+            self.store_unexpected(key, me, sequence, payload.len() as u64, payload, None);
         }
     }
 
-    /// Keep a message for a receive that comes later.
+    /// Store a message for a receive that is posted later.
     #[inline(never)]
-    fn keep(
+    fn store_unexpected(
         &mut self,
         key: Key,
         peer: PeerId,
@@ -252,21 +255,21 @@ impl<H: Host> Engine<H> {
         self.counters.unexpected_messages += 1;
         let mut bytes = self.pool.take(payload.len());
         bytes.extend_from_slice(payload);
-        let message = Message { key, peer, sequence, total, bytes, announced };
+        let message = UnexpectedMessage { key, peer, sequence, total, bytes, announced };
         let (slot, _) = self.messages.insert(message);
-        if self.replay.is_some() && self.set_aside(slot) {
+        if self.replay.is_some() && self.hold_for_replay(slot) {
             return;
         }
         self.unexpected.insert(slot, key);
     }
 
-    /// The receive that takes an arriving message; it is taken out of `alike` or `posted`.
+    /// The receive that takes an arriving message; it is taken out of `fifo` or `posted`.
     #[inline]
     fn find_posted(&mut self, host: &mut H, key: Key, from: PeerId, sequence: u64) -> Option<u32> {
         if !self.posted.is_plain() {
-            return self.take_rare(host, key, from, sequence);
+            return self.match_slow(host, key, from, sequence);
         }
-        self.record_alike(key).or_else(|| self.posted.take_plain(key))
+        self.take_from_fifo(key).or_else(|| self.posted.take_plain(key))
     }
 
     /// E1: the next number of its stream, or an error. Counts the message, and `posts` receives of
@@ -305,7 +308,7 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
-    /// The channel of a sender that was not heard of in this communicator yet.
+    /// The channel of a sender that has sent nothing in this communicator yet.
     #[cold]
     fn channel_of(
         &mut self,

@@ -1,17 +1,18 @@
 //! Communicators, channels and peers: who is rank r, and which counters go with it.
 
-use super::state::{Channel, Comm, Counted, Link, NONE, Peer};
+use super::received_vector::ReceivedVector;
+use super::state::{Channel, Comm, LinkState, NONE, PeerState};
 use super::{CommId, CommRank, Engine, Host, PeerId};
 use crate::counters::Traffic;
-use crate::gate::Recorded;
 use crate::ids::{ContextId, Incarnation};
+use crate::send_gate::Recorded;
 use crate::streams::Lanes;
 use std::collections::VecDeque;
 
 impl<H: Host> Engine<H> {
-    /// A communicator of `size` processes (of the remote group, for an intercommunicator) in
-    /// which this process sends as `rank`. `handle` comes back in `Host::resolve`. Messages that
-    /// arrived for `context` before are found by the receives that follow.
+    /// A communicator of `size` processes (of the remote group, for an intercommunicator) in which
+    /// this process sends as `rank`. `handle` is passed to `Host::resolve`. Messages that arrived
+    /// for `context` before are found by the receives that follow.
     pub fn add_comm(
         &mut self,
         context: ContextId,
@@ -37,7 +38,7 @@ impl<H: Host> Engine<H> {
         comm.channels = Vec::new();
         let context = comm.context;
         if self.replay.is_some() {
-            self.drop_aside(context);
+            self.drop_held_for_replay(context);
         }
         if self.unexpected.is_empty() {
             return;
@@ -49,22 +50,22 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The record of a communicator, made if this is the first that is heard of it.
+    /// The record of a communicator, created at the first mention of it.
     #[inline]
     pub(super) fn comm_of(&mut self, context: u32) -> u32 {
         match self.contexts.get(ContextId(context).number() as usize) {
             Some(&index) if index != NONE && self.comms[index as usize].context == context => index,
-            _ => self.comm_of_rare(context),
+            _ => self.comm_of_slow(context),
         }
     }
 
     #[cold]
-    fn comm_of_rare(&mut self, context: u32) -> u32 {
-        if let Some(&index) = self.parked.get(&context) {
+    fn comm_of_slow(&mut self, context: u32) -> u32 {
+        if let Some(&index) = self.other_instances.get(&context) {
             return index;
         }
         let comm = Comm { context, ..Comm::default() };
-        let index = match self.spare.pop() {
+        let index = match self.free_comms.pop() {
             Some(index) => {
                 self.comms[index as usize] = comm;
                 index
@@ -81,7 +82,7 @@ impl<H: Host> Engine<H> {
         if self.contexts[number] == NONE {
             self.contexts[number] = index;
         } else {
-            self.parked.insert(context, index);
+            self.other_instances.insert(context, index);
         }
         index
     }
@@ -93,14 +94,14 @@ impl<H: Host> Engine<H> {
         if before == index {
             return;
         }
-        self.parked.remove(&context.0);
+        self.other_instances.remove(&context.0);
         let Comm { context: old, posts, .. } = self.comms[before as usize];
         self.comms[index as usize].posts = posts;
         debug_assert!(!self.comms[before as usize].attached, "a context id has one communicator");
         if self.unexpected.of_context(old).is_empty() {
-            self.spare.push(before);
+            self.free_comms.push(before);
         } else {
-            self.parked.insert(old, before);
+            self.other_instances.insert(old, before);
         }
     }
 
@@ -120,7 +121,7 @@ impl<H: Host> Engine<H> {
         channel as usize
     }
 
-    /// The channel to a peer under a context id (without instance); made if there is none.
+    /// The channel to a peer under a context id (without instance); created if there is none.
     #[cold]
     pub(super) fn channel_with(&mut self, host: &mut H, context: u32, peer: PeerId) -> u32 {
         self.ensure_peer(host, peer);
@@ -133,7 +134,7 @@ impl<H: Host> Engine<H> {
         index
     }
 
-    /// Make the record of a peer at the first contact.
+    /// Create the record of a peer at the first contact.
     #[inline]
     pub(super) fn ensure_peer(&mut self, host: &mut H, peer: PeerId) {
         if self.peers.get(peer.0 as usize).is_none_or(Option::is_none) {
@@ -150,41 +151,41 @@ impl<H: Host> Engine<H> {
         let info = host.peer_info(id);
         let outgoing = info.set != self.set;
         let held = self.holds[usize::from(outgoing)];
-        // Where either end was started again, the other may know of a channel that this one does
-        // not: the first one begins like any that was lost.
+        // Where either end was restarted, the other may know of a channel that this one does not
+        // know: the first channel begins with a resync, like one that was lost.
         let first = Incarnation(0);
-        let again = outgoing && (self.incarnation > first || info.incarnation > first);
-        self.peers[at] = Some(Box::new(Peer {
+        let restarted = outgoing && (self.incarnation > first || info.incarnation > first);
+        self.peers[at] = Some(Box::new(PeerState {
             info,
             outgoing,
-            link: if again { Link::Resync } else { Link::Open },
-            direct: !held && !again,
-            near: !outgoing && id != self.me,
-            listed: false,
+            link: if restarted { LinkState::Resync } else { LinkState::Open },
+            direct: !held && !restarted,
+            same_set: !outgoing && id != self.me,
+            in_backlog: false,
             queue: VecDeque::new(),
             held,
-            later: VecDeque::new(),
-            told: false,
-            streams: VecDeque::new(),
+            held_queue: VecDeque::new(),
+            done_sent: false,
+            pushes: VecDeque::new(),
             taken: 0,
-            taken_of_stream: false,
+            taken_of_push: false,
             traffic: Traffic::default(),
             ahead: None,
-            resync: Box::new(Counted::default()),
-            contents: None,
-            keeps: false,
-            carried: Recorded(0),
+            resync: Box::new(ReceivedVector::default()),
+            digests: None,
+            accepts_piggyback: false,
+            piggybacked: Recorded(0),
         }));
-        if again {
-            self.tell_account(host, id);
-        } else if self.keeps {
-            self.say_that_it_keeps(host, id);
+        if restarted {
+            self.send_received_vector(host, id);
+        } else if self.accepts_piggyback {
+            self.announce_piggyback(host, id);
         }
     }
 
     /// The record of a peer that was talked to.
     #[inline]
-    pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {
+    pub(super) fn peer(&mut self, peer: PeerId) -> &mut PeerState {
         match &mut self.peers[peer.0 as usize] {
             Some(peer) => peer,
             None => unreachable!("a peer has a record before anything refers to it"),

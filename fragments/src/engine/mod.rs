@@ -5,54 +5,55 @@
 //! Invariants (asserted by [`Engine::check`]):
 //! * E1 The numbers of a stream are accepted in order, without gaps.
 //! * E2 A message is matched once: its record is in `messages` or its receive in `receives` (or
-//!   `alike`), never both, never twice.
+//!   `fifo`), never both, never twice.
 //! * E3 No posted receive matches a waiting unexpected message.
 //! * E4 An outgoing message is in the log before any part of it is offered to a transport.
 //! * E5 Internal payloads never enter the log.
-//! * E6 `direct` ⇔ the link is open, the peer is not held and nothing waits for it.
+//! * E6 `direct` ⇔ the link is open, the peer is not held and no frame waits for it.
 //! * E7 A peer with waiting frames on an open link is listed in `backlog`, once.
-//! * E8 `under_way` counts the matched receives from inside the set whose payload is not here.
-//! * E9 While a peer of the set is held, `queue` carries no new message; what is half taken stays
-//!   first. While a peer of another set is held, `queue` carries at most the half-taken frame.
-//! * E10 `late` counts the sends that are complete for the program; these are in the log.
+//! * E8 `in_flight` counts the matched receives from inside the set whose payload has not arrived.
+//! * E9 While a peer of the set is held, `queue` contains no new message; a half-taken frame stays
+//!   first. While a peer of another set is held, `queue` contains at most the half-taken frame.
+//! * E10 `detached` counts the sends that are complete for the program; these are in the log.
 //!
 //! The engine never calls itself through the host: `Host` methods only touch transports, memory
 //! and queues (docs/adr/0001).
 
-mod alike;
 mod arrive;
-mod carry;
 mod check;
 mod comms;
-mod content;
-mod exact;
-mod landing;
-mod line;
+mod direct_placement;
+mod fast_path;
+mod piggyback;
 mod pool;
 mod queue;
+mod quiesce;
 mod receive;
+mod receive_fifo;
+mod received_vector;
 mod rendezvous;
 mod replay;
 mod resync;
 mod send;
-mod slots;
+mod slot_map;
 mod state;
+mod verify_sends;
 
 use crate::counters::{Counters, Traffic};
 use crate::host::*;
 use crate::ids::*;
 use crate::matching::{Key, Posted, Unexpected};
 use crate::wire::WireError;
-use alike::Alike;
-pub use content::{Content, Difference, digest};
-pub use line::Side;
 use pool::Pool;
-pub use replay::Forced;
+pub use quiesce::Side;
+use receive_fifo::ReceiveFifo;
+pub use received_vector::{ReceivedVector, ReceivedVectorError};
 use replay::Replay;
-pub use resync::{Held, ReceivedVectorError};
-use slots::Slots;
-use state::{Channel, Comm, Message, Peer, Receive, Send};
+pub use replay::ReplayDeterminants;
+use slot_map::SlotMap;
+use state::{Channel, Comm, PeerState, PendingReceive, PendingSend, UnexpectedMessage};
 use std::collections::BTreeMap;
+pub use verify_sends::{PayloadDigest, PayloadMismatch, digest};
 
 /// MPI-3.1 §3.4. Ready mode is standard mode here; buffered mode is a standard send from a buffer
 /// that the driver owns.
@@ -82,13 +83,13 @@ pub enum TagMatch {
     Is(i32),
 }
 
-/// What a call waits for that has not posted its receive.
+/// The pattern of a receive that a blocking call has not posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wanted(Key);
+pub struct UnpostedReceive(Key);
 
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
+pub enum SendOutcome {
     /// Complete: the buffer may be reused; the token will not be handed to `Host::complete`.
     Complete,
     /// `Host::complete` will be called with the token.
@@ -97,7 +98,7 @@ pub enum Sent {
 
 /// Outcome of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Received {
+pub enum ReceiveOutcome {
     /// Complete; the token will not be handed to `Host::complete`.
     Complete(Status),
     /// `Host::complete` will be called with the token. [`ReceiveId::NONE`]: it has no id yet
@@ -126,7 +127,7 @@ pub enum FrameError {
     },
     /// More payload than was announced, or outside it.
     Overrun,
-    /// A frame that makes no sense in the state the channel is in.
+    /// A frame that is not valid in the state of the channel.
     Unexpected(&'static str),
 }
 
@@ -139,41 +140,41 @@ pub struct Engine<H: Host> {
     /// MPI context id → record of the communicator that has it, or had it last.
     contexts: Vec<u32>,
     /// Other instances with the same context id, of which messages wait.
-    parked: BTreeMap<u32, u32>,
+    other_instances: BTreeMap<u32, u32>,
     /// Records of communicators that are not in use.
-    spare: Vec<u32>,
+    free_comms: Vec<u32>,
     channels: Vec<Channel>,
     /// (MPI context id, peer) → channel: channels outlive their communicators.
     by_peer: BTreeMap<(u32, PeerId), u32>,
-    /// 8 bytes for a process that was never talked to.
-    peers: Vec<Option<Box<Peer>>>,
+    /// 8 bytes for a process without traffic.
+    peers: Vec<Option<Box<PeerState>>>,
     backlog: Vec<PeerId>,
-    alike: Alike<H::ReceiveBuffer, H::Token>,
+    fifo: ReceiveFifo<H::ReceiveBuffer, H::Token>,
     posted: Posted,
     unexpected: Unexpected,
-    sends: Slots<Send<H::SendBuffer, H::Token>>,
-    receives: Slots<Receive<H::ReceiveBuffer, H::Token>>,
-    messages: Slots<Message>,
+    sends: SlotMap<PendingSend<H::SendBuffer, H::Token>>,
+    receives: SlotMap<PendingReceive<H::ReceiveBuffer, H::Token>>,
+    messages: SlotMap<UnexpectedMessage>,
     pool: Pool,
     counters: Counters,
-    /// Inside the set, to other sets: are new frames held back for a line?
+    /// Inside the set, to other sets: are new frames held back for a checkpoint?
     holds: [bool; 2],
-    under_way: u32,
-    /// Sends that are complete for the program and not for us.
-    late: usize,
-    /// Contents of messages that leave the set are told.
-    checks: bool,
-    /// What is carried to it is kept (carry.rs).
-    keeps: bool,
-    /// Room for what is carried next.
-    carrying: Vec<u8>,
+    in_flight: u32,
+    /// Sends that are complete for the program, not for the engine.
+    detached: usize,
+    /// Digests of messages that leave the set are sent.
+    verifies_sends: bool,
+    /// Piggybacked determinants are accepted (piggyback.rs).
+    accepts_piggyback: bool,
+    /// Buffer for the next piggybacked determinants.
+    piggyback_buffer: Vec<u8>,
     /// Receives from MPI_ANY_SOURCE that were posted with the library's own tags.
     library_posts: BTreeMap<(u32, i32), u64>,
-    /// Outcomes that are forced after a restore.
+    /// Determinants that are replayed after a restore.
     replay: Option<Box<Replay>>,
 }
 
-/// A copy is a line: it holds everything that the process's messages depend on but the log.
+/// A copy is a snapshot: it holds everything that the process's messages depend on but the log.
 impl<H: Host> Clone for Engine<H>
 where
     H::SendBuffer: Clone,
@@ -186,13 +187,13 @@ where
             incarnation: self.incarnation,
             comms: self.comms.clone(),
             contexts: self.contexts.clone(),
-            parked: self.parked.clone(),
-            spare: self.spare.clone(),
+            other_instances: self.other_instances.clone(),
+            free_comms: self.free_comms.clone(),
             channels: self.channels.clone(),
             by_peer: self.by_peer.clone(),
             peers: self.peers.clone(),
             backlog: self.backlog.clone(),
-            alike: self.alike.clone(),
+            fifo: self.fifo.clone(),
             posted: self.posted.clone(),
             unexpected: self.unexpected.clone(),
             sends: self.sends.clone(),
@@ -201,11 +202,11 @@ where
             pool: Pool::default(),
             counters: self.counters,
             holds: self.holds,
-            under_way: self.under_way,
-            late: self.late,
-            checks: self.checks,
-            keeps: self.keeps,
-            carrying: Vec::new(),
+            in_flight: self.in_flight,
+            detached: self.detached,
+            verifies_sends: self.verifies_sends,
+            accepts_piggyback: self.accepts_piggyback,
+            piggyback_buffer: Vec::new(),
             library_posts: self.library_posts.clone(),
             replay: self.replay.clone(),
         }
@@ -221,26 +222,26 @@ impl<H: Host> Engine<H> {
             incarnation,
             comms: Vec::new(),
             contexts: Vec::new(),
-            parked: BTreeMap::new(),
-            spare: Vec::new(),
+            other_instances: BTreeMap::new(),
+            free_comms: Vec::new(),
             channels: Vec::new(),
             by_peer: BTreeMap::new(),
             peers: Vec::new(),
             backlog: Vec::new(),
-            alike: Alike::default(),
+            fifo: ReceiveFifo::default(),
             posted: Posted::default(),
             unexpected: Unexpected::default(),
-            sends: Slots::default(),
-            receives: Slots::default(),
-            messages: Slots::default(),
+            sends: SlotMap::default(),
+            receives: SlotMap::default(),
+            messages: SlotMap::default(),
             pool: Pool::default(),
             counters: Counters::default(),
             holds: [false; 2],
-            under_way: 0,
-            late: 0,
-            checks: false,
-            keeps: false,
-            carrying: Vec::new(),
+            in_flight: 0,
+            detached: 0,
+            verifies_sends: false,
+            accepts_piggyback: false,
+            piggyback_buffer: Vec::new(),
             library_posts: BTreeMap::new(),
             replay: None,
         }
@@ -257,11 +258,11 @@ impl<H: Host> Engine<H> {
     }
 
     /// Receives that are not finished, messages without a receive, sends that are not finished.
-    pub fn open(&self) -> (usize, usize, usize) {
-        (self.receives.len() + self.alike.len(), self.messages.len(), self.sends.len())
+    pub fn unfinished(&self) -> (usize, usize, usize) {
+        (self.receives.len() + self.fifo.len(), self.messages.len(), self.sends.len())
     }
 
-    /// Traffic with each peer that was talked to, ascending.
+    /// Traffic with each contacted peer, ascending.
     pub fn traffic(&self) -> impl Iterator<Item = (PeerId, SetId, Traffic)> + '_ {
         self.peers.iter().zip(0u32..).filter_map(|(peer, id)| {
             peer.as_ref().map(|peer| (PeerId(id), peer.info.set, peer.traffic))

@@ -1,10 +1,10 @@
-//! Buffers for payloads that arrive before their receive: kept and used again, by size class.
+//! Buffers for payloads that arrive before their receive: pooled by size class.
 
 const SMALLEST: usize = 64;
-/// Classes of 64 B, 128 B, … 64 KiB; larger buffers are not kept.
+/// Classes of 64 B, 128 B, … 64 KiB; larger buffers are not pooled.
 const CLASSES: usize = 11;
-/// Bytes that a class keeps at most.
-const KEPT_BYTES: usize = 1 << 20;
+/// Bytes that a class holds at most.
+const POOLED_BYTES: usize = 1 << 20;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub struct Pool {
     classes: [Vec<Vec<u8>>; CLASSES],
 }
 
-/// A copy keeps no spare buffers: they are capacity, not state.
+/// A copy has no pooled buffers: they are capacity, not state.
 impl Clone for Pool {
     fn clone(&self) -> Self {
         Self::default()
@@ -38,7 +38,7 @@ impl Pool {
         Vec::with_capacity(if class < CLASSES { SMALLEST << class } else { bytes })
     }
 
-    /// Give a buffer back.
+    /// Return a buffer.
     #[inline]
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
@@ -46,11 +46,11 @@ impl Pool {
             return;
         }
         let class = class(capacity);
-        if let Some(kept) = self.classes.get_mut(class)
-            && kept.len() < (KEPT_BYTES >> class) / SMALLEST
+        if let Some(pooled) = self.classes.get_mut(class)
+            && pooled.len() < (POOLED_BYTES >> class) / SMALLEST
         {
             buffer.clear();
-            kept.push(buffer);
+            pooled.push(buffer);
         }
     }
 }

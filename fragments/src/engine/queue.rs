@@ -1,35 +1,35 @@
-//! Frames that wait for room at a transport, and frames that need not.
+//! The queues of frames that wait for room at a transport or for a permit.
 
-use super::state::{Body, Link, Origin, Peer, Queued, Stream};
+use super::state::{Body, DataPush, LinkState, PayloadSource, PeerState, QueuedFrame};
 use super::{Engine, Host, PeerId, SendId};
-use crate::gate::{Recorded, Stable};
 use crate::host::{Payload, Status, Transmit};
+use crate::send_gate::{Recorded, SendPermit};
 use crate::wire::{ANNOUNCE_BYTES, FrameType, HEADER_BYTES, Header};
 
-/// Payload frames that one call of `flush` offers to one peer: others get their turn.
+/// Payload frames that one call of `flush` offers to one peer, so that all peers are served.
 const BURST: usize = 32;
 
 /// A frame for the queue. `header` is one of 32 or 48 bytes.
-pub(super) fn queued(header: &[u8], body: Body) -> Queued {
+pub(super) fn queued(header: &[u8], body: Body) -> QueuedFrame {
     let mut copy = [0; ANNOUNCE_BYTES];
     copy[..header.len()].copy_from_slice(header);
-    Queued { header: copy, header_bytes: header.len() as u8, body, made: Recorded(0) }
+    QueuedFrame { header: copy, header_bytes: header.len() as u8, body, depends_on: Recorded(0) }
 }
 
 impl<H: Host> Engine<H> {
     /// Put a frame at the end of a peer's queue. `taken`: bytes of it that the transport has.
-    pub(super) fn enqueue(&mut self, host: &H, to: PeerId, mut frame: Queued, taken: usize) {
+    pub(super) fn enqueue(&mut self, host: &H, to: PeerId, mut frame: QueuedFrame, taken: usize) {
         let peer = self.peer(to);
         if peer.outgoing {
-            frame.made = host.marks().recorded;
+            frame.depends_on = host.marks().recorded;
         }
         if taken > 0 {
             debug_assert!(peer.queue.is_empty(), "only the first frame is offered");
             peer.taken = taken;
-            peer.taken_of_stream = false;
+            peer.taken_of_push = false;
         }
         if peer.held && peer.holds_back(&frame) {
-            peer.later.push_back(frame);
+            peer.held_queue.push_back(frame);
         } else {
             peer.queue.push_back(frame);
         }
@@ -37,33 +37,33 @@ impl<H: Host> Engine<H> {
     }
 
     /// Push a granted payload.
-    pub(super) fn enqueue_stream(&mut self, to: PeerId, stream: Stream) {
-        self.peer(to).streams.push_back(stream);
+    pub(super) fn enqueue_push(&mut self, to: PeerId, push: DataPush) {
+        self.peer(to).pushes.push_back(push);
         self.list(to);
     }
 
     pub(super) fn list(&mut self, to: PeerId) {
         let peer = self.peer(to);
         peer.direct = false;
-        if !peer.listed {
-            peer.listed = true;
+        if !peer.in_backlog {
+            peer.in_backlog = true;
             self.backlog.push(to);
         }
     }
 
-    /// Send a control frame, or nothing where there is no channel: resync makes up for it.
-    pub(super) fn control(&mut self, host: &mut H, to: PeerId, kind: Kind, a: u64, b: u64) {
+    /// Send a control frame; nothing where there is no channel: resync replaces it.
+    pub(super) fn control(&mut self, host: &mut H, to: PeerId, kind: FrameType, a: u64, b: u64) {
         let mine = self.incarnation;
         let peer = self.peer(to);
-        if peer.link != Link::Open {
+        if peer.link != LinkState::Open {
             return;
         }
         let direct = peer.direct;
-        peer.told |= peer.held && kind == FrameType::Done;
+        peer.done_sent |= peer.held && kind == FrameType::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
-        if direct && let Some(stable) = self.leave_now(host, to) {
-            match offer(host, stable, to, &header, Payload::Empty, 0) {
+        if direct && let Some(permit) = self.permit_for_new_frame(host, to) {
+            match offer(host, permit, to, &header, Payload::Empty, 0) {
                 Transmit::Accepted => return,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
@@ -80,7 +80,8 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Is every frame handed to the transports (nothing waits for room or for the end of a line)?
+    /// Is every frame handed to the transports (nothing waits for room or for the end of a
+    /// checkpoint)?
     pub fn is_flushed(&self) -> bool {
         self.backlog.is_empty()
     }
@@ -92,8 +93,8 @@ impl<H: Host> Engine<H> {
             self.flush_peer(host, id);
             let peer = self.peer(id);
             if !peer.waits() {
-                peer.listed = false;
-                peer.direct = peer.link == Link::Open && !peer.held;
+                peer.in_backlog = false;
+                peer.direct = peer.link == LinkState::Open && !peer.held;
                 self.backlog.swap_remove(at);
             } else {
                 at += 1;
@@ -105,13 +106,13 @@ impl<H: Host> Engine<H> {
         let mut burst = BURST;
         loop {
             let peer = self.peer(id);
-            if peer.link == Link::Down {
+            if peer.link == LinkState::Down {
                 return;
             }
-            let of_stream = peer.taken > 0 && peer.taken_of_stream;
-            let accepted = if !of_stream && !peer.queue.is_empty() {
+            let of_push = peer.taken > 0 && peer.taken_of_push;
+            let accepted = if !of_push && !peer.queue.is_empty() {
                 self.offer_first(host, id)
-            } else if peer.streams.is_empty() || burst == 0 {
+            } else if peer.pushes.is_empty() || burst == 0 {
                 return;
             } else {
                 burst -= 1;
@@ -123,20 +124,23 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Offer the first frame of the queue; true: it is gone.
+    /// Offer the first frame of the queue; true: it was accepted or dropped.
     fn offer_first(&mut self, host: &mut H, id: PeerId) -> bool {
         let Self { peers, sends, .. } = self;
         let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
         let Some(frame) = peer.queue.front() else { return false };
-        let leave = match (peer.outgoing, peer.taken) {
-            (false, _) => Some(Stable::inside()),
-            (true, 0) => host.marks().covers(frame.made).or_else(|| peer.covers(frame.made)),
-            (true, _) => Some(Stable::begun()),
+        let permit = match (peer.outgoing, peer.taken) {
+            (false, _) => Some(SendPermit::internal()),
+            (true, 0) => host
+                .marks()
+                .permit(frame.depends_on)
+                .or_else(|| peer.piggybacked_permit(frame.depends_on)),
+            (true, _) => Some(SendPermit::begun()),
         };
-        let Some(stable) = leave else {
-            let made = frame.made;
-            // Then it is offered next.
-            return self.carry(host, id, made).is_some();
+        let Some(permit) = permit else {
+            let depends_on = frame.depends_on;
+            // With a permit the frame is offered next.
+            return self.piggyback(host, id, depends_on).is_some();
         };
         let mut finish = None;
         let payload = match &frame.body {
@@ -146,8 +150,8 @@ impl<H: Host> Engine<H> {
             Body::Send { id, bytes, finish: end } => {
                 finish = end.then_some(*id);
                 match sends.get_mut(id.index(), id.generation()) {
-                    Some(send) => origin(&mut send.origin, 0..*bytes),
-                    // Withdrawn since: nobody waits for this frame.
+                    Some(send) => payload_of(&mut send.source, 0..*bytes),
+                    // The send has ended since: the frame is obsolete.
                     None => {
                         peer.queue.pop_front();
                         return true;
@@ -156,7 +160,7 @@ impl<H: Host> Engine<H> {
             }
         };
         let header = &frame.header[..usize::from(frame.header_bytes)];
-        match offer(host, stable, id, header, payload, peer.taken) {
+        match offer(host, permit, id, header, payload, peer.taken) {
             Transmit::Accepted => {
                 peer.taken = 0;
                 peer.queue.pop_front();
@@ -167,49 +171,49 @@ impl<H: Host> Engine<H> {
             }
             Transmit::Full(taken) => {
                 peer.taken = taken;
-                peer.taken_of_stream = false;
+                peer.taken_of_push = false;
                 false
             }
             Transmit::Down => false,
         }
     }
 
-    /// Offer the next chunk of the first stream; true: it is gone.
+    /// Offer the next chunk of the first push; true: it was accepted or dropped.
     fn offer_chunk(&mut self, host: &mut H, id: PeerId) -> bool {
         let Self { peers, sends, incarnation, .. } = self;
         let Some(Some(peer)) = peers.get_mut(id.0 as usize) else { return false };
-        let Some(stream) = peer.streams.front().copied() else { return false };
-        let Some(send) = sends.get_mut(stream.send.index(), stream.send.generation()) else {
-            peer.streams.pop_front();
+        let Some(push) = peer.pushes.front().copied() else { return false };
+        let Some(send) = sends.get_mut(push.send.index(), push.send.generation()) else {
+            peer.pushes.pop_front();
             return true;
         };
-        let end = send.bytes.min(stream.offset + u64::from(peer.info.chunk_bytes_max));
+        let end = send.bytes.min(push.offset + u64::from(peer.info.chunk_bytes_max));
         let (from, to) = (*incarnation, peer.info.incarnation);
-        let mut header = Header::control(FrameType::Data, from, to, stream.receive, stream.offset);
-        header.length = (HEADER_BYTES as u64 + end - stream.offset) as u32;
+        let mut header = Header::control(FrameType::Data, from, to, push.receive, push.offset);
+        header.length = (HEADER_BYTES as u64 + end - push.offset) as u32;
         let done = end == send.bytes;
-        let payload = origin(&mut send.origin, stream.offset..end);
-        match offer(host, Stable::payload(), id, &header.encode(), payload, peer.taken) {
+        let payload = payload_of(&mut send.source, push.offset..end);
+        match offer(host, SendPermit::payload(), id, &header.encode(), payload, peer.taken) {
             Transmit::Accepted => {
                 peer.taken = 0;
-                peer.streams.pop_front();
+                peer.pushes.pop_front();
                 if done {
-                    self.finish_send(host, stream.send);
+                    self.finish_send(host, push.send);
                 } else {
-                    peer.streams.push_back(Stream { offset: end, ..stream });
+                    peer.pushes.push_back(DataPush { offset: end, ..push });
                 }
                 true
             }
             Transmit::Full(taken) => {
                 peer.taken = taken;
-                peer.taken_of_stream = true;
+                peer.taken_of_push = true;
                 false
             }
             Transmit::Down => false,
         }
     }
 
-    /// Nothing more is to be done for a send: forget it and tell the program.
+    /// A send is finished: remove it and complete it for the program.
     pub(super) fn finish_send(&mut self, host: &mut H, id: SendId) {
         if let Some(send) = self.sends.remove(id.index(), id.generation()) {
             if send.exposed {
@@ -218,24 +222,24 @@ impl<H: Host> Engine<H> {
             if let Some(token) = send.token {
                 host.complete(token, Status::default());
             } else {
-                self.late -= 1;
+                self.detached -= 1;
             }
         }
     }
 
-    /// Sends that are complete for the program, and whose payload nobody has asked for yet or is
-    /// on its way. While there are any, somebody must look for what their receivers say.
+    /// Detached sends: complete for the program, their payload not requested yet or in flight.
+    /// While there are any, somebody must poll for the answers of their receivers.
     #[inline]
-    pub fn late(&self) -> usize {
-        self.late
+    pub fn detached_sends(&self) -> usize {
+        self.detached
     }
 }
 
-/// Where every frame goes out (G1).
+/// The one place where frames are offered to transports (G1).
 #[inline]
 pub(super) fn offer<H: Host>(
     host: &mut H,
-    _: Stable,
+    _: SendPermit,
     to: PeerId,
     header: &[u8],
     payload: Payload<'_, H::SendBuffer>,
@@ -248,7 +252,7 @@ pub(super) fn offer<H: Host>(
 #[inline(always)]
 pub(super) fn offer_eager<H: Host>(
     host: &mut H,
-    _: Stable,
+    _: SendPermit,
     to: PeerId,
     header: &Header,
     buffer: &mut H::SendBuffer,
@@ -258,28 +262,31 @@ pub(super) fn offer_eager<H: Host>(
 }
 
 impl<H: Host> Engine<H> {
-    /// May a frame to this peer, for which nothing waits, leave at once if it is made now?
+    /// A permit for a frame that is made now, to a peer for which nothing waits.
     #[inline]
-    pub(super) fn leave_now(&mut self, host: &mut H, to: PeerId) -> Option<Stable> {
+    pub(super) fn permit_for_new_frame(&mut self, host: &mut H, to: PeerId) -> Option<SendPermit> {
         if !self.peer(to).outgoing {
-            return Some(Stable::inside());
+            return Some(SendPermit::internal());
         }
         let marks = host.marks();
-        marks.permit_now().or_else(|| self.carry(host, to, marks.recorded))
+        marks.permit_now().or_else(|| self.piggyback(host, to, marks.recorded))
     }
 }
 
-impl Peer {
-    /// Was all that a frame depends on that was made then carried to it?
-    pub(super) fn covers(&self, made: Recorded) -> Option<Stable> {
-        (made <= self.carried).then(Stable::carried)
+impl PeerState {
+    /// A permit if every determinant that a frame depends on was piggybacked to this peer.
+    pub(super) fn piggybacked_permit(&self, depends_on: Recorded) -> Option<SendPermit> {
+        (depends_on <= self.piggybacked).then(SendPermit::piggybacked)
     }
 }
 
 /// Part of a send's payload, wherever it lies.
-pub(super) fn origin<B>(origin: &mut Origin<B>, range: core::ops::Range<u64>) -> Payload<'_, B> {
-    match origin {
-        Origin::Program(buffer) => Payload::Program(buffer, range),
-        Origin::Log(record) => Payload::Log(*record, range),
+pub(super) fn payload_of<B>(
+    source: &mut PayloadSource<B>,
+    range: core::ops::Range<u64>,
+) -> Payload<'_, B> {
+    match source {
+        PayloadSource::Program(buffer) => Payload::Program(buffer, range),
+        PayloadSource::Log(record) => Payload::Log(*record, range),
     }
 }

@@ -1,8 +1,8 @@
 //! Receiving: posting, probing, claiming, cancelling.
 
-use super::alike::Waiting;
-use super::state::{Message, Progress, Receive};
-use super::{CommId, Engine, Host, Received, Source, TagMatch, Wanted};
+use super::receive_fifo::FifoReceive;
+use super::state::{PendingReceive, Progress, UnexpectedMessage};
+use super::{CommId, Engine, Host, ReceiveOutcome, Source, TagMatch, UnpostedReceive};
 use crate::host::Status;
 use crate::ids::{CommRank, MessageId, ReceiveId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
@@ -31,19 +31,19 @@ impl<H: Host> Engine<H> {
     /// For [`Self::on_frame_for`]. None: other receives or messages come first, so a receive has to
     /// be posted. While there is a replay (`has_replay`) every receive has to be posted.
     #[inline]
-    pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<Wanted> {
+    pub fn wants(&self, comm: CommId, source: Source, tag: TagMatch) -> Option<UnpostedReceive> {
         debug_assert!(self.replay.is_none(), "P3: a receive is posted");
-        self.is_quiet().then(|| Wanted(self.pattern(comm, source, tag)))
+        self.is_matching_idle().then(|| UnpostedReceive(self.pattern(comm, source, tag)))
     }
 
     /// No receive is posted, and no message waits for one.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.alike.is_empty() && self.posted.is_empty() && self.unexpected.is_empty()
+    pub fn is_matching_idle(&self) -> bool {
+        self.fifo.is_empty() && self.posted.is_empty() && self.unexpected.is_empty()
     }
 
-    /// Post a receive that is like those before it: it has no id ([`ReceiveId::NONE`]). False: it
-    /// is not, or a message may be here already; nothing has happened.
+    /// Post a receive with the same pattern as those before it: it has no id ([`ReceiveId::NONE`]).
+    /// False: the pattern differs, or a message may have arrived already; nothing has changed.
     #[inline(always)]
     pub fn receive_uniform(
         &mut self,
@@ -55,12 +55,12 @@ impl<H: Host> Engine<H> {
     ) -> bool {
         let known = &mut self.comms[comm.0 as usize];
         let key = pattern(known.context, source, tag);
-        let alike = self.alike.is_pattern(&key) && self.unexpected.is_empty();
-        if alike {
+        let uniform = self.fifo.is_pattern(&key) && self.unexpected.is_empty();
+        if uniform {
             known.posts += u64::from(key.is_user());
-            self.alike.push(Waiting { buffer, token, number: known.posts });
+            self.fifo.push(FifoReceive { buffer, token, number: known.posts });
         }
-        alike
+        uniform
     }
 
     /// Post a receive.
@@ -73,13 +73,13 @@ impl<H: Host> Engine<H> {
         tag: TagMatch,
         buffer: H::ReceiveBuffer,
         token: H::Token,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         let known = &mut self.comms[comm.0 as usize];
         let key = pattern(known.context, source, tag);
         known.posts += u64::from(key.is_user());
         let number = known.posts;
         if key.source == ANY_SOURCE || self.replay.is_some() {
-            return self.receive_rare(host, key, number, buffer, token);
+            return self.receive_slow(host, key, number, buffer, token);
         }
         if !self.unexpected.is_empty()
             && let Some(slot) = self.unexpected.find(key)
@@ -88,42 +88,42 @@ impl<H: Host> Engine<H> {
             let message = self.messages.take(slot);
             return self.take_message(host, message, buffer, token, Some((key, number)));
         }
-        let waiting = Waiting { buffer, token, number };
-        ReceiveOutcome::Pending(self.post_other(host, key, waiting))
+        let waiting = FifoReceive { buffer, token, number };
+        ReceiveOutcome::Pending(self.post_slow(host, key, waiting))
     }
 
-    /// [`Self::take_message`] where speed does not matter.
+    /// [`Self::take_message`], out of line.
     #[inline(never)]
-    pub(super) fn take_rarely(
+    pub(super) fn take_message_slow(
         &mut self,
         host: &mut H,
-        message: Message,
+        message: UnexpectedMessage,
         buffer: H::ReceiveBuffer,
         token: H::Token,
         posted: Option<(Key, u64)>,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         self.take_message(host, message, buffer, token, posted)
     }
 
-    /// A receive takes a message that is here already. `posted`: its pattern and number.
+    /// A receive takes a message that has arrived already. `posted`: its pattern and number.
     #[inline(always)]
     fn take_message(
         &mut self,
         host: &mut H,
-        message: Message,
+        message: UnexpectedMessage,
         mut buffer: H::ReceiveBuffer,
         token: H::Token,
         posted: Option<(Key, u64)>,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         let Some(announced) = message.announced else {
             let status = self.deliver(host, &mut buffer, message.key, &message.bytes);
             self.pool.give(message.bytes);
             return ReceiveOutcome::Complete(status);
         };
         if let Some(posted) = posted {
-            self.note_news(host, posted, Some(announced), message.name());
+            self.record_sync_match(host, posted, Some(announced), message.name());
         }
-        let (index, generation) = self.receives.insert(Receive {
+        let (index, generation) = self.receives.insert(PendingReceive {
             buffer,
             token,
             key: message.key,
@@ -133,7 +133,7 @@ impl<H: Host> Engine<H> {
             send: announced.send,
             total: message.total,
         });
-        let outcome = self.begin(host, index, announced, &message.bytes);
+        let outcome = self.begin_transfer(host, index, announced, &message.bytes);
         self.pool.give(message.bytes);
         match outcome {
             Some((_, status)) => ReceiveOutcome::Complete(status),
@@ -202,14 +202,14 @@ impl<H: Host> Engine<H> {
         message: MessageId,
         buffer: H::ReceiveBuffer,
         token: H::Token,
-    ) -> Option<Received> {
+    ) -> Option<ReceiveOutcome> {
         let message = self.messages.remove(message.index(), message.generation())?;
-        Some(self.take_rarely(host, message, buffer, token, None))
+        Some(self.take_message_slow(host, message, buffer, token, None))
     }
 
-    /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to
-    /// `Host::complete` (the driver completes it as cancelled). False: it will complete. (Whoever
-    /// has no id has to ask for it before: [`Self::assign_receive_ids`].)
+    /// Cancel a receive. True: it had not matched; it is removed, and its token is not handed to
+    /// `Host::complete` (the driver completes it as cancelled). False: it will complete. (A receive
+    /// without an id needs one before: [`Self::assign_receive_ids`].)
     pub fn cancel_receive(&mut self, receive: ReceiveId) -> bool {
         match self.receives.get(receive.index(), receive.generation()) {
             Some(posted) if posted.progress == Progress::Posted => {
@@ -219,7 +219,9 @@ impl<H: Host> Engine<H> {
                 self.receives.take(receive.index());
                 true
             }
-            Some(posted) if posted.progress == Progress::Kept => self.cancel_kept(receive.index()),
+            Some(posted) if posted.progress == Progress::HeldForReplay => {
+                self.cancel_held_for_replay(receive.index())
+            }
             _ => false,
         }
     }

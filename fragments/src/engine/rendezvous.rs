@@ -1,20 +1,20 @@
 //! Long and synchronous messages: the payload follows when the receive is there.
 //!
-//! Two ways: the receiver pulls (memory of the sender that a transport can read), or it grants
-//! and the sender pushes frames in any order. Either way the sender forgets the send when nothing
-//! more can be asked of it.
+//! Two protocols: the receiver pulls (memory of the sender that a transport can read), or it grants
+//! and the sender pushes frames in any order. With both the sender removes the send when no further
+//! request for it can come.
 
 use super::send::Outbound;
-use super::state::{Announced, Origin, Progress, Stream};
-use super::{Engine, FrameError, Host, Sent};
+use super::state::{Announced, DataPush, PayloadSource, Progress};
+use super::{Engine, FrameError, Host, SendOutcome};
 use crate::host::{Pull, Status};
 use crate::ids::{CommRank, ContextId, PeerId, ReceiveId, SendId};
 use crate::matching::Key;
-use crate::wire::{FLAG_PULL, FLAG_SYNC, Kind};
+use crate::wire::{FLAG_PULL, FLAG_SYNC, FrameType};
 
 impl<H: Host> Engine<H> {
-    /// A receive has its message: get the payload. Some: it is complete and gone from the table.
-    pub(super) fn begin(
+    /// A receive is matched: get the payload. Some: it is complete and removed from the table.
+    pub(super) fn begin_transfer(
         &mut self,
         host: &mut H,
         slot: u32,
@@ -36,7 +36,7 @@ impl<H: Host> Engine<H> {
             return None;
         }
         if here == wanted {
-            self.control_unless_own(host, from, announced.send);
+            self.complete_sender(host, from, announced.send);
             return Some(self.end_receive(host, slot));
         }
         if from == me {
@@ -52,19 +52,19 @@ impl<H: Host> Engine<H> {
                 }
                 Pull::Started => {
                     receive.progress = Progress::Pulled;
-                    self.count_under_way(from);
+                    self.count_in_flight(from);
                     return None;
                 }
                 Pull::Refused => {}
             }
         }
         receive.progress = Progress::Pushed { left: total - inline.len() as u64 };
-        self.count_under_way(from);
+        self.count_in_flight(from);
         self.control(host, from, FrameType::Grant, announced.send.0, id.0);
         None
     }
 
-    fn control_unless_own(&mut self, host: &mut H, from: PeerId, send: SendId) {
+    fn complete_sender(&mut self, host: &mut H, from: PeerId, send: SendId) {
         if from == self.me {
             self.finish_send(host, send);
         } else {
@@ -72,16 +72,16 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// E8: a payload from `from` is on its way.
-    fn count_under_way(&mut self, from: PeerId) {
-        self.under_way += u32::from(!self.peer(from).outgoing);
+    /// E8: a payload from `from` is in flight.
+    fn count_in_flight(&mut self, from: PeerId) {
+        self.in_flight += u32::from(!self.peer(from).outgoing);
     }
 
     /// Take a finished receive out of the table.
     pub(super) fn end_receive(&mut self, host: &H, slot: u32) -> (H::Token, Status) {
         let receive = self.receives.take(slot);
-        if receive.progress.is_under_way() && !self.peer(receive.peer).outgoing {
-            self.under_way -= 1;
+        if receive.progress.is_in_flight() && !self.peer(receive.peer).outgoing {
+            self.in_flight -= 1;
         }
         let status = Status {
             source: CommRank(receive.key.source),
@@ -113,7 +113,7 @@ impl<H: Host> Engine<H> {
             host.withdraw(from, id);
         }
         let offset = send.inline;
-        self.enqueue_stream(from, Stream { send: id, receive, offset });
+        self.enqueue_push(from, DataPush { send: id, receive, offset });
         self.flush(host);
         Ok(())
     }
@@ -168,7 +168,7 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
-    /// A pull that `Host::pull` had started is over; `ok` false: failed, ask for a push.
+    /// A pull that `Host::pull` had started has ended; `ok` false: it failed, ask for a push.
     pub fn pull_finished(&mut self, host: &mut H, id: ReceiveId, ok: bool) {
         let Some(receive) = self.receives.get_mut(id.index(), id.generation()) else { return };
         if receive.progress != Progress::Pulled {
@@ -190,7 +190,7 @@ impl<H: Host> Engine<H> {
         &mut self,
         host: &mut H,
         message: Outbound<H::SendBuffer, H::Token>,
-    ) -> Sent {
+    ) -> SendOutcome {
         let key = Key { context: message.context, source: message.rank, tag: message.tag };
         let (bytes, sequence, peer) = (message.bytes, message.sequence, self.me);
         self.count_own(message.context, message.tag, bytes);
@@ -198,7 +198,7 @@ impl<H: Host> Engine<H> {
         if bytes <= eager_max && !message.synchronous {
             self.counters.eager_messages += 1;
             let mut packed = self.pool.take(bytes as usize);
-            if let Origin::Program(mut buffer) = message.origin {
+            if let PayloadSource::Program(mut buffer) = message.source {
                 host.pack(&mut buffer, 0..bytes, &mut packed);
             }
             self.arrive_own(host, key, sequence, &packed);
@@ -225,7 +225,7 @@ impl<H: Host> Engine<H> {
     /// The receive for a long or synchronous message to oneself is there.
     fn copy_own(&mut self, host: &mut H, slot: u32, send: SendId, wanted: u64) {
         if let Some(from) = self.sends.get_mut(send.index(), send.generation())
-            && let Origin::Program(buffer) = &mut from.origin
+            && let PayloadSource::Program(buffer) = &mut from.source
         {
             host.copy(buffer, &mut self.receives.at_mut(slot).buffer, wanted);
         }

@@ -1,31 +1,31 @@
-//! Forced matches: a process that went back takes the messages that it took before.
+//! Replay of matches: a rolled-back process takes the messages that it took before the failure.
 //!
-//! Source: DESIGN §7.4; MPI-3.1 §3.5. Given the outcomes since the line, a receive from
+//! Source: DESIGN §7.4; MPI-3.1 §3.5. Given the determinants since the checkpoint, a receive from
 //! MPI_ANY_SOURCE waits for one named message (*bound*), a receive that was cancelled takes none
-//! (*inert*), and a receive from MPI_ANY_SOURCE of which nothing is known waits until the outcomes
-//! have run out (*undecided*): it might else take a message that belongs to somebody else.
-//! Receives from a named source need no force: with one sender, order on both sides leaves one
-//! way to match, whenever messages arrive.
+//! (*inert*), and a receive from MPI_ANY_SOURCE without a determinant waits until all determinants
+//! are replayed (*undecided*): otherwise it might take a message that belongs to another receive.
+//! Receives from a named source need no determinant: with one sender, the order on both sides
+//! allows one match only, whenever messages arrive.
 //!
 //! Invariants:
-//! * P1 A message that an outcome names (*reserved*) is taken by that outcome alone; while it waits
-//!   it is `aside`, not in `unexpected`.
+//! * P1 A message that a determinant names (*reserved*) is taken by that receive or probe alone;
+//!   while it waits it is in `reserved_arrived`, not in `unexpected`.
 //! * P2 A message that an older undecided receive would take is *withheld*, and so is every later
-//!   one of its stream. So nothing overtakes when the undecided ones join in.
-//! * P3 Until the outcomes have run out no receive from MPI_ANY_SOURCE is in `posted`.
+//!   one of its stream. So no message overtakes another when the undecided receives take part.
+//! * P3 Until all determinants are replayed no receive from MPI_ANY_SOURCE is in `posted`.
 
-use super::alike::Waiting;
-use super::state::{Announced, Link, Message, Progress, Receive};
-use super::{Engine, Host, Received};
+use super::receive_fifo::FifoReceive;
+use super::state::{Announced, LinkState, PendingReceive, Progress, UnexpectedMessage};
+use super::{Engine, Host, ReceiveOutcome};
 use crate::host::Status;
 use crate::ids::*;
 use crate::matching::{ANY_SOURCE, Key};
 use crate::wire::{FLAG_SYNC, StreamKey};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of the time after the line.
+/// The determinants of matching since the checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Forced {
+pub struct ReplayDeterminants {
     /// Which message each receive from MPI_ANY_SOURCE took.
     pub matches: Vec<(ReceiveName, MessageName)>,
     /// Receives that were cancelled in time.
@@ -35,7 +35,7 @@ pub struct Forced {
 }
 
 /// An undecided receive: its place in the order of posting, and its slot.
-type Place = (u64, u32);
+type UndecidedReceive = (u64, u32);
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
@@ -45,12 +45,12 @@ pub(super) struct Replay {
     /// Bound receives that wait for their message.
     bound: BTreeMap<MessageName, u32>,
     reserved: BTreeSet<MessageName>,
-    aside: BTreeMap<MessageName, u32>,
-    undecided: BTreeSet<Place>,
+    reserved_arrived: BTreeMap<MessageName, u32>,
+    undecided: BTreeSet<UndecidedReceive>,
     /// In the order of arrival.
     withheld: Vec<u32>,
     streams: BTreeSet<(PeerId, u32, i32)>,
-    /// The outcomes have run out: only bound receives and reserved messages are left.
+    /// All determinants are replayed: only bound receives and reserved messages are left.
     over: bool,
 }
 
@@ -63,7 +63,7 @@ fn stream_of(name: &MessageName) -> (PeerId, u32, i32) {
     (name.from, name.context, name.lane)
 }
 
-impl Message {
+impl UnexpectedMessage {
     pub(super) fn name(&self) -> MessageName {
         message_name(&self.key, self.peer, self.sequence)
     }
@@ -76,24 +76,25 @@ pub(super) fn receive_name(key: &Key, number: u64) -> ReceiveName {
 }
 
 impl<H: Host> Engine<H> {
-    /// The process was restored: force these outcomes. Call it after [`Engine::restarted`] and
-    /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of
-    /// the line are sorted in; a picture taken while outcomes were forced goes on with more.
-    pub fn begin_replay(&mut self, host: &mut H, forced: &ReplayDeterminants) {
+    /// The process was restored: replay these determinants. Call it after [`Engine::restarted`] and
+    /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of the
+    /// checkpoint are classified, too. A snapshot taken during a replay continues it with further
+    /// determinants.
+    pub fn begin_replay(&mut self, host: &mut H, determinants: &ReplayDeterminants) {
         let mut replay = self.replay.take().unwrap_or_default();
         replay.over = false;
-        replay.matches.extend(forced.matches.iter().copied());
-        replay.cancelled.extend(forced.cancelled.iter().copied());
-        let taken = forced.matches.iter().map(|(_, message)| message);
-        replay.reserved.extend(forced.claimed.iter().chain(taken).copied());
+        replay.matches.extend(determinants.matches.iter().copied());
+        replay.cancelled.extend(determinants.cancelled.iter().copied());
+        let taken = determinants.matches.iter().map(|(_, message)| message);
+        replay.reserved.extend(determinants.claimed.iter().chain(taken).copied());
         for (slot, _, message) in self.messages.iter() {
             let name = message.name();
-            let loose = self.unexpected.holds(slot) || replay.withheld.contains(&slot);
-            if loose && replay.reserved.contains(&name) {
-                replay.aside.insert(name, slot);
+            let waits = self.unexpected.holds(slot) || replay.withheld.contains(&slot);
+            if waits && replay.reserved.contains(&name) {
+                replay.reserved_arrived.insert(name, slot);
             }
         }
-        for slot in replay.aside.values() {
+        for slot in replay.reserved_arrived.values() {
             self.unexpected.remove(*slot);
             replay.withheld.retain(|other| other != slot);
         }
@@ -102,42 +103,42 @@ impl<H: Host> Engine<H> {
         self.replay = Some(replay);
         let waiting: Vec<u32> = self.receives.iter().map(|(slot, ..)| slot).collect();
         for slot in waiting {
-            self.sort_in(host, slot);
+            self.classify_receive(host, slot);
         }
     }
 
-    /// Are there outcomes that no receive was posted for yet? (Those of probes, tests and cancels
-    /// are the driver's to count.)
+    /// Are there determinants whose receive is not posted yet? (The driver counts those of probes,
+    /// tests and cancels.)
     pub fn awaits_receives(&self) -> bool {
         self.replay.as_ref().is_some_and(|replay| !replay.matches.is_empty())
     }
 
-    /// Have the outcomes not run out?
+    /// Are there determinants left to replay?
     pub fn is_replaying(&self) -> bool {
         self.replay.as_ref().is_some_and(|replay| !replay.over)
     }
 
-    /// Is nothing left of the past, as far as this process knows: every forced match made, every
-    /// repeated send known to be there, every channel repaired? A channel of which the peer alone
-    /// knows is not seen here, but there. So only where it holds for all processes of the job, and
-    /// nothing leaves a set meanwhile, nobody has what has not been sent: a global line has to ask
+    /// Is the replay complete, as far as this process knows: every determinant replayed, every
+    /// repeated send known to have arrived, every channel repaired? A channel that only the peer
+    /// knows of is not seen here, but there. So no message is an orphan only if this holds for all
+    /// processes of the job while no message leaves a set: a global checkpoint has to ask
     /// (docs/adr/0016).
-    pub fn has_caught_up(&self) -> bool {
+    pub fn is_replay_complete(&self) -> bool {
         let ahead = self.peers.iter().flatten().any(|peer| peer.ahead.is_some());
         self.replay.is_none() && !ahead && self.is_repaired()
     }
 
     /// Is every channel open between this process and one of another set, where one of the two was
-    /// started again?
+    /// restarted?
     pub fn is_repaired(&self) -> bool {
         let first = Incarnation(0);
         self.peers.iter().flatten().all(|peer| {
-            let again = peer.outgoing && self.incarnation.max(peer.info.incarnation) > first;
-            !again || peer.link == Link::Open
+            let restarted = peer.outgoing && self.incarnation.max(peer.info.incarnation) > first;
+            !restarted || peer.link == LinkState::Open
         })
     }
 
-    /// The outcomes have run out: receives that nothing was known of take part in matching.
+    /// All determinants are replayed: the undecided receives take part in matching.
     pub fn end_replay(&mut self, host: &mut H) {
         let Some(replay) = &mut self.replay else { return };
         debug_assert!(replay.matches.is_empty(), "P3: {:?}", replay.matches);
@@ -152,14 +153,14 @@ impl<H: Host> Engine<H> {
             self.posted.insert_at(slot, receive.key, order);
         }
         for slot in withheld {
-            let Message { key, peer, sequence, .. } = *self.messages.at(slot);
+            let UnexpectedMessage { key, peer, sequence, .. } = *self.messages.at(slot);
             match self.take_posted(host, key, peer, sequence) {
                 Some(receive) => {
-                    let Receive { key, sequence, .. } = *self.receives.at(receive);
+                    let PendingReceive { key, sequence, .. } = *self.receives.at(receive);
                     let message = self.messages.at(slot);
                     let announced = message.announced;
-                    self.note_news(host, (key, sequence), announced, message.name());
-                    self.meet(host, receive, slot);
+                    self.record_sync_match(host, (key, sequence), announced, message.name());
+                    self.complete_match(host, receive, slot);
                 }
                 None => self.unexpected.insert(slot, key),
             }
@@ -174,10 +175,10 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// A receive of the line, or one that was posted since, finds its place.
-    fn sort_in(&mut self, host: &mut H, slot: u32) {
+    /// Decide what replay does with a receive of the checkpoint, or with one that was posted since.
+    fn classify_receive(&mut self, host: &mut H, slot: u32) {
         let Some(replay) = &mut self.replay else { return };
-        let Receive { key, sequence, progress, .. } = self.receives.at(slot);
+        let PendingReceive { key, sequence, progress, .. } = self.receives.at(slot);
         let (key, name) = (*key, receive_name(key, *sequence));
         if !key.is_user() && key.source != ANY_SOURCE {
             return;
@@ -195,12 +196,12 @@ impl<H: Host> Engine<H> {
         }
         replay.undecided.remove(&(order, slot));
         self.posted.remove(slot, &key);
-        self.receives.at_mut(slot).progress = Progress::Kept;
+        self.receives.at_mut(slot).progress = Progress::HeldForReplay;
         match bound {
-            Some(message) => match replay.aside.remove(&message) {
+            Some(message) => match replay.reserved_arrived.remove(&message) {
                 Some(here) => {
                     replay.reserved.remove(&message);
-                    self.meet(host, slot, here);
+                    self.complete_match(host, slot, here);
                 }
                 None => {
                     replay.bound.insert(message, slot);
@@ -214,7 +215,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// P2: an undecided receive is there now.
+    /// P2: an undecided receive was added.
     fn withhold_from(&mut self, pattern: Key) {
         let Some(replay) = &mut self.replay else { return };
         for slot in self.unexpected.in_order() {
@@ -228,7 +229,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// The library's own receives from MPI_ANY_SOURCE are counted apart.
+    /// The library's own receives from MPI_ANY_SOURCE have their own counters.
     pub(super) fn next_of_library(&mut self, key: &Key) -> ReceiveName {
         let name = receive_name(key, 0);
         let count = self.library_posts.entry((name.context, name.lane)).or_default();
@@ -236,22 +237,22 @@ impl<H: Host> Engine<H> {
         ReceiveName { number: *count, ..name }
     }
 
-    /// Is there anything to be forced, or something that is bound or reserved?
+    /// Is there a determinant to replay, or a bound receive, or a reserved message?
     #[inline]
     pub fn has_replay(&self) -> bool {
         self.replay.is_some()
     }
 
-    /// A receive from MPI_ANY_SOURCE, or any while outcomes are forced.
+    /// A receive from MPI_ANY_SOURCE, or any receive during a replay.
     #[cold]
-    pub(super) fn receive_rare(
+    pub(super) fn receive_slow(
         &mut self,
         host: &mut H,
         key: Key,
         mut number: u64,
         buffer: H::ReceiveBuffer,
         token: H::Token,
-    ) -> Received {
+    ) -> ReceiveOutcome {
         if key.source == ANY_SOURCE && !key.is_user() {
             number = self.next_of_library(&key).number;
         }
@@ -260,18 +261,18 @@ impl<H: Host> Engine<H> {
             let known = key.is_user() || key.source == ANY_SOURCE;
             let bound = replay.matches.get(&name).copied().filter(|_| known);
             if let Some(message) = bound
-                && let Some(slot) = replay.aside.remove(&message)
+                && let Some(slot) = replay.reserved_arrived.remove(&message)
             {
                 replay.matches.remove(&name);
                 replay.reserved.remove(&message);
                 let message = self.messages.take(slot);
                 self.forget_replay();
-                return self.take_rarely(host, message, buffer, token, None);
+                return self.take_message_slow(host, message, buffer, token, None);
             }
             let open = key.source == ANY_SOURCE && !replay.over;
             if known && (open || bound.is_some() || replay.cancelled.contains(&name)) {
-                let id = self.post_other(host, key, Waiting { buffer, token, number });
-                self.sort_in(host, id.index());
+                let id = self.post_slow(host, key, FifoReceive { buffer, token, number });
+                self.classify_receive(host, id.index());
                 return ReceiveOutcome::Pending(id);
             }
         }
@@ -281,14 +282,14 @@ impl<H: Host> Engine<H> {
             if key.source == ANY_SOURCE {
                 host.matched(name, message.name());
             }
-            return self.take_rarely(host, message, buffer, token, Some((key, number)));
+            return self.take_message_slow(host, message, buffer, token, Some((key, number)));
         }
-        ReceiveOutcome::Pending(self.post_other(host, key, Waiting { buffer, token, number }))
+        ReceiveOutcome::Pending(self.post_slow(host, key, FifoReceive { buffer, token, number }))
     }
 
-    /// Which receive takes an arriving message, where wildcards or forced outcomes are about?
+    /// Which receive takes an arriving message, where there are wildcards or a replay?
     #[cold]
-    pub(super) fn take_rare(
+    pub(super) fn match_slow(
         &mut self,
         host: &mut H,
         key: Key,
@@ -305,7 +306,7 @@ impl<H: Host> Engine<H> {
             if replay.reserved.contains(&name) || replay.streams.contains(&stream_of(&name)) {
                 return None;
             }
-            let takes = |(_, slot): &&Place| self.receives.at(*slot).key.takes(&key);
+            let takes = |(_, slot): &&UndecidedReceive| self.receives.at(*slot).key.takes(&key);
             if let Some((order, _)) = replay.undecided.iter().find(takes)
                 && self.posted.oldest(key).is_none_or(|posted| posted > *order)
             {
@@ -325,35 +326,39 @@ impl<H: Host> Engine<H> {
         Some(slot)
     }
 
-    /// A receive from a named source takes a synchronous message of another set: the news of that
-    /// match leaves the set, so it is an event, too. Otherwise the process could go back, cancel
-    /// the receive in time, and the send would be complete without a match. (The library's own
-    /// traffic is never cancelled.)
+    /// A receive from a named source takes a synchronous message of another set: the report of that
+    /// match leaves the set, so it is a nondeterministic event, too. Otherwise the process could
+    /// roll back, cancel the receive in time, and the send would be complete without a match. (The
+    /// library's own traffic is never cancelled.)
     #[inline(never)]
-    pub(super) fn note_news(
+    pub(super) fn record_sync_match(
         &mut self,
         host: &mut H,
         (key, number): (Key, u64),
         announced: Option<Announced>,
         message: MessageName,
     ) {
-        let news = announced.is_some_and(|announced| announced.flags & FLAG_SYNC != 0);
-        if news && key.is_user() && key.source != ANY_SOURCE && self.peer(message.from).outgoing {
+        let is_synchronous = announced.is_some_and(|announced| announced.flags & FLAG_SYNC != 0);
+        if is_synchronous
+            && key.is_user()
+            && key.source != ANY_SOURCE
+            && self.peer(message.from).outgoing
+        {
             host.matched(receive_name(&key, number), message);
         }
     }
 
-    /// A message that no receive took: does it wait apart from the others (P1, P2)?
+    /// A message that no receive took: does replay hold it out of matching (P1, P2)?
     #[cold]
-    pub(super) fn set_aside(&mut self, slot: u32) -> bool {
+    pub(super) fn hold_for_replay(&mut self, slot: u32) -> bool {
         let Some(replay) = &mut self.replay else { return false };
         let message = self.messages.at(slot);
         let name = message.name();
         if replay.reserved.contains(&name) {
-            replay.aside.insert(name, slot);
+            replay.reserved_arrived.insert(name, slot);
             return true;
         }
-        let takes = |(_, slot): &Place| self.receives.at(*slot).key.takes(&message.key);
+        let takes = |(_, slot): &UndecidedReceive| self.receives.at(*slot).key.takes(&message.key);
         let withheld =
             replay.streams.contains(&stream_of(&name)) || replay.undecided.iter().any(takes);
         if withheld {
@@ -363,8 +368,8 @@ impl<H: Host> Engine<H> {
         withheld
     }
 
-    /// A receive that waited and a message that waited.
-    fn meet(&mut self, host: &mut H, slot: u32, message: u32) {
+    /// A waiting receive takes a waiting message.
+    fn complete_match(&mut self, host: &mut H, slot: u32, message: u32) {
         let message = self.messages.take(message);
         let receive = self.receives.at_mut(slot);
         receive.key = message.key;
@@ -373,7 +378,7 @@ impl<H: Host> Engine<H> {
         receive.total = message.total;
         receive.progress = Progress::Stale;
         let done = match message.announced {
-            Some(announced) => self.begin(host, slot, announced, &message.bytes),
+            Some(announced) => self.begin_transfer(host, slot, announced, &message.bytes),
             None => {
                 let mut receive = self.receives.take(slot);
                 let status = self.deliver(host, &mut receive.buffer, message.key, &message.bytes);
@@ -386,13 +391,14 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// What a probe for a named source finds while outcomes are forced: the oldest message of
-    /// its stream that nobody has taken, for whomever it is reserved.
+    /// What a probe for a named source finds during a replay: the oldest message of its stream that
+    /// no receive has taken, reserved or not.
     pub(super) fn probe_in_replay(&mut self, pattern: Key) -> Option<u32> {
         let found = self.unexpected.find(pattern);
-        let aside = self.replay.iter().flat_map(|replay| replay.aside.values()).copied();
+        let reserved =
+            self.replay.iter().flat_map(|replay| replay.reserved_arrived.values()).copied();
         let takes = |slot: &u32| pattern.takes(&self.messages.at(*slot).key);
-        aside.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
+        reserved.filter(takes).chain(found).min_by_key(|slot| self.messages.at(*slot).sequence)
     }
 
     /// MPI's context id of a communicator, for the record of a probe.
@@ -411,17 +417,17 @@ impl<H: Host> Engine<H> {
         self.unexpected.find(key).map(|slot| self.messages.at(slot).name())
     }
 
-    /// A message by its name: what a probe is forced to find. None: it is not here yet.
+    /// A message by its name: what a replayed probe finds. None: it has not arrived yet.
     pub fn probe_named(&self, name: &MessageName) -> Option<Status> {
         let (slot, ..) = self.messages.iter().find(|(_, _, message)| message.name() == *name)?;
         Some(self.status_of(slot))
     }
 
-    /// Take a reserved message out of matching: what a matched probe is forced to find. None: it
-    /// is not here yet.
+    /// Take a reserved message out of matching: what a replayed matched probe finds. None: it has
+    /// not arrived yet.
     pub fn claim_named(&mut self, name: &MessageName) -> Option<(MessageId, Status)> {
         let replay = self.replay.as_mut()?;
-        let slot = replay.aside.remove(name)?;
+        let slot = replay.reserved_arrived.remove(name)?;
         replay.reserved.remove(name);
         self.forget_replay();
         let id = MessageId::new(slot, self.messages.generation(slot));
@@ -435,8 +441,8 @@ impl<H: Host> Engine<H> {
         waits.then(|| receive_name(&receive.key, receive.sequence))
     }
 
-    /// Cancel a receive that replay keeps out of matching. A bound one has a message coming.
-    pub(super) fn cancel_kept(&mut self, slot: u32) -> bool {
+    /// Cancel a receive that replay holds out of matching. A bound one has a message coming.
+    pub(super) fn cancel_held_for_replay(&mut self, slot: u32) -> bool {
         if let Some(replay) = &mut self.replay {
             if replay.bound.values().any(|bound| *bound == slot) {
                 return false;
@@ -447,9 +453,9 @@ impl<H: Host> Engine<H> {
         true
     }
 
-    /// The communicator is freed: messages that waited apart go with it.
+    /// The communicator is freed: drop its withheld messages.
     #[cold]
-    pub(super) fn drop_aside(&mut self, context: u32) {
+    pub(super) fn drop_held_for_replay(&mut self, context: u32) {
         let Some(replay) = &mut self.replay else { return };
         let of = |slot: &u32| self.messages.at(*slot).key.context == context;
         let gone: Vec<u32> = replay.withheld.iter().copied().filter(of).collect();
@@ -461,18 +467,18 @@ impl<H: Host> Engine<H> {
 
     /// Assert P1–P3.
     pub(super) fn check_replay(&self) {
-        let kept = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::Kept);
+        let held = self.receives.iter().filter(|(_, _, r)| r.progress == Progress::HeldForReplay);
         let Some(replay) = &self.replay else {
-            assert_eq!(kept.count(), 0, "P3: receives are kept for a replay that is over");
+            assert_eq!(held.count(), 0, "P3: receives are held for a replay that is over");
             return;
         };
-        for (name, slot) in &replay.aside {
+        for (name, slot) in &replay.reserved_arrived {
             assert!(replay.reserved.contains(name), "P1: {name:?}");
             assert!(!self.unexpected.holds(*slot), "P1: {name:?}");
         }
         for (name, slot) in &replay.bound {
             assert!(replay.reserved.contains(name), "P1: {name:?}");
-            assert_eq!(self.receives.at(*slot).progress, Progress::Kept, "P1: {name:?}");
+            assert_eq!(self.receives.at(*slot).progress, Progress::HeldForReplay, "P1: {name:?}");
         }
         for (_, _, message) in self.messages.iter() {
             let name = message.name();

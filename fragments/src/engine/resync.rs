@@ -1,199 +1,52 @@
 //! Repair of a channel to another set that was lost: by a reset connection, or because one of the
-//! two processes went back to its line.
+//! two processes was rolled back to its checkpoint.
 //!
-//! Source: DESIGN §7.3; paper §3 (recovery). Each side tells how many messages of each stream it
-//! has accepted, and which of them are open: their payload or the news of their match is still
-//! missing. The other side sends what was not accepted again from its log, in order, and
-//! announces the open ones again, which finds the receive or the unexpected message that waits.
-//! A process that went back repeats its sends: those that the peer has are complete at once.
+//! Source: DESIGN §7.3; paper §3 (recovery). Each side sends its received vector: how many messages
+//! of each stream it has accepted, and which of them are open (their payload or their match is
+//! still missing). The other side resends from its log, in order, what was not accepted, and
+//! announces the open ones again; such an announcement finds the waiting receive or unexpected
+//! message. A rolled-back process repeats its sends: those that the peer has received are complete
+//! at once (suppressed).
 //!
-//! Only channels between sets are repaired: messages inside a set are in no log, its processes go
-//! back together and their channels are as they were at the line.
+//! Only channels between sets are repaired: messages inside a set are in no log. The processes of a
+//! set roll back together, and their channels are as they were at the checkpoint.
 
 use super::queue::queued;
+use super::received_vector::{Name, ReceivedVector, name_of};
 use super::send::Outbound;
-use super::state::{Ahead, Announced, Body, Counted, Link, Origin, Progress};
-use super::{Engine, FrameError, Host, PeerId, Sent};
-use crate::gate::Recorded;
+use super::state::{Announced, Body, LinkState, PayloadSource, Progress};
+use super::{Engine, FrameError, Host, PeerId, SendOutcome};
 use crate::host::{LogEntry, PeerInfo, Status};
-use crate::ids::{ContextId, Incarnation, LogRecord, SendId};
+use crate::ids::{Incarnation, LogRecord, SendId};
 use crate::matching::Key;
-use crate::streams::{LaneRun, Lanes};
-use crate::wire::{FLAG_LAST, FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind, StreamKey};
+use crate::send_gate::Recorded;
+use crate::streams::Lanes;
+use crate::wire::{FLAG_LAST, FLAG_REANNOUNCE, FrameType, HEADER_BYTES, Header};
 use std::collections::BTreeMap;
 
-/// Bytes of one entry of a resync frame: u32 what, u32 context, i32 lane, u32 lanes, u64 number.
-const ENTRY_BYTES: usize = 24;
-const ARRIVED: u32 = 1;
-const OPEN: u32 = 2;
 /// Entries in one frame at most.
 const ENTRIES_MAX: usize = 100;
 
-fn entry(what: u32, context: u32, lane: i32, lanes: u32, number: u64) -> [u8; ENTRY_BYTES] {
-    let mut out = [0; ENTRY_BYTES];
-    out[0..4].copy_from_slice(&what.to_le_bytes());
-    out[4..8].copy_from_slice(&context.to_le_bytes());
-    out[8..12].copy_from_slice(&lane.to_le_bytes());
-    out[12..16].copy_from_slice(&lanes.to_le_bytes());
-    out[16..24].copy_from_slice(&number.to_le_bytes());
-    out
-}
-
-/// What names a message of a channel for ever: context id, lane, number.
-type Name = (u32, i32, u64);
-
-fn name_of(context: u32, tag: i32, sequence: u64) -> Name {
-    let stream = StreamKey::of(ContextId(context), tag);
-    (stream.context.number(), stream.lane, sequence)
-}
-
-fn open((context, lane, sequence): Name) -> [u8; ENTRY_BYTES] {
-    entry(OPEN, context, lane, 1, sequence)
-}
-
-impl Counted {
-    fn accepted(&self, (context, lane, sequence): Name) -> bool {
-        self.lanes.get(&context).is_some_and(|lanes| sequence < lanes.get(lane))
-    }
-
-    /// Read one frame's entries.
-    fn read(&mut self, body: &[u8]) -> Result<(), FrameError> {
-        if !body.len().is_multiple_of(ENTRY_BYTES) {
-            return Err(FrameError::Unexpected("resync frame with half an entry"));
-        }
-        for raw in body.chunks_exact(ENTRY_BYTES) {
-            let word =
-                |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-            let (what, context, lane, lanes) = (word(0), word(4), word(8) as i32, word(12));
-            let number = u64::from(word(16)) | (u64::from(word(20)) << 32);
-            let span = i64::from(lane) - i64::from(lanes) + 1;
-            if lane > 0 || lanes == 0 || span < i64::from(i32::MIN) || (lane == 0 && lanes > 1) {
-                return Err(FrameError::Unexpected("resync entry outside of the tags"));
-            }
-            match what {
-                ARRIVED => {
-                    let run = LaneRun { lane, lanes, count: number };
-                    self.lanes.entry(context).or_default().set_run(run);
-                }
-                OPEN => {
-                    self.open.insert((context, lane, number));
-                }
-                _ => return Err(FrameError::Unexpected("resync entry of an unknown kind")),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What a process holds of the messages of a peer (of a line: the messages that it covers).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held(Counted);
-
-/// First bytes of an encoded [`Held`]: name and version.
-const HELD_MAGIC: [u8; 4] = *b"Hld1";
-
-/// An encoded [`Held`] that cannot be one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReceivedVectorError {
-    /// It does not begin as one of this version does.
-    Magic,
-    /// Its length is not what it says.
-    Length,
-    /// An entry that makes no sense.
-    Entry(&'static str),
-}
-
-impl core::fmt::Display for ReceivedVectorError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Magic => write!(f, "not an account of held messages of this version"),
-            Self::Length => write!(f, "account of held messages is damaged: wrong length"),
-            Self::Entry(what) => write!(f, "account of held messages is damaged: {what}"),
-        }
-    }
-}
-
-impl Held {
-    /// Is this message of the peer's log accepted and complete? Then the log may drop it once
-    /// the line is stored: a restart from the line does not ask for it again.
-    pub fn covers(&self, entry: &LogEntry) -> bool {
-        let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
-        self.0.accepted(name) && !self.0.open.contains(&name)
-    }
-
-    /// For the way to the peer: magic, u32 number of entries, then the entries of a resync.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut entries = Vec::new();
-        for (&context, lanes) in &self.0.lanes {
-            for run in lanes.runs() {
-                entries.push(entry(ARRIVED, context, run.lane, run.lanes, run.count));
-            }
-        }
-        entries.extend(self.0.open.iter().map(|&name| open(name)));
-        let mut out = Vec::with_capacity(8 + entries.len() * ENTRY_BYTES);
-        out.extend_from_slice(&HELD_MAGIC);
-        out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
-        entries.iter().for_each(|entry| out.extend_from_slice(entry));
-        out
-    }
-
-    /// Read what `encode` wrote.
-    ///
-    /// # Errors
-    /// The bytes are damaged or of another version.
-    pub fn decode(bytes: &[u8]) -> Result<Self, ReceivedVectorError> {
-        let Some((magic, rest)) = bytes.split_first_chunk::<4>() else {
-            return Err(ReceivedVectorError::Length);
-        };
-        if *magic != HELD_MAGIC {
-            return Err(ReceivedVectorError::Magic);
-        }
-        let Some((count, body)) = rest.split_first_chunk::<4>() else {
-            return Err(ReceivedVectorError::Length);
-        };
-        let count = u64::from(u32::from_le_bytes(*count));
-        if body.len() as u64 != count * ENTRY_BYTES as u64 {
-            return Err(ReceivedVectorError::Length);
-        }
-        let mut counted = Counted::default();
-        match counted.read(body) {
-            Ok(()) => Ok(Self(counted)),
-            Err(FrameError::Unexpected(what)) => Err(ReceivedVectorError::Entry(what)),
-            Err(_) => Err(ReceivedVectorError::Entry("it cannot be read")),
-        }
-    }
-}
-
 impl<H: Host> Engine<H> {
-    /// What this process holds of the messages of `peer`.
-    pub fn received_from(&self, peer: PeerId) -> Held {
-        let mut counted = Counted::default();
-        for entry in self.counted_from(peer) {
-            let read = counted.read(&entry);
-            debug_assert!(read.is_ok(), "own entries can be read");
-        }
-        Held(counted)
-    }
-
-    /// The channel to `peer` is lost (connection reset, process gone); what was in flight is lost.
-    /// Pulls from it that `Host::pull` had started must be over: they write no more, and
+    /// The channel to `peer` is lost (connection reset, process failed); what was in flight is
+    /// lost. Pulls from it that `Host::pull` had started must be over: they write no more, and
     /// `pull_finished` is not called for them.
     pub fn peer_down(&mut self, host: &mut H, id: PeerId) {
         self.ensure_peer(host, id);
         let peer = self.peer(id);
-        peer.link = Link::Down;
+        peer.link = LinkState::Down;
         peer.direct = false;
         peer.queue.clear();
-        peer.later.clear();
-        peer.told = false;
-        peer.streams.clear();
+        peer.held_queue.clear();
+        peer.done_sent = false;
+        peer.pushes.clear();
         peer.taken = 0;
         peer.ahead = None;
-        *peer.resync = Counted::default();
-        (peer.keeps, peer.carried) = (false, Recorded(0));
+        *peer.resync = ReceivedVector::default();
+        (peer.accepts_piggyback, peer.piggybacked) = (false, Recorded(0));
         let mut over = Vec::new();
         for (index, generation, send) in self.sends.iter_mut() {
-            if send.peer == id && matches!(send.origin, Origin::Log(_)) {
+            if send.peer == id && matches!(send.source, PayloadSource::Log(_)) {
                 let send_id = SendId::new(index, generation);
                 send.granted = false;
                 send.inline = 0;
@@ -206,13 +59,13 @@ impl<H: Host> Engine<H> {
             }
         }
         for send in over {
-            // The log has it if the peer asks again: the program has not to wait for that.
+            // The log has it if the peer asks again: the program need not wait.
             self.finish_send(host, send);
         }
         let outgoing = self.peer(id).outgoing;
         for (_, _, receive) in self.receives.iter_mut() {
             if receive.progress.is_matched() && receive.peer == id {
-                self.under_way -= u32::from(!outgoing && receive.progress.is_under_way());
+                self.in_flight -= u32::from(!outgoing && receive.progress.is_in_flight());
                 receive.progress = Progress::Stale;
             }
         }
@@ -231,12 +84,12 @@ impl<H: Host> Engine<H> {
         peer.is_some_and(|peer| peer.outgoing)
     }
 
-    /// Has anything gone to or come from this process?
-    pub fn knows(&self, peer: PeerId) -> bool {
+    /// Was there any traffic with this process?
+    pub fn has_contacted(&self, peer: PeerId) -> bool {
         self.peers.get(peer.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// Is this the life of `peer` that its channel is to?
+    /// Is the channel to `peer` one to this incarnation?
     pub fn is_current_incarnation(&self, peer: PeerId, incarnation: Incarnation) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
         peer.is_some_and(|peer| peer.info.incarnation == incarnation)
@@ -245,42 +98,43 @@ impl<H: Host> Engine<H> {
     /// Is the channel to `peer` open and repaired, or was it never used?
     pub fn is_open(&self, peer: PeerId) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
-        peer.is_none_or(|peer| peer.link == Link::Open)
+        peer.is_none_or(|peer| peer.link == LinkState::Open)
     }
 
     /// There is a channel to `peer` again, in its `incarnation`: exchange stream counters, then
     /// repair (DESIGN §7.3). Call it before any frame that came over the new channel is handed in.
     ///
-    /// It is enough that one end reports that a channel was lost: its account, the first frame on
-    /// the new one, tells the other. The first channel of a pair needs no call, unless the peer
-    /// runs in another incarnation than `Host::peer_info` says. Without effect on a channel of
-    /// this incarnation that is not down. The size limits of the peer are asked for again.
+    /// It is enough that one end reports that a channel was lost: its received vector, the first
+    /// frame on the new channel, shows that to the other. The first channel of a pair needs no
+    /// call, unless the peer runs in another incarnation than `Host::peer_info` has returned.
+    /// Without effect on a channel of this incarnation that is not down. The size limits of the
+    /// peer are asked for again.
     pub fn peer_up(&mut self, host: &mut H, id: PeerId, incarnation: Incarnation) {
         self.ensure_peer(host, id);
         let peer = self.peer(id);
         if !peer.outgoing {
-            // Inside the set nothing is repaired: it goes back as a whole.
+            // Inside the set nothing is repaired: it rolls back as a whole.
             return;
         }
-        if peer.link != Link::Down && peer.info.incarnation == incarnation {
+        if peer.link != LinkState::Down && peer.info.incarnation == incarnation {
             return;
         }
-        if peer.link != Link::Down {
+        if peer.link != LinkState::Down {
             self.peer_down(host, id);
         }
         let info = host.peer_info(id);
         let peer = self.peer(id);
         peer.info = PeerInfo { incarnation, ..info };
-        peer.link = Link::Resync;
-        self.tell_account(host, id);
+        peer.link = LinkState::Resync;
+        self.send_received_vector(host, id);
         self.flush(host);
     }
 
-    /// What was accepted from the peer, as the first frames of a channel.
-    pub(super) fn tell_account(&mut self, host: &mut H, id: PeerId) {
+    /// Send what was accepted from the peer, as the first frames of a channel.
+    pub(super) fn send_received_vector(&mut self, host: &mut H, id: PeerId) {
         let mine = self.incarnation;
         let incarnation = self.peer(id).info.incarnation;
-        let entries = self.counted_from(id);
+        let entries = self.received_entries(id);
         let frames = entries.len().div_ceil(ENTRIES_MAX).max(1);
         for (number, part) in (1..=frames)
             .zip(entries.chunks(ENTRIES_MAX).map(<[_]>::to_vec).chain(core::iter::once(Vec::new())))
@@ -293,28 +147,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// What has been accepted from a peer, and what of it is open.
-    fn counted_from(&self, id: PeerId) -> Vec<[u8; ENTRY_BYTES]> {
-        let mut entries = Vec::new();
-        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
-            for run in channel.arrived.runs() {
-                entries.push(entry(ARRIVED, channel.context, run.lane, run.lanes, run.count));
-            }
-        }
-        for (_, _, receive) in self.receives.iter() {
-            if receive.progress.is_matched() && receive.peer == id {
-                entries.push(open(name_of(receive.key.context, receive.key.tag, receive.sequence)));
-            }
-        }
-        for (_, _, message) in self.messages.iter() {
-            if message.announced.is_some() && message.peer == id {
-                entries.push(open(name_of(message.key.context, message.key.tag, message.sequence)));
-            }
-        }
-        entries
-    }
-
-    /// Part of what the peer has accepted; with the last part the repair begins.
+    /// A part of the peer's received vector has arrived; after the last part the repair begins.
     pub(super) fn on_resync(
         &mut self,
         host: &mut H,
@@ -322,8 +155,8 @@ impl<H: Host> Engine<H> {
         flags: u8,
         body: &[u8],
     ) -> Result<(), FrameError> {
-        if self.peer(from).link == Link::Open {
-            // The peer has lost a channel of which we saw nothing: so have we.
+        if self.peer(from).link == LinkState::Open {
+            // The peer has lost a channel, and we did not notice: for us it is lost, too.
             let incarnation = self.peer(from).info.incarnation;
             self.peer_down(host, from);
             self.peer_up(host, from, incarnation);
@@ -331,22 +164,22 @@ impl<H: Host> Engine<H> {
         let peer = self.peer(from);
         peer.resync.read(body)?;
         if flags & FLAG_LAST != 0 {
-            let counted = core::mem::take(&mut *peer.resync);
-            peer.link = Link::Open;
-            peer.direct = !peer.listed && !peer.held;
-            if self.keeps {
-                self.say_that_it_keeps(host, from);
+            let received = core::mem::take(&mut *peer.resync);
+            peer.link = LinkState::Open;
+            peer.direct = !peer.in_backlog && !peer.held;
+            if self.accepts_piggyback {
+                self.announce_piggyback(host, from);
             }
-            self.repair(host, from, counted);
+            self.repair(host, from, received);
         }
         Ok(())
     }
 
-    fn repair(&mut self, host: &mut H, id: PeerId, mut counted: Counted) {
-        // Synchronous sends that wait for news of their match keep their identity.
+    fn repair(&mut self, host: &mut H, id: PeerId, mut received: ReceivedVector) {
+        // Synchronous sends that wait for their match keep their identity.
         let mut waiting: BTreeMap<Name, SendId> = BTreeMap::new();
         for (index, generation, send) in self.sends.iter() {
-            if send.peer == id && matches!(send.origin, Origin::Log(_)) {
+            if send.peer == id && matches!(send.source, PayloadSource::Log(_)) {
                 let name = name_of(send.context, send.tag, send.sequence);
                 waiting.insert(name, SendId::new(index, generation));
             }
@@ -356,34 +189,34 @@ impl<H: Host> Engine<H> {
             after = Some(record);
             let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
             let send = waiting.remove(&name);
-            if counted.accepted(name) {
-                self.tell_logged_content(host, record, &entry);
+            if received.accepted(name) {
+                self.send_logged_digest(host, record, &entry);
             }
-            if !counted.accepted(name) {
+            if !received.accepted(name) {
                 self.counters.resent_messages += 1;
-                self.send_again(host, record, &entry, send, 0);
-            } else if counted.open.remove(&name) {
-                self.send_again(host, record, &entry, send, FLAG_REANNOUNCE);
+                self.resend(host, record, &entry, send, 0);
+            } else if received.open.remove(&name) {
+                self.resend(host, record, &entry, send, FLAG_REANNOUNCE);
             } else if let Some(send) = send {
                 // Accepted and not open: it was matched.
                 self.finish_send(host, send);
             }
         }
         for send in waiting.into_values() {
-            // Trimmed from the log: a line of the peer's set covers it, so it was matched.
+            // Trimmed from the log: a checkpoint of the peer's set contains it, so it was matched.
             self.finish_send(host, send);
         }
-        counted.lanes.retain(|&context, lanes| match self.by_peer.get(&(context, id)) {
+        received.lanes.retain(|&context, lanes| match self.by_peer.get(&(context, id)) {
             Some(&at) => lanes.any_above(&self.channels[at as usize].sent),
             None => lanes.any_above(&Lanes::default()),
         });
-        let ahead = !counted.lanes.is_empty();
-        self.peer(id).ahead = ahead.then(|| Box::new(Ahead { counted }));
+        let ahead = !received.lanes.is_empty();
+        self.peer(id).ahead = ahead.then(|| Box::new(received));
         self.flush(host);
     }
 
-    /// Send a logged message (again).
-    fn send_again(
+    /// Resend a logged message.
+    fn resend(
         &mut self,
         host: &mut H,
         record: LogRecord,
@@ -391,7 +224,7 @@ impl<H: Host> Engine<H> {
         send: Option<SendId>,
         flags: u8,
     ) {
-        // Those that are complete for the program went with the channel.
+        // Those that are complete for the program were dropped with the channel.
         let old = send.and_then(|id| self.sends.remove(id.index(), id.generation()));
         let message = Outbound {
             peer: entry.to,
@@ -400,7 +233,7 @@ impl<H: Host> Engine<H> {
             tag: entry.tag,
             sequence: entry.sequence.0,
             bytes: entry.bytes,
-            origin: Origin::Log(record),
+            source: PayloadSource::Log(record),
             synchronous: old.is_some(),
             token: old.and_then(|send| send.token),
         };
@@ -413,7 +246,10 @@ impl<H: Host> Engine<H> {
     }
 
     /// A send while there is no channel: it is in the log, resync will find it.
-    pub(super) fn send_while_down(&mut self, message: Outbound<H::SendBuffer, H::Token>) -> Sent {
+    pub(super) fn send_while_down(
+        &mut self,
+        message: Outbound<H::SendBuffer, H::Token>,
+    ) -> SendOutcome {
         if message.token.is_some() {
             SendOutcome::Pending(self.remember(message, 0))
         } else {
@@ -421,18 +257,21 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Has the peer accepted this message before we went back to our line?
-    pub(super) fn already_there(&mut self, message: &Outbound<H::SendBuffer, H::Token>) -> bool {
+    /// Had the peer received this message before we were rolled back to our checkpoint?
+    pub(super) fn peer_has_received(
+        &mut self,
+        message: &Outbound<H::SendBuffer, H::Token>,
+    ) -> bool {
         let Some(ahead) = &self.peer(message.peer).ahead else { return false };
-        ahead.counted.accepted(name_of(message.context, message.tag, message.sequence))
+        ahead.accepted(name_of(message.context, message.tag, message.sequence))
     }
 
-    /// The peer has it: complete, or announce it again if the peer waits for its payload.
-    pub(super) fn repeat_open(
+    /// The peer has received it: complete, or announce it again if the peer waits for its payload.
+    pub(super) fn repeat_send(
         &mut self,
         host: &mut H,
         mut message: Outbound<H::SendBuffer, H::Token>,
-    ) -> Sent {
+    ) -> SendOutcome {
         self.counters.suppressed_messages += 1;
         message.token = message.token.filter(|_| message.synchronous);
         let name = name_of(message.context, message.tag, message.sequence);
@@ -441,15 +280,15 @@ impl<H: Host> Engine<H> {
         if let Some(Some(peer)) = peers.get_mut(message.peer.0 as usize)
             && let Some(ahead) = &mut peer.ahead
         {
-            open = ahead.counted.open.remove(&name);
+            open = ahead.open.remove(&name);
             if let Some(&at) = by_peer.get(&(name.0, message.peer))
-                && let Some(lanes) = ahead.counted.lanes.get(&name.0)
+                && let Some(lanes) = ahead.lanes.get(&name.0)
                 && !lanes.any_above(&channels[at as usize].sent)
             {
                 // Caught up in this context.
-                ahead.counted.lanes.remove(&name.0);
+                ahead.lanes.remove(&name.0);
             }
-            if ahead.counted.lanes.is_empty() {
+            if ahead.lanes.is_empty() {
                 peer.ahead = None;
             }
         }
@@ -460,8 +299,9 @@ impl<H: Host> Engine<H> {
         SendOutcome::Complete
     }
 
-    /// The sender of an open message announces it again: find who waits for it.
-    pub(super) fn on_announced_again(
+    /// The sender of an open message announces it again: find the receive or message that waits for
+    /// it.
+    pub(super) fn on_reannounce(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -481,7 +321,7 @@ impl<H: Host> Engine<H> {
             if receive.total != total {
                 return Err(FrameError::Unexpected("announced again with another length"));
             }
-            if let Some((token, status)) = self.begin(host, slot, announced, inline) {
+            if let Some((token, status)) = self.begin_transfer(host, slot, announced, inline) {
                 host.complete(token, status);
             }
             return Ok(());

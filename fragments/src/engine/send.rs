@@ -1,16 +1,17 @@
 //! Sending: number, log, and the eager or the rendezvous protocol.
 
-use super::queue::{offer, offer_eager, origin, queued};
-use super::state::{Body, Comm, Link, Origin, Send};
-use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, Sent};
-use crate::gate::Stable;
+use super::queue::{offer, offer_eager, payload_of, queued};
+use super::state::{Body, Comm, LinkState, PayloadSource, PendingSend};
+use super::{CommId, CommRank, Engine, Host, Mode, PeerId, SendError, SendId, SendOutcome};
 use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
+use crate::send_gate::SendPermit;
 use crate::wire::{
-    ANNOUNCE_BYTES, FLAG_PULL, FLAG_REANNOUNCE, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
+    ANNOUNCE_BYTES, FLAG_PULL, FLAG_REANNOUNCE, FLAG_SYNC, FrameType, HEADER_BYTES, Header,
+    StreamKey,
 };
 
-/// A message on its way out.
+/// A message that is being sent.
 pub(super) struct Outbound<B, T> {
     pub peer: PeerId,
     pub context: u32,
@@ -18,16 +19,16 @@ pub(super) struct Outbound<B, T> {
     pub tag: i32,
     pub sequence: u64,
     pub bytes: u64,
-    pub origin: Origin<B>,
+    pub source: PayloadSource<B>,
     pub token: Option<T>,
     pub synchronous: bool,
 }
 
 impl<H: Host> Engine<H> {
     /// Send `bytes` packed bytes of `buffer`. A short standard-mode message that leaves the set is
-    /// complete as soon as it is in the log; one that is announced first when its payload has
-    /// gone, or at once when there is no channel, or when the driver says so
-    /// ([`Self::detach_send`], docs/adr/0015).
+    /// complete as soon as it is in the log; an announced one when its payload has been sent, or at
+    /// once when there is no channel, or when the driver detaches it ([`Self::detach_send`],
+    /// docs/adr/0015).
     ///
     /// `Host::complete` may be called for the token before this returns `SendOutcome::Pending`.
     ///
@@ -45,17 +46,18 @@ impl<H: Host> Engine<H> {
         mut buffer: H::SendBuffer,
         bytes: u64,
         token: H::Token,
-    ) -> Result<Sent, SendError> {
-        if mode != Mode::Synchronous && self.send_now(host, comm, to, tag, &mut buffer, bytes) {
+    ) -> Result<SendOutcome, SendError> {
+        if mode != Mode::Synchronous && self.send_fast_path(host, comm, to, tag, &mut buffer, bytes)
+        {
             return Ok(SendOutcome::Complete);
         }
-        self.send_long_way(host, comm, to, tag, mode, buffer, bytes, token)
+        self.send_slow(host, comm, to, tag, mode, buffer, bytes, token)
     }
 
-    /// The short way: inside the set, short, room at the transport, nothing to remember. False:
-    /// it is not to be had, nothing has changed.
+    /// The fast path: inside the set, short, room at the transport, nothing to remember. False: the
+    /// message cannot take it, nothing has changed.
     #[inline(always)]
-    pub fn send_now(
+    pub fn send_fast_path(
         &mut self,
         host: &mut H,
         comm: CommId,
@@ -70,7 +72,7 @@ impl<H: Host> Engine<H> {
         let Some(channel) = self.channels.get_mut(at as usize) else { return false };
         let id = channel.peer;
         let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) else { return false };
-        if !peer.near || !peer.direct || bytes > u64::from(peer.info.eager_bytes_max) {
+        if !peer.same_set || !peer.direct || bytes > u64::from(peer.info.eager_bytes_max) {
             return false;
         }
         let header = Header {
@@ -84,7 +86,7 @@ impl<H: Host> Engine<H> {
             to: peer.info.incarnation,
             sequence: channel.sent.get(tag),
         };
-        if !offer_eager(host, Stable::inside(), id, &header, buffer, bytes) {
+        if !offer_eager(host, SendPermit::internal(), id, &header, buffer, bytes) {
             return false;
         }
         channel.sent.advance(tag);
@@ -97,20 +99,20 @@ impl<H: Host> Engine<H> {
     }
 
     /// All of a pending send is in the log. If its receiver has not asked for it yet, it is
-    /// complete for the program now, whose token is not told of its end; somebody must go on
-    /// looking for what receivers ask for. False: nothing has changed, and the token is told (or
-    /// was).
+    /// detached: complete for the program now, and its token is not handed to `Host::complete`;
+    /// somebody must go on polling for the requests of receivers. False: nothing has changed, and
+    /// the token is handed to `Host::complete` (or was).
     pub fn detach_send(&mut self, id: SendId) -> bool {
         let Some(send) = self.sends.get_mut(id.index(), id.generation()) else { return false };
-        let is_logged = matches!(send.origin, Origin::Log(_));
+        let is_logged = matches!(send.source, PayloadSource::Log(_));
         if !is_logged || send.granted || send.synchronous || send.token.take().is_none() {
             return false;
         }
-        self.late += 1;
+        self.detached += 1;
         true
     }
 
-    /// An eager message inside the set that found no room keeps its buffer until it is gone.
+    /// An eager message inside the set that found no room owns its buffer until it is sent.
     #[cold]
     fn wait_for_room(
         &mut self,
@@ -125,10 +127,11 @@ impl<H: Host> Engine<H> {
         id
     }
 
-    /// All others: to oneself, out of the set, synchronous, long, or without room at once.
+    /// The slow path: to oneself, out of the set, synchronous, long, or without room at the
+    /// transport.
     #[allow(clippy::too_many_arguments)]
     #[inline(never)]
-    fn send_long_way(
+    fn send_slow(
         &mut self,
         host: &mut H,
         comm: CommId,
@@ -138,7 +141,7 @@ impl<H: Host> Engine<H> {
         mut buffer: H::SendBuffer,
         bytes: u64,
         token: H::Token,
-    ) -> Result<Sent, SendError> {
+    ) -> Result<SendOutcome, SendError> {
         let at = self.channel_to(host, comm, to);
         let Comm { rank, context, .. } = self.comms[comm.0 as usize];
         let channel = &mut self.channels[at];
@@ -151,13 +154,13 @@ impl<H: Host> Engine<H> {
             tag,
             sequence: channel.sent.get(tag),
             bytes,
-            origin: Origin::Log(LogRecord(0)),
+            source: PayloadSource::Log(LogRecord(0)),
             token: Some(token),
             synchronous,
         };
         let outgoing = self.peer(id).outgoing;
         if outgoing {
-            // E4: into the log first; what follows is sent from there.
+            // E4: into the log first; everything is sent from there.
             let set = self.peer(id).info.set;
             let entry = LogEntry {
                 to: id,
@@ -169,11 +172,11 @@ impl<H: Host> Engine<H> {
                 bytes,
             };
             let record = host.log_append(&entry, &mut buffer).map_err(SendError::Log)?;
-            message.origin = Origin::Log(record);
+            message.source = PayloadSource::Log(record);
             self.counters.sent_outgoing_messages += 1;
             self.counters.sent_outgoing_bytes += bytes;
         } else {
-            message.origin = Origin::Program(buffer);
+            message.source = PayloadSource::Program(buffer);
             self.counters.sent_internal_messages += 1;
             self.counters.sent_internal_bytes += bytes;
         }
@@ -187,70 +190,71 @@ impl<H: Host> Engine<H> {
         }
         let (eager_max, link) = (peer.info.eager_bytes_max, peer.link);
         let short = bytes <= u64::from(eager_max);
-        if outgoing && !synchronous && (short || link != Link::Open) {
+        if outgoing && !synchronous && (short || link != LinkState::Open) {
             // It is in the log.
             message.token = None;
         }
-        if outgoing && link != Link::Open {
+        if outgoing && link != LinkState::Open {
             return Ok(self.send_while_down(message));
         }
-        let repeated = peer.ahead.is_some() && self.already_there(&message);
-        let content = if outgoing { self.content_of(host, &message) } else { None };
+        let repeated = peer.ahead.is_some() && self.peer_has_received(&message);
+        let digest = if outgoing { self.digest_of(host, &message) } else { None };
         let number = message.sequence;
         let sent = if repeated {
-            // A restarted process repeats a send: complete, unless the match is still awaited.
-            self.repeat_open(host, message)
+            // A restarted process repeats a send: complete, unless its match is still awaited.
+            self.repeat_send(host, message)
         } else if bytes <= u64::from(eager_max) && !synchronous {
             self.send_eager(host, message)
         } else {
             self.send_announced(host, message, 0)
         };
-        if let Some(content) = content {
-            self.tell_content(host, (id, context, rank), (tag, number), content);
+        if let Some(digest) = digest {
+            self.send_digest(host, (id, context, rank), (tag, number), digest);
             self.flush(host);
         }
         Ok(sent)
     }
 
-    /// One frame with everything in it.
+    /// Send the whole message in one frame.
     pub(super) fn send_eager(
         &mut self,
         host: &mut H,
         mut message: Outbound<H::SendBuffer, H::Token>,
-    ) -> Sent {
+    ) -> SendOutcome {
         self.counters.eager_messages += 1;
         let (to, bytes) = (message.peer, message.bytes);
         let header =
             self.header(&message, FrameType::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
         let mut taken = 0;
         if self.peer(to).direct
-            && let Some(stable) = self.leave_now(host, to)
+            && let Some(permit) = self.permit_for_new_frame(host, to)
         {
-            let payload = origin(&mut message.origin, 0..bytes);
-            match offer(host, stable, to, &header, payload, 0) {
+            let payload = payload_of(&mut message.source, 0..bytes);
+            match offer(host, permit, to, &header, payload, 0) {
                 Transmit::Accepted => return SendOutcome::Complete,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
             }
         }
-        match message.origin {
-            Origin::Log(record) => {
+        match message.source {
+            PayloadSource::Log(record) => {
                 self.enqueue(host, to, queued(&header, Body::Log(record, bytes)), taken);
                 SendOutcome::Complete
             }
-            Origin::Program(_) => {
+            PayloadSource::Program(_) => {
                 SendOutcome::Pending(self.wait_for_room(host, message, &header, taken))
             }
         }
     }
 
-    /// The envelope now, the payload when it is asked for. `flags`: [`FLAG_REANNOUNCE`] or 0.
+    /// Send the envelope now, the payload when the receiver asks for it. `flags`:
+    /// [`FLAG_REANNOUNCE`] or 0.
     pub(super) fn send_announced(
         &mut self,
         host: &mut H,
         message: Outbound<H::SendBuffer, H::Token>,
         flags: u8,
-    ) -> Sent {
+    ) -> SendOutcome {
         if flags & FLAG_REANNOUNCE == 0 {
             self.counters.rendezvous_messages += 1;
         }
@@ -260,7 +264,7 @@ impl<H: Host> Engine<H> {
         let mut flags = flags | if synchronous { FLAG_SYNC } else { 0 };
         let eager_max = u64::from(self.peer(to).info.eager_bytes_max);
         let send = self.sends.at_mut(id.index());
-        if bytes > eager_max && host.expose(to, id, origin(&mut send.origin, 0..bytes)) {
+        if bytes > eager_max && host.expose(to, id, payload_of(&mut send.source, 0..bytes)) {
             send.exposed = true;
             flags |= FLAG_PULL;
         } else {
@@ -271,10 +275,10 @@ impl<H: Host> Engine<H> {
         let header = header.encode_announce(bytes, id);
         let mut taken = 0;
         if self.peer(to).direct
-            && let Some(stable) = self.leave_now(host, to)
+            && let Some(permit) = self.permit_for_new_frame(host, to)
         {
-            let payload = origin(&mut self.sends.at_mut(id.index()).origin, 0..inline);
-            match offer(host, stable, to, &header, payload, 0) {
+            let payload = payload_of(&mut self.sends.at_mut(id.index()).source, 0..inline);
+            match offer(host, permit, to, &header, payload, 0) {
                 Transmit::Accepted => return sent(complete, id),
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
@@ -285,14 +289,14 @@ impl<H: Host> Engine<H> {
         sent(complete, id)
     }
 
-    /// Keep a send in the table.
+    /// Store a send in the table.
     pub(super) fn remember(
         &mut self,
         message: Outbound<H::SendBuffer, H::Token>,
         inline: u64,
     ) -> SendId {
-        self.late += usize::from(message.token.is_none());
-        let (index, generation) = self.sends.insert(Send {
+        self.detached += usize::from(message.token.is_none());
+        let (index, generation) = self.sends.insert(PendingSend {
             peer: message.peer,
             context: message.context,
             rank: message.rank,
@@ -300,7 +304,7 @@ impl<H: Host> Engine<H> {
             sequence: message.sequence,
             bytes: message.bytes,
             inline,
-            origin: message.origin,
+            source: message.source,
             token: message.token,
             synchronous: message.synchronous,
             exposed: false,
@@ -313,7 +317,7 @@ impl<H: Host> Engine<H> {
     fn header(
         &mut self,
         message: &Outbound<H::SendBuffer, H::Token>,
-        kind: Kind,
+        kind: FrameType,
         flags: u8,
         length: u64,
     ) -> Header {
@@ -349,6 +353,6 @@ impl<H: Host> Engine<H> {
     }
 }
 
-fn sent(complete: bool, id: SendId) -> Sent {
+fn sent(complete: bool, id: SendId) -> SendOutcome {
     if complete { SendOutcome::Complete } else { SendOutcome::Pending(id) }
 }

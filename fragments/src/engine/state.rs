@@ -1,26 +1,27 @@
 //! What the engine remembers, as plain data: communicators, channels, peers, sends, receives and
-//! messages. Together with the payload log this is everything that a line must hold.
+//! messages. Together with the payload log this is everything that a checkpoint must hold.
 
-use super::content::Kept;
+use super::received_vector::ReceivedVector;
+use super::verify_sends::DigestHistory;
 use crate::counters::Traffic;
-use crate::gate::Recorded;
 use crate::host::PeerInfo;
 use crate::ids::*;
 use crate::matching::Key;
+use crate::send_gate::Recorded;
 use crate::streams::Lanes;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// No channel yet.
 pub const NONE: u32 = u32::MAX;
 
-/// A communicator: made here, or heard of before it is made here.
+/// A communicator: created here, or mentioned by a message before that.
 #[derive(Clone, Debug, Default)]
 pub struct Comm {
     /// Context id with instance.
     pub context: u32,
-    /// False: not made here yet, or freed.
+    /// False: not created here yet, or freed.
     pub attached: bool,
-    /// Own rank, as outgoing frames say it.
+    /// Own rank, as in outgoing frames.
     pub rank: u32,
     /// The driver's name for it.
     pub handle: u64,
@@ -43,78 +44,67 @@ pub struct Channel {
     pub arrived: Lanes,
 }
 
-/// State of the way to a peer.
+/// State of the link to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Link {
+pub enum LinkState {
     /// Frames may be sent.
     Open,
     /// Nothing can be sent; outgoing messages only go to the log.
     Down,
-    /// Opened again: our counters are on their way, the peer's are awaited.
+    /// Opened again: our received vector is in flight, the peer's is awaited.
     Resync,
 }
 
-/// A process that was talked to.
+/// A process with which there was traffic.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct PeerState {
     pub info: PeerInfo,
     pub outgoing: bool,
-    pub link: Link,
+    pub link: LinkState,
     /// Open, not held, and nothing waits: a frame may be offered to the transport at once.
     pub direct: bool,
     /// Of this process' set, and not this process.
-    pub near: bool,
+    pub same_set: bool,
     /// Listed in `Engine::backlog`.
-    pub listed: bool,
-    /// Frames that keep their order.
-    pub queue: VecDeque<Queued>,
-    /// A line is being taken: new messages to it (to another set: every frame but payloads) wait
-    /// in `later`.
+    pub in_backlog: bool,
+    /// Frames that stay in order.
+    pub queue: VecDeque<QueuedFrame>,
+    /// A checkpoint is being taken: new messages to it (to another set: every frame but payloads)
+    /// wait in `held_queue`.
     pub held: bool,
-    /// Frames that leave when the line is over, behind those of `queue`.
-    pub later: VecDeque<Queued>,
-    /// A receive ended with a `Done` to it while it was held: that frame may still be under way.
-    pub told: bool,
-    /// Rendezvous payloads under way; frames of `queue` overtake them between two chunks.
-    pub streams: VecDeque<Stream>,
-    /// Bytes already taken of the first frame of `queue` or of the first stream's next frame.
+    /// Frames that are sent after the checkpoint, behind those of `queue`.
+    pub held_queue: VecDeque<QueuedFrame>,
+    /// A receive ended with a `Done` to it while it was held: that frame may still be in flight.
+    pub done_sent: bool,
+    /// Rendezvous payloads that are being pushed; frames of `queue` overtake them between two
+    /// chunks.
+    pub pushes: VecDeque<DataPush>,
+    /// Bytes already taken of the first frame of `queue` or of the first push's next frame.
     pub taken: usize,
-    /// `taken` belongs to a stream's frame.
-    pub taken_of_stream: bool,
+    /// `taken` belongs to a frame of a push.
+    pub taken_of_push: bool,
     pub traffic: Traffic,
-    /// What a peer that is ahead of us already has (after our own restart).
-    pub ahead: Option<Box<Ahead>>,
-    /// The peer's counters, while they come in.
-    pub resync: Box<Counted>,
-    /// What it has told of its messages' contents.
-    pub contents: Option<Box<Kept>>,
-    /// It keeps determinants that are carried to it on this channel.
-    pub keeps: bool,
-    /// Determinants before this place are stable, or were carried to it on this channel.
-    pub carried: Recorded,
-}
-
-/// Stream counters and open messages, as a resync tells them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Counted {
-    pub lanes: BTreeMap<u32, Lanes>,
-    pub open: BTreeSet<(u32, i32, u64)>,
-}
-
-/// What a peer has of the messages that we send again after a restart.
-#[derive(Clone, Debug, Default)]
-pub struct Ahead {
-    pub counted: Counted,
+    /// What the peer has received beyond our own counters (after our own restart).
+    pub ahead: Option<Box<ReceivedVector>>,
+    /// The peer's received vector, while it arrives.
+    pub resync: Box<ReceivedVector>,
+    /// Digests of its messages.
+    pub digests: Option<Box<DigestHistory>>,
+    /// It accepts piggybacked determinants on this channel.
+    pub accepts_piggyback: bool,
+    /// Determinants before this one are stable, or were piggybacked to it on this channel.
+    pub piggybacked: Recorded,
 }
 
 /// A frame that waits for room.
 #[derive(Clone, Debug)]
-pub struct Queued {
+pub struct QueuedFrame {
     pub header: [u8; crate::wire::ANNOUNCE_BYTES],
     pub header_bytes: u8,
     pub body: Body,
-    /// To another set: what the set had recorded when it was made (gate.rs).
-    pub made: Recorded,
+    /// To another set: the determinants that the set had recorded when the frame was made
+    /// (send_gate.rs).
+    pub depends_on: Recorded,
 }
 
 /// Where the payload of a waiting frame lies.
@@ -133,9 +123,9 @@ pub enum Body {
     Owned(Vec<u8>),
 }
 
-/// A granted rendezvous payload that is being pushed.
+/// A granted rendezvous payload that is being pushed in chunks.
 #[derive(Clone, Copy, Debug)]
-pub struct Stream {
+pub struct DataPush {
     pub send: SendId,
     pub receive: u64,
     pub offset: u64,
@@ -143,14 +133,14 @@ pub struct Stream {
 
 /// Where the payload of a send lies.
 #[derive(Clone, Debug)]
-pub enum Origin<B> {
+pub enum PayloadSource<B> {
     Program(B),
     Log(LogRecord),
 }
 
 /// A send that is not finished.
 #[derive(Clone, Debug)]
-pub struct Send<B, T> {
+pub struct PendingSend<B, T> {
     pub peer: PeerId,
     pub context: u32,
     /// Own rank in the communicator.
@@ -160,7 +150,7 @@ pub struct Send<B, T> {
     pub bytes: u64,
     /// Bytes that travelled inside the announcement.
     pub inline: u64,
-    pub origin: Origin<B>,
+    pub source: PayloadSource<B>,
     /// None: complete for the program already.
     pub token: Option<T>,
     /// Not complete before it is matched.
@@ -174,8 +164,8 @@ pub struct Send<B, T> {
 pub enum Progress {
     /// Posted, not matched.
     Posted,
-    /// Posted, not matched, and kept out of matching by replay.
-    Kept,
+    /// Posted, not matched, and held out of matching by replay.
+    HeldForReplay,
     /// The sender was asked to push: this many bytes are still to come.
     Pushed { left: u64 },
     /// The host pulls.
@@ -185,20 +175,20 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// Has it a message?
+    /// Is it matched?
     pub fn is_matched(&self) -> bool {
-        !matches!(self, Self::Posted | Self::Kept)
+        !matches!(self, Self::Posted | Self::HeldForReplay)
     }
 
-    /// Is the payload on its way?
-    pub fn is_under_way(self) -> bool {
+    /// Is the payload in flight?
+    pub fn is_in_flight(self) -> bool {
         matches!(self, Self::Pushed { .. } | Self::Pulled)
     }
 }
 
 /// A receive that is not finished.
 #[derive(Clone, Debug)]
-pub struct Receive<R, T> {
+pub struct PendingReceive<R, T> {
     pub buffer: R,
     pub token: T,
     /// What it takes; once matched: the envelope of the message.
@@ -213,7 +203,7 @@ pub struct Receive<R, T> {
 
 /// A message without a receive.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct UnexpectedMessage {
     pub key: Key,
     pub peer: PeerId,
     pub sequence: u64,

@@ -1,8 +1,8 @@
 //! Posted receives: which one takes an arriving message?
 //!
 //! Source: MPI-3.1 §3.5. A message takes the receive that was posted first among those that match
-//! it. A receive waits under its own pattern; a message looks under the (at most four) patterns
-//! that match it and takes the oldest.
+//! it. A receive waits under its own pattern; a message is looked up under the (at most four)
+//! patterns that match it and takes the oldest.
 
 use super::table::{ANY_SOURCE, ANY_TAG, Key, KeyTable};
 
@@ -13,10 +13,10 @@ pub struct Posted {
     clock: u64,
     /// How many receives wait with a wildcard: source only, tag only, both.
     wild: [usize; 3],
-    /// Replay has a say in matching.
+    /// Replay takes part in matching.
     forced: bool,
     /// `wild` or `forced`.
-    rare: bool,
+    slow: bool,
 }
 
 fn wildness(key: &Key) -> Option<usize> {
@@ -36,12 +36,12 @@ impl Posted {
         self.insert_at(slot, pattern, self.clock);
     }
 
-    /// Post a receive at the place in the order that it had before (no receive with the same
+    /// Post a receive at the position in the order that it had before (no receive with the same
     /// pattern may be younger).
     pub fn insert_at(&mut self, slot: u32, pattern: Key, order: u64) {
         if let Some(w) = wildness(&pattern) {
             self.wild[w] += 1;
-            self.rare = true;
+            self.slow = true;
         }
         self.table.insert(slot, pattern, order);
     }
@@ -51,7 +51,7 @@ impl Posted {
         self.table.order(slot)
     }
 
-    /// Replay has a say in matching, or not any more.
+    /// Replay takes part in matching, or no longer.
     #[cold]
     pub fn force(&mut self, forced: bool) {
         self.forced = forced;
@@ -59,13 +59,13 @@ impl Posted {
     }
 
     fn weigh(&mut self) {
-        self.rare = self.forced || self.wild != [0; 3];
+        self.slow = self.forced || self.wild != [0; 3];
     }
 
     /// Nothing but envelopes without wildcards counts?
     #[inline]
     pub fn is_plain(&self) -> bool {
-        !self.rare
+        !self.slow
     }
 
     /// [`Posted::take`] where [`Posted::is_plain`].
@@ -80,7 +80,7 @@ impl Posted {
         self.choose(message).map(|(order, ..)| order)
     }
 
-    /// Take back a receive that has not matched. False: it is not here.
+    /// Remove a receive that has not matched. False: it is not posted.
     #[inline]
     pub fn remove(&mut self, slot: u32, pattern: &Key) -> bool {
         let was = self.table.remove(slot);
@@ -142,7 +142,7 @@ impl Posted {
 
     /// Assert the invariants of the table below.
     pub fn check(&self) {
-        assert_eq!(self.rare, self.forced || self.wild != [0; 3], "rare");
+        assert_eq!(self.slow, self.forced || self.wild != [0; 3], "slow");
         self.table.check();
     }
 }

@@ -1,15 +1,15 @@
 //! Hash table of first-in-first-out queues: the index behind both halves of matching.
 //!
-//! Each item sits in exactly one queue, named by its [`Key`]; finding the oldest item of a key,
-//! adding and removing are O(1), however many items wait (10,000 posted receives cost what one
-//! costs). Items are small integers chosen by the caller; nodes live in one array indexed by them.
+//! Each item is in exactly one queue, that of its [`Key`]; finding the oldest item of a key, adding
+//! and removing are O(1), however many items wait (10,000 posted receives cost what one costs).
+//! Items are small integers chosen by the caller; nodes live in one array indexed by them.
 //!
 //! Invariants:
 //! * T1 The first node of each key, and no other, is on its bucket's chain.
 //! * T2 The nodes of a key are linked oldest first; `order` rises strictly along them.
 //! * T3 `keys` is the number of chained nodes, `items` that of all nodes.
 
-/// What a queue is named by: context id, source rank or [`ANY_SOURCE`], tag or [`ANY_TAG`].
+/// The key of a queue: context id, source rank or [`ANY_SOURCE`], tag or [`ANY_TAG`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
     /// Context id.
@@ -21,7 +21,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Is it of the program, not of the library itself (MPI_ANY_TAG included)?
+    /// Does it belong to the program, not to the library itself (MPI_ANY_TAG included)?
     #[inline]
     pub fn is_user(&self) -> bool {
         self.tag as u32 <= ANY_TAG as u32
@@ -50,7 +50,7 @@ struct Node {
     order: u64,
     /// Next first-of-its-key in the bucket (T1).
     chain: u32,
-    /// Neighbours of the same key; `tail` is kept at the first one.
+    /// Neighbours of the same key; `tail` is valid at the first one.
     prev: u32,
     next: u32,
     tail: u32,

@@ -2,7 +2,7 @@
 //!
 //! Source: MPI-3.1 §3.5. A receive takes the message that arrived first among those that match its
 //! pattern. A message is indexed under its envelope and, once the program has used a wildcard,
-//! under each pattern with wildcards that would match it: every look-up is one look-up.
+//! under each pattern with wildcards that would match it: so every receive needs one look-up.
 
 use super::table::{ANY_SOURCE, ANY_TAG, Key, KeyTable};
 
@@ -15,7 +15,7 @@ pub struct Unexpected {
     arrived: Vec<Option<(u64, Key)>>,
     clock: u64,
     len: usize,
-    /// A wildcard was used, so the entries + 1 to + 3 are kept.
+    /// A wildcard was used, so the entries + 1 to + 3 exist.
     wild: bool,
 }
 
@@ -118,7 +118,7 @@ impl Unexpected {
         all.into_iter().map(|(_, slot)| slot).collect()
     }
 
-    /// What waits.
+    /// Envelopes of the waiting messages.
     pub fn envelopes(&self) -> impl Iterator<Item = &Key> {
         self.arrived.iter().flatten().map(|(_, key)| key)
     }
@@ -128,7 +128,7 @@ impl Unexpected {
         self.len
     }
 
-    /// None?
+    /// Is there none?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

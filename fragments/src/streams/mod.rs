@@ -1,9 +1,9 @@
-//! Stream counters: how many messages each stream of a channel has carried.
+//! Stream counters: how many messages each stream of a channel has transferred.
 //!
 //! Source: DESIGN §2. User tags share one stream; each negative tag is a stream of its own. The
 //! blocking collectives use a few dozen negative tags, again and again: an array. Nonblocking
-//! collectives take a new tag for each operation, without end: runs of neighbouring tags with
-//! equal counts, so that a program which repeats the same operation for ever needs one run.
+//! collectives take a new tag for each operation, without end: runs of neighbouring tags with equal
+//! counts, so that a program that repeats the same operation needs one run.
 
 mod runs;
 
@@ -25,11 +25,11 @@ impl Lanes {
     /// Messages so far in the stream of `tag`.
     #[inline(always)]
     pub fn get(&self, tag: i32) -> u64 {
-        if tag >= 0 { self.user } else { self.get_own(tag) }
+        if tag >= 0 { self.user } else { self.get_library(tag) }
     }
 
     #[inline(never)]
-    fn get_own(&self, tag: i32) -> u64 {
+    fn get_library(&self, tag: i32) -> u64 {
         let at = tag.unsigned_abs() as usize;
         if at < NEAR { self.near.get(at).copied().unwrap_or(0) } else { self.far.get(at as u32) }
     }
@@ -46,7 +46,7 @@ impl Lanes {
         if expected != number {
             return Err(expected);
         }
-        self.advance_own(tag);
+        self.advance_library(tag);
         Ok(())
     }
 
@@ -58,12 +58,12 @@ impl Lanes {
             self.user += 1;
             return number;
         }
-        self.advance_own(tag)
+        self.advance_library(tag)
     }
 
     /// The same for the library's own tags.
     #[inline(never)]
-    fn advance_own(&mut self, tag: i32) -> u64 {
+    fn advance_library(&mut self, tag: i32) -> u64 {
         let at = tag.unsigned_abs() as usize;
         if at < NEAR {
             if self.near.is_empty() {
@@ -100,7 +100,7 @@ impl Lanes {
         }
     }
 
-    /// Has any stream carried more here than in `other`?
+    /// Has any stream a higher count here than in `other`?
     pub fn any_above(&self, other: &Self) -> bool {
         let near = |at: usize| other.near.get(at).copied().unwrap_or(0);
         self.user > other.user
@@ -108,7 +108,7 @@ impl Lanes {
             || self.far.any_above(&other.far)
     }
 
-    /// All streams that have carried something, as runs of lanes with equal counts.
+    /// All streams with a count above 0, as runs of lanes with equal counts.
     pub fn runs(&self) -> impl Iterator<Item = LaneRun> + '_ {
         let user = (self.user > 0).then_some(LaneRun { lane: 0, lanes: 1, count: self.user });
         let near = self.near.iter().enumerate().filter(|&(_, &count)| count > 0);
@@ -122,8 +122,8 @@ impl Lanes {
     }
 }
 
-/// `lanes` neighbouring streams, from `lane` downwards, that have carried `count` messages each.
-/// Lane 0 stands for all user tags.
+/// `lanes` neighbouring streams, from `lane` downwards, with `count` messages each. Lane 0 stands
+/// for all user tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneRun {
     /// First lane: 0 or a negative tag.
@@ -158,7 +158,7 @@ mod tests {
         }
         let mut copy = Lanes::default();
         lanes.runs().for_each(|run| copy.set_run(run));
-        assert_eq!(copy, lanes, "runs carry everything");
+        assert_eq!(copy, lanes, "runs contain everything");
         assert!(lanes.runs().count() <= model.len());
     }
 

@@ -12,7 +12,7 @@ use rustbtl_fragments::wire::{ANNOUNCE_BYTES, FrameType, HEADER_BYTES, Header};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-fn header(kind: Kind, bytes: usize) -> [u8; HEADER_BYTES] {
+fn header(kind: FrameType, bytes: usize) -> [u8; HEADER_BYTES] {
     let mut header = Header::control(kind, Incarnation(0), Incarnation(0), 0, 0);
     header.length = (HEADER_BYTES + bytes) as u32;
     header.encode()

@@ -1,4 +1,4 @@
-//! Drives the ends of a fabric and remembers what came out of them.
+//! Drives the ends of a fabric and records what they deliver.
 
 use crate::{Fabric, id};
 use rustbtl_component::transports::{Event, Payload, Sent, Transport};
@@ -6,8 +6,8 @@ use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 use std::time::{Duration, Instant};
 
-/// How long something may take before it counts as stuck. Only a hang ever reaches it.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an operation may take before the test fails. Only a hang reaches it.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Header of frame number `sequence` of a pair, for a payload of this many bytes.
 pub fn frame(from: usize, to: usize, sequence: u64, bytes: usize) -> [u8; HEADER_BYTES] {
@@ -84,7 +84,7 @@ impl<T: Transport> Driver<T> {
         self.ends[index].as_mut().expect("this end has crashed")
     }
 
-    /// Push out, take in and note what there is at one end. True: something arrived.
+    /// Flush one end, and record its events and its next frame. True: a frame arrived.
     pub fn step(&mut self, index: usize) -> bool {
         let Some(end) = self.ends[index].as_mut() else { return false };
         end.flush();
@@ -119,7 +119,7 @@ impl<T: Transport> Driver<T> {
             if !self.step_all() {
                 std::thread::yield_now();
             }
-            assert!(start.elapsed() < PATIENCE, "stuck: {what}; events: {:?}", self.events);
+            assert!(start.elapsed() < TIMEOUT, "stuck: {what}; events: {:?}", self.events);
         }
     }
 
@@ -185,7 +185,7 @@ impl<T: Transport> Driver<T> {
         self.check(to);
     }
 
-    /// Everything that arrived at `to` so far is in order and whole.
+    /// Everything that arrived at `to` so far is in order and complete.
     pub fn check(&self, to: usize) {
         let mut next = vec![0; self.ends.len()];
         for arrival in &self.inbox[to] {
@@ -197,7 +197,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// What end `at` was told about the loss of peer `of`.
+    /// What end `at` reported about the loss of peer `of`.
     pub fn loss(&self, at: usize, of: usize) -> Option<(bool, &str)> {
         self.events[at].iter().find_map(|event| match event {
             Event::Down { peer, said_goodbye, reason } if *peer == id(of) => {

@@ -2,13 +2,13 @@
 //! [`Fabric`]. `tests/*.rs` instantiate it with [`conformance!`] for each mechanism.
 //!
 //! All ends of a fabric are driven by one thread, which is enough for everything but races; the
-//! races have tests of their own beside the instantiation. No test measures time: the only limit
-//! is [`PATIENCE`], after which something is stuck for good.
+//! races have tests of their own beside the instantiation. No test measures time: the only limit is
+//! [`TIMEOUT`], after which something hangs.
 
 pub mod driver;
 pub mod suite;
 
-pub use driver::{Driver, PATIENCE, frame, payload};
+pub use driver::{Driver, TIMEOUT, frame, payload};
 
 use rustbtl_component::transports::Transport;
 
@@ -20,16 +20,16 @@ pub trait Fabric {
     /// `n` transports that can reach each other; number `i` belongs to peer [`id`]`(i)`.
     fn ends(&self, n: usize) -> Vec<Self::End>;
 
-    /// Does it pull?
+    /// Can payloads be pulled?
     fn pulls(&self) -> bool;
 
-    /// Kill an end as a crash would: without goodbye.
+    /// Close an end as a crash would: without goodbye.
     fn crash(&self, end: Self::End) {
         drop(end);
     }
 
-    /// Give the end occasion to find out that a peer has died.
-    fn look_for_the_dead(&self, end: &mut Self::End) {
+    /// Let the end find out that a peer has failed.
+    fn detect_failed_peers(&self, end: &mut Self::End) {
         let _ = end;
     }
 }
@@ -53,7 +53,7 @@ macro_rules! conformance {
                 a_frame_taken_in_part_is_finished_by_offering_it_again,
                 both_directions_at_once_do_not_block_each_other,
                 many_peers_are_served_in_turn,
-                a_newcomer_is_heard_while_another_peer_floods,
+                a_new_peer_is_served_while_another_floods,
                 what_happens_between_peek_and_consume_does_no_harm,
                 all_to_all_traffic_arrives_once,
                 a_peeked_frame_stays_until_it_is_consumed,
@@ -63,8 +63,8 @@ macro_rules! conformance {
                 wrong_ids_ranges_and_pullers_are_refused,
                 a_large_payload_is_pulled_whole,
                 many_exposures_at_a_time_do_not_mix,
-                a_goodbye_is_told_after_the_last_frame,
-                a_crash_is_told_and_is_no_goodbye,
+                a_goodbye_is_reported_after_the_last_frame,
+                a_crash_is_reported_and_is_no_goodbye,
                 a_close_after_a_close_is_harmless,
             );
         }

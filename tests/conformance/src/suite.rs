@@ -61,7 +61,7 @@ pub fn a_full_channel_says_so_and_drains<F: Fabric>(fabric: &F) {
     for bytes in [8, 200.min(chunk), chunk] {
         let mut taken = 0;
         let mut full = false;
-        // Nobody takes anything out, so that this ends; 4 GiB would be no bounded channel.
+        // No frame is consumed, so this ends; 4 GiB would be no bounded channel.
         for _ in 0..(4 << 30) / (bytes + HEADER_BYTES) {
             driver.end(0).flush();
             match driver.offer(0, 1, bytes, 0) {
@@ -113,7 +113,7 @@ pub fn both_directions_at_once_do_not_block_each_other<F: Fabric>(fabric: &F) {
     driver.settle(1);
 }
 
-/// No peer waits for another one's flood to end.
+/// No peer waits until another one's flood ends.
 pub fn many_peers_are_served_in_turn<F: Fabric>(fabric: &F) {
     const SENDERS: usize = 7;
     let mut driver = Driver::new(fabric, SENDERS + 1);
@@ -129,22 +129,22 @@ pub fn many_peers_are_served_in_turn<F: Fabric>(fabric: &F) {
             }
         }
     }
-    // One after the other, the last one would be heard after 6 * 200 frames.
+    // If served one after the other, the last one would be served after 6 * 200 frames.
     let waiting: u64 = (1..=SENDERS).map(|from| driver.sent(from, 0) - 1).sum();
-    let mut heard = std::collections::BTreeSet::new();
+    let mut served = std::collections::BTreeSet::new();
     driver.until("a frame of each", |d| {
         d.step(0);
-        heard.extend(d.inbox[0][before..].iter().map(|arrival| arrival.from));
-        heard.len() == SENDERS
+        served.extend(d.inbox[0][before..].iter().map(|arrival| arrival.from));
+        served.len() == SENDERS
     });
     let until_all = driver.inbox[0].len() - before;
     let fair = 64 * SENDERS;
-    assert!(until_all <= fair, "heard all after {until_all} of {waiting} frames");
+    assert!(until_all <= fair, "served all after {until_all} of {waiting} frames");
     driver.settle(0);
 }
 
-/// The first frame of a peer is not left lying while another one's never run out.
-pub fn a_newcomer_is_heard_while_another_peer_floods<F: Fabric>(fabric: &F) {
+/// The first frame of a peer is delivered while another one never stops sending.
+pub fn a_new_peer_is_served_while_another_floods<F: Fabric>(fabric: &F) {
     let mut driver = Driver::new(fabric, 3);
     driver.send(1, 0, 8);
     driver.settle(0);
@@ -156,22 +156,22 @@ pub fn a_newcomer_is_heard_while_another_peer_floods<F: Fabric>(fabric: &F) {
     };
     driver.until("a flood", |d| flood(d) && d.end(0).peek().is_some());
     let before = driver.inbox[0].len();
-    let mut newcomer = false;
-    // Only one frame at a time is taken out: the flooded channel is never seen empty.
+    let mut new_peer_sent = false;
+    // Only one frame at a time is consumed: the flooded channel is never empty.
     let start = std::time::Instant::now();
     while !driver.inbox[0].iter().any(|arrival| arrival.from == id(2)) {
         flood(&mut driver);
-        newcomer |= !newcomer && driver.offer(2, 0, 8, 0) == Sent::Accepted;
+        new_peer_sent |= !new_peer_sent && driver.offer(2, 0, 8, 0) == Sent::Accepted;
         driver.step(2);
         driver.step(0);
-        assert!(start.elapsed() < crate::PATIENCE, "never heard");
+        assert!(start.elapsed() < crate::TIMEOUT, "never served");
     }
-    let heard_after = driver.inbox[0].len() - before;
-    assert!(heard_after < 20_000, "heard after {heard_after} frames");
+    let served_after = driver.inbox[0].len() - before;
+    assert!(served_after < 20_000, "served after {served_after} frames");
     driver.settle(0);
 }
 
-/// Events may be asked for while a frame is held, and a peer may go meanwhile.
+/// Events may be polled while a frame is held, and a peer may fail meanwhile.
 pub fn what_happens_between_peek_and_consume_does_no_harm<F: Fabric>(fabric: &F) {
     let mut driver = Driver::new(fabric, 4);
     for from in [3, 2, 1] {
@@ -188,10 +188,10 @@ pub fn what_happens_between_peek_and_consume_does_no_harm<F: Fabric>(fabric: &F)
         d.step(2);
         d.end(0).peek().is_some()
     });
-    let mut doomed = driver.ends[3].take();
+    let mut failing = driver.ends[3].take();
     while let Some(frame) = driver.end(0).peek() {
-        // It was heard first, this one last: whatever list there is, it moves.
-        if let Some(end) = doomed.take_if(|_| frame.from == id(1)) {
+        // It was the first to send, this one the last: any list of peers changes.
+        if let Some(end) = failing.take_if(|_| frame.from == id(1)) {
             fabric.crash(end);
         }
         // SAFETY: the frame is valid until it is consumed.
@@ -200,7 +200,7 @@ pub fn what_happens_between_peek_and_consume_does_no_harm<F: Fabric>(fabric: &F)
             driver.events[0].push(event);
         }
         driver.end(0).flush();
-        fabric.look_for_the_dead(driver.end(0));
+        fabric.detect_failed_peers(driver.end(0));
         // SAFETY: as above.
         let still = unsafe { std::slice::from_raw_parts(frame.start, frame.len) };
         assert!(bytes == still, "a held frame has changed");
@@ -208,10 +208,10 @@ pub fn what_happens_between_peek_and_consume_does_no_harm<F: Fabric>(fabric: &F)
         assert_eq!((again.from, again.start), (frame.from, frame.start), "another frame");
         driver.step(0);
     }
-    assert!(doomed.is_none(), "no frame of end 1 was held");
+    assert!(failing.is_none(), "no frame of end 1 was held");
     driver.settle(0);
-    driver.until("the news", |d| {
-        fabric.look_for_the_dead(d.end(0));
+    driver.until("the loss", |d| {
+        fabric.detect_failed_peers(d.end(0));
         d.loss(0, 3).is_some()
     });
 }
@@ -255,7 +255,7 @@ pub fn a_peeked_frame_stays_until_it_is_consumed<F: Fabric>(fabric: &F) {
     driver.settle(0);
 }
 
-/// An idle transport stays silent.
+/// An idle transport delivers nothing.
 pub fn nothing_arrives_where_nothing_was_sent<F: Fabric>(fabric: &F) {
     let mut driver = Driver::new(fabric, 3);
     driver.send(0, 1, 8);
@@ -330,7 +330,7 @@ pub fn exposed_memory_can_be_pulled<F: Fabric>(fabric: &F) {
     assert!(into[..64] == newer);
 }
 
-/// Nothing but what was offered, to whom it was offered.
+/// Only exposed memory can be pulled, and only by the peer that it is exposed to.
 pub fn wrong_ids_ranges_and_pullers_are_refused<F: Fabric>(fabric: &F) {
     let mut driver = Driver::new(fabric, 3);
     let data = payload(0, 1, 1, 1000);
@@ -360,7 +360,7 @@ pub fn a_large_payload_is_pulled_whole<F: Fabric>(fabric: &F) {
         return;
     }
     let mut driver = Driver::new(fabric, 2);
-    // Fresh zero pages cost nothing until written: mark only a few places.
+    // Fresh zero pages cost nothing until written: mark only a few positions.
     const BYTES: usize = (2 << 30) + (1 << 20) + 13;
     let mut data = vec![0u8; BYTES];
     for at in [0, (1 << 30) - 1, 1 << 30, (2 << 30) - 4096, (2 << 30) + 5, BYTES - 1] {
@@ -372,7 +372,7 @@ pub fn a_large_payload_is_pulled_whole<F: Fabric>(fabric: &F) {
     assert!(into == data);
 }
 
-/// Slots are apart; a full table says no.
+/// Slots do not overlap; a full table refuses.
 pub fn many_exposures_at_a_time_do_not_mix<F: Fabric>(fabric: &F) {
     if !fabric.pulls() {
         return;
@@ -394,8 +394,8 @@ pub fn many_exposures_at_a_time_do_not_mix<F: Fabric>(fabric: &F) {
     driver.end(0).withdraw(id(1), far);
 }
 
-/// Close: everything sent before arrives, then the peer reads of a goodbye, once.
-pub fn a_goodbye_is_told_after_the_last_frame<F: Fabric>(fabric: &F) {
+/// Close: everything sent before arrives, then the peer reports a goodbye, once.
+pub fn a_goodbye_is_reported_after_the_last_frame<F: Fabric>(fabric: &F) {
     let mut driver = Driver::new(fabric, 2);
     driver.send(1, 0, 8);
     driver.settle(0);
@@ -403,12 +403,12 @@ pub fn a_goodbye_is_told_after_the_last_frame<F: Fabric>(fabric: &F) {
         driver.send(0, 1, n);
     }
     driver.until("closing", |d| d.end(0).close());
-    // Not driven any more: what was accepted must not need its help.
+    // No longer driven: accepted frames must arrive without it.
     drop(driver.ends[0].take());
     driver.until("the goodbye", |d| d.loss(1, 0).is_some());
     assert_eq!(driver.inbox[1].len(), 50, "the goodbye came before the last frame");
     driver.check(1);
-    assert!(driver.loss(1, 0).expect("told").0, "{:?}", driver.events[1]);
+    assert!(driver.loss(1, 0).expect("reported").0, "{:?}", driver.events[1]);
     assert_eq!(driver.offer(1, 0, 8, 0), Sent::Down);
     for _ in 0..1000 {
         driver.step(1);
@@ -419,8 +419,8 @@ pub fn a_goodbye_is_told_after_the_last_frame<F: Fabric>(fabric: &F) {
     assert_eq!(downs.count(), 1);
 }
 
-/// Death is not a goodbye, and what came before it may still be read.
-pub fn a_crash_is_told_and_is_no_goodbye<F: Fabric>(fabric: &F) {
+/// A crash is not a goodbye, and frames sent before it may still be read.
+pub fn a_crash_is_reported_and_is_no_goodbye<F: Fabric>(fabric: &F) {
     let mut driver = Driver::new(fabric, 3);
     for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
         driver.send(from, to, 8);
@@ -430,10 +430,10 @@ pub fn a_crash_is_told_and_is_no_goodbye<F: Fabric>(fabric: &F) {
     }
     fabric.crash(driver.ends[0].take().expect("not yet crashed"));
     driver.until("the loss", |d| {
-        fabric.look_for_the_dead(d.end(1));
+        fabric.detect_failed_peers(d.end(1));
         d.loss(1, 0).is_some()
     });
-    let (said_goodbye, reason) = driver.loss(1, 0).expect("told");
+    let (said_goodbye, reason) = driver.loss(1, 0).expect("reported");
     assert!(!said_goodbye && !reason.is_empty(), "{reason}");
     assert_eq!(driver.offer(1, 0, 8, 0), Sent::Down);
     driver.send(1, 2, 8);

@@ -1,4 +1,4 @@
-//! The suite over the in-process twin.
+//! The suite over the in-process transport.
 
 use rustbtl_component::transports::inproc::{Inproc, connected};
 use rustbtl_conformance::{Fabric, conformance, id};

@@ -21,7 +21,7 @@ impl Fabric for Node {
         self.0.single_copy
     }
 
-    fn look_for_the_dead(&self, end: &mut Shm) {
+    fn detect_failed_peers(&self, end: &mut Shm) {
         end.check_peers();
     }
 }
@@ -37,7 +37,7 @@ conformance!(without_single_copy, with(16 << 10, false));
 // ---- several threads and several processes ------------------------------------------------------
 
 use rustbtl_component::transports::{Event, Payload, Pulled, Sent, Transport};
-use rustbtl_conformance::{PATIENCE, frame, payload};
+use rustbtl_conformance::{TIMEOUT, frame, payload};
 use rustbtl_fragments::wire::{HEADER_BYTES, Header};
 use std::process::{Child, Command};
 use std::time::Instant;
@@ -75,7 +75,7 @@ fn threads_that_race_lose_nothing() {
                         got[from] += 1;
                         end.consume(frame);
                     }
-                    assert!(start.elapsed() < PATIENCE, "stuck: sent {sent:?}, got {got:?}");
+                    assert!(start.elapsed() < TIMEOUT, "stuck: sent {sent:?}, got {got:?}");
                     std::thread::yield_now();
                 }
             });
@@ -110,37 +110,37 @@ fn next(end: &mut Shm) -> Vec<u8> {
             end.consume(frame);
             return bytes;
         }
-        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+        assert!(start.elapsed() < TIMEOUT, "nothing arrives");
         std::thread::yield_now();
     }
 }
 
-fn say(end: &mut Shm, me: usize, n: u64, data: &[u8]) {
+fn send_until_accepted(end: &mut Shm, me: usize, n: u64, data: &[u8]) {
     let header = frame(me, 1 - me, n, data.len());
     while end.send(id(1 - me), &header, Payload::Bytes(data), 0) != Sent::Accepted {
         std::thread::yield_now();
     }
 }
 
-/// Not a test of its own: the other process of the tests below. Echoes frames; on number 1 it
-/// pulls and sends back a checksum; it ends at number 2.
+/// Not a test of its own: the other process of the tests below. It echoes frames; on number 1 it
+/// pulls and reports whether the bytes are right; it ends at number 2.
 #[test]
 fn as_another_process() {
     let Ok(name) = std::env::var(NAME) else { return };
     let segment = Segment::attach(&name, 2, 1, &SegmentOptions::default()).expect("attach");
     let mut end = Shm::new(segment, &[id(0), id(1)]);
-    say(&mut end, 1, 7, b"here");
+    send_until_accepted(&mut end, 1, 7, b"here");
     loop {
         let bytes = next(&mut end);
         match Header::decode(&bytes).expect("a frame").sequence {
-            0 => say(&mut end, 1, 0, &bytes[HEADER_BYTES..]),
+            0 => send_until_accepted(&mut end, 1, 0, &bytes[HEADER_BYTES..]),
             1 => {
                 let mut into = vec![0; BIG];
                 // SAFETY: `into` has BIG bytes.
                 let pulled = unsafe { end.pull(id(0), 1 << 32, 0, into.as_mut_ptr(), BIG) };
                 let same = pulled == Pulled::Done && into == payload(0, 1, 1, BIG);
                 let refused = pulled == Pulled::Refused;
-                say(&mut end, 1, 1, &[u8::from(same), u8::from(refused)]);
+                send_until_accepted(&mut end, 1, 1, &[u8::from(same), u8::from(refused)]);
             }
             _ => break,
         }
@@ -155,19 +155,19 @@ fn two_processes_exchange_frames_and_pull() {
     next(&mut end);
     for n in 0..2000 {
         let data = payload(0, 1, n, n as usize % 5000);
-        say(&mut end, 0, 0, &data);
+        send_until_accepted(&mut end, 0, 0, &data);
         assert!(next(&mut end)[HEADER_BYTES..] == data);
     }
     let big = payload(0, 1, 1, BIG);
     // SAFETY: `big` lives until the end of the test.
     assert!(unsafe { end.expose(id(1), 1 << 32, big.as_ptr(), BIG) });
-    say(&mut end, 0, 1, &[]);
+    send_until_accepted(&mut end, 0, 1, &[]);
     let answer = next(&mut end)[HEADER_BYTES..].to_vec();
     assert!(answer == [1, 0] || answer == [0, 1], "{answer:?}");
     if answer == [0, 1] {
         eprintln!("cross-memory attach is not permitted here: only the refusal was tested");
     }
-    say(&mut end, 0, 2, &[]);
+    send_until_accepted(&mut end, 0, 2, &[]);
     assert!(other.wait().expect("wait").success());
     let event = end.event().or_else(|| {
         end.peek();
@@ -175,7 +175,7 @@ fn two_processes_exchange_frames_and_pull() {
     });
     assert!(matches!(event, Some(Event::Down { said_goodbye: true, .. })), "{event:?}");
     end.check_peers();
-    assert_eq!(end.event(), None, "a goodbye is not also a death");
+    assert_eq!(end.event(), None, "a goodbye is not also a failure");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_killed_process_is_noticed() {
     let mut other = child(&name);
     next(&mut end);
     end.check_peers();
-    assert_eq!(end.event(), None, "it lives");
+    assert_eq!(end.event(), None, "it runs");
     other.kill().expect("kill");
     other.wait().expect("wait");
     end.check_peers();
@@ -207,11 +207,11 @@ fn damaged_memory_is_an_error_of_that_peer_alone() {
         assert_eq!(sent, Sent::Accepted);
     }
     let layout = ends[0].segment().layout();
-    // What a stray write of another process does: nonsense in the ring from rank 1 to rank 0.
+    // What a stray write of another process does: garbage in the ring from rank 1 to rank 0.
     ends[0].segment().overwrite_for_tests(layout.ring_at(1, 0), u64::MAX - 1);
     let start = Instant::now();
     let mut from = Vec::new();
-    while start.elapsed() < PATIENCE && from.is_empty() {
+    while start.elapsed() < TIMEOUT && from.is_empty() {
         if let Some(frame) = ends[0].peek() {
             from.push(frame.from);
             ends[0].consume(frame);

@@ -1,4 +1,4 @@
-//! The suite over TCP on the loopback interface, and what only sockets can suffer.
+//! The suite over TCP on the loopback interface, and tests of what only sockets can suffer.
 
 use rustbtl_component::transports::tcp::{Tcp, TcpConfig};
 use rustbtl_conformance::{Fabric, conformance, id};
@@ -11,10 +11,10 @@ impl Fabric for Loopback {
     fn ends(&self, n: usize) -> Vec<Tcp> {
         let one = |i| Tcp::new(TcpConfig { me: id(i), ..self.0.clone() }).expect("listen");
         let mut ends: Vec<Tcp> = (0..n).map(one).collect();
-        let cards: Vec<_> = ends.iter().map(Tcp::card).collect();
+        let endpoints: Vec<_> = ends.iter().map(Tcp::card).collect();
         for (i, end) in ends.iter_mut().enumerate() {
-            for (j, card) in cards.iter().enumerate().filter(|&(j, _)| j != i) {
-                end.add_peer(id(j), card.clone());
+            for (j, endpoint) in endpoints.iter().enumerate().filter(|&(j, _)| j != i) {
+                end.add_peer(id(j), endpoint.clone());
             }
         }
         ends
@@ -49,7 +49,7 @@ conformance!(small_buffers, Loopback(cramped()));
 use core::ptr::NonNull;
 use rustbtl_component::transports::tcp::TcpPeer;
 use rustbtl_component::transports::{Event, Payload, Sent, Transport};
-use rustbtl_conformance::{Driver, PATIENCE, frame, payload};
+use rustbtl_conformance::{Driver, TIMEOUT, frame, payload};
 use rustbtl_fragments::wire::{HEADER_BYTES, Header};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -79,13 +79,14 @@ fn ups(driver: &Driver<Tcp>, at: usize) -> Vec<u16> {
     driver.events[at].iter().filter_map(incarnation).collect()
 }
 
-/// The stranger's connection ends without a byte of frames; traffic of the pair goes on.
-fn is_refused(driver: &mut Driver<Tcp>, mut stranger: TcpStream) {
-    stranger.set_nonblocking(true).unwrap();
+/// The connection of an unauthenticated peer ends without a byte of frames; traffic of the pair
+/// continues.
+fn is_refused(driver: &mut Driver<Tcp>, mut connection: TcpStream) {
+    connection.set_nonblocking(true).unwrap();
     let mut byte = [0; 4096];
     driver.until("the refusal", |d| {
         d.end(1).peek();
-        !matches!(stranger.read(&mut byte), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+        !matches!(connection.read(&mut byte), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
     });
     driver.send(0, 1, 100);
     driver.send(1, 0, 100);
@@ -101,9 +102,9 @@ fn garbage_is_refused_with_a_notice_and_disturbs_nobody() {
     driver.settle(1);
     let huge_length = [[0xFF; 4], [0xB1; 4]].concat().repeat(16);
     for garbage in [vec![0; 64], b"GET / HTTP/1.1\r\n\r\n".repeat(8), huge_length] {
-        let mut stranger = TcpStream::connect(target).unwrap();
-        stranger.write_all(&garbage).unwrap();
-        is_refused(&mut driver, stranger);
+        let mut connection = TcpStream::connect(target).unwrap();
+        connection.write_all(&garbage).unwrap();
+        is_refused(&mut driver, connection);
     }
     assert_eq!(notices(&driver, 1).len(), 3, "{:?}", notices(&driver, 1));
     assert!(notices(&driver, 1)[0].contains("127.0.0.1"));
@@ -113,39 +114,39 @@ fn garbage_is_refused_with_a_notice_and_disturbs_nobody() {
 fn a_truncated_handshake_is_forgotten() {
     let mut driver = pair();
     let target = address(&mut driver, 1);
-    let mut stranger = TcpStream::connect(target).unwrap();
-    stranger.write_all(b"rustbtl/").unwrap();
-    stranger.shutdown(std::net::Shutdown::Write).unwrap();
-    is_refused(&mut driver, stranger);
+    let mut connection = TcpStream::connect(target).unwrap();
+    connection.write_all(b"rustbtl/").unwrap();
+    connection.shutdown(std::net::Shutdown::Write).unwrap();
+    is_refused(&mut driver, connection);
 }
 
 #[test]
-fn slow_strangers_time_out_and_their_number_is_bounded() {
+fn slow_unauthenticated_peers_time_out_and_their_number_is_bounded() {
     let quick = TcpConfig { handshake_ms_max: 50, ..on("127.0.0.0/8") };
     let mut driver = Driver::new(&Loopback(quick), 2);
     let target = address(&mut driver, 1);
-    let mut strangers: Vec<TcpStream> = Vec::new();
+    let mut connections: Vec<TcpStream> = Vec::new();
     for n in 0..200 {
-        let mut stranger = TcpStream::connect(target).unwrap();
+        let mut connection = TcpStream::connect(target).unwrap();
         if n % 2 == 0 {
-            stranger.write_all(b"r").unwrap();
+            connection.write_all(b"r").unwrap();
         }
-        strangers.push(stranger);
+        connections.push(connection);
         driver.step_all();
     }
-    for stranger in strangers {
-        is_refused(&mut driver, stranger);
+    for connection in connections {
+        is_refused(&mut driver, connection);
     }
     let said = notices(&driver, 1).len();
-    assert!((1..60).contains(&said), "{said} notices for 200 strangers");
+    assert!((1..60).contains(&said), "{said} notices for 200 connections");
 }
 
 #[test]
 fn a_wrong_secret_is_refused_by_both_ends() {
     let quick = TcpConfig { connect_ms_max: 200, ..on("127.0.0.0/8") };
     let mut driver = Driver::new(&Loopback(quick), 2);
-    let card = TcpPeer { secret: [1; 32], ..driver.end(1).card() };
-    driver.end(0).add_peer(id(1), card);
+    let endpoint = TcpPeer { secret: [1; 32], ..driver.end(1).card() };
+    driver.end(0).add_peer(id(1), endpoint);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some());
     let (said_goodbye, reason) = driver.loss(0, 1).unwrap();
@@ -154,7 +155,7 @@ fn a_wrong_secret_is_refused_by_both_ends() {
 }
 
 #[test]
-fn another_version_is_named_at_both_ends() {
+fn another_version_is_reported_at_both_ends() {
     let config = |version| TcpConfig { version, ..on("127.0.0.0/8") };
     let mut old = Tcp::new(TcpConfig { me: id(0), ..config(7) }).unwrap();
     let new = Tcp::new(TcpConfig { me: id(1), ..config(9) }).unwrap();
@@ -172,8 +173,8 @@ fn nobody_listening_is_down_with_the_address_after_a_bounded_time() {
     let quick = TcpConfig { connect_ms_max: 100, ..on("127.0.0.0/8") };
     let mut driver = Driver::new(&Loopback(quick), 2);
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let card = TcpPeer { addresses: vec![unused], ..driver.end(1).card() };
-    driver.end(0).add_peer(id(1), card);
+    let endpoint = TcpPeer { addresses: vec![unused], ..driver.end(1).card() };
+    driver.end(0).add_peer(id(1), endpoint);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some());
     let (_, reason) = driver.loss(0, 1).unwrap();
@@ -184,11 +185,12 @@ fn nobody_listening_is_down_with_the_address_after_a_bounded_time() {
 fn the_next_address_is_tried_when_one_does_not_work() {
     let mut driver = pair();
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    // An address of somebody else of this job: it says that it is not the one who is meant.
+    // An address of another process of this job: the handshake shows that it is not the one that is
+    // meant.
     let other = driver.end(0).card().addresses[0];
-    let mut card = driver.end(1).card();
-    card.addresses = vec![unused, other, card.addresses[0]];
-    driver.end(0).add_peer(id(1), card);
+    let mut endpoint = driver.end(1).card();
+    endpoint.addresses = vec![unused, other, endpoint.addresses[0]];
+    driver.end(0).add_peer(id(1), endpoint);
     driver.send(0, 1, 8);
     driver.settle(1);
     assert!(notices(&driver, 0).is_empty() && notices(&driver, 1).is_empty());
@@ -261,7 +263,7 @@ fn racing_connects_end_in_one_connection() {
                             polls += 1;
                         }
                         std::thread::yield_now();
-                        assert!(since.elapsed() < PATIENCE, "stuck: sent {sent}, got {got}");
+                        assert!(since.elapsed() < TIMEOUT, "stuck: sent {sent}, got {got}");
                     }
                     assert_eq!(ups, 1);
                     done.fetch_add(1, Ordering::SeqCst);
@@ -295,7 +297,7 @@ fn all_to_all_connects_at_once() {
 }
 
 #[test]
-fn a_peer_that_comes_back_in_a_new_incarnation_is_up_again() {
+fn a_peer_in_a_new_incarnation_is_up_again() {
     let mut driver = pair();
     driver.send(0, 1, 8);
     driver.send(1, 0, 8);
@@ -304,13 +306,14 @@ fn a_peer_that_comes_back_in_a_new_incarnation_is_up_again() {
     let old = driver.ends[1].take().unwrap();
     let known = driver.end(0).card();
     drop(old);
-    let mut again = Tcp::new(TcpConfig { me: id(1), incarnation: 1, ..on("127.0.0.0/8") }).unwrap();
-    again.add_peer(id(0), known);
-    let card = again.card();
-    driver.ends[1] = Some(again);
+    let mut restarted =
+        Tcp::new(TcpConfig { me: id(1), incarnation: 1, ..on("127.0.0.0/8") }).unwrap();
+    restarted.add_peer(id(0), known);
+    let endpoint = restarted.card();
+    driver.ends[1] = Some(restarted);
     driver.until("the loss", |d| d.loss(0, 1).is_some());
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Down);
-    driver.end(0).add_peer(id(1), card);
+    driver.end(0).add_peer(id(1), endpoint);
     driver.end(0).reconnect(id(1));
     driver.until("up again", |d| ups(d, 0) == [0, 1]);
     driver.send(0, 1, 8);
@@ -323,14 +326,15 @@ fn a_restarted_peer_replaces_a_connection_that_seems_to_be_open() {
     let mut driver = pair();
     driver.send(1, 0, 8);
     driver.settle(0);
-    // The old one is neither driven nor closed: a node that vanished.
+    // The old one is neither driven nor closed: a failed node.
     let _frozen = driver.ends[1].take().unwrap();
     let known = driver.end(0).card();
-    let mut again = Tcp::new(TcpConfig { me: id(1), incarnation: 4, ..on("127.0.0.0/8") }).unwrap();
-    again.add_peer(id(0), known);
-    driver.ends[1] = Some(again);
+    let mut restarted =
+        Tcp::new(TcpConfig { me: id(1), incarnation: 4, ..on("127.0.0.0/8") }).unwrap();
+    restarted.add_peer(id(0), known);
+    driver.ends[1] = Some(restarted);
     driver.send(1, 0, 8);
-    driver.until("the news", |d| d.inbox[0].len() == 2);
+    driver.until("the second frame", |d| d.inbox[0].len() == 2);
     assert_eq!(ups(&driver, 0), [0, 4]);
     assert!(!driver.loss(0, 1).unwrap().0);
 }
@@ -351,7 +355,7 @@ fn an_impossible_frame_length_from_a_peer_breaks_only_its_connection() {
 }
 
 #[test]
-fn frames_that_are_held_are_pushed_by_flush() {
+fn held_frames_are_sent_by_flush() {
     let mut driver = pair();
     driver.send(0, 1, 8);
     driver.settle(1);
@@ -364,67 +368,68 @@ fn frames_that_are_held_are_pushed_by_flush() {
     assert_eq!(accepted, 50, "small frames are gathered");
     let start = Instant::now();
     while !driver.end(0).flush() {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     // Only the receiver is driven from here on.
     while driver.inbox[1].len() < 51 {
         driver.step(1);
-        assert!(start.elapsed() < PATIENCE, "{} of 51", driver.inbox[1].len());
+        assert!(start.elapsed() < TIMEOUT, "{} of 51", driver.inbox[1].len());
     }
     driver.check(1);
     std::thread::sleep(Duration::from_millis(1));
     assert!(!driver.step(1));
 }
 
-/// Drives the receiver, and gives payloads of their own places.
-struct Places {
+/// Drives the receiving end, and gives buffers for direct placement.
+struct DirectReceiver {
     memory: Vec<u8>,
     /// Bytes of the payload that is being read there.
     open: usize,
-    landed: Vec<(u64, Vec<u8>)>,
+    placed: Vec<(u64, Vec<u8>)>,
 }
 
-impl Places {
+impl DirectReceiver {
     fn new() -> Self {
-        Self { memory: vec![0; 400_000], open: 0, landed: Vec::new() }
+        Self { memory: vec![0; 400_000], open: 0, placed: Vec::new() }
     }
 
-    /// One look; `gives(sequence)`: has this frame a place?
-    fn step(&mut self, driver: &mut Driver<Tcp>, gives: impl Fn(u64) -> bool) {
+    /// One poll; `accepts(sequence)`: is this frame placed directly?
+    fn step(&mut self, driver: &mut Driver<Tcp>, accepts: impl Fn(u64) -> bool) {
         driver.step(1);
         let tcp = driver.end(1);
         if let Some((from, head)) = tcp.landed() {
             let header = Header::decode_alone(&head).unwrap();
             assert_eq!(from, id(0));
-            self.landed.push((header.sequence, self.memory[..self.open].to_vec()));
+            self.placed.push((header.sequence, self.memory[..self.open].to_vec()));
             self.open = 0;
         }
         if let Some((from, head)) = tcp.unplaced() {
             let header = Header::decode_alone(&head).unwrap();
             assert!(from == id(0) && self.open == 0, "one payload of a connection at a time");
-            let into = gives(header.sequence).then(|| {
+            let into = accepts(header.sequence).then(|| {
                 self.open = header.length as usize - HEADER_BYTES;
                 self.memory[..self.open].fill(0);
                 NonNull::new(self.memory.as_mut_ptr()).unwrap()
             });
-            // SAFETY: the memory has 400,000 bytes, is looked at when the payload is there, and
-            // lives longer than the connection is driven.
+            // SAFETY: the memory has 400,000 bytes, is read when the payload has arrived, and lives
+            // longer than the connection is driven.
             unsafe { tcp.place(into) };
         }
     }
 }
 
-/// Frames of all lengths between two ends; those of an odd number get a place if that is asked.
-fn lands(config: TcpConfig) {
+/// Frames of all lengths between two ends; those of an odd number are placed directly if the
+/// transport asks.
+fn direct_placement(config: TcpConfig) {
     let mut driver = Driver::new(&Loopback(config), 2);
-    let mut places = Places::new();
-    // The last frame is one of a header alone, behind a payload that has a place.
+    let mut receiver = DirectReceiver::new();
+    // The last frame is a header alone, behind a payload that is placed directly.
     let lengths =
         [300_000, 8, 100_000, 399_999, 20_000, 16_384, 0, 350_000, 131_072, 131_072, 1, 350_000, 0];
     let mut taken = 0;
     let (mut sent, total) = (0, 41 * lengths.len());
     let start = Instant::now();
-    while places.landed.len() + driver.inbox[1].len() < total {
+    while receiver.placed.len() + driver.inbox[1].len() < total {
         driver.step(0);
         if sent < total {
             match driver.offer(0, 1, lengths[sent % lengths.len()], taken) {
@@ -433,43 +438,43 @@ fn lands(config: TcpConfig) {
                 Sent::Down => panic!("down: {:?}", driver.events[0]),
             }
         }
-        places.step(&mut driver, |sequence| sequence % 2 == 1);
-        assert!(start.elapsed() < PATIENCE, "{} of {total}", driver.inbox[1].len());
+        receiver.step(&mut driver, |sequence| sequence % 2 == 1);
+        assert!(start.elapsed() < TIMEOUT, "{} of {total}", driver.inbox[1].len());
     }
     let mut seen = vec![0; total];
     let inbox = driver.inbox[1].iter().map(|arrival| (arrival.sequence, &arrival.payload));
-    for (sequence, bytes) in inbox.chain(places.landed.iter().map(|(at, bytes)| (*at, bytes))) {
+    for (sequence, bytes) in inbox.chain(receiver.placed.iter().map(|(at, bytes)| (*at, bytes))) {
         let expected = payload(0, 1, sequence, lengths[sequence as usize % lengths.len()]);
         assert!(*bytes == expected, "frame {sequence} is damaged");
         seen[sequence as usize] += 1;
     }
     assert!(seen.iter().all(|&times| times == 1), "each frame once: {seen:?}");
-    assert!(places.landed.iter().all(|(sequence, _)| sequence % 2 == 1));
-    assert!(!places.landed.is_empty(), "no payload was read to its place");
+    assert!(receiver.placed.iter().all(|(sequence, _)| sequence % 2 == 1));
+    assert!(!receiver.placed.is_empty(), "no payload was placed directly");
 }
 
 #[test]
-fn long_payloads_are_read_to_their_place_and_others_come_as_frames() {
-    lands(TcpConfig { chunk_bytes_max: 400_000, ..on("127.0.0.0/8") });
+fn long_payloads_are_placed_directly_and_others_come_as_frames() {
+    direct_placement(TcpConfig { chunk_bytes_max: 400_000, ..on("127.0.0.0/8") });
 }
 
 #[test]
-fn payloads_land_in_pieces_through_small_buffers() {
-    lands(cramped());
+fn payloads_are_placed_in_pieces_through_small_buffers() {
+    direct_placement(cramped());
 }
 
-/// Found in MPI programs: the message of a barrier behind a long one, to a process that then sends
-/// nothing before it has that.
+/// Found in MPI programs: the message of a barrier behind a long one, to a process that sends
+/// nothing before it has received that.
 #[test]
-fn a_frame_of_a_header_alone_behind_a_payload_that_has_landed_needs_no_further_bytes() {
+fn a_frame_of_a_header_alone_behind_a_placed_payload_needs_no_further_bytes() {
     let mut driver = Driver::new(&Loopback(cramped()), 2);
     driver.send(0, 1, 8);
     driver.settle(1);
-    let mut places = Places::new();
+    let mut receiver = DirectReceiver::new();
     for turn in 1..=20 {
         let mut taken = 0;
         let start = Instant::now();
-        // The receiver looks only when the kernel is full.
+        // The receiver polls only when the kernel's buffers are full.
         for bytes in [399_999, 0] {
             loop {
                 match driver.offer(0, 1, bytes, taken) {
@@ -478,57 +483,57 @@ fn a_frame_of_a_header_alone_behind_a_payload_that_has_landed_needs_no_further_b
                     Sent::Down => panic!("down: {:?}", driver.events[0]),
                 }
                 driver.step(0);
-                places.step(&mut driver, |_| true);
-                assert!(start.elapsed() < PATIENCE, "{taken} bytes are sent");
+                receiver.step(&mut driver, |_| true);
+                assert!(start.elapsed() < TIMEOUT, "{taken} bytes are sent");
             }
             taken = 0;
         }
-        // Payloads that were here as a whole came as frames.
-        while places.landed.len() + driver.inbox[1].len() < 2 * turn + 1 {
+        // Payloads that had arrived as a whole came as frames.
+        while receiver.placed.len() + driver.inbox[1].len() < 2 * turn + 1 {
             driver.step(0);
-            places.step(&mut driver, |_| true);
-            let (landed, frames) = (places.landed.len(), driver.inbox[1].len());
-            assert!(start.elapsed() < PATIENCE, "turn {turn}: {landed} landed, {frames} frames");
+            receiver.step(&mut driver, |_| true);
+            let (placed, frames) = (receiver.placed.len(), driver.inbox[1].len());
+            assert!(start.elapsed() < TIMEOUT, "turn {turn}: {placed} placed, {frames} frames");
         }
     }
-    assert!(!places.landed.is_empty(), "no payload was read to its place");
+    assert!(!receiver.placed.is_empty(), "no payload was placed directly");
     assert!(driver.end(1).take_heard() && !driver.end(1).take_heard());
 }
 
 #[test]
-fn a_payload_whose_connection_breaks_never_lands_and_nothing_is_written_afterwards() {
+fn a_payload_whose_connection_breaks_is_never_placed_and_nothing_is_written_afterwards() {
     let mut driver = Driver::new(&Loopback(cramped()), 2);
     driver.send(0, 1, 8);
     driver.settle(1);
-    let mut places = Places::new();
+    let mut receiver = DirectReceiver::new();
     let mut taken = 0;
     let start = Instant::now();
     // The first half of a frame.
-    while places.open == 0 {
+    while receiver.open == 0 {
         match driver.offer(0, 1, 399_999, taken) {
             Sent::Full(n) => taken = n,
             other => panic!("{other:?}: the sockets take all of it at once"),
         }
         driver.step(0);
-        places.step(&mut driver, |_| true);
-        assert!(start.elapsed() < PATIENCE, "{taken} bytes are sent");
+        receiver.step(&mut driver, |_| true);
+        assert!(start.elapsed() < TIMEOUT, "{taken} bytes are sent");
     }
     driver.ends[0] = None;
     while driver.loss(1, 0).is_none() {
-        places.step(&mut driver, |_| true);
-        assert!(start.elapsed() < PATIENCE);
+        receiver.step(&mut driver, |_| true);
+        assert!(start.elapsed() < TIMEOUT);
     }
-    assert!(places.landed.is_empty() && !driver.end(1).has_landed());
-    let before = places.memory.clone();
+    assert!(receiver.placed.is_empty() && !driver.end(1).has_landed());
+    let before = receiver.memory.clone();
     for _ in 0..1000 {
         driver.step(1);
     }
     assert!(driver.end(1).landed().is_none() && driver.end(1).unplaced().is_none());
-    assert!(places.memory == before);
+    assert!(receiver.memory == before);
 }
 
-/// Frame number `sequence` from 0 to 1: determinants for the one behind it.
-fn carry(driver: &mut Driver<Tcp>, sequence: u64, bytes: usize) {
+/// Send frame number `sequence` from 0 to 1: determinants for the frame behind it.
+fn piggyback(driver: &mut Driver<Tcp>, sequence: u64, bytes: usize) {
     let mut header = Header::decode_alone(&frame(0, 1, sequence, bytes)).unwrap();
     header.kind = rustbtl_fragments::wire::FrameType::Piggyback;
     let data = payload(0, 1, sequence, bytes);
@@ -536,12 +541,12 @@ fn carry(driver: &mut Driver<Tcp>, sequence: u64, bytes: usize) {
     assert_eq!(sent, Sent::Accepted);
 }
 
-/// Look at the receiver only.
+/// Drive the receiver only.
 fn receives(driver: &mut Driver<Tcp>, frames: usize) {
     let start = Instant::now();
     while driver.inbox[1].len() < frames {
         driver.step(1);
-        assert!(start.elapsed() < PATIENCE, "stuck");
+        assert!(start.elapsed() < TIMEOUT, "stuck");
     }
 }
 
@@ -553,7 +558,7 @@ fn determinants_leave_with_the_frame_behind_them_or_at_the_next_progress() {
     // Short, and too long to be gathered.
     for (sequence, bytes) in [(1, 8), (3, 20_000)] {
         driver.step(0);
-        carry(&mut driver, sequence, 40);
+        piggyback(&mut driver, sequence, 40);
         for _ in 0..100 {
             assert!(!driver.step(1), "alone");
         }
@@ -562,7 +567,7 @@ fn determinants_leave_with_the_frame_behind_them_or_at_the_next_progress() {
         assert_eq!(sent, Sent::Accepted);
         receives(&mut driver, sequence as usize + 2);
     }
-    carry(&mut driver, 5, 40);
+    piggyback(&mut driver, 5, 40);
     assert!(driver.end(0).holds());
     driver.step(0);
     receives(&mut driver, 6);

@@ -1,16 +1,16 @@
-//! Long payloads that a transport reads straight to where they belong.
+//! Direct placement: a transport reads long payloads straight into the receive buffer.
 
-use super::state::{Link, Progress};
+use super::state::{LinkState, Progress};
 use super::{Engine, Host};
 use crate::ids::{PeerId, ReceiveId};
 use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
-    /// The header of a frame from `from` is here: the buffer that its payload goes into, and the
-    /// offset in it. Until the transport has said [`Self::on_directly_placed`], or has lost the channel, it
-    /// may write there: the receive cannot end before this payload has come. `None`: the frame is
+    /// The header of a frame from `from` has arrived: the buffer for its payload, and the offset in
+    /// it. The transport may write there until it calls [`Self::on_directly_placed`] or loses the
+    /// channel: the receive cannot complete before this payload has arrived. `None`: the frame has
     /// to be handed in as a whole.
-    pub fn place(
+    pub fn direct_placement(
         &self,
         host: &H,
         from: PeerId,
@@ -30,7 +30,7 @@ impl<H: Host> Engine<H> {
         let peer = self.peers.get(from.0 as usize)?.as_ref()?;
         if header.from != peer.info.incarnation
             || header.to != self.incarnation
-            || peer.link != Link::Open
+            || peer.link != LinkState::Open
         {
             return None;
         }
@@ -39,11 +39,11 @@ impl<H: Host> Engine<H> {
         fits.then_some((&receive.buffer, header.b()))
     }
 
-    /// The payload of this frame is where [`Self::place`] said.
+    /// The payload of this frame is at the place that [`Self::direct_placement`] gave.
     pub fn on_directly_placed(&mut self, host: &mut H, from: PeerId, head: &[u8; HEADER_BYTES]) {
         let Ok(header) = Header::decode_alone(head) else { return };
-        if self.place(host, from, head).is_none() {
-            // It was right when the header came: the peer has gone to another life since.
+        if self.direct_placement(host, from, head).is_none() {
+            // It was valid when the header arrived: the peer runs in another incarnation since.
             self.counters.stale_frames += 1;
             return;
         }

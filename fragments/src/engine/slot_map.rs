@@ -1,29 +1,29 @@
-//! Slots with generations: ids that outlive what they named name nothing.
+//! A slot map: slots with generations, so that an id of a removed value finds nothing.
 
 use slab::Slab;
 
 /// A slab whose ids carry a generation. `T` is found by the whole id only.
 #[derive(Clone, Debug)]
-pub struct Slots<T> {
+pub struct SlotMap<T> {
     slab: Slab<(u32, T)>,
     generation: u32,
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for SlotMap<T> {
     fn default() -> Self {
         Self { slab: Slab::new(), generation: 0 }
     }
 }
 
-impl<T> Slots<T> {
-    /// Put `value` in; gives index and generation.
+impl<T> SlotMap<T> {
+    /// Insert `value`; gives index and generation.
     #[inline]
     pub fn insert(&mut self, value: T) -> (u32, u32) {
         self.generation = self.generation.wrapping_add(1);
         (self.slab.insert((self.generation, value)) as u32, self.generation)
     }
 
-    /// The value under this id, unless it is gone.
+    /// The value under this id, unless it was removed.
     #[inline]
     pub fn get(&self, index: u32, generation: u32) -> Option<&T> {
         match self.slab.get(index as usize) {
@@ -41,7 +41,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Take it out.
+    /// Remove it.
     #[inline]
     pub fn remove(&mut self, index: u32, generation: u32) -> Option<T> {
         self.get(index, generation)?;
@@ -60,7 +60,7 @@ impl<T> Slots<T> {
         &mut self.slab[index as usize].1
     }
 
-    /// Take out what is in a slot that is known to be in use.
+    /// Remove the value of a slot that is known to be in use.
     #[inline]
     pub fn take(&mut self, index: u32) -> T {
         self.slab.remove(index as usize).1

@@ -1,12 +1,11 @@
-//! What a line costs in time: the machines of n processes, as threads over in-process rings, from
-//! the order at the first until it is resumed: by counts in shared memory (the others notice it
-//! there), and by frames (they notice it by a token). Beside it what the paper compares with
-//! (Figure 3): one message of 10 KB from each process to the next. All three take turns.
+//! Time of a checkpoint without the snapshot: the quiescence machines of n processes, as threads
+//! over in-process rings, from the order at the first process until it resumes. By counters in
+//! shared memory (the others see it there), and by frames (they see a token). For comparison, as in
+//! the paper (Figure 3): one message of 10 KB from each process to the next. The three take turns.
 //!
 //! `cargo run --release -p rustbtl-conformance --example checkpoint_bench [ROUNDS [N…]]`
 
 use rustbtl_component::transports::inproc::{Inproc, connected};
-use rustbtl_component::transports::shm::Meeting;
 use rustbtl_component::transports::{Payload as Outgoing, Sent, Transport};
 use rustbtl_coordination::silence::{Input, Output, Quiescence, Scope, Station, Way};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
@@ -18,11 +17,13 @@ use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-const MESSAGE_BYTES: u64 = 10 * 1024;
-/// Turns between two looks at rings while all that counts is a word, as the component has it.
-const SELDOM: u32 = 4;
+type Counters = rustbtl_component::transports::shm::Meeting;
 
-/// Frames go to rings; of messages there is only one.
+const MESSAGE_BYTES: u64 = 10 * 1024;
+/// Turns between two polls of the rings while the machine waits for a counter, as in the component.
+const POLL_EACH: u32 = 4;
+
+/// Frames go to rings; there is only one kind of message.
 struct Threads {
     end: Inproc,
     frames: VecDeque<(PeerId, CheckpointFrame)>,
@@ -111,19 +112,19 @@ struct Process {
     n: u32,
     engine: Engine<Threads>,
     host: Threads,
-    silence: Quiescence,
-    meeting: Arc<Meeting>,
+    quiescence: Quiescence,
+    counters: Arc<Counters>,
     comm: CommId,
 }
 
 impl Process {
-    fn new(me: u32, n: u32, end: Inproc, meeting: Arc<Meeting>) -> Self {
+    fn new(me: u32, n: u32, end: Inproc, counters: Arc<Counters>) -> Self {
         let ids: Vec<PeerId> = (0..n).map(PeerId).collect();
         let mut engine = Engine::new(PeerId(me), SetId(0), Incarnation(0));
         let comm = engine.add_comm(ContextId(0), CommRank(me), n, 0);
         let data = vec![me as u8; MESSAGE_BYTES as usize];
         let host = Threads { end, frames: VecDeque::new(), completed: 0, data };
-        Self { me, n, engine, host, silence: Quiescence::new(PeerId(me), &ids), meeting, comm }
+        Self { me, n, engine, host, quiescence: Quiescence::new(PeerId(me), &ids), counters, comm }
     }
 
     /// Take all frames that are there.
@@ -148,63 +149,65 @@ impl Process {
         }
     }
 
-    fn begin(&mut self, line: u64) {
-        let begun = self.silence.handle(Input::Begin { line, scope: Scope::Set });
-        begun.expect("a new line");
+    fn begin(&mut self, checkpoint: u64) {
+        let begun = self.quiescence.handle(Input::Begin { line: checkpoint, scope: Scope::Set });
+        begun.expect("a new checkpoint");
     }
 
-    /// The machine's questions where all is counted, as `component/src/checkpoint` has them. True:
-    /// one was answered.
-    fn count(&mut self, line: u64) -> bool {
-        if !self.silence.is_active() && self.meeting.look(Station::Left).line() == line {
-            self.begin(line);
+    /// Serve the machine where counters are used, as the component's checkpoint thread does. True:
+    /// one input was handled.
+    fn count(&mut self, checkpoint: u64) -> bool {
+        if !self.quiescence.is_active() && self.counters.look(Station::Left).line() == checkpoint {
+            self.begin(checkpoint);
             return true;
         }
-        if self.silence.wants_left() && self.engine.is_set_drained() {
+        if self.quiescence.wants_left() && self.engine.is_set_drained() {
             let open = self.engine.has_internal_in_flight();
-            self.silence.handle(Input::Left { open }).expect("it was asked for");
+            self.quiescence.handle(Input::Left { open }).expect("it was asked for");
             return true;
         }
-        let Some((line, station)) = self.silence.awaits() else { return false };
-        let Some(open) = self.meeting.look(station).met(line, self.n as usize) else {
+        let Some((checkpoint, station)) = self.quiescence.awaits() else { return false };
+        let Some(open) = self.counters.look(station).met(checkpoint, self.n as usize) else {
             return false;
         };
         if station != Station::Pictured {
             self.take();
         }
-        self.silence.handle(Input::Met { line, station, open }).expect("it was asked for");
+        self.quiescence
+            .handle(Input::Met { line: checkpoint, station, open })
+            .expect("it was asked for");
         true
     }
 
-    /// Take part in a line until it is over. The picture takes no time.
-    fn line(&mut self, line: u64, way: Way) {
-        self.silence.go(way);
+    /// Take part in a checkpoint until it is over. The snapshot takes no time.
+    fn checkpoint(&mut self, checkpoint: u64, way: Way) {
+        self.quiescence.go(way);
         let mut turns = 0u32;
         if self.me == 0 {
-            self.begin(line);
+            self.begin(checkpoint);
         }
         loop {
-            let counted = way == Way::Counts && self.count(line);
+            let counted = way == Way::Counts && self.count(checkpoint);
             while let Some((from, frame)) = self.host.frames.pop_front() {
-                let handled = self.silence.handle(Input::Frame { from, frame });
+                let handled = self.quiescence.handle(Input::Frame { from, frame });
                 handled.expect("peers keep the protocol");
             }
-            if self.silence.wants_rendezvous_silence() && self.engine.is_rendezvous_quiescent() {
-                let told = self.engine.take_done_recipients();
-                let handled = self.silence.handle(Input::RendezvousSilent { told });
+            if self.quiescence.wants_rendezvous_silence() && self.engine.is_rendezvous_quiescent() {
+                let recipients = self.engine.take_done_recipients();
+                let handled = self.quiescence.handle(Input::RendezvousSilent { told: recipients });
                 handled.expect("it was asked for");
             }
-            while let Some(output) = self.silence.poll_output() {
+            while let Some(output) = self.quiescence.poll_output() {
                 match output {
                     Output::Enter { .. } => self.engine.hold(Side::Internal),
                     Output::Send { to, frame } => {
                         self.engine.send_checkpoint_frame(&mut self.host, to, frame)
                     }
-                    Output::Come { line, station, open } => {
-                        self.meeting.come(line, station, open);
+                    Output::Come { line: checkpoint, station, open } => {
+                        self.counters.come(checkpoint, station, open);
                     }
-                    Output::Freeze { line } => {
-                        let handled = self.silence.handle(Input::Frozen { line });
+                    Output::Freeze { line: checkpoint } => {
+                        let handled = self.quiescence.handle(Input::Frozen { line: checkpoint });
                         handled.expect("it was asked for");
                     }
                     Output::Resume { .. } => {
@@ -218,9 +221,9 @@ impl Process {
                 continue;
             }
             turns += 1;
-            match self.silence.awaits() {
+            match self.quiescence.awaits() {
                 Some((_, Station::Pictured)) => std::thread::yield_now(),
-                Some((_, Station::Left)) if !turns.is_multiple_of(SELDOM) => {
+                Some((_, Station::Left)) if !turns.is_multiple_of(POLL_EACH) => {
                     std::thread::yield_now()
                 }
                 _ => self.poll(),
@@ -256,31 +259,31 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// Medians in µs of the slowest process: a line that is counted, one by frames, a message.
+/// Medians in µs of the slowest process: a checkpoint by counters, one by frames, a message.
 fn measure(n: u32, rounds: u64) -> [f64; 3] {
     let ids: Vec<PeerId> = (0..n).map(PeerId).collect();
     let barrier = Arc::new(Barrier::new(n as usize));
-    let meeting = Arc::new(Meeting::default());
+    let counters = Arc::new(Counters::default());
     let threads: Vec<_> = (0..n)
         .zip(connected(&ids, 64 << 10))
         .map(|(me, end)| {
-            let (barrier, meeting) = (Arc::clone(&barrier), Arc::clone(&meeting));
+            let (barrier, counters) = (Arc::clone(&barrier), Arc::clone(&counters));
             std::thread::spawn(move || {
-                let mut process = Process::new(me, n, end, meeting);
+                let mut process = Process::new(me, n, end, counters);
                 let mut times = [Vec::new(), Vec::new(), Vec::new()];
                 for round in 1..=rounds {
                     for (what, times) in times.iter_mut().enumerate() {
                         barrier.wait();
                         let start = Instant::now();
                         match what {
-                            0 => process.line(2 * round, Way::Counts),
-                            1 => process.line(2 * round + 1, Way::Frames),
+                            0 => process.checkpoint(2 * round, Way::Counts),
+                            1 => process.checkpoint(2 * round + 1, Way::Frames),
                             _ => process.message(),
                         }
                         times.push(start.elapsed());
                     }
                 }
-                // Others may still wait for frames that lie in the engine.
+                // Others may still wait for frames that are queued in the engine.
                 while !process.engine.is_flushed() {
                     process.poll();
                 }

@@ -1,10 +1,9 @@
-//! The short ways in: the frame that comes is the very one that is expected.
+//! The fast path of receiving: the frame that arrives is the expected next message.
 //!
-//! Every word of the header of the next message can be told beforehand, so that one comparison
-//! stands for all checks. What is not exactly that takes the long way, on which it is looked at
-//! again.
+//! Every word of the header of the next message is known beforehand, so one comparison replaces all
+//! checks. Any other frame takes the slow path (`arrive.rs`), which decodes and checks it.
 
-use super::state::Link;
+use super::state::LinkState;
 use super::{CommId, Engine, Host, Source, TagMatch};
 use crate::host::Status;
 use crate::ids::PeerId;
@@ -13,9 +12,8 @@ use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
     /// A call waits for a message and has not posted its receive. If this frame is the next whole
-    /// message of the program from the rank that it names, and nothing else comes first, then it is
-    /// received. `None`: nothing has happened; [`Self::on_frame_for`] does with the frame
-    /// what is right.
+    /// message of the program from the rank that the call names, and nothing comes before it in
+    /// matching, it is received. `None`: nothing has changed; call [`Self::on_frame_for`].
     #[inline(always)]
     pub fn receive_fast_path(
         &mut self,
@@ -27,29 +25,29 @@ impl<H: Host> Engine<H> {
     ) -> Option<Status> {
         debug_assert!(self.replay.is_none(), "P3: a receive is posted");
         let (Source::Rank(rank), TagMatch::Is(tag)) = (source, tag) else { return None };
-        if !self.is_quiet() {
+        if !self.is_matching_idle() {
             return None;
         }
         let context = self.comms.get(comm.0 as usize)?.context;
         let key = Key { context, source: rank.0, tag };
-        let payload = self.accept_exact(from, frame, comm.0, key, 1)?;
+        let payload = self.accept_fast_path(from, frame, comm.0, key, 1)?;
         Some(self.deliver(host, buffer, key, payload))
     }
 
-    /// If this frame is the next whole message of the program for the oldest of posted receives
-    /// that are alike, then that one is complete. False: nothing has happened.
+    /// If this frame is the next whole message of the program for the oldest posted uniform
+    /// receive, that receive is complete. False: nothing has changed.
     #[inline(always)]
     pub fn complete_fast_path(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> bool {
-        let Some((key, comm)) = self.alike.next() else { return false };
-        let Some(payload) = self.accept_exact(from, frame, comm, key, 0) else { return false };
-        self.take_next(host, key, payload);
+        let Some((key, comm)) = self.fifo.next() else { return false };
+        let Some(payload) = self.accept_fast_path(from, frame, comm, key, 0) else { return false };
+        self.complete_oldest(host, key, payload);
         true
     }
 
-    /// Accept the next whole message of this envelope, if this frame is it; its payload. `posts`:
-    /// so many receives of the program that were not posted are counted.
+    /// Accept this frame if it is the next whole message of this envelope; gives its payload.
+    /// `posts`: how many receives of the program that were not posted are counted.
     #[inline(always)]
-    fn accept_exact<'a>(
+    fn accept_fast_path<'a>(
         &mut self,
         from: PeerId,
         frame: &'a [u8],
@@ -77,7 +75,7 @@ impl<H: Host> Engine<H> {
             to: self.incarnation,
             sequence: channel.arrived.get(key.tag),
         };
-        if !expected.is_in(head) || channel.peer != from || peer.link != Link::Open {
+        if !expected.is_encoded_in(head) || channel.peer != from || peer.link != LinkState::Open {
             return None;
         }
         comm.posts += posts;

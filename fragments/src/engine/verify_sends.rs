@@ -1,54 +1,54 @@
-//! Is what a process sends again what it had sent? Off unless it is switched on
-//! (`Engine::check_content`).
+//! Verification of repeated sends: does a rolled-back process send what it had sent before? Off
+//! unless it is switched on (`Engine::verify_sends`).
 //!
-//! Source: DESIGN §8. Behind each message that leaves the set its sender tells the content's
-//! digest, which the receiver keeps. A sender that goes back tells it again with the message,
-//! whether the message itself is sent or the receiver has it: then both are compared.
+//! Source: DESIGN §8. Behind each message that leaves the set its sender sends a digest of the
+//! payload, which the receiver stores. A sender that is rolled back sends the digest again with the
+//! message, even if the receiver already has the message: then both digests are compared.
 //!
-//! 1. At most [`KEPT_MAX`] digests of a peer are kept, the youngest.
+//! 1. At most [`HISTORY_MAX`] digests of a peer are stored, the youngest.
 //! 2. A digest that is missing (the channel was lost behind its message, or it is too old) is no
-//!    difference: what is said is certain, what is not said is not.
+//!    mismatch: a reported mismatch is certain, a missing report proves nothing.
 
 use super::queue::queued;
 use super::send::Outbound;
-use super::state::{Body, Link};
+use super::state::{Body, LinkState};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::host::LogEntry;
 use crate::ids::{ContextId, LogRecord, MessageSeq};
-use crate::wire::{HEADER_BYTES, Header, Kind, StreamKey};
+use crate::wire::{FrameType, HEADER_BYTES, Header, StreamKey};
 use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Digests of a peer that are kept: some 2 MB.
-const KEPT_MAX: usize = 1 << 15;
+/// Digests of a peer that are stored: some 2 MB.
+const HISTORY_MAX: usize = 1 << 15;
 /// u64 digest, u64 bytes.
 const BODY_BYTES: usize = 16;
 
-/// Content of a message, as it is compared.
+/// Digest and length of a payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Content {
+pub struct PayloadDigest {
     /// See [`digest`].
     pub digest: u64,
     /// How long it is.
     pub bytes: u64,
 }
 
-/// A message that is not the same as in the sender's earlier life.
+/// Replay divergence: a message that differs from the sender's earlier incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Difference {
+pub struct PayloadMismatch {
     /// Its stream.
     pub stream: StreamKey,
     /// Its number.
     pub sequence: MessageSeq,
     /// Its tag.
     pub tag: i32,
-    /// As it was.
-    pub before: Content,
-    /// As it is.
-    pub now: Content,
+    /// Before the rollback.
+    pub before: PayloadDigest,
+    /// Now.
+    pub now: PayloadDigest,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for PayloadMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, sequence, tag, before, now } = self;
         write!(
@@ -60,11 +60,12 @@ impl fmt::Display for Difference {
     }
 }
 
-/// 64 bits that differ if a single word does; not for strangers' data. The same on all machines.
+/// 64 bits that differ if a single word differs; no protection against forged data. The same on all
+/// machines.
 pub fn digest(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
-    // Four sums that do not wait for each other.
+    // Four independent sums.
     let mut sums = [1u64, 2, 3, 4];
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
@@ -82,53 +83,53 @@ pub fn digest(bytes: &[u8]) -> u64 {
     sum ^ (sum >> 32)
 }
 
-/// What was told of a peer's messages.
+/// The digests of a peer's messages.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept {
-    contents: BTreeMap<(u32, i32, u64), Content>,
+pub(super) struct DigestHistory {
+    digests: BTreeMap<(u32, i32, u64), PayloadDigest>,
     order: VecDeque<(u32, i32, u64)>,
 }
 
-impl Kept {
-    /// What was told before, if it was something else.
-    fn compare(&mut self, name: (u32, i32, u64), now: Content) -> Option<Content> {
-        if let Some(&before) = self.contents.get(&name) {
+impl DigestHistory {
+    /// The digest before, if it differs.
+    fn compare(&mut self, name: (u32, i32, u64), now: PayloadDigest) -> Option<PayloadDigest> {
+        if let Some(&before) = self.digests.get(&name) {
             return Some(before).filter(|before| *before != now);
         }
-        self.contents.insert(name, now);
+        self.digests.insert(name, now);
         self.order.push_back(name);
-        if self.order.len() > KEPT_MAX
+        if self.order.len() > HISTORY_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.contents.remove(&oldest);
+            self.digests.remove(&oldest);
         }
         None
     }
 }
 
 impl<H: Host> Engine<H> {
-    /// From now on contents are told. Whoever is told compares, whether this is on there or not.
-    pub fn check_content(&mut self) {
-        self.checks = true;
+    /// From now on digests are sent. The receiver compares them whether this is on there or not.
+    pub fn verify_sends(&mut self) {
+        self.verifies_sends = true;
     }
 
-    /// Behind a message that is in the log.
+    /// Send the digest behind a message that is in the log.
     #[cold]
-    pub(super) fn tell_content(
+    pub(super) fn send_digest(
         &mut self,
         host: &mut H,
         (to, context, rank): (PeerId, u32, u32),
         (tag, sequence): (i32, u64),
-        content: Content,
+        digest: PayloadDigest,
     ) {
         let from = self.incarnation;
         let peer = self.peer(to);
-        if peer.link != Link::Open {
+        if peer.link != LinkState::Open {
             return;
         }
         let header = Header {
             length: (HEADER_BYTES + BODY_BYTES) as u32,
-            kind: Kind::Content,
+            kind: FrameType::PayloadDigest,
             flags: 0,
             context,
             source: rank,
@@ -137,36 +138,36 @@ impl<H: Host> Engine<H> {
             to: peer.info.incarnation,
             sequence,
         };
-        let body = [content.digest.to_le_bytes(), content.bytes.to_le_bytes()].concat();
+        let body = [digest.digest.to_le_bytes(), digest.bytes.to_le_bytes()].concat();
         self.enqueue(host, to, queued(&header.encode(), Body::Owned(body)), 0);
     }
 
     /// The same, of a message in the log that the peer has.
-    pub(super) fn tell_logged_content(&mut self, host: &mut H, record: LogRecord, of: &LogEntry) {
-        if self.checks
+    pub(super) fn send_logged_digest(&mut self, host: &mut H, record: LogRecord, of: &LogEntry) {
+        if self.verifies_sends
             && let Some(digest) = host.log_digest(record)
         {
             let whose = (of.to, of.stream.context.0, of.source.0);
-            let content = Content { digest, bytes: of.bytes };
-            self.tell_content(host, whose, (of.tag, of.sequence.0), content);
+            let content = PayloadDigest { digest, bytes: of.bytes };
+            self.send_digest(host, whose, (of.tag, of.sequence.0), content);
         }
     }
 
     /// Of a message that is being sent.
-    pub(super) fn content_of(
+    pub(super) fn digest_of(
         &mut self,
         host: &mut H,
         message: &Outbound<H::SendBuffer, H::Token>,
-    ) -> Option<Content> {
-        if !self.checks {
+    ) -> Option<PayloadDigest> {
+        if !self.verifies_sends {
             return None;
         }
-        let super::state::Origin::Log(record) = message.origin else { return None };
-        Some(Content { digest: host.log_digest(record)?, bytes: message.bytes })
+        let super::state::PayloadSource::Log(record) = message.source else { return None };
+        Some(PayloadDigest { digest: host.log_digest(record)?, bytes: message.bytes })
     }
 
-    /// What the sender of a message says of it.
-    pub(super) fn on_content(
+    /// A digest has arrived.
+    pub(super) fn on_payload_digest(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -175,16 +176,16 @@ impl<H: Host> Engine<H> {
     ) -> Result<(), FrameError> {
         let (words, rest) = body.as_chunks::<8>();
         let (&[digest, bytes], []) = (words, rest) else {
-            return Err(FrameError::Unexpected("content of a message, with another length"));
+            return Err(FrameError::Unexpected("payload digest with another length"));
         };
         let (digest, bytes) = (u64::from_le_bytes(digest), u64::from_le_bytes(bytes));
-        let now = Content { digest, bytes };
+        let now = PayloadDigest { digest, bytes };
         let stream = StreamKey::of(ContextId(header.context), header.tag);
         let name = (stream.context.number(), stream.lane, header.sequence);
-        let kept = self.peer(from).contents.get_or_insert_default();
-        if let Some(before) = kept.compare(name, now) {
+        let history = self.peer(from).digests.get_or_insert_default();
+        if let Some(before) = history.compare(name, now) {
             let (sequence, tag) = (MessageSeq(header.sequence), header.tag);
-            host.differs(from, Difference { stream, sequence, tag, before, now });
+            host.payload_mismatch(from, PayloadMismatch { stream, sequence, tag, before, now });
         }
         Ok(())
     }
@@ -215,16 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_is_compared_and_the_oldest_are_forgotten() {
-        let content = |digest| Content { digest, bytes: 8 };
-        let mut kept = Kept::default();
-        for number in 0..=KEPT_MAX as u64 {
-            assert_eq!(kept.compare((1, 0, number), content(number)), None);
+    fn a_digest_that_is_sent_twice_is_compared_and_the_oldest_are_dropped() {
+        let content = |digest| PayloadDigest { digest, bytes: 8 };
+        let mut history = DigestHistory::default();
+        for number in 0..=HISTORY_MAX as u64 {
+            assert_eq!(history.compare((1, 0, number), content(number)), None);
         }
-        assert_eq!(kept.contents.len(), KEPT_MAX);
-        assert_eq!(kept.compare((1, 0, 5), content(5)), None, "the same");
-        assert_eq!(kept.compare((1, 0, 5), content(6)), Some(content(5)));
-        assert_eq!(kept.compare((1, -3, 5), content(6)), None, "another stream");
-        assert_eq!(kept.compare((1, 0, 0), content(9)), None, "too old to be known");
+        assert_eq!(history.digests.len(), HISTORY_MAX);
+        assert_eq!(history.compare((1, 0, 5), content(5)), None, "the same");
+        assert_eq!(history.compare((1, 0, 5), content(6)), Some(content(5)));
+        assert_eq!(history.compare((1, -3, 5), content(6)), None, "another stream");
+        assert_eq!(history.compare((1, 0, 0), content(9)), None, "too old to be known");
     }
 }

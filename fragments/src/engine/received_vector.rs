@@ -1,0 +1,190 @@
+//! The received vector: how many messages of each stream a process has accepted from a peer, and
+//! which of these are open: their payload or their match is still missing.
+//!
+//! Source: DESIGN §7.3; paper §3 (recovery). Two processes of different sets exchange their
+//! received vectors when a channel between them opens again (`resync.rs`). The vector of a
+//! checkpoint says which records of its payload log the peer may trim.
+
+use super::{Engine, FrameError, Host, PeerId};
+use crate::host::LogEntry;
+use crate::ids::ContextId;
+use crate::streams::{LaneRun, Lanes};
+use crate::wire::StreamKey;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of one entry: u32 kind, u32 context, i32 lane, u32 lanes, u64 number.
+const ENTRY_BYTES: usize = 24;
+const ARRIVED: u32 = 1;
+const OPEN: u32 = 2;
+
+fn entry(kind: u32, context: u32, lane: i32, lanes: u32, number: u64) -> [u8; ENTRY_BYTES] {
+    let mut out = [0; ENTRY_BYTES];
+    out[0..4].copy_from_slice(&kind.to_le_bytes());
+    out[4..8].copy_from_slice(&context.to_le_bytes());
+    out[8..12].copy_from_slice(&lane.to_le_bytes());
+    out[12..16].copy_from_slice(&lanes.to_le_bytes());
+    out[16..24].copy_from_slice(&number.to_le_bytes());
+    out
+}
+
+/// What names a message of a channel for ever: context id, lane, number.
+pub(super) type Name = (u32, i32, u64);
+
+pub(super) fn name_of(context: u32, tag: i32, sequence: u64) -> Name {
+    let stream = StreamKey::of(ContextId(context), tag);
+    (stream.context.number(), stream.lane, sequence)
+}
+
+fn open((context, lane, sequence): Name) -> [u8; ENTRY_BYTES] {
+    entry(OPEN, context, lane, 1, sequence)
+}
+
+/// What a process has received from a peer (in a checkpoint: the messages that it contains).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReceivedVector {
+    /// Accepted messages of each stream, by context id.
+    pub(super) lanes: BTreeMap<u32, Lanes>,
+    /// Accepted messages that are not complete.
+    pub(super) open: BTreeSet<Name>,
+}
+
+/// First bytes of an encoded [`ReceivedVector`]: name and version.
+const MAGIC: [u8; 4] = *b"Hld1";
+
+/// Why bytes are no encoded [`ReceivedVector`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReceivedVectorError {
+    /// The first bytes are not those of this version.
+    Magic,
+    /// The length is not the one that the header says.
+    Length,
+    /// An entry that makes no sense.
+    Entry(&'static str),
+}
+
+impl core::fmt::Display for ReceivedVectorError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Magic => write!(f, "not a received vector of this version"),
+            Self::Length => write!(f, "received vector is damaged: wrong length"),
+            Self::Entry(what) => write!(f, "received vector is damaged: {what}"),
+        }
+    }
+}
+
+impl ReceivedVector {
+    /// Was this message accepted?
+    pub(super) fn accepted(&self, (context, lane, sequence): Name) -> bool {
+        self.lanes.get(&context).is_some_and(|lanes| sequence < lanes.get(lane))
+    }
+
+    /// Read the entries of one frame.
+    pub(super) fn read(&mut self, body: &[u8]) -> Result<(), FrameError> {
+        if !body.len().is_multiple_of(ENTRY_BYTES) {
+            return Err(FrameError::Unexpected("resync frame with half an entry"));
+        }
+        for raw in body.chunks_exact(ENTRY_BYTES) {
+            let word =
+                |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+            let (kind, context, lane, lanes) = (word(0), word(4), word(8) as i32, word(12));
+            let number = u64::from(word(16)) | (u64::from(word(20)) << 32);
+            let span = i64::from(lane) - i64::from(lanes) + 1;
+            if lane > 0 || lanes == 0 || span < i64::from(i32::MIN) || (lane == 0 && lanes > 1) {
+                return Err(FrameError::Unexpected("resync entry outside of the tags"));
+            }
+            match kind {
+                ARRIVED => {
+                    let run = LaneRun { lane, lanes, count: number };
+                    self.lanes.entry(context).or_default().set_run(run);
+                }
+                OPEN => {
+                    self.open.insert((context, lane, number));
+                }
+                _ => return Err(FrameError::Unexpected("resync entry of an unknown kind")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Was this message of the peer's log accepted, and is it complete? Then the log may drop it
+    /// as soon as the checkpoint is stored: a restart from that checkpoint does not need it.
+    pub fn is_complete(&self, entry: &LogEntry) -> bool {
+        let name = name_of(entry.stream.context.0, entry.stream.lane, entry.sequence.0);
+        self.accepted(name) && !self.open.contains(&name)
+    }
+
+    /// Encode it for the peer: magic, u32 number of entries, then the entries of a resync.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut entries = Vec::new();
+        for (&context, lanes) in &self.lanes {
+            for run in lanes.runs() {
+                entries.push(entry(ARRIVED, context, run.lane, run.lanes, run.count));
+            }
+        }
+        entries.extend(self.open.iter().map(|&name| open(name)));
+        let mut out = Vec::with_capacity(8 + entries.len() * ENTRY_BYTES);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+        entries.iter().for_each(|entry| out.extend_from_slice(entry));
+        out
+    }
+
+    /// Decode what `encode` wrote.
+    ///
+    /// # Errors
+    /// The bytes are damaged or of another version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ReceivedVectorError> {
+        let Some((magic, rest)) = bytes.split_first_chunk::<4>() else {
+            return Err(ReceivedVectorError::Length);
+        };
+        if *magic != MAGIC {
+            return Err(ReceivedVectorError::Magic);
+        }
+        let Some((count, body)) = rest.split_first_chunk::<4>() else {
+            return Err(ReceivedVectorError::Length);
+        };
+        let count = u64::from(u32::from_le_bytes(*count));
+        if body.len() as u64 != count * ENTRY_BYTES as u64 {
+            return Err(ReceivedVectorError::Length);
+        }
+        let mut received = Self::default();
+        match received.read(body) {
+            Ok(()) => Ok(received),
+            Err(FrameError::Unexpected(what)) => Err(ReceivedVectorError::Entry(what)),
+            Err(_) => Err(ReceivedVectorError::Entry("it cannot be read")),
+        }
+    }
+}
+
+impl<H: Host> Engine<H> {
+    /// What this process has received from `peer`.
+    pub fn received_from(&self, peer: PeerId) -> ReceivedVector {
+        let mut received = ReceivedVector::default();
+        for entry in self.received_entries(peer) {
+            let read = received.read(&entry);
+            debug_assert!(read.is_ok(), "own entries can be read");
+        }
+        received
+    }
+
+    /// The same as encoded entries.
+    pub(super) fn received_entries(&self, id: PeerId) -> Vec<[u8; ENTRY_BYTES]> {
+        let mut entries = Vec::new();
+        for channel in self.channels.iter().filter(|channel| channel.peer == id) {
+            for run in channel.arrived.runs() {
+                entries.push(entry(ARRIVED, channel.context, run.lane, run.lanes, run.count));
+            }
+        }
+        for (_, _, receive) in self.receives.iter() {
+            if receive.progress.is_matched() && receive.peer == id {
+                entries.push(open(name_of(receive.key.context, receive.key.tag, receive.sequence)));
+            }
+        }
+        for (_, _, message) in self.messages.iter() {
+            if message.announced.is_some() && message.peer == id {
+                entries.push(open(name_of(message.key.context, message.key.tag, message.sequence)));
+            }
+        }
+        entries
+    }
+}
