@@ -132,7 +132,7 @@ pub fn run(runs: usize, markdown: Option<&Path>) -> Result<()> {
     let subtitle = format!("shortest of {runs} runs; {}", machine.line());
     let Some(svg) = chart(&best, subtitle).draw() else { return Ok(()) };
     let file = match markdown {
-        Some(file) => file.with_file_name("performance-lines.svg"),
+        Some(file) => file.with_file_name("performance-checkpoints.svg"),
         None => paths::out().join("bench/lines.svg"),
     };
     if let Some(folder) = file.parent() {

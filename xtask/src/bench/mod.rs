@@ -60,7 +60,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pairs: Option<usize>,
     /// Measure only what the coordination of a line costs beside one message of 10 KB, so often,
-    /// and draw it (docs/performance-lines.svg with --markdown docs/performance.md)
+    /// and draw it (docs/performance-checkpoints.svg with --markdown docs/performance.md)
     #[arg(long, value_name = "RUNS")]
     lines: Option<usize>,
     /// Show the names of all experiments and end

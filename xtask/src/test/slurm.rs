@@ -61,7 +61,7 @@ impl Allocation {
     }
 
     fn lines(&self) -> PathBuf {
-        self.file(&format!("lines-{JOB}"))
+        self.file(&format!("checkpoints-{JOB}"))
     }
 
     /// Starts the script, with the program as its arguments.
