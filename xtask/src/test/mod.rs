@@ -5,6 +5,7 @@ mod cluster;
 mod coordinator;
 mod dates;
 mod errors;
+mod examples;
 mod guardians;
 mod header;
 pub mod job;
@@ -104,6 +105,7 @@ pub fn run(options: &Options) -> Result<()> {
             bad_moments::run(&mut summary);
             one_sided::run(&mut summary);
             programs::run(&mut summary);
+            examples::run(&mut summary);
             trees::quick(&mut summary);
             // What is wanted of a tree is said with --trees.
             if options.only.is_none() && !options.no_trees {
