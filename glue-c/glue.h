@@ -1,7 +1,7 @@
 /*
  * The whole interface between C (Open MPI's structs and macros) and Rust (the message engine).
  *
- * Mirrored by component/src/glue.rs; sizes and offsets are asserted on both sides. Nothing in here
+ * Mirrored by component/src/ffi/table.rs; sizes and offsets are asserted on both sides. Nothing in here
  * names an Open MPI type. `rustbtl_*` is implemented in Rust; what Rust needs
  * of C it gets as a table of functions.
  */
@@ -68,10 +68,10 @@ typedef struct rustbtl_operation {
     uint32_t kind;
 } rustbtl_operation_t;
 
-_Static_assert(sizeof(rustbtl_operation_t) == 64, "mirrored in component/src/glue.rs");
-_Static_assert(offsetof(rustbtl_operation_t, convertor) == 24, "mirrored in component/src/glue.rs");
-_Static_assert(offsetof(rustbtl_operation_t, source) == 48, "mirrored in component/src/glue.rs");
-_Static_assert(offsetof(rustbtl_operation_t, kind) == 60, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_operation_t) == 64, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_operation_t, convertor) == 24, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_operation_t, source) == 48, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_operation_t, kind) == 60, "mirrored in component/src/ffi/table.rs");
 
 /* Envelope of a message, as a probe finds it. */
 typedef struct rustbtl_envelope {
@@ -81,7 +81,7 @@ typedef struct rustbtl_envelope {
     int32_t tag;
 } rustbtl_envelope_t;
 
-_Static_assert(sizeof(rustbtl_envelope_t) == 24, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_envelope_t) == 24, "mirrored in component/src/ffi/table.rs");
 
 /* Name of a process in the whole universe of jobs. */
 typedef struct rustbtl_name {
@@ -89,7 +89,7 @@ typedef struct rustbtl_name {
     uint32_t rank;
 } rustbtl_name_t;
 
-_Static_assert(sizeof(rustbtl_name_t) == 8, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_name_t) == 8, "mirrored in component/src/ffi/table.rs");
 
 /* MCA parameters. Strings may be NULL (= ""); they outlive the process' use of them. */
 typedef struct rustbtl_config {
@@ -124,10 +124,10 @@ typedef struct rustbtl_config {
     uint8_t carry;
 } rustbtl_config_t;
 
-_Static_assert(sizeof(rustbtl_config_t) == 144, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_config_t) == 144, "mirrored in component/src/ffi/table.rs");
 _Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 104,
-               "mirrored in component/src/glue.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm) == 136, "mirrored in component/src/glue.rs");
+               "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 136, "mirrored in component/src/ffi/table.rs");
 
 /* Where this process is. */
 typedef struct rustbtl_job {
@@ -144,8 +144,8 @@ typedef struct rustbtl_job {
     uint8_t reserved[2];
 } rustbtl_job_t;
 
-_Static_assert(sizeof(rustbtl_job_t) == 56, "mirrored in component/src/glue.rs");
-_Static_assert(offsetof(rustbtl_job_t, threads) == 52, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_job_t) == 56, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_job_t, threads) == 52, "mirrored in component/src/ffi/table.rs");
 
 /* Counters behind MPI_T performance variables, in the order of rustbtl_pvar. */
 enum rustbtl_pvar {
@@ -180,7 +180,7 @@ typedef struct rustbtl_in_place {
     void (*own)(void);
 } rustbtl_in_place_t;
 
-_Static_assert(sizeof(rustbtl_in_place_t) == 32, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_in_place_t) == 32, "mirrored in component/src/ffi/table.rs");
 
 typedef struct rustbtl_glue {
     /* An operation is complete: its fields are filled. No lock is held; may call back into Rust. */
@@ -225,7 +225,7 @@ typedef struct rustbtl_glue {
     int32_t cards_on_demand;
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 152, "mirrored in component/src/glue.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 152, "mirrored in component/src/ffi/table.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 

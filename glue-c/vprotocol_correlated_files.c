@@ -2,7 +2,7 @@
  * Functions of MPI-IO whose outcome depends on what a file holds when they are called. A set that
  * goes back alone would find what it and others have written since (docs/adr/0023), so the
  * coordinator hears of them (rustbtl_file). The program calls them by way of us, as
- * component/src/in_place.rs says; what is wrong with the arguments is Open MPI's to say.
+ * component/src/mpi/interpose.rs says; what is wrong with the arguments is Open MPI's to say.
  */
 #include "vprotocol_correlated.h"
 

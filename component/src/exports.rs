@@ -1,12 +1,18 @@
 //! The functions that C calls: null checks, a typed call, a code (see `glue-c/glue.h`).
 
-use crate::glue::*;
-use crate::idle;
-use crate::operation::Op;
-use crate::process::{Entered, is_installed, shared};
-use crate::record::ATTENTION;
-use crate::start::{self, Started};
-use crate::{answer, checkpoint, files, finish, late, questions, report, summary, windows};
+use crate::checkpoint::thread;
+use crate::engine::deferred_receives;
+use crate::engine::driver::{Entered, is_installed};
+use crate::engine::recording::ATTENTION;
+use crate::engine::shared::shared;
+use crate::ffi::operation::Op;
+use crate::ffi::table::*;
+use crate::lifecycle::start;
+use crate::lifecycle::start::Started;
+use crate::lifecycle::{finish, report, summary};
+use crate::mpi::{files, outcomes, windows};
+use crate::progress::progress_thread;
+use crate::progress::wait;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
@@ -183,7 +189,7 @@ fn send_long_way(mut op: Op, comm: CommId, to: CommRank, tag: i32, synchronous: 
     if to_another_node {
         process.host.sent();
     }
-    answer::tell(&process);
+    progress_thread::tell(&process);
     let code = match sent {
         Ok(_) if complete && !gathered => DONE,
         Ok(_) => PENDING,
@@ -241,7 +247,7 @@ pub unsafe extern "C" fn rustbtl_receive(
     // SAFETY: the caller's promise.
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let envelope = (CommId(comm), source(from), tag_match(tag));
-    if op.on_stack() && idle::receive_unposted(shared(), envelope, &mut op) {
+    if op.on_stack() && wait::receive_unposted(shared(), envelope, &mut op) {
         return DONE;
     }
     post(shared().enter(), op, envelope, tag)
@@ -380,8 +386,8 @@ pub unsafe extern "C" fn rustbtl_wait(operation: *mut Operation) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
-    late::post(shared);
-    idle::wait(shared, op)
+    deferred_receives::post(shared);
+    wait::wait(shared, op)
 }
 
 /// Is there a message that a receive would match? See glue.h for the codes.
@@ -402,17 +408,17 @@ pub unsafe extern "C" fn rustbtl_probe(
     process.post_late();
     if process.host.record.is_on() {
         // SAFETY: the caller's promise.
-        let code = unsafe { questions::probe(&mut process, asked, (from, tag), how, found) };
+        let code = unsafe { outcomes::probe(&mut process, asked, (from, tag), how, found) };
         shared().deliver(process);
         return code;
     }
-    let envelope = if how & questions::PROBE_CLAIM != 0 {
+    let envelope = if how & outcomes::PROBE_CLAIM != 0 {
         process.engine.claim(comm, from, tag)
     } else {
         process.engine.probe(comm, from, tag).map(|status| (MessageId(0), status))
     };
     drop(process);
-    let Some((message, status)) = envelope else { return questions::PROBE_NOT_YET };
+    let Some((message, status)) = envelope else { return outcomes::PROBE_NOT_YET };
     // SAFETY: null or writable.
     if let Some(found) = unsafe { found.as_mut() } {
         *found = Envelope {
@@ -422,7 +428,7 @@ pub unsafe extern "C" fn rustbtl_probe(
             tag: status.tag,
         };
     }
-    questions::PROBE_FOUND
+    outcomes::PROBE_FOUND
 }
 
 /// Move things on; how many things happened.
@@ -443,7 +449,7 @@ pub extern "C" fn rustbtl_progress() -> i32 {
 /// A fruitless round of a waiting loop.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_idle() {
-    idle::idle(shared());
+    wait::idle(shared());
 }
 
 /// Value of a performance variable.
@@ -462,8 +468,8 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
 /// `line` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: *mut u64) -> i32 {
-    let wish = checkpoint::Wish { all: all != 0, wait: wait != 0, then_exit: then_exit != 0 };
-    let outcome = checkpoint::ask(wish);
+    let wish = thread::Wish { all: all != 0, wait: wait != 0, then_exit: then_exit != 0 };
+    let outcome = thread::ask(wish);
     // SAFETY: null or writable.
     if let Some(line) = unsafe { line.as_mut() } {
         *line = outcome.as_ref().map_or(0, |line| line.0);
@@ -479,7 +485,7 @@ pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: 
 /// How often this process was restored.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_restarts() -> u32 {
-    checkpoint::restarts()
+    thread::restarts()
 }
 
 /// The program makes a window of one-sided communication, or uses one. See glue.h.
@@ -497,5 +503,5 @@ pub extern "C" fn rustbtl_file(how: i32, ranks: u32) {
 /// A process with a guardian waits for the others in MPI_Finalize; `Glue::fenced` follows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_fence() {
-    checkpoint::fence();
+    thread::fence();
 }

@@ -4,21 +4,24 @@
 //! It ends when its last guardian has gone. If the coordinator has gone mpirun starts another one:
 //! the agent connects again, and has its guardians say again who they are.
 
-mod copier;
-mod guarded;
-mod keeper;
-mod shelf;
+pub(crate) mod copier;
+pub(crate) mod guarded;
+pub(crate) mod keeper;
+pub(crate) mod replica_server;
 pub(crate) mod stream;
 
+use crate::agent::copier::{Copier, Order};
+use crate::agent::guarded::{Guarded, belongs, one_of_each};
+use crate::auth;
+use crate::auth::{Host, Secret};
 use crate::guardian::images;
 use crate::link::{Link, LinkError};
-use crate::local::{self, Local};
+use crate::local;
+use crate::local::Local;
 use crate::node::NodeDirectory;
-use crate::os::{self, Poll};
-use crate::prove::{self, Host, Secret};
+use crate::os;
+use crate::os::Poll;
 use crate::settings;
-use copier::{Copier, Order};
-use guarded::{Guarded, belongs, one_of_each};
 use rustbtl_coordination::control::{FromNode, ToNode};
 use std::collections::BTreeMap;
 use std::env;
@@ -47,7 +50,7 @@ struct Agent {
     listener: UnixListener,
     guardians: BTreeMap<u64, Guarded>,
     next: u64,
-    kept: keeper::Kept,
+    kept: crate::agent::keeper::Kept,
     storage: Option<Storage>,
     /// How others reach this node, with port 0.
     reached: Vec<SocketAddr>,
@@ -69,7 +72,7 @@ impl Storage {
         let local = Local::enter(path).ok()?;
         local.sweep();
         let copier = Copier::new(path.to_owned(), secret).ok()?;
-        let port = shelf::open(path, secret).ok()?;
+        let port = crate::agent::replica_server::open(path, secret).ok()?;
         Some(Self { local, copier, port })
     }
 }
@@ -103,7 +106,7 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
     }
     rustbtl_process::scheduling::be_prompt();
     let lonely = Instant::now();
-    let (guardians, kept) = (BTreeMap::new(), keeper::Kept::default());
+    let (guardians, kept) = (BTreeMap::new(), crate::agent::keeper::Kept::default());
     let storage = local.and_then(|local| Storage::open(local, way.secret));
     let reached = Vec::new();
     let mut agent =
@@ -132,7 +135,7 @@ enum Left {
 
 fn connect(way: &Way) -> Result<Connection, String> {
     let to = &way.coordinator;
-    let stream = prove::connect(Host::Coordinator, to, &way.secret, CONNECT_PATIENCE)?;
+    let stream = auth::connect(Host::Coordinator, to, &way.secret, CONNECT_PATIENCE)?;
     let own = stream.local_addr().ok();
     Ok((Link::new(stream).map_err(|error| error.to_string())?, own))
 }

@@ -1,9 +1,11 @@
 //! The command line of the `rustbtl` program: what users type, and what jobs run beside their
 //! ranks.
 
-use crate::command::{self, Restart};
+use crate::command;
+use crate::command::Restart;
+use crate::coordinator::driver::event_loop;
 use crate::guardian::images::ImageStore;
-use crate::{agent, coordinator, guardian, pmix, spare};
+use crate::{agent, guardian, pmix, spare};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -112,7 +114,7 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
             command::restart(&Restart { directory, again, mpirun, no_verify, options }, images)
         }
         Command::Agent { directory, local } => agent::run(&directory, local.as_deref()),
-        Command::Coordinator => coordinator::run(),
+        Command::Coordinator => event_loop::run(),
         Command::Leave => pmix::leave(),
         Command::Spare => spare::run(),
         Command::Proxy(proxy) => proxy.run(),

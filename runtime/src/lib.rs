@@ -13,6 +13,7 @@ macro_rules! say {
 }
 
 pub mod agent;
+pub mod auth;
 pub mod cli;
 pub mod command;
 pub mod coordinator;
@@ -23,7 +24,6 @@ pub mod local;
 pub mod node;
 pub mod os;
 pub mod pmix;
-pub mod prove;
 pub mod settings;
 pub mod spare;
 pub mod store;

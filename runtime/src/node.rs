@@ -9,7 +9,8 @@
 //! begins again. So a guardian and a leaving agent cannot miss each other.
 
 use crate::os;
-use crate::settings::{self, Settings};
+use crate::settings;
+use crate::settings::Settings;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;

@@ -1,7 +1,7 @@
 //! What mpirun's component tells guardians through the environment of the job.
 
+use crate::auth::Secret;
 use crate::local;
-use crate::prove::Secret;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::outside::Compression;
 use std::ffi::OsString;

@@ -5,8 +5,8 @@ mod common;
 use common::{Job, agent_pid, wait_for};
 use rustbtl_coordination::control::{CheckpointId, FrameBuffer, FromShelf, Message, ToShelf};
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_runtime::auth::{self, Host};
 use rustbtl_runtime::os;
-use rustbtl_runtime::prove::{self, Host};
 use rustbtl_runtime::settings;
 use std::fs;
 use std::io::{Read, Write};
@@ -50,7 +50,7 @@ fn address(job: &Job, node: &str) -> SocketAddr {
 /// A connection to the agent of a node from somebody who knows the secret.
 fn connect(job: &Job, node: &str) -> TcpStream {
     let secret = settings::unhex(&job.secret).expect("a secret");
-    prove::connect(Host::Shelf, &[address(job, node)], &secret, PATIENCE).expect("a connection")
+    auth::connect(Host::Shelf, &[address(job, node)], &secret, PATIENCE).expect("a connection")
 }
 
 fn say(stream: &mut TcpStream, messages: &[ToShelf]) {
@@ -142,7 +142,7 @@ fn a_stranger_without_the_secret_brings_nothing() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
     let address = address(&job, "n1");
-    let refused = prove::connect(Host::Shelf, &[address], &[7; 32], PATIENCE).unwrap_err();
+    let refused = auth::connect(Host::Shelf, &[address], &[7; 32], PATIENCE).unwrap_err();
     assert!(refused.contains("secret"), "{refused}");
     // One who does not ask.
     let mut stream = TcpStream::connect(address).expect("a connection");

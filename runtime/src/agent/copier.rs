@@ -1,10 +1,11 @@
 //! Brings images of this node to other agents, each of them in a thread of its own: who is slow or
 //! dead holds up nobody else.
 
-use super::shelf::part_name;
-use super::stream::Patient;
+use crate::agent::replica_server::part_name;
+use crate::agent::stream::Patient;
+use crate::auth;
+use crate::auth::{Host, Secret};
 use crate::os;
-use crate::prove::{self, Host, Secret};
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromShelf, ToShelf};
 use rustbtl_coordination::shelf::{BASES_MAX, DIGEST_BYTES, Part};
 use rustbtl_fragments::ids::PeerId;
@@ -107,7 +108,7 @@ fn bring(folder: &Path, secret: &Secret, order: &Order) -> Result<(), String> {
     let words = order.addresses.split_whitespace();
     let addresses = words.map(str::parse).collect::<Result<Vec<SocketAddr>, _>>();
     let addresses = addresses.map_err(|_| "its address makes no sense".to_owned())?;
-    let stream = prove::connect(Host::Shelf, &addresses, secret, CONNECT_PATIENCE)?;
+    let stream = auth::connect(Host::Shelf, &addresses, secret, CONNECT_PATIENCE)?;
     let mut to = Patient::new(stream).map_err(|error| error.to_string())?;
     let sent = send(&mut to, &folder.join(format!("line-{line}")), rank, line);
     // Who refuses says why, and then does not read to the end.

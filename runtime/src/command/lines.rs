@@ -1,8 +1,9 @@
 //! `rustbtl lines DIR`: what is there to restart from.
 
-use super::bytes;
+use crate::command::bytes;
 use crate::guardian::images::ImageStore;
-use crate::store::{self, Kind, Line};
+use crate::store;
+use crate::store::{Kind, Line};
 use std::path::Path;
 
 /// Lists the lines in a directory; with `verify`, reads every image. Fails if something is

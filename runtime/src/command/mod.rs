@@ -1,11 +1,11 @@
 //! What users type: `rustbtl checkpoint`, `status`, `lines`, `restart`, `report`.
 
-mod lines;
-mod picture;
-mod recoveries;
-mod report;
-mod restart;
-mod status;
+pub(crate) mod lines;
+pub(crate) mod recoveries;
+pub(crate) mod report;
+pub(crate) mod restart;
+pub(crate) mod status;
+pub(crate) mod timeline_svg;
 
 use crate::jobs;
 use rustbtl_coordination::control::{FrameBuffer, Message, Reply, Request};
@@ -13,10 +13,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-pub use lines::lines;
-pub use report::report;
-pub use restart::{PLACEHOLDER, Restart, restart};
-pub use status::status;
+pub use crate::command::lines::lines;
+pub use crate::command::report::report;
+pub use crate::command::restart::{PLACEHOLDER, Restart, restart};
+pub use crate::command::status::status;
 
 /// How long the coordinator may take to answer what it can answer at once.
 const PATIENCE: Duration = Duration::from_secs(20);

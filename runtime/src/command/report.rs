@@ -3,7 +3,7 @@
 //! 1. Events may be unknown, lack fields, or stop in the middle: what is there is shown.
 //! 2. A row never has two states at a time, and its times do not run backwards.
 
-use super::picture::draw;
+use crate::command::timeline_svg::draw;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -306,7 +306,7 @@ pub fn report(folder: &Path, output: Option<&Path>) -> Result<(), String> {
     let output = output.map_or_else(|| full.with_file_name("timeline.svg"), Path::to_owned);
     fs::write(&output, draw(&story)).map_err(|error| format!("{}: {error}", output.display()))?;
     println!("{}", output.display());
-    print!("{}", super::recoveries::table(&events));
+    print!("{}", crate::command::recoveries::table(&events));
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! `rustbtl restart DIR`: mpirun again, with images in place of programs.
 
-use super::lines::damaged;
+use crate::command::lines::damaged;
 use crate::guardian::images::ImageStore;
-use crate::guardian::positions;
+use crate::guardian::output_offsets;
 use crate::store;
 use rustbtl_fragments::ids::PeerId;
 use std::ffi::OsString;
@@ -49,7 +49,7 @@ pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
     }
     if what.again {
         for image in &line.manifest.images {
-            positions::rewind(&line.folder, PeerId(image.rank)).map_err(|error| {
+            output_offsets::rewind(&line.folder, PeerId(image.rank)).map_err(|error| {
                 format!("output of rank {} in {}: {error}", image.rank, line.folder.display())
             })?;
         }

@@ -1,6 +1,6 @@
 //! `rustbtl status`: the coordinator's document, as it is or as a table.
 
-use super::{ask, bytes, time};
+use crate::command::{ask, bytes, time};
 use crate::jobs;
 use rustbtl_coordination::control::{Reply, Request};
 use serde_json::Value;

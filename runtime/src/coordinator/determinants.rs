@@ -16,13 +16,15 @@
 //! 6. An image counts as stored when everything is here that its set had recorded when it was taken
 //!    (`lines`).
 
-mod carried;
-mod fences;
-mod lines;
+pub(crate) mod carried;
+pub(crate) mod fences;
+pub(crate) mod lines;
+#[cfg(test)]
+pub(crate) mod tests;
 
-use super::losses::some_of;
-use fences::Fencing;
-use lines::AtLine;
+use crate::coordinator::determinants::fences::Fencing;
+use crate::coordinator::determinants::lines::AtLine;
+use crate::coordinator::job::rules::diagnostics::some_of;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::{
     Ack, Batch, DeterminantLog, KeeperId, Numbered, Order, parcel,
@@ -497,6 +499,3 @@ impl Determinants {
         self.pump(set);
     }
 }
-
-#[cfg(test)]
-mod tests;

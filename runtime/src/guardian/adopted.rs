@@ -1,12 +1,15 @@
 //! Ranks whose node is lost, and that go on under a guardian which somebody waits for: the guardian
 //! of another rank. It has started theirs, or, if they are on a spare node, a stand-in for it.
 
-use super::Guardian;
-use super::images::Life;
-use super::last_word::{self, Awaited, Word};
+use crate::guardian::Guardian;
+use crate::guardian::exit_report;
+use crate::guardian::exit_report::{Awaited, Word};
+use crate::guardian::images::Life;
 use crate::os;
-use crate::settings::{self, Printed};
-use crate::spare::{self, Proxy};
+use crate::settings;
+use crate::settings::Printed;
+use crate::spare;
+use crate::spare::Proxy;
 use rustbtl_coordination::control::FromNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::io::Read;
@@ -83,7 +86,7 @@ impl Guardian {
         guardian.env(settings::INCARNATION, incarnation.to_string());
         guardian.env(settings::ALONE, u8::from(alone).to_string());
         guardian.env(settings::PRINTED, printed.to_string());
-        let started = last_word::awaited()
+        let started = exit_report::awaited()
             .and_then(|(awaited, stdin)| Ok((guardian.stdin(stdin).spawn()?, awaited)));
         match started {
             Ok((child, awaited)) => {

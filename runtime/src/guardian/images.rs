@@ -1,9 +1,10 @@
 //! Images of ranks: who writes and restores them is behind a trait, when and where is decided here.
 
-use super::hold;
-use super::positions::Mark;
+use crate::guardian::failpoints;
+use crate::guardian::output_offsets::Mark;
 use crate::local;
-use crate::os::{self, Pid};
+use crate::os;
+use crate::os::Pid;
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::outside::is_base_of;
@@ -125,7 +126,7 @@ impl Job {
     /// Write it under a temporary name, give it its name, make both durable. The frozen child is
     /// gone afterwards, however it went.
     pub fn run(&self, store: &dyn ImageStore) -> Result<(Written, u64), String> {
-        hold::at(hold::IMAGE, self.rank);
+        failpoints::at(failpoints::IMAGE, self.rank);
         let start = Instant::now();
         let done = self.write(store);
         if let Some(child) = &self.child {

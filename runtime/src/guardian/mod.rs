@@ -5,31 +5,33 @@
 //! 2. Whatever goes wrong with agent or coordinator, the program runs on.
 //! 3. It outlives neither its program nor its orted, and its program does not outlive it.
 
-mod adopted;
-mod handing_on;
-mod hold;
+pub(crate) mod adopted;
+pub(crate) mod exit_report;
+pub(crate) mod failpoints;
 pub mod images;
-pub mod last_word;
-pub mod output;
-pub mod positions;
+pub(crate) mod output;
+pub(crate) mod output_forwarding;
+pub(crate) mod output_offsets;
 pub mod process_images;
-mod program;
-mod rank;
-mod recovery;
+pub(crate) mod program;
+pub(crate) mod rank;
+pub(crate) mod recovery;
 
+use crate::guardian::adopted::Adopted;
+use crate::guardian::exit_report::LastWord;
+use crate::guardian::images::{ImageStore, Life, Writers, Written};
+use crate::guardian::output::Output;
+use crate::guardian::output_offsets::STREAMS;
+use crate::guardian::rank::Rank;
+use crate::guardian::recovery::Fallen;
 use crate::link::Link;
-use crate::local::{self, Local};
+use crate::local;
+use crate::local::Local;
 use crate::node;
-use crate::os::{self, Poll, Signals};
+use crate::os;
+use crate::os::{Poll, Signals};
 use crate::settings::{NoSettings, Printed, Settings};
 use crate::spare::Proxy;
-use adopted::Adopted;
-use images::{ImageStore, Life, Writers, Written};
-use last_word::LastWord;
-use output::Output;
-use positions::STREAMS;
-use rank::Rank;
-use recovery::Fallen;
 use rustbtl_coordination::control::{CheckpointId, FromNode, ToNode, ToRank};
 use std::ffi::OsString;
 use std::io;
@@ -135,10 +137,10 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
             if let NoSettings::Bad(variable) = reason {
                 say!("the variable {variable} makes no sense: running unprotected");
             }
-            cannot_start(words, &program::become_it(words))
+            cannot_start(words, &crate::guardian::program::become_it(words))
         }
     };
-    let last_word = LastWord::new(recovery::is_adopted());
+    let last_word = LastWord::new(crate::guardian::recovery::is_adopted());
     let ended = guard(words, settings, Arc::clone(&store));
     store.tidy();
     match ended {
@@ -186,12 +188,12 @@ fn guard(
     let theirs = OwnedFd::from(theirs);
     // Before the agent, which removes what nobody holds.
     let local = settings.local.as_deref().map(Local::enter);
-    let (output, ends) = output::open(&settings);
+    let (output, ends) = crate::guardian::output::open(&settings);
     let pid = match &settings.restore {
-        None => program::start(words, theirs, ends, signals.mask_before())?.id() as os::Pid,
-        Some(line) => {
-            recovery::restore(&*store, &settings, line, theirs, ends).map_err(Trouble::Restore)?
-        }
+        None => crate::guardian::program::start(words, theirs, ends, signals.mask_before())?.id()
+            as os::Pid,
+        Some(line) => crate::guardian::recovery::restore(&*store, &settings, line, theirs, ends)
+            .map_err(Trouble::Restore)?,
     };
     // Threads only from here on: the program dies with the thread that has started it.
     let (wake, waker) = UnixStream::pair()?;
@@ -451,7 +453,7 @@ impl Guardian {
                     self.store.tidy();
                 }
                 if matches!(message, ToRank::Begin { .. }) {
-                    hold::at(hold::BEGIN, mine);
+                    crate::guardian::failpoints::at(crate::guardian::failpoints::BEGIN, mine);
                 }
                 self.rank.order(message);
             }

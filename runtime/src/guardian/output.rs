@@ -17,8 +17,9 @@
 //!    coordinator: mpirun knows where it is in the stream, and prints nothing twice
 //!    (docs/adr/0020).
 
-use super::positions::{Ledger, Mark, Place, STREAMS};
-use crate::os::{self, Poll};
+use crate::guardian::output_offsets::{Ledger, Mark, Place, STREAMS};
+use crate::os;
+use crate::os::Poll;
 use crate::settings::{Printed, Settings};
 use std::collections::VecDeque;
 use std::fs::File;

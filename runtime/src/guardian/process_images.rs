@@ -1,6 +1,7 @@
 //! Images of processes, by `rustbtl_process`.
 
-use super::images::{self, ImageStore, Life, Source, Written};
+use crate::guardian::images;
+use crate::guardian::images::{ImageStore, Life, Source, Written};
 use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::SnapshotMemory;

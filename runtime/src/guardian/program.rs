@@ -1,6 +1,6 @@
 //! The program of a rank: starting it as orted would have done.
 
-use super::output::Ends;
+use crate::guardian::output::Ends;
 use crate::os;
 use crate::settings;
 use std::env;

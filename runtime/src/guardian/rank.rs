@@ -1,10 +1,12 @@
 //! What a guardian knows of its rank, and what they say to each other.
 
-use super::images::{self, Job};
-use super::output::Output;
-use super::positions::Mark;
+use crate::guardian::images;
+use crate::guardian::images::Job;
+use crate::guardian::output::Output;
+use crate::guardian::output_offsets::Mark;
 use crate::link::Link;
-use crate::os::{self, Pid};
+use crate::os;
+use crate::os::Pid;
 use crate::settings::Settings;
 use crate::store;
 use rustbtl_coordination::control::{

@@ -6,12 +6,14 @@
 //!    the guardians that it has started.
 //! 2. Without a coordinator, or if it does not decide in time, the rank ends as it has ended.
 
-use super::images::{ImageStore, Life, file_name};
-use super::output::Ends;
-use super::{Guardian, output};
+use crate::guardian::images::{ImageStore, Life, file_name};
+use crate::guardian::output::Ends;
+use crate::guardian::{Guardian, output};
 use crate::link::Link;
-use crate::os::{self, Pid};
-use crate::settings::{self, Printed, Settings};
+use crate::os;
+use crate::os::Pid;
+use crate::settings;
+use crate::settings::{Printed, Settings};
 use rustbtl_coordination::control::{FromNode, ToRank};
 use rustbtl_fragments::ids::Incarnation;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -89,7 +91,7 @@ impl Guardian {
         let rank = self.settings.rank;
         let incarnation = self.incarnation();
         self.tell(&FromNode::Fallen { rank, status, incarnation });
-        if matches!(self.agent, super::Agent::None) {
+        if matches!(self.agent, crate::guardian::Agent::None) {
             self.give_up();
         }
     }

@@ -3,11 +3,14 @@
 
 use crate::agent::stream::Patient;
 use crate::command::PLACEHOLDER;
+use crate::guardian::exit_report;
+use crate::guardian::exit_report::{Awaited, Word};
 use crate::guardian::images::Life;
-use crate::guardian::last_word::{self, Awaited, Word};
 use crate::local;
-use crate::os::{self, Pid, Poll};
-use crate::settings::{self, Printed};
+use crate::os;
+use crate::os::{Pid, Poll};
+use crate::settings;
+use crate::settings::Printed;
 use rustbtl_coordination::control::{FromSpare, ToSpare};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeMap;
@@ -158,7 +161,7 @@ fn end_earlier(rank: PeerId, guardians: &Guardians) -> Result<(), String> {
 }
 
 fn start_guardian(start: &Start) -> io::Result<(Child, Awaited)> {
-    let (awaited, stdin) = last_word::awaited()?;
+    let (awaited, stdin) = exit_report::awaited()?;
     let mut guardian = os::this_program();
     guardian.arg("guardian").arg(PLACEHOLDER).process_group(0);
     guardian.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -13,18 +13,20 @@
 //! 1. A rank that was started here ends with the connection of its stand-in, and with this process.
 //! 2. This process ends with its orted, and when the coordinator needs it no more.
 
-mod hosted;
-mod proxy;
+pub(crate) mod hosted;
+pub(crate) mod proxy;
 
-pub use proxy::{KILLED, Proxy};
+pub use crate::spare::proxy::{KILLED, Proxy};
 
+use crate::auth::{Host, Progress, Stranger};
 use crate::link::Link;
-use crate::local::{self, Local};
+use crate::local;
+use crate::local::Local;
 use crate::node;
-use crate::os::{self, Poll};
-use crate::prove::{Host, Progress, Stranger};
+use crate::os;
+use crate::os::Poll;
 use crate::settings::{NoSettings, Settings};
-use hosted::Hosted;
+use crate::spare::hosted::Hosted;
 use rustbtl_coordination::control::{FromNode, ToNode};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};

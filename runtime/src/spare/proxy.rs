@@ -5,11 +5,14 @@
 //! reached any more, and that is no end of the rank.
 
 use crate::agent::stream::Patient;
+use crate::auth;
+use crate::auth::Host;
 use crate::guardian::SIGNALS;
 use crate::guardian::images::Life;
-use crate::os::{self, Poll, Signals};
-use crate::prove::{self, Host};
-use crate::settings::{self, Printed, Settings};
+use crate::os;
+use crate::os::{Poll, Signals};
+use crate::settings;
+use crate::settings::{Printed, Settings};
 use clap::Args;
 use rustbtl_coordination::control::{FromSpare, ToSpare};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
@@ -97,7 +100,7 @@ impl Proxy {
     }
 
     /// How it has ended; the error: it has not, with the exit code and the reason.
-    fn proxy(&self, secret: &prove::Secret, signals: &Signals) -> Result<i32, (i32, String)> {
+    fn proxy(&self, secret: &auth::Secret, signals: &Signals) -> Result<i32, (i32, String)> {
         match self.follow(secret, signals) {
             Ok(Ok(status)) => Ok(status),
             Ok(Err(killed)) => Err((KILLED, killed)),
@@ -108,10 +111,10 @@ impl Proxy {
     /// The same; the inner error: its guardian was killed.
     fn follow(
         &self,
-        secret: &prove::Secret,
+        secret: &auth::Secret,
         signals: &Signals,
     ) -> Result<Result<i32, String>, String> {
-        let spare = prove::connect(Host::Spare, &self.addresses, secret, CONNECT_PATIENCE)?;
+        let spare = auth::connect(Host::Spare, &self.addresses, secret, CONNECT_PATIENCE)?;
         os::notice_silence(&spare).map_err(|error| error.to_string())?;
         let mut spare = Patient::over(spare, None).map_err(|error| error.to_string())?;
         spare.send(&ToSpare::Start {

@@ -1,6 +1,6 @@
 //! Who dies at a known point of a line: the line waits there for it.
 //!
-//! The guardian of the last rank is held by a file (`runtime/src/guardian/hold.rs`), and the line
+//! The guardian of the last rank is held by a file (`runtime/src/guardian/failpoints.rs`), and the line
 //! cannot go past it. So whatever the machine is busy with, the death is between what has happened
 //! by then and what has not.
 

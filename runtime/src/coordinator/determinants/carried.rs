@@ -10,7 +10,7 @@
 //!    missing, and B fell, A's order would seem to have what it has not, and B would not be told.
 //! 2. Of another life than A's present one there is nothing to be repeated: only the place counts.
 
-use super::Determinants;
+use crate::coordinator::determinants::Determinants;
 use rustbtl_coordination::determinants::Carried;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeSet;

@@ -8,7 +8,7 @@
 //! 2. Who has not answered is asked again when he says once more who he is: the question, or the
 //!    answer, may be lost with an agent. To answer twice does no harm.
 
-use super::{Determinants, Out};
+use crate::coordinator::determinants::{Determinants, Out};
 use rustbtl_coordination::control::ToRank;
 use rustbtl_coordination::determinants::Fence;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};

@@ -11,7 +11,7 @@
 //! 2. Of a line that is given up, and of a set that has fallen, it does not hear that any more.
 //! 3. A coordinator that comes after this one knows of no lines under way, and completes none.
 
-use super::{Determinants, Out};
+use crate::coordinator::determinants::{Determinants, Out};
 use rustbtl_coordination::control::{CheckpointId, FromNode, RankClock, ToNode};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeMap;

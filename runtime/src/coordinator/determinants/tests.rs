@@ -1,13 +1,13 @@
 //! Two sets of two ranks on three nodes: agent 10 with ranks 0 and 1, agent 11 with 2 and 3, and
 //! agent 12 with nobody.
 
-use super::*;
+pub(crate) mod carried;
+pub(crate) mod fences;
+pub(crate) mod lines;
+
+use crate::coordinator::determinants::*;
 use rustbtl_coordination::control::ReplayBlocker;
 use rustbtl_coordination::determinants::{Batch, Call, Determinant, Outcome, Question};
-
-mod carried;
-mod fences;
-mod lines;
 
 const SET: SetId = SetId(0);
 const FIRST: Incarnation = Incarnation(0);

@@ -1,6 +1,6 @@
 //! Set A (ranks 0 and 1) and set B (ranks 2 and 3), and what their messages carry.
 
-use super::*;
+use crate::coordinator::determinants::tests::*;
 use rustbtl_coordination::determinants::Carried;
 
 pub(super) const A: SetId = SET;

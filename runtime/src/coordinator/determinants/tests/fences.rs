@@ -1,7 +1,9 @@
 //! Before A is told what it has to repeat: what B has of it.
 
-use super::carried::{A, B, NEXT, brought, noting, places, repeats};
-use super::*;
+use crate::coordinator::determinants::tests::carried::{
+    A, B, NEXT, brought, noting, places, repeats,
+};
+use crate::coordinator::determinants::tests::*;
 
 const SECOND: Incarnation = Incarnation(2);
 

@@ -1,7 +1,7 @@
 //! Images that depend on what is not here yet.
 
-use super::carried::{A, NEXT, brought, noting, places};
-use super::*;
+use crate::coordinator::determinants::tests::carried::{A, NEXT, brought, noting, places};
+use crate::coordinator::determinants::tests::*;
 
 const LINE: CheckpointId = CheckpointId(4);
 

@@ -1,0 +1,156 @@
+//! The program asks for a line itself (`MPIX_Correlated_checkpoint`).
+
+use crate::checkpoint::thread::Checkpoint;
+use rustbtl_coordination::control::{CheckpointId, FromRank};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What the program wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wish {
+    /// A line of all sets, from which the job can be restarted; otherwise of the own set.
+    pub all: bool,
+    /// The job ends when the line is complete.
+    pub then_exit: bool,
+    /// Come back when the line is complete, not when it is ordered.
+    pub wait: bool,
+}
+
+/// The line, or why there is none.
+pub type Outcome = Result<CheckpointId, String>;
+
+#[derive(Debug)]
+struct Asked {
+    number: u32,
+    wish: Wish,
+    sent: bool,
+    outcome: Option<Outcome>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    asked: Vec<Asked>,
+    last: u32,
+    /// No answer will come any more.
+    over: Option<String>,
+}
+
+/// Wishes of the program's threads and what came of them.
+#[derive(Debug, Default)]
+pub struct Wishes {
+    inner: Mutex<Inner>,
+    answered: Condvar,
+}
+
+impl Wishes {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ask, have the checkpoint thread woken by `ring`, and wait for the answer.
+    pub fn ask(&self, wish: Wish, ring: impl FnOnce()) -> Outcome {
+        let mut inner = self.lock();
+        inner.last += 1;
+        let number = inner.last;
+        inner.asked.push(Asked { number, wish, sent: false, outcome: None });
+        ring();
+        loop {
+            let at = inner.asked.iter().position(|asked| asked.number == number);
+            let Some(at) = at else { return Err("the wish was lost".into()) };
+            if inner.asked[at].outcome.is_some() {
+                return inner.asked.remove(at).outcome.unwrap_or(Ok(CheckpointId(0)));
+            }
+            if let Some(why) = inner.over.clone() {
+                inner.asked.remove(at);
+                return Err(why);
+            }
+            inner = self.answered.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Wishes that nobody was told of.
+    fn unsent(&self) -> Vec<(u32, Wish)> {
+        let mut inner = self.lock();
+        let new = inner.asked.iter_mut().filter(|asked| !asked.sent);
+        new.map(|asked| {
+            asked.sent = true;
+            (asked.number, asked.wish)
+        })
+        .collect()
+    }
+
+    /// The answer to one of them.
+    pub fn answer(&self, number: u32, outcome: Outcome) {
+        let mut inner = self.lock();
+        if let Some(asked) = inner.asked.iter_mut().find(|asked| asked.number == number) {
+            asked.outcome = Some(outcome);
+        }
+        self.answered.notify_all();
+    }
+
+    /// The process was restored from this line: who waited for it has it. Wishes that nobody was
+    /// told of are told again.
+    pub fn restored(&self, line: CheckpointId) {
+        let mut inner = self.lock();
+        for asked in inner.asked.iter_mut().filter(|asked| asked.sent) {
+            asked.outcome.get_or_insert(Ok(line));
+        }
+        self.answered.notify_all();
+    }
+
+    /// Nobody answers any more.
+    pub fn end(&self, why: &str) {
+        self.lock().over = Some(why.to_owned());
+        self.answered.notify_all();
+    }
+}
+
+impl Checkpoint {
+    /// Pass on what the program wants.
+    pub(crate) fn pass_on_wishes(&self) {
+        for (number, Wish { all, then_exit, wait }) in Self::public().wishes.unsent() {
+            self.say(&FromRank::Ask { number, all, then_exit, wait });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_gets_the_answer_to_its_own_wish() {
+        let wishes = Wishes::default();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| wishes.ask(Wish::default(), || ()))).collect();
+            let mut seen = Vec::new();
+            while seen.len() < 4 {
+                seen.extend(wishes.unsent());
+                std::thread::yield_now();
+            }
+            for (number, _) in seen {
+                wishes.answer(number, Ok(CheckpointId(u64::from(number))));
+            }
+            let mut lines: Vec<_> =
+                threads.into_iter().map(|thread| thread.join().unwrap().unwrap().0).collect();
+            lines.sort_unstable();
+            assert_eq!(lines, [1, 2, 3, 4]);
+        });
+        assert!(wishes.unsent().is_empty());
+    }
+
+    #[test]
+    fn who_waited_for_the_line_that_the_process_is_restored_from_has_it() {
+        let wishes = Wishes::default();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| wishes.ask(Wish { wait: true, ..Wish::default() }, || ()));
+            while wishes.unsent().is_empty() {
+                std::thread::yield_now();
+            }
+            wishes.restored(CheckpointId(7));
+            assert_eq!(thread.join().unwrap(), Ok(CheckpointId(7)));
+        });
+        wishes.end("the job ends");
+        assert_eq!(wishes.ask(Wish::default(), || ()), Err("the job ends".to_owned()));
+    }
+}

@@ -1,0 +1,310 @@
+//! Ranks of a node that share memory with each other directly (MPI_Win_allocate_shared, the
+//! program's own): pictures of them must be of one moment, although no message says that they
+//! belong together.
+//!
+//! 1. None of them copies before the threads of all stand still, and none goes on before all have
+//!    copied.
+//! 2. Who waits does not wait for one that has failed or left the line, nor for ever.
+//!
+//! Who shares nothing pays a look at its mappings, most of it before the program is kept out. The
+//! counts of `transports::shm::Counts` belong to a line: its number times 2¹⁶, plus how many have
+//! come.
+
+use crate::checkpoint::thread::Checkpoint;
+use crate::engine::driver::Process;
+use crate::os::{now_ns, yield_now};
+use crate::transports::shm::Counts;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use rustbtl_coordination::control::CheckpointId;
+use rustbtl_fragments::ids::PeerId;
+use std::fs::File;
+use std::io::Read;
+
+/// How long the others may take, longer than parking may.
+const PATIENCE_NS: u64 = 30_000_000_000;
+/// As a number of those who have come: one of them has failed.
+const BROKEN: u64 = 0xFFFF;
+
+const LATE: &str = "another process of this node, with which this one shares memory, did not stand \
+                    still in time, or could not be pictured";
+
+/// What is known about a line before its picture.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sharing {
+    line: CheckpointId,
+    shares: bool,
+    told: bool,
+}
+
+/// Comes to a count of this line: how many have. `None`: one has failed, or it is another line.
+fn join(word: &AtomicU64, line: CheckpointId) -> Option<u64> {
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        let next = match (seen >> 16).cmp(&line.0) {
+            core::cmp::Ordering::Less => (line.0 << 16) + 1,
+            core::cmp::Ordering::Equal if seen & 0xFFFF != BROKEN => seen + 1,
+            _ => return None,
+        };
+        // [together] what was done before coming is done for whoever sees the count.
+        match word.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return Some(next & 0xFFFF),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Nobody needs to wait for this count of the line any more.
+fn break_up(word: &AtomicU64, line: CheckpointId) {
+    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
+        (seen >> 16 <= line.0).then_some((line.0 << 16) + BROKEN)
+    });
+}
+
+/// False: one has failed, it is too late, or the others are further.
+fn await_all(word: &AtomicU64, line: CheckpointId, parties: u64) -> bool {
+    if join(word, line).is_none() {
+        return false;
+    }
+    let until = now_ns() + PATIENCE_NS;
+    loop {
+        // [together]
+        let seen = word.load(Ordering::Acquire);
+        if seen >> 16 != line.0 || seen & 0xFFFF == BROKEN {
+            return false;
+        }
+        if seen & 0xFFFF >= parties {
+            return true;
+        }
+        if now_ns() > until {
+            break_up(word, line);
+            return false;
+        }
+        yield_now();
+    }
+}
+
+/// Does a line of /proc/self/maps tell of memory that others may write?
+fn is_shared(line: &[u8], without: &[Range<usize>]) -> bool {
+    let mut words = line.split(|&byte| byte == b' ');
+    let (Some(range), Some(rights)) = (words.next(), words.next()) else { return false };
+    if rights.get(1) != Some(&b'w') || rights.get(3) != Some(&b's') {
+        return false;
+    }
+    let start = range.split(|&byte| byte == b'-').next().unwrap_or_default();
+    let start = core::str::from_utf8(start).ok().and_then(|t| usize::from_str_radix(t, 16).ok());
+    start.is_some_and(|start| !without.iter().any(|range| range.contains(&start)))
+}
+
+/// Does this process share memory that it can write to, other than `without`? Allocates nothing. If
+/// it cannot be seen, it does.
+pub fn shares_memory(without: &[Range<usize>]) -> bool {
+    let Ok(mut maps) = File::open("/proc/self/maps") else { return true };
+    // A path is at most 4 KiB.
+    let mut piece = [0u8; 16 << 10];
+    let mut kept = 0;
+    loop {
+        match maps.read(&mut piece[kept..]) {
+            Ok(0) => return false,
+            Ok(bytes) => {
+                let end = kept + bytes;
+                let whole = piece[..end].iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+                let mut lines = piece[..whole].split(|&byte| byte == b'\n');
+                if lines.any(|line| is_shared(line, without)) || (whole == 0 && end == piece.len())
+                {
+                    return true;
+                }
+                piece.copy_within(whole..end, 0);
+                kept = end - whole;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return true,
+        }
+    }
+}
+
+/// Where the ranks of the set that are on this node count.
+fn counts<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a Counts> {
+    let shm = process.host.shm.as_ref()?;
+    let first = members.iter().copied().filter(|&rank| shm.index_of(rank).is_some()).min()?;
+    Some(shm.counts(shm.index_of(first)?))
+}
+
+fn own_memory(process: &Process) -> [Range<usize>; 1] {
+    [process.host.shm.as_ref().map_or(0..0, crate::transports::shm::Shm::range)]
+}
+
+impl Checkpoint {
+    /// A line was ordered: what can be looked at while the program still runs.
+    pub(crate) fn look_at_memory(&mut self, line: CheckpointId) {
+        if self.sharing.line == line {
+            return;
+        }
+        let own = match self.shared.take() {
+            Ok(process) => own_memory(&process),
+            Err(error) => self.fatal(&error.to_string()),
+        };
+        self.sharing = Sharing { line, shares: shares_memory(&own), told: false };
+    }
+
+    /// The line is entered: all that share have said so before the first of them is silent.
+    pub(crate) fn tell_sharing(&mut self, line: CheckpointId, process: &Process) {
+        if self.sharing.line != line {
+            let shares = shares_memory(&own_memory(process));
+            self.sharing = Sharing { line, shares, told: false };
+        }
+        if self.sharing.shares
+            && !self.sharing.told
+            && let Some(counts) = counts(process, &self.members)
+        {
+            self.sharing.told = join(&counts.sharing, line).is_some();
+        }
+    }
+
+    /// The line is left. If it was aborted, others may not have heard of it yet, and stand still
+    /// until this process does.
+    pub(crate) fn leave_sharing(&mut self, process: &Process) {
+        let Sharing { line, told, .. } = self.sharing;
+        if told && let Some(counts) = counts(process, &self.members) {
+            break_up(&counts.parked, line);
+            break_up(&counts.pictured, line);
+        }
+    }
+}
+
+/// The pictures of this line on this node.
+pub struct Together<'a> {
+    counts: Option<&'a Counts>,
+    own: [Range<usize>; 1],
+    line: CheckpointId,
+    told: bool,
+}
+
+impl<'a> Together<'a> {
+    /// After the first barrier.
+    pub(crate) fn of(checkpoint: &Checkpoint, line: CheckpointId, process: &'a Process) -> Self {
+        let counts = counts(process, &checkpoint.members);
+        let Sharing { line: of, told, .. } = checkpoint.sharing;
+        Self { counts, own: own_memory(process), line, told: told && of == line }
+    }
+
+    fn parties(&self, counts: &Counts) -> u64 {
+        // The barrier has ordered it: everybody who shares has come.
+        let seen = counts.sharing.load(Ordering::Acquire);
+        if seen >> 16 == self.line.0 { seen & 0xFFFF } else { 0 }
+    }
+
+    /// The threads of this process stand still. Allocates nothing.
+    ///
+    /// # Errors
+    /// There can be no picture now.
+    pub fn parked(&self) -> Result<(), &'static str> {
+        let Some(counts) = self.counts else { return Ok(()) };
+        if !self.told {
+            if self.parties(counts) > 0 && shares_memory(&self.own) {
+                return Err("it began to share memory with others while the line began");
+            }
+            return Ok(());
+        }
+        if await_all(&counts.parked, self.line, self.parties(counts)) { Ok(()) } else { Err(LATE) }
+    }
+
+    /// The picture is taken.
+    pub fn pictured(&self) {
+        if let Some(counts) = self.counts.filter(|_| self.told) {
+            // If one has failed, the line fails, and nobody uses this picture.
+            let _ = await_all(&counts.pictured, self.line, self.parties(counts));
+        }
+    }
+
+    /// There is no picture of this process.
+    pub fn failed(&self) {
+        if let Some(counts) = self.counts.filter(|_| self.told) {
+            break_up(&counts.parked, self.line);
+            break_up(&counts.pictured, self.line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    #[test]
+    fn all_wait_for_all_and_lines_follow_each_other() {
+        let word = Arc::new(AtomicU64::new(0));
+        let ranks: Vec<_> = (0..4)
+            .map(|_| {
+                let word = Arc::clone(&word);
+                thread::spawn(move || {
+                    (1..=50).all(|line| {
+                        let done = await_all(&word, CheckpointId(line), 4);
+                        // Nobody is further than the next line, which needs us.
+                        let seen = word.load(Ordering::Relaxed) >> 16;
+                        seen == line + 1 || done && seen == line
+                    })
+                })
+            })
+            .collect();
+        assert!(ranks.into_iter().all(|rank| rank.join().unwrap()));
+    }
+
+    #[test]
+    fn nobody_waits_for_one_that_has_failed() {
+        let word = AtomicU64::new(0);
+        break_up(&word, CheckpointId(3));
+        assert!(!await_all(&word, CheckpointId(3), 2));
+        assert_eq!(join(&word, CheckpointId(2)), None, "a line that is over");
+        assert_eq!(join(&word, CheckpointId(4)), Some(1));
+        break_up(&word, CheckpointId(3));
+        assert_eq!(
+            join(&word, CheckpointId(4)),
+            Some(2),
+            "an old failure does not touch a new line"
+        );
+    }
+
+    #[test]
+    fn who_leaves_the_line_lets_those_go_who_wait_for_it() {
+        let word = Arc::new(AtomicU64::new(0));
+        let there = Arc::clone(&word);
+        let start = now_ns();
+        let waits = thread::spawn(move || await_all(&there, CheckpointId(5), 2));
+        while word.load(Ordering::Relaxed) != (5 << 16) + 1 {
+            thread::yield_now();
+        }
+        break_up(&word, CheckpointId(5));
+        assert!(!waits.join().unwrap() && now_ns() - start < PATIENCE_NS);
+    }
+
+    #[test]
+    fn shared_memory_is_seen() {
+        let line = b"7f0000000000-7f0000002000 rw-s 00000000 00:01 7  /dev/shm/x";
+        assert!(is_shared(line, &[]));
+        let own = 0x7f00_0000_0000..0x7f00_0000_2000;
+        assert!(!is_shared(line, core::slice::from_ref(&own)));
+        let read_only = b"7f0000000000-7f0000002000 r--s 00000000 00:01 7  /dev/shm/x";
+        let private = b"7f0000000000-7f0000002000 rw-p 00000000 00:01 7  /dev/shm/x";
+        for line in [&read_only[..], private, b"", b"x", b"- rw-s", b"7f rw"] {
+            assert!(!is_shared(line, &[]));
+        }
+        let bytes = 8192;
+        // SAFETY: a new mapping.
+        let at = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        assert!(shares_memory(&[]));
+        // SAFETY: the mapping from above.
+        unsafe { libc::munmap(at, bytes) };
+    }
+}

@@ -1,0 +1,5 @@
+//! Outcomes of nondeterministic calls on their way to a place where they are stable.
+
+pub mod coordinator_link;
+pub mod journal;
+pub mod outbox;

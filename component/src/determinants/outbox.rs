@@ -1,0 +1,119 @@
+//! What was recorded and not shipped yet, in the order of recording.
+
+use crate::engine::recording::PARCEL_BYTES;
+use rustbtl_coordination::control::FromRank;
+use rustbtl_coordination::determinants::{Numbered, parcel};
+use rustbtl_fragments::ids::Incarnation;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Determinants that were not shipped yet.
+static OUTBOX: Mutex<VecDeque<Parcel>> = Mutex::new(VecDeque::new());
+
+/// What is shipped in one message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Parcel {
+    /// Determinants of consecutive numbers.
+    Own {
+        /// Number of the first.
+        from: u64,
+        /// Place of the last in the order of the set.
+        last_at: u64,
+        /// As `coordination::determinants::parcel` has it.
+        bytes: Vec<u8>,
+    },
+    /// What was carried here with a message: `coordination::determinants::Carried`.
+    Carried {
+        /// Its place in the order of the set.
+        at: u64,
+        /// As it came.
+        bytes: Vec<u8>,
+    },
+}
+
+impl Parcel {
+    /// Place of the last of it in the order of the set.
+    pub fn last_at(&self) -> u64 {
+        match self {
+            Self::Own { last_at, .. } => *last_at,
+            Self::Carried { at, .. } => *at,
+        }
+    }
+
+    /// As it is said to the coordinator in this life.
+    pub fn message(&self, incarnation: Incarnation) -> FromRank {
+        match self.clone() {
+            Self::Own { from, bytes, .. } => FromRank::Determinants { incarnation, from, bytes },
+            Self::Carried { at, bytes } => FromRank::Carried { incarnation, at, bytes },
+        }
+    }
+}
+
+/// Add a determinant, and begin a new parcel if the last is long, or something else.
+pub(crate) fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
+    if let Some(Parcel::Own { last_at, bytes, .. }) = outbox.back_mut()
+        && bytes.len() < PARCEL_BYTES
+    {
+        parcel::append(bytes, at, &numbered.determinant);
+        *last_at = at;
+        return;
+    }
+    let mut bytes = Vec::new();
+    parcel::append(&mut bytes, at, &numbered.determinant);
+    outbox.push_back(Parcel::Own { from: numbered.number, last_at: at, bytes });
+}
+
+pub(crate) fn outbox() -> MutexGuard<'static, VecDeque<Parcel>> {
+    OUTBOX.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The oldest of what has been recorded since, if anything.
+pub fn take_parcel() -> Option<Parcel> {
+    outbox().pop_front()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustbtl_coordination::determinants::{Determinant, Outcome, Question};
+
+    fn found(number: u64) -> Numbered {
+        let (question, outcome) = (Question::CLOCK, Outcome::Time(u64::MAX));
+        Numbered { number, determinant: Determinant::Found { question, outcome } }
+    }
+
+    #[test]
+    fn what_is_recorded_goes_out_in_parcels_that_fit_into_messages() {
+        let (mut outbox, mut next, total) = (VecDeque::new(), 0, 1_000_000);
+        for number in 0..total {
+            put(&mut outbox, number + 5, &found(number));
+        }
+        assert!(outbox.len() > 1);
+        for parcel in outbox {
+            let Parcel::Own { from, last_at, bytes } = parcel else { panic!("nothing came") };
+            assert_eq!(from, next);
+            assert!(bytes.len() < PARCEL_BYTES + 100);
+            let all = parcel::read(&bytes).unwrap();
+            assert_eq!(all.first().map(|(at, _)| *at), Some(next + 5));
+            next += all.len() as u64;
+            assert_eq!(last_at, next + 4);
+        }
+        assert_eq!(next, total);
+    }
+
+    #[test]
+    fn what_was_carried_here_goes_out_between_what_was_recorded_before_and_after() {
+        let mut outbox = VecDeque::new();
+        put(&mut outbox, 7, &found(0));
+        put(&mut outbox, 8, &found(1));
+        outbox.push_back(Parcel::Carried { at: 9, bytes: vec![1] });
+        put(&mut outbox, 11, &found(2));
+        let last: Vec<u64> = outbox.iter().map(Parcel::last_at).collect();
+        assert_eq!(last, [8, 9, 11]);
+        let life = Incarnation(3);
+        let messages: Vec<FromRank> = outbox.iter().map(|parcel| parcel.message(life)).collect();
+        let carried = FromRank::Carried { incarnation: life, at: 9, bytes: vec![1] };
+        assert_eq!(messages[1], carried);
+        assert!(matches!(messages[2], FromRank::Determinants { from: 2, .. }));
+    }
+}

@@ -1,0 +1,116 @@
+//! Channels that open and break, and who is reached again.
+
+use crate::engine::driver::{Process, SECOND};
+use crate::os::now_ns;
+use crate::peers::endpoint::Card;
+use crate::transports::{Event, Transport};
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+
+/// Between two attempts to open a lost channel again.
+const RECONNECT_NS: u64 = 100_000_000;
+
+/// A peer whose channel was lost.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    peer: PeerId,
+    reason: String,
+    since_ns: u64,
+    /// When the next attempt to connect is made; `None`: such a channel cannot be repaired.
+    again_ns: Option<u64>,
+}
+
+impl Process {
+    /// How many there were.
+    pub(crate) fn tcp_events(&mut self) -> usize {
+        let mut happened = 0;
+        while let Some(event) = self.host.tcp.as_mut().and_then(Transport::event) {
+            happened += 1;
+            self.event(event);
+        }
+        happened
+    }
+
+    #[cold]
+    pub(crate) fn event(&mut self, event: Event) {
+        match event {
+            Event::Up(peer, incarnation) => self.up(peer, Incarnation(incarnation)),
+            Event::Down { peer, said_goodbye, reason } => self.down(peer, said_goodbye, reason),
+            Event::Notice(text) => self.host.glue.tell("notice", &[&text]),
+        }
+    }
+
+    fn down(&mut self, peer: PeerId, said_goodbye: bool, reason: String) {
+        self.timed(|engine, host| engine.peer_down(host, peer));
+        if said_goodbye || self.finishing || self.lost.iter().any(|lost| lost.peer == peer) {
+            return;
+        }
+        let now = now_ns();
+        // What was under way inside a set is in no log.
+        let outgoing = self.engine.leaves_set(peer);
+        let again_ns = outgoing.then_some(now + RECONNECT_NS);
+        self.lost.push(Lost { peer, reason, since_ns: now, again_ns });
+    }
+
+    /// A channel is open. The first one of two processes that were never started again is no news.
+    fn up(&mut self, peer: PeerId, incarnation: Incarnation) {
+        self.lost.retain(|lost| lost.peer != peer);
+        if incarnation > Incarnation(0) || self.engine.knows(peer) {
+            self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
+        }
+    }
+
+    /// This process of another set was started again: here is how it is reached.
+    pub fn meet_again(&mut self, peer: PeerId, card: Card) {
+        let incarnation = card.incarnation;
+        self.lost.retain(|lost| lost.peer != peer);
+        if card.node == self.host.node {
+            self.neighbours.insert(peer);
+        } else {
+            self.neighbours.remove(&peer);
+        }
+        self.host.renew(peer, card);
+        if self.engine.knows(peer) {
+            self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
+        }
+    }
+
+    /// Once in a while: dead neighbours, and peers that were lost too long ago.
+    #[cold]
+    pub(crate) fn slow(&mut self) {
+        let now = now_ns();
+        if now - self.checked_ns > SECOND {
+            self.checked_ns = now;
+            if let Some(shm) = &mut self.host.shm
+                && !self.finishing
+            {
+                shm.check_peers();
+            }
+        }
+        while let Some(event) = self.host.shm.as_mut().and_then(Transport::event) {
+            self.event(event);
+        }
+        if self.lost.is_empty() || self.finishing {
+            return;
+        }
+        for lost in &mut self.lost {
+            if let (Some(again_ns), Some(tcp)) = (&mut lost.again_ns, &mut self.host.tcp)
+                && *again_ns <= now
+            {
+                *again_ns = now + RECONNECT_NS;
+                tcp.reconnect(lost.peer);
+            }
+        }
+        if self.protected {
+            // Others see to it: processes of another set are started again, this one goes back with
+            // its own. How long they take, with storage and processors that are busy, nobody knows.
+            return;
+        }
+        let until = |lost: &Lost| lost.since_ns.max(self.unprotected_ns) + self.grace_ns;
+        let Some(lost) = self.lost.iter().find(|lost| now >= until(lost)) else { return };
+        let who = self.host.describe(lost.peer);
+        let node = crate::peers::table::card_of(&self.host.glue, self.host.peers.name(lost.peer))
+            .and_then(Result::ok)
+            .map_or_else(|| "?".to_owned(), |card| card.node);
+        self.host.glue.fatal("peer-lost", &[&who, &node, &lost.reason]);
+    }
+}

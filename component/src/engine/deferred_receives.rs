@@ -1,0 +1,75 @@
+//! Receives that are posted late, in a process that went back.
+//!
+//! MPI does not allow a message to be received into memory that is still to be sent from (MPI-3.1
+//! §3.7.2), but programs do: they await the answer in the buffer of the question (ScaLAPACK's
+//! BLACS). It goes well, since there is no answer before the question. A process that runs its
+//! past again has the answers here already: they would be sent in place of the questions.
+//!
+//! So as long as it has not caught up, its nonblocking receives are posted, in their order, when
+//! the program waits, tests, probes, or receives: not while it only starts operations. A blocking
+//! send that is not complete at once waits, too: its memory is in the log by then, or its receiver
+//! runs its past again together with this process, and has not sent an answer either.
+
+use crate::engine::driver::{Process, Shared};
+use crate::engine::recording::{ATTENTION, of_program};
+use crate::ffi::operation::Op;
+use core::sync::atomic::Ordering;
+use rustbtl_fragments::engine::{Received, Source, TagMatch};
+use rustbtl_fragments::host::Host;
+use rustbtl_fragments::ids::{CommId, ReceiveId};
+
+/// Communicator, source, tag.
+pub type Wanted = (CommId, Source, TagMatch);
+
+/// Post what was put off: the program waits.
+#[inline]
+pub fn post(shared: &'static Shared) {
+    if ATTENTION.load(Ordering::Relaxed) != 0 {
+        let mut process = shared.enter();
+        process.post_late();
+        shared.deliver(process);
+    }
+}
+
+impl Process {
+    /// Post this receive of a request later, if that is wanted. `tag` as C has it.
+    #[cold]
+    #[inline(never)]
+    pub fn put_off(&mut self, mut op: Op, wanted: Wanted, tag: i32) -> bool {
+        if !self.behind || !of_program(tag) {
+            return false;
+        }
+        self.act(tag);
+        op.set_id(ReceiveId::NONE.0);
+        self.late.push_back((op, wanted));
+        true
+    }
+
+    /// Post what was put off. To be called where the program does anything but start operations,
+    /// and before any other receive is posted.
+    #[inline]
+    pub fn post_late(&mut self) {
+        if !self.late.is_empty() {
+            self.post_all_late();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_all_late(&mut self) {
+        while let Some((mut op, (comm, from, tags))) = self.late.pop_front() {
+            match self.timed(|engine, host| engine.receive(host, comm, from, tags, op, op)) {
+                Received::Complete(status) => self.host.complete(op, status),
+                Received::Pending(id) => op.set_id(id.0),
+            }
+        }
+        self.attend();
+        self.host.push();
+    }
+
+    /// Everything has been done again that was done before.
+    pub fn caught_up(&mut self) {
+        self.behind = false;
+        self.attend();
+    }
+}

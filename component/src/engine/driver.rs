@@ -1,0 +1,397 @@
+//! The state of this process, who may touch it, and its clockwork: look for frames, hand them to
+//! the engine, tell C what is complete.
+//!
+//! Rules: C is never called with the state borrowed, except for leaf functions (pack, unpack,
+//! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
+
+use crate::engine::channels::Lost;
+use crate::engine::deferred_receives::Wanted;
+pub use crate::engine::direct_receive::Unposted;
+use crate::engine::host::EngineHost;
+pub use crate::engine::shared::{Entered, Shared, Taken, install, is_installed, shared};
+use crate::ffi::operation::Op;
+use crate::os::{now_ns, ticks};
+use crate::progress::progress_thread;
+use crate::progress::wait::Idle;
+use crate::transports::shm::Shm;
+use crate::transports::tcp::Tcp;
+use crate::transports::{Incoming, Transport};
+use core::ptr::NonNull;
+use rustbtl_fragments::engine::{Engine, FrameError};
+use rustbtl_fragments::ids::{PeerId, ReceiveId, SendId};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Frames taken from a transport in one call of Open MPI's progress.
+const FRAMES_MAX: usize = 64;
+/// Rounds between two looks at the clock.
+const SLOW_ROUNDS: u32 = 1024;
+/// Turns between two looks at sockets where each turn gives the processor away.
+const TCP_WAIT_CROWDED: u32 = 3;
+/// Looks at shared memory for each look at anything else.
+pub(crate) const BURST: u32 = 16;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Time spent in the engine, if anybody wants to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Count at all.
+    pub on: bool,
+    /// Ticks in the engine.
+    pub ticks: u64,
+    start_ticks: u64,
+    start_ns: u64,
+}
+
+impl Clock {
+    /// Start to count.
+    pub fn start(&mut self) {
+        *self = Self { on: true, ticks: 0, start_ticks: ticks(), start_ns: now_ns() };
+    }
+
+    /// Nanoseconds spent in the engine.
+    pub fn ns(&self) -> u64 {
+        let (ticks_all, ns_all) = (ticks() - self.start_ticks, now_ns() - self.start_ns);
+        let ratio = ns_all as f64 / ticks_all.max(1) as f64;
+        (self.ticks as f64 * ratio) as u64
+    }
+
+    /// Before a call into the engine.
+    #[inline(always)]
+    pub fn begin(&self) -> u64 {
+        if self.on { ticks() } else { 0 }
+    }
+
+    /// After it.
+    #[inline(always)]
+    pub fn end(&mut self, begin: u64) {
+        if self.on {
+            self.ticks += ticks() - begin;
+        }
+    }
+}
+
+/// See the module's documentation.
+pub struct Process {
+    /// The engine.
+    pub engine: Engine<EngineHost>,
+    /// Its surroundings.
+    pub host: EngineHost,
+    /// Time in the engine.
+    pub clock: Clock,
+    /// How long to look before yielding.
+    pub idle: Idle,
+    /// Other ranks that run on this node.
+    pub neighbours: BTreeSet<PeerId>,
+    /// Sockets are looked at once in so many rounds while only shared memory is busy.
+    pub tcp_interval: u32,
+    /// How long mpirun may take to end the job after a process was lost.
+    pub grace_ns: u64,
+    /// MPI_Finalize has begun: peers may go.
+    pub finishing: bool,
+    /// Somebody starts dead processes again: to wait for them is no failure.
+    pub protected: bool,
+    /// It was started again alone, and may not have repeated all that its earlier life has done.
+    pub behind: bool,
+    /// Receives that are posted when the program looks for what is complete.
+    pub late: VecDeque<(Op, Wanted)>,
+    /// Since when nobody does any more.
+    pub unprotected_ns: u64,
+    /// Rounds of waiting loops in which nothing happened.
+    pub fruitless: u32,
+    /// The report is written.
+    pub reported: bool,
+    pub(crate) unposted: u32,
+    tcp_wait: u32,
+    tcp_hot: u32,
+    rounds: u32,
+    pub(crate) checked_ns: u64,
+    pub(crate) lost: Vec<Lost>,
+}
+
+/// Outcome of [`Process::land`].
+enum Landing {
+    Nothing,
+    Begun,
+    Done,
+}
+
+impl Process {
+    /// A process with this engine and these surroundings.
+    pub fn new(engine: Engine<EngineHost>, host: EngineHost, idle: Idle) -> Self {
+        Self {
+            engine,
+            host,
+            clock: Clock::default(),
+            idle,
+            neighbours: BTreeSet::new(),
+            tcp_interval: 64,
+            grace_ns: 5 * SECOND,
+            finishing: false,
+            protected: false,
+            behind: false,
+            late: VecDeque::new(),
+            unprotected_ns: 0,
+            fruitless: 0,
+            reported: false,
+            unposted: 0,
+            tcp_wait: 0,
+            tcp_hot: 0,
+            rounds: 0,
+            checked_ns: 0,
+            lost: Vec::new(),
+        }
+    }
+
+    /// One call into the engine, timed if wanted.
+    #[inline(always)]
+    pub fn timed<T>(
+        &mut self,
+        call: impl FnOnce(&mut Engine<EngineHost>, &mut EngineHost) -> T,
+    ) -> T {
+        let begin = self.clock.begin();
+        let result = call(&mut self.engine, &mut self.host);
+        self.clock.end(begin);
+        result
+    }
+
+    /// Frames from shared memory, as many as there are, but not more than `most`.
+    #[inline(never)]
+    fn take_many_shm(&mut self, most: usize) -> usize {
+        let mut taken = 0;
+        while taken < most && self.take_one_shm() {
+            taken += 1;
+        }
+        taken
+    }
+
+    /// The next frame from shared memory, if there is one.
+    #[inline(always)]
+    fn take_one_shm(&mut self) -> bool {
+        match self.host.shm.as_mut().and_then(Shm::peek_here) {
+            Some(incoming) => self.accept_shm(incoming),
+            None => return self.take_shm(),
+        }
+        true
+    }
+
+    /// The same, wherever it lies.
+    #[inline(never)]
+    fn take_shm(&mut self) -> bool {
+        let Some(incoming) = self.host.shm.as_mut().and_then(Transport::peek) else {
+            return false;
+        };
+        self.accept_shm(incoming);
+        true
+    }
+
+    #[inline(always)]
+    fn accept_shm(&mut self, incoming: Incoming) {
+        self.accept(incoming);
+        if let Some(shm) = &mut self.host.shm {
+            shm.consume(incoming);
+        }
+    }
+
+    /// Take everything that these peers (ascending) have put into shared memory so far.
+    pub fn empty_rings(&mut self, peers: &[PeerId]) {
+        while self.host.shm.as_mut().is_some_and(|shm| !shm.is_empty_from(peers)) {
+            self.take_shm();
+        }
+    }
+
+    /// Look for the frame that completes `op`, for a short time. Returns as soon as something
+    /// is complete, that or another operation.
+    #[inline]
+    pub fn look_for(&mut self, op: Op) {
+        for _ in 0..BURST {
+            if self.take_shm() && (op.is_complete() || !self.host.done.is_empty()) {
+                return;
+            }
+        }
+        self.look_around(1);
+    }
+
+    /// The same in one look.
+    #[inline]
+    pub fn look_once(&mut self, op: Op) {
+        while self.take_shm() {
+            if op.is_complete() || !self.host.done.is_empty() {
+                return;
+            }
+        }
+        // Between two turns the processor belongs to others, for milliseconds if they want it.
+        self.tcp_wait = self.tcp_wait.min(TCP_WAIT_CROWDED);
+        self.look_around(1);
+    }
+
+    /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
+    #[inline(never)]
+    pub(crate) fn look_around(&mut self, frames_max: usize) -> usize {
+        let mut happened = 0;
+        crate::engine::recording::look();
+        if self.host.tcp.is_some() {
+            happened = self.poll_tcp(frames_max);
+        }
+        if !self.engine.is_flushed() {
+            self.timed(|engine, host| engine.flush(host));
+            if self.engine.is_flushed() {
+                crate::engine::recording::released();
+            }
+        }
+        if happened == 0 {
+            if let Some(op) = self.host.copy_some()
+                && self.complete_early(op)
+            {
+                self.host.end(op);
+            }
+            if crate::engine::recording::is_held() {
+                // What a frame waits for is told by processes that need a processor for it.
+                crate::os::yield_now();
+            }
+        }
+        progress_thread::tell(self);
+        self.rounds += 1;
+        if self.rounds >= SLOW_ROUNDS {
+            self.rounds = 0;
+            self.slow();
+        }
+        happened
+    }
+
+    /// Need the program not wait for a long send any more? It is in the log, its receiver has not
+    /// asked for it, and somebody answers when that does. Where the receiver has asked, to push it
+    /// out now is quicker than to leave it to the thread (docs/adr/0015).
+    pub fn complete_early(&mut self, op: Op) -> bool {
+        self.host.sets_are_nodes
+            && progress_thread::for_send(op.bytes())
+            && self.host.is_logged(op)
+            && self.engine.complete_early(SendId(op.id()))
+            && self.host.settle(op)
+    }
+
+    /// The engine's name for a receive that may be pending.
+    pub fn receive_id(&mut self, op: Op) -> ReceiveId {
+        self.engine.name_receives(&mut self.host);
+        ReceiveId(op.id())
+    }
+
+    /// One call of Open MPI's progress: how many things happened.
+    pub fn poll(&mut self) -> usize {
+        let mut happened = self.take_many_shm(FRAMES_MAX);
+        happened += self.look_around(FRAMES_MAX);
+        if happened > 0 {
+            self.fruitless = 0;
+        }
+        happened
+    }
+
+    /// Have frames come from sockets of late?
+    #[inline]
+    pub fn tcp_is_busy(&self) -> bool {
+        self.tcp_hot > 0
+    }
+
+    #[inline(always)]
+    fn accept(&mut self, incoming: Incoming) {
+        // SAFETY: the transport keeps the frame where it is until it is consumed.
+        let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
+        if self.clock.on {
+            self.accept_timed(incoming.from, frame);
+        } else if !self.engine.complete_exact(&mut self.host, incoming.from, frame) {
+            self.accept_any(incoming.from, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn accept_timed(&mut self, from: PeerId, frame: &[u8]) {
+        if !self.timed(|engine, host| engine.complete_exact(host, from, frame)) {
+            self.accept_any(from, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn accept_any(&mut self, from: PeerId, frame: &[u8]) {
+        let result = self.timed(|engine, host| engine.on_frame(host, from, frame));
+        if let Err(error) = result {
+            self.refuse(from, error);
+        }
+    }
+
+    #[cold]
+    pub(crate) fn refuse(&mut self, from: PeerId, error: FrameError) {
+        let who = self.host.describe(from);
+        self.host.glue.fatal("protocol", &[&who, &format!("{error:?}")]);
+    }
+
+    /// Sockets cost system calls: not every time, while nothing comes from them.
+    #[inline]
+    fn poll_tcp(&mut self, frames_max: usize) -> usize {
+        if self.host.tcp_holds {
+            self.tcp_hot = self.tcp_interval;
+            self.tcp_wait = 0;
+        }
+        if self.tcp_wait > 0 {
+            self.tcp_wait -= 1;
+            return 0;
+        }
+        self.poll_tcp_now(frames_max)
+    }
+
+    #[inline(never)]
+    fn poll_tcp_now(&mut self, frames_max: usize) -> usize {
+        let mut happened = 0;
+        while happened < frames_max {
+            let incoming = self.host.tcp.as_mut().and_then(Transport::peek);
+            // The news of a channel comes before its frames.
+            happened += self.tcp_events();
+            let Some(incoming) = incoming else {
+                match self.land() {
+                    Landing::Nothing => break,
+                    Landing::Begun => {}
+                    Landing::Done => happened += 1,
+                }
+                continue;
+            };
+            self.accept(incoming);
+            if let Some(tcp) = &mut self.host.tcp {
+                tcp.consume(incoming);
+            }
+            happened += 1;
+        }
+        self.host.push();
+        happened += self.tcp_events();
+        // A part of a frame counts: the rest of it is not to wait for its turn.
+        if self.host.tcp.as_mut().is_some_and(Tcp::take_heard) || happened > 0 {
+            self.tcp_hot = self.tcp_interval;
+        }
+        let busy_elsewhere = self.host.shm.is_some();
+        if self.tcp_hot > 0 {
+            self.tcp_hot -= 1;
+        } else if busy_elsewhere {
+            self.tcp_wait = self.tcp_interval;
+        }
+        happened
+    }
+
+    /// Payloads that are read to their place: the end of one, or else the beginning of one.
+    fn land(&mut self) -> Landing {
+        let Some(tcp) = &mut self.host.tcp else { return Landing::Nothing };
+        if let Some((from, head)) = tcp.landed() {
+            self.timed(|engine, host| engine.on_landed(host, from, &head));
+            return Landing::Done;
+        }
+        let Some((from, head)) = tcp.unplaced() else { return Landing::Nothing };
+        let into = match self.engine.place(&self.host, from, &head) {
+            Some((op, at)) if op.convertor().is_none() => {
+                NonNull::new(op.start().wrapping_add(at as usize))
+            }
+            _ => None,
+        };
+        if let Some(tcp) = &mut self.host.tcp {
+            // SAFETY: the engine has the payload's place inside the program's buffer, which the
+            // program does not touch before the receive is complete.
+            unsafe { tcp.place(into) };
+        }
+        Landing::Begun
+    }
+}

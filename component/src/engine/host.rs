@@ -1,0 +1,594 @@
+//! The engine's surroundings: transports, the program's memory, the payload log, completions.
+
+use crate::engine::burst::Burst;
+use crate::engine::recording::Record;
+pub(crate) use crate::engine::transmit::hand;
+use crate::ffi::operation::Op;
+use crate::ffi::table::{Glue, Name};
+use crate::mpi::wtime::ProgramClock;
+use crate::payload_log::deferred_copy::Unlogged;
+use crate::payload_log::memory::LogMemory;
+use crate::peers::endpoint::{Card, CardError};
+use crate::peers::table::{Peers, Route, card_of};
+use crate::transports::shm::Shm;
+use crate::transports::tcp::{Tcp, TcpPeer};
+use crate::transports::{Payload as Outgoing, Pulled, Transport};
+use core::ops::Range;
+use rustbtl_checkpoint::PayloadLog;
+use rustbtl_coordination::instances::Instances;
+use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
+use rustbtl_fragments::engine::{Difference, digest};
+use rustbtl_fragments::gate::{Marks, Recorded};
+use rustbtl_fragments::host::*;
+use rustbtl_fragments::ids::*;
+use rustbtl_fragments::wire::Header;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of a message to oneself that are packed at a time, where memory is not contiguous.
+const COPY_BYTES: u64 = 64 << 10;
+
+/// Up to this size a message that leaves the set is copied into the log before it is sent: that is
+/// not worth a thought.
+const COPIED_FIRST_BYTES: u64 = 512;
+/// Up to this size a message that leaves the set is copied into the log before the call returns.
+pub(crate) const COPIED_AT_ONCE_BYTES: u64 = 64 << 10;
+
+/// Context ids below are those of MPI_COMM_WORLD, MPI_COMM_SELF and no communicator.
+const PREDEFINED_CONTEXTS: u32 = 3;
+
+/// See the module's documentation.
+pub struct EngineHost {
+    /// What C does for us.
+    pub glue: Glue,
+    /// MPI_THREAD_MULTIPLE.
+    pub threads: bool,
+    /// Who is who.
+    pub peers: Peers,
+    /// By peer, as far as they are known.
+    routes: Vec<Route>,
+    /// The same.
+    sets: Vec<Option<SetId>>,
+    /// This process' own set, and its fingerprint and name for comparison.
+    pub set: SetId,
+    /// Fingerprint of the set policy.
+    pub policy: u64,
+    /// The set policy, for messages.
+    pub policy_text: String,
+    /// What leaves the set leaves the node, too.
+    pub sets_are_nodes: bool,
+    /// Name of this node.
+    pub node: String,
+    /// The node's segment.
+    pub shm: Option<Shm>,
+    /// Sockets to other nodes.
+    pub tcp: Option<Tcp>,
+    /// Payloads that left the set.
+    pub log: PayloadLog<LogMemory>,
+    /// Messages that are not all in the log yet.
+    pub(crate) unlogged: Unlogged,
+    /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
+    /// since nobody needs to call us again for a send that is complete.
+    pub(crate) gathered: Vec<Op>,
+    pub(crate) burst: Burst,
+    /// The message that is being sent may be copied later.
+    pub(crate) copy_later: bool,
+    /// The engine asks for digests of what is in the log, so all of it has to be there.
+    pub checks_content: bool,
+    /// The program's thread is inside, and there are no others: C may be told of complete
+    /// operations at once.
+    pub tells_at_once: bool,
+    /// Complete operations that C has not been told of.
+    pub done: VecDeque<Op>,
+    /// Frames of a checkpoint that the machine of the line has not seen.
+    pub line_frames: VecDeque<(PeerId, CheckpointFrame)>,
+    /// How often this process' set was started again.
+    pub incarnation: Incarnation,
+    /// New cards of processes that were started again; others are in Open MPI's modex.
+    pub cards: BTreeMap<PeerId, crate::peers::endpoint::Card>,
+    /// Something was handed to TCP since it was flushed.
+    pub tcp_holds: bool,
+    /// Which communicator of those that were given the same context id.
+    instances: Instances,
+    /// Outcomes of nondeterministic calls.
+    pub record: Record,
+    /// What the program has read of the time.
+    pub wtime: ProgramClock,
+    told_log_full: bool,
+    scratch: Vec<u8>,
+}
+
+impl EngineHost {
+    /// Without transports; `Process::connect` adds them.
+    pub fn new(glue: Glue, threads: bool, peers: Peers, log: PayloadLog<LogMemory>) -> Self {
+        let mut routes = vec![Route::Unknown; peers.me().0 as usize + 1];
+        routes[peers.me().0 as usize] = Route::Myself;
+        Self {
+            glue,
+            threads,
+            peers,
+            routes,
+            sets: Vec::new(),
+            set: SetId(0),
+            policy: 0,
+            policy_text: String::new(),
+            sets_are_nodes: false,
+            node: String::new(),
+            shm: None,
+            tcp: None,
+            log,
+            unlogged: Unlogged::default(),
+            gathered: Vec::new(),
+            burst: Burst::default(),
+            copy_later: false,
+            checks_content: false,
+            tells_at_once: !threads,
+            done: VecDeque::with_capacity(256),
+            line_frames: VecDeque::new(),
+            incarnation: Incarnation(0),
+            cards: BTreeMap::new(),
+            tcp_holds: false,
+            instances: Instances::default(),
+            record: Record::default(),
+            wtime: ProgramClock::default(),
+            told_log_full: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The process was made from a picture, on this node: no peer is known any more.
+    pub fn restarted(&mut self, incarnation: Incarnation, node: String) {
+        let me = self.peers.me().0 as usize;
+        self.routes.clear();
+        self.routes.resize(me + 1, Route::Unknown);
+        self.routes[me] = Route::Myself;
+        self.sets.clear();
+        self.cards.clear();
+        self.line_frames.clear();
+        self.tcp_holds = false;
+        self.record.restarted();
+        // What TCP had gathered is in the log: resync sends it again.
+        while let Some(op) = self.gathered.pop() {
+            self.end(op);
+        }
+        self.incarnation = incarnation;
+        self.node = node;
+    }
+
+    /// The context id of a new communicator, told from earlier ones with the same id. `local_size`
+    /// is 0, or that of the local group of an intercommunicator. These must not be left out: who
+    /// runs its past again gets messages of all that come later with the same id, and would drop
+    /// them with the first that it frees.
+    pub fn instance_of(
+        &mut self,
+        context: u32,
+        size: u32,
+        handle: u64,
+        local_size: u32,
+    ) -> ContextId {
+        // Predefined ids are given once.
+        let number = match u16::try_from(context) {
+            Ok(number) if context >= PREDEFINED_CONTEXTS => number,
+            _ => return ContextId(context),
+        };
+        let mut group = |size, local| -> Vec<PeerId> {
+            (0..size).map(|rank| self.member(handle, CommRank(rank), local)).collect()
+        };
+        let (members, others) = (group(size, false), group(local_size, true));
+        if others.is_empty() {
+            self.instances.next(number, &members)
+        } else {
+            self.instances.next_inter(number, &others, &members)
+        }
+    }
+
+    /// Who a rank of a communicator is; of an intercommunicator: of its local or its remote group.
+    fn member(&mut self, handle: u64, rank: CommRank, local: bool) -> PeerId {
+        let mut name = Name::default();
+        // SAFETY: the handle is the communicator that C gave us with it and has not deleted yet.
+        unsafe { (self.glue.resolve)(handle as *mut _, rank.0, i32::from(local), &mut name) };
+        self.peers.number(name).unwrap_or_else(|| {
+            let who = format!("rank {} of job {:#x}", name.rank, name.job);
+            self.glue.fatal("no-way", &[&who, "?", "it was started by another mpirun"])
+        })
+    }
+
+    /// How a peer is reached.
+    #[inline]
+    pub fn route(&self, peer: PeerId) -> Route {
+        self.routes.get(peer.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// The set of a peer that was met.
+    pub fn set_of(&self, peer: PeerId) -> Option<SetId> {
+        self.sets.get(peer.0 as usize).copied().flatten()
+    }
+
+    /// Read a peer's card and choose the way to it. Ends the job if it cannot be talked to.
+    #[cold]
+    fn meet(&mut self, peer: PeerId) -> PeerInfo {
+        let card = self.checked_card(peer);
+        let shm = self.shm.as_ref().filter(|shm| shm.reaches(peer)).map(Transport::limits);
+        let (route, limits) = match (&mut self.tcp, shm) {
+            (_, Some(limits)) => (Route::Shm, limits),
+            (Some(tcp), None) => {
+                match TcpPeer::decode(&card.tcp) {
+                    Ok(address) => tcp.add_peer(peer, address),
+                    Err(error) => {
+                        let who = self.describe(peer);
+                        self.glue.fatal("no-way", &[&who, &card.node, &error.to_string()]);
+                    }
+                }
+                (Route::Tcp, tcp.limits())
+            }
+            (None, None) => {
+                let who = self.describe(peer);
+                self.glue.fatal("no-way", &[&who, &card.node, "there is no transport to it"]);
+            }
+        };
+        if self.routes.len() <= peer.0 as usize {
+            self.routes.resize(peer.0 as usize + 1, Route::Unknown);
+        }
+        self.routes[peer.0 as usize] = route;
+        self.sets.resize(self.routes.len(), None);
+        self.sets[peer.0 as usize] = Some(card.set);
+        PeerInfo {
+            set: card.set,
+            incarnation: card.incarnation,
+            eager_bytes_max: limits.eager_bytes_max,
+            chunk_bytes_max: limits.chunk_bytes_max,
+        }
+    }
+
+    /// A process of another set was started again: what was known of the way to it is over.
+    pub fn renew(&mut self, peer: PeerId, card: crate::peers::endpoint::Card) {
+        if let (Some(tcp), Ok(address)) = (&mut self.tcp, TcpPeer::decode(&card.tcp)) {
+            tcp.renew_peer(peer, address);
+        }
+        if let Some(shm) = &mut self.shm {
+            shm.forget(peer);
+        }
+        self.cards.insert(peer, card);
+        self.meet(peer);
+    }
+
+    /// The card of a peer that fits this process. Ends the job otherwise.
+    #[cold]
+    pub fn checked_card(&self, peer: PeerId) -> crate::peers::endpoint::Card {
+        let who = self.describe(peer);
+        if let Some(card) = self.cards.get(&peer) {
+            return card.clone();
+        }
+        let name = self.peers.name(peer);
+        let fetched = crate::peers::modex::of(name.rank).filter(|_| self.peers.is_own(peer));
+        let fetched = fetched.map(|card| Card::decode(&card));
+        let card = match fetched.or_else(|| card_of(&self.glue, name)) {
+            None => self.glue.fatal("no-card", &[&who]),
+            Some(Err(CardError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
+            Some(Err(error @ CardError::Version { .. })) => {
+                let own = format!("version {}", crate::peers::endpoint::VERSION);
+                self.glue.fatal("version", &[&own, &who, &error.to_string()])
+            }
+            Some(Ok(card)) => card,
+        };
+        if self.peers.is_own(peer) && card.policy != self.policy {
+            let theirs = format!("{:?} on node {}", card.policy_text, card.node);
+            self.glue.fatal("policy", &[&format!("{:?}", self.policy_text), &who, &theirs]);
+        }
+        card
+    }
+
+    /// A process, for messages.
+    pub fn describe(&self, peer: PeerId) -> String {
+        let name = self.peers.name(peer);
+        if self.peers.is_own(peer) {
+            format!("rank {}", name.rank)
+        } else {
+            format!("rank {} of job {}", name.rank, name.job & 0xFFFF)
+        }
+    }
+
+    /// Why a send failed, the first time; the program hears of each by its error code.
+    #[cold]
+    pub fn tell_log_full(&mut self, wanted: u64) {
+        if core::mem::replace(&mut self.told_log_full, true) {
+            return;
+        }
+        let spill_error = self.log.memory().spill_error.as_deref();
+        let why = spill_error.unwrap_or("its budget is used up");
+        let held = self.log.counters().bytes;
+        self.glue.tell("log-full", &[&wanted.to_string(), &held.to_string(), why]);
+    }
+
+    /// Something was appended: is a line wanted that lets the log be trimmed?
+    #[inline]
+    fn look_at_log(&mut self) {
+        if self.log.take_nearly_full() {
+            crate::checkpoint::thread::log_nearly_full();
+        }
+    }
+
+    /// A frame from anywhere to anybody.
+    #[inline(never)]
+    fn transmit_any(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        payload: Payload<'_, Op>,
+        taken: usize,
+    ) -> Transmit {
+        let route = self.route(to);
+        self.tcp_holds |= route == Route::Tcp;
+        let glue = self.glue;
+        let ways = (&mut self.shm, &mut self.tcp);
+        match payload {
+            Payload::Empty => hand(ways, route, to, header, Outgoing::Bytes(&[]), taken),
+            Payload::Bytes(bytes) => hand(ways, route, to, header, Outgoing::Bytes(bytes), taken),
+            Payload::Program(op, range) => match op.convertor() {
+                None => {
+                    // SAFETY: inside the program's buffer, which stays unchanged until the send
+                    // is complete.
+                    let bytes = unsafe { op.slice(range.start, range.end - range.start) };
+                    hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
+                }
+                Some(convertor) => {
+                    let mut pack = |into: *mut u8, bytes: usize| {
+                        // SAFETY: the transport gives room for exactly these bytes.
+                        unsafe { (glue.pack)(convertor, range.start, into, bytes as u64) }
+                    };
+                    let bytes = (range.end - range.start) as usize;
+                    hand(ways, route, to, header, Outgoing::Pack(bytes, &mut pack), taken)
+                }
+            },
+            Payload::Log(record, range) => self.transmit_logged(to, header, (record, range), taken),
+        }
+    }
+
+    fn pack_at(&self, op: Op, offset: u64, into: *mut u8, bytes: u64) {
+        match op.convertor() {
+            // SAFETY: `into` is writable for `bytes`, which lie inside the message.
+            Some(convertor) => unsafe { (self.glue.pack)(convertor, offset, into, bytes) },
+            None => {
+                // SAFETY: inside the program's send buffer, which nobody writes to before the
+                // send is complete.
+                let from = unsafe { op.slice(offset, bytes) };
+                // SAFETY: `into` is writable for `bytes` and not part of the program's buffer.
+                unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+            }
+        }
+    }
+}
+
+impl Host for EngineHost {
+    type SendBuffer = Op;
+    type ReceiveBuffer = Op;
+    type Token = Op;
+
+    fn resolve(&mut self, handle: u64, rank: CommRank) -> PeerId {
+        self.member(handle, rank, false)
+    }
+
+    fn peer_info(&mut self, peer: PeerId) -> PeerInfo {
+        if peer == self.peers.me() {
+            // Such messages stay in the engine: no limit to think of.
+            let bytes = 64 << 10;
+            return PeerInfo {
+                set: self.set,
+                incarnation: Incarnation(0),
+                eager_bytes_max: bytes,
+                chunk_bytes_max: bytes,
+            };
+        }
+        self.meet(peer)
+    }
+
+    #[inline]
+    fn transmit(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        payload: Payload<'_, Op>,
+        taken: usize,
+    ) -> Transmit {
+        self.transmit_any(to, header, payload, taken)
+    }
+
+    #[inline(always)]
+    fn transmit_eager(&mut self, to: PeerId, header: &Header, op: &mut Op, bytes: u64) -> bool {
+        // The short way: contiguous memory of the program to a neighbour.
+        if let Some(shm) = &mut self.shm
+            && op.convertor().is_none()
+        {
+            // SAFETY: inside the program's buffer, which stays unchanged until the send is
+            // complete.
+            let bytes = unsafe { op.slice(0, bytes) };
+            return shm.send_words(to, header.words(), bytes);
+        }
+        false
+    }
+
+    fn log_append(&mut self, entry: &LogEntry, buffer: &mut Op) -> Result<LogRecord, LogFull> {
+        let glue = self.glue;
+        let op = *buffer;
+        let long = entry.bytes > COPIED_FIRST_BYTES;
+        if long && self.copy_later && op.convertor().is_none() && self.route(entry.to) == Route::Tcp
+        {
+            let record = self.log.append(entry, |_| ())?;
+            self.unlogged.add(&mut self.log, record, op);
+            self.look_at_log();
+            return Ok(record);
+        }
+        let appended = self.log.append(entry, |into| match op.convertor() {
+            // SAFETY: `into` is writable for all of the message.
+            Some(convertor) => unsafe {
+                (glue.pack)(convertor, 0, into.as_mut_ptr(), into.len() as u64)
+            },
+            None => {
+                // SAFETY: the program's buffer, unchanged until the send is complete.
+                into.copy_from_slice(unsafe { op.slice(0, into.len() as u64) });
+            }
+        });
+        self.look_at_log();
+        appended
+    }
+
+    fn log_digest(&mut self, record: LogRecord) -> Option<u64> {
+        self.checks_content.then(|| digest(self.log.payload(record)))
+    }
+
+    fn differs(&mut self, from: PeerId, what: Difference) {
+        let problem = format!("{} sends again, and not the same: {what}", self.describe(from));
+        self.glue.fatal("divergence", &[&problem]);
+    }
+
+    fn log_next(&self, to: PeerId, after: Option<LogRecord>) -> Option<(LogRecord, LogEntry)> {
+        self.log.next(to, after)
+    }
+
+    #[inline]
+    fn capacity(&self, buffer: &Op) -> u64 {
+        buffer.bytes()
+    }
+
+    fn pack(&mut self, buffer: &mut Op, range: Range<u64>, out: &mut Vec<u8>) {
+        let bytes = range.end - range.start;
+        let old = out.len();
+        out.resize(old + bytes as usize, 0);
+        self.pack_at(*buffer, range.start, out[old..].as_mut_ptr(), bytes);
+    }
+
+    #[inline(always)]
+    fn unpack(&mut self, buffer: &mut Op, offset: u64, bytes: &[u8]) {
+        match buffer.convertor() {
+            None => {
+                if bytes.is_empty() {
+                    return;
+                }
+                let into = buffer.start().wrapping_add(offset as usize);
+                // SAFETY: the engine keeps within the buffer's capacity; the program does not
+                // touch it before the receive is complete, and frames do not lie in it.
+                unsafe { rustbtl_ring::copy_bytes(bytes.as_ptr(), into, bytes.len()) };
+            }
+            Some(convertor) => {
+                let length = bytes.len() as u64;
+                // SAFETY: as above; the convertor is the receive's own.
+                unsafe { (self.glue.unpack)(convertor, offset, bytes.as_ptr(), length) };
+            }
+        }
+    }
+
+    fn copy(&mut self, from: &mut Op, into: &mut Op, bytes: u64) {
+        if from.convertor().is_none() {
+            // SAFETY: the program's send buffer, unchanged until the send is complete.
+            let bytes = unsafe { from.slice(0, bytes) };
+            self.unpack(into, 0, bytes);
+            return;
+        }
+        if into.convertor().is_none() {
+            if bytes > 0 {
+                self.pack_at(*from, 0, into.start(), bytes);
+            }
+            return;
+        }
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let mut offset = 0;
+        while offset < bytes {
+            let next = (offset + COPY_BYTES).min(bytes);
+            scratch.clear();
+            self.pack(from, offset..next, &mut scratch);
+            self.unpack(into, offset, &scratch);
+            offset = next;
+        }
+        self.scratch = scratch;
+    }
+
+    fn expose(&mut self, to: PeerId, id: SendId, buffer: Payload<'_, Op>) -> bool {
+        if self.route(to) != Route::Shm {
+            return false;
+        }
+        let Some(shm) = &mut self.shm else { return false };
+        // What goes through shared memory is copied at once: all of it is in the log.
+        let bytes: &[u8] = match buffer {
+            Payload::Program(op, range) if op.convertor().is_none() => {
+                // SAFETY: the program's buffer, unchanged until the send is complete.
+                unsafe { op.slice(range.start, range.end - range.start) }
+            }
+            Payload::Log(record, range) => {
+                &self.log.payload(record)[range.start as usize..range.end as usize]
+            }
+            _ => return false,
+        };
+        // SAFETY: stays readable and unchanged until the send is over: program memory by MPI's
+        // rules, log memory because records in use are not trimmed.
+        unsafe { shm.expose(to, id.0, bytes.as_ptr(), bytes.len()) }
+    }
+
+    fn withdraw(&mut self, to: PeerId, id: SendId) {
+        if let Some(shm) = &mut self.shm {
+            shm.withdraw(to, id.0);
+        }
+    }
+
+    fn pull(
+        &mut self,
+        from: PeerId,
+        id: SendId,
+        _receive: ReceiveId,
+        into: &mut Op,
+        bytes: u64,
+    ) -> Pull {
+        if self.route(from) != Route::Shm || into.convertor().is_some() {
+            return Pull::Refused;
+        }
+        let Some(shm) = &mut self.shm else { return Pull::Refused };
+        // SAFETY: the receive buffer takes these bytes; the program does not touch it before the
+        // receive is complete.
+        match unsafe { shm.pull(from, id.0, 0, into.start(), bytes as usize) } {
+            Pulled::Done => Pull::Done,
+            Pulled::Refused => Pull::Refused,
+            Pulled::Started => Pull::Started,
+        }
+    }
+
+    #[inline(always)]
+    fn complete(&mut self, mut token: Op, status: Status) {
+        token.fill(&status);
+        if self.settle(token) {
+            self.end(token);
+        }
+    }
+
+    fn named(&mut self, mut token: Op, receive: ReceiveId) {
+        token.set_id(receive.0);
+    }
+
+    #[inline]
+    fn matched(&mut self, receive: ReceiveName, message: MessageName) {
+        if self.record.is_on() {
+            self.record_match(receive, message);
+        }
+    }
+
+    #[inline]
+    fn marks(&self) -> Marks {
+        if self.record.is_on() { self.marks_now() } else { Marks::OPEN }
+    }
+
+    #[cold]
+    fn waits(&mut self) {
+        self.hold();
+    }
+
+    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+        self.take_along(to, from, made, out)
+    }
+
+    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+        self.keep(from, bytes)
+    }
+
+    #[cold]
+    fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {
+        self.line_frames.push_back((from, frame));
+        crate::checkpoint::thread::checkpoint_frame();
+    }
+}

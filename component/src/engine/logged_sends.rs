@@ -1,0 +1,167 @@
+//! Sends that end later than the call that made them: their copy in the log is still being made, or
+//! TCP has gathered them.
+
+use crate::engine::host::{COPIED_AT_ONCE_BYTES, EngineHost, hand};
+use crate::ffi::operation::Op;
+use crate::os::ticks;
+use crate::payload_log::deferred_copy::Copied;
+use crate::transports::tcp::Tcp;
+use crate::transports::{Payload as Outgoing, Transport};
+use core::ops::Range;
+use rustbtl_fragments::host::{LogEntry, Transmit};
+use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
+
+impl EngineHost {
+    /// Call `send` for an operation in standard mode: its copy in the log may be made later.
+    #[inline]
+    pub fn allow_copy_later(&mut self, allowed: bool) {
+        self.copy_later = allowed && !self.checks_content;
+    }
+
+    /// The engine has done with the operation. False: it is not all in the log, so it is told later
+    /// of its end.
+    #[inline]
+    pub fn settle(&mut self, op: Op) -> bool {
+        self.unlogged.is_empty() || self.unlogged.settle(op, COPIED_AT_ONCE_BYTES)
+    }
+
+    /// The program does not wait for the end of an operation: nothing of it may be left to be
+    /// copied when it knows otherwise that it is over.
+    pub fn release(&mut self, op: Op) {
+        if self.unlogged.release(op) {
+            self.end(op);
+        }
+    }
+
+    /// A thread may take part in copies from now on.
+    pub fn share_copies(&mut self) {
+        self.unlogged.share();
+    }
+
+    /// Drop what a process of this set has in its line.
+    pub fn trim_log(&mut self, set: SetId, is_held: impl FnMut(&LogEntry) -> bool) {
+        self.unlogged.finish();
+        self.log.trim(set, is_held);
+    }
+
+    /// There is nothing else to do: go on with the copies in the log. An operation all of which is
+    /// in the log now, and which the engine has not done with.
+    #[inline]
+    pub fn copy_some(&mut self) -> Option<Op> {
+        if self.unlogged.has_uncopied() { self.copy_step() } else { None }
+    }
+
+    #[cold]
+    fn copy_step(&mut self) -> Option<Op> {
+        match self.unlogged.step()? {
+            Copied::Before(op) => Some(op),
+            Copied::Last(op) => {
+                self.end(op);
+                None
+            }
+        }
+    }
+
+    /// Is all of an operation in the log?
+    pub fn is_logged(&self, op: Op) -> bool {
+        self.unlogged.is_logged(op)
+    }
+
+    /// Tell of the end of an operation.
+    #[inline]
+    pub fn end(&mut self, op: Op) {
+        if op.on_stack() && !self.threads {
+            op.set_complete();
+            return;
+        }
+        // SAFETY: the operation is complete and its fields are filled; this does not call back.
+        if self.tells_at_once && unsafe { (self.glue.complete_now)(op.as_ptr()) } != 0 {
+            return;
+        }
+        self.done.push_back(op);
+    }
+
+    /// A frame with a part of a logged message.
+    pub(crate) fn transmit_logged(
+        &mut self,
+        to: PeerId,
+        header: &[u8],
+        (record, range): (LogRecord, Range<u64>),
+        taken: usize,
+    ) -> Transmit {
+        let route = self.route(to);
+        let source = if self.unlogged.is_empty() { None } else { self.unlogged.source(record) };
+        let bytes = match source {
+            // SAFETY: the program's buffer, which stays unchanged until the send is complete.
+            Some(op) => unsafe { op.slice(range.start, range.end - range.start) },
+            None => &self.log.payload(record)[range.start as usize..range.end as usize],
+        };
+        let ways = (&mut self.shm, &mut self.tcp);
+        // What of it is not in the log yet is copied when there is nothing to send, or no room.
+        hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
+    }
+
+    /// Push out what TCP still holds.
+    #[inline]
+    pub fn push(&mut self) {
+        self.call();
+        self.push_now();
+    }
+
+    /// Has TCP something for which there was no room, and which nobody waits for?
+    #[inline]
+    pub fn lacks_room(&self) -> bool {
+        self.tcp_holds && self.gathered.is_empty()
+    }
+
+    /// Another call of MPI has begun.
+    #[inline]
+    pub fn call(&mut self) {
+        if self.burst.is_open() {
+            self.call_in_burst();
+        }
+    }
+
+    #[inline(never)]
+    fn call_in_burst(&mut self) {
+        self.burst.call(ticks(), !self.gathered.is_empty());
+    }
+
+    /// The same in the middle of a call that sends.
+    #[inline]
+    pub fn push_now(&mut self) {
+        if self.tcp_holds {
+            self.push_tcp();
+        }
+    }
+
+    #[inline(never)]
+    fn push_tcp(&mut self) {
+        if let Some(tcp) = &mut self.tcp
+            && tcp.flush()
+        {
+            self.tcp_holds = false;
+            while let Some(op) = self.gathered.pop() {
+                self.end(op);
+            }
+        }
+    }
+
+    /// A nonblocking send to another node is about to return.
+    #[inline]
+    pub fn sent(&mut self) {
+        self.burst.sent(ticks());
+    }
+
+    /// A nonblocking send is complete but for what TCP has gathered: further ones may join it.
+    /// False: nothing is held back.
+    #[inline]
+    pub fn gather(&mut self, op: Op) -> bool {
+        let holds = self.tcp.as_ref().is_some_and(Tcp::holds)
+            && self.burst.may_hold(ticks(), self.gathered.is_empty());
+        if holds {
+            self.gathered.push(op);
+        }
+        holds
+    }
+}

@@ -1,0 +1,14 @@
+//! The driver of the message engine: its state, what it does for the engine, how frames leave and
+//! come in. Below it are locks, FFI, log, peers and determinants; above it whoever calls MPI.
+
+pub mod burst;
+pub mod channels;
+pub mod deferred_receives;
+pub mod direct_receive;
+pub mod driver;
+pub mod host;
+pub mod logged_sends;
+pub mod piggyback_host;
+pub mod recording;
+pub mod shared;
+pub mod transmit;

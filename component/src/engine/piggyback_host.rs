@@ -1,0 +1,301 @@
+//! Determinants that go with messages (docs/adr/0019): what a frame takes along, what is kept of
+//! what comes, and whose lives are over.
+//!
+//! Invariants:
+//! * K1 What is carried here has a place in the set's order, as if the set had recorded it, before
+//!   anything that follows it on its channel is looked at.
+//! * K2 Once a life of another set is fenced, nothing of it is taken in; what was taken in before
+//!   lies before the place that the fence gives. One lock orders the two.
+
+use crate::determinants::outbox::{Parcel, outbox};
+use crate::engine::driver::Process;
+use crate::engine::host::EngineHost;
+use crate::engine::recording::{BASE, COUNTS, Record, order, rustbtl_recording};
+use crate::peers::table::Route;
+use crate::transports::shm::{Counts, Entry, Found, SLOTS, Slots};
+use core::sync::atomic::Ordering;
+use rustbtl_coordination::determinants::{Carried, carried};
+use rustbtl_fragments::gate::Recorded;
+use rustbtl_fragments::host::Taken;
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A frame takes along no more than this: one that depends on more waits.
+const CARRIED_BYTES_MAX: usize = 4 << 10;
+
+/// Lives of other sets before these are over. What it says stays true: a restored process goes on
+/// with what was so at its picture.
+static FENCES: Mutex<BTreeMap<SetId, Incarnation>> = Mutex::new(BTreeMap::new());
+
+fn fences() -> MutexGuard<'static, BTreeMap<SetId, Incarnation>> {
+    FENCES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What other sets have carried here: everything before this place, in this life of theirs, is
+/// stable or was kept by this process.
+#[derive(Debug, Default)]
+pub(crate) struct Known(BTreeMap<SetId, (Incarnation, u64)>);
+
+impl Known {
+    /// Nothing was kept.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Is there anything in it that is not known? It is from now on.
+    fn is_news(&mut self, carried: &Carried) -> bool {
+        let known = (carried.incarnation, carried.upto());
+        match self.0.get_mut(&carried.set) {
+            // Of an older life there is no news, but that does not hurt.
+            Some(before) if before.0 == known.0 && before.1 >= known.1 => return false,
+            Some(before) => *before = known,
+            None => drop(self.0.insert(carried.set, known)),
+        }
+        true
+    }
+}
+
+/// The order of the own set, where its ranks count together.
+pub(crate) struct Order<'a> {
+    pub(crate) counts: &'a Counts,
+    pub(crate) slots: &'a Slots,
+    /// Place of the first of this life.
+    pub(crate) base: u64,
+}
+
+impl Order<'_> {
+    /// Take a place.
+    pub(crate) fn next(&self) -> u64 {
+        self.base + self.counts.recorded.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Everything before this place is stable, or of another life: this one repeats it.
+    fn settled(&self) -> u64 {
+        // [stable]
+        self.counts.stable.load(Ordering::Acquire).max(self.base)
+    }
+
+    /// Say what is at a place that was taken. If there is no room for it, frames that depend on it
+    /// wait until it is stable.
+    pub(crate) fn write(&self, at: u64, what: Entry<'_>) {
+        self.slots.write(at, self.settled(), what);
+    }
+
+    /// What a frame to `theirs` takes along. False: not all of it can be had, or nothing is left.
+    fn take_along(
+        &self,
+        own: (SetId, Incarnation),
+        theirs: Option<SetId>,
+        places: core::ops::Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let first = places.start.max(self.settled());
+        if first >= places.end || places.end - first > SLOTS as u64 {
+            return false;
+        }
+        carried::begin(out, own.0, own.1, first);
+        let had = (first..places.end).all(|place| {
+            let had = match self.slots.read(place, out) {
+                Some(Found::Own) => true,
+                Some(Found::Carried(set)) if Some(set) == theirs => {
+                    // They have it.
+                    out.push(carried::BLANK);
+                    true
+                }
+                // What somebody else gave is not handed on: one hop.
+                Some(Found::Carried(_)) | None => false,
+            };
+            had && out.len() <= CARRIED_BYTES_MAX
+        });
+        if !had {
+            out.clear();
+        }
+        had
+    }
+}
+
+/// Lives of a set before this one are over: nothing that they carry is taken in from now on. All
+/// that this process' set has recorded so far lies before the place that it gives (K2). Without
+/// the engine: the program may be in it for long.
+pub fn fence(set: SetId, before: Incarnation) -> u64 {
+    let mut fences = fences();
+    let known = fences.entry(set).or_insert(before);
+    *known = before.max(*known);
+    recorded()
+}
+
+/// All that the set has recorded so far lies before this place; 0: nothing is recorded. Not where
+/// the memory of its counts may have gone.
+pub fn recorded() -> u64 {
+    if rustbtl_recording.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    let counts = COUNTS.load(Ordering::Acquire);
+    // SAFETY: null, or in memory that is never unmapped while this process records.
+    let counts = unsafe { counts.as_ref() };
+    let upto = |recorded| BASE.load(Ordering::Relaxed) + recorded;
+    counts.map_or(0, |counts| upto(counts.recorded.load(Ordering::Acquire)))
+}
+
+impl EngineHost {
+    /// `Host::carry`.
+    #[inline(never)]
+    pub fn take_along(
+        &self,
+        to: PeerId,
+        from: Recorded,
+        made: Recorded,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let Record { on, carries, place, base, .. } = &self.record;
+        if !on || !carries || self.route(to) != Route::Tcp {
+            return false;
+        }
+        let (own, theirs) = ((self.set, self.incarnation), self.set_of(to));
+        order(place, *base, &self.shm)
+            .is_some_and(|order| order.take_along(own, theirs, from.0..made.0, out))
+    }
+
+    /// `Host::carried`.
+    pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+        let Ok(carried) = Carried::decode(bytes) else { return Taken::Damaged };
+        if self.set_of(from) != Some(carried.set) {
+            return Taken::Damaged;
+        }
+        // K2: until it has its place.
+        let fences = fences();
+        if fences.get(&carried.set).is_some_and(|&before| carried.incarnation < before) {
+            return Taken::Refused;
+        }
+        let Record { on, place, base, known, .. } = &mut self.record;
+        // Switched off: nothing is kept any more, by anybody.
+        let Some(order) = order(place, *base, &self.shm).filter(|_| *on) else {
+            return Taken::Kept;
+        };
+        if !known.is_news(&carried) {
+            return Taken::Kept;
+        }
+        let mut outbox = outbox();
+        let ring = outbox.is_empty();
+        // K1
+        let at = order.next();
+        order.write(at, Entry::Carried(carried.set));
+        outbox.push_back(Parcel::Carried { at, bytes: bytes.to_vec() });
+        drop(outbox);
+        drop(fences);
+        if ring {
+            crate::engine::recording::ship_soon();
+        }
+        Taken::Kept
+    }
+}
+
+impl Process {
+    /// What others carry here is kept from now on, if it is wanted and can be: recording is on, and
+    /// the set has memory to count in. Tells them.
+    pub fn keep_carried(&mut self) {
+        let Record { on, carries, place, base, .. } = &self.host.record;
+        if *on && *carries && order(place, *base, &self.host.shm).is_some() {
+            self.engine.keep_carried(&mut self.host);
+        } else {
+            self.engine.stop_keeping_carried();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: SetId = SetId(70);
+
+    fn carried(incarnation: u16, from: u64, places: usize) -> Carried {
+        let entries = vec![None; places];
+        Carried { set: SET, incarnation: Incarnation(incarnation), from, entries }
+    }
+
+    #[test]
+    fn what_is_known_is_no_news_and_another_life_is() {
+        let mut known = Known::default();
+        assert!(known.is_news(&carried(0, 5, 3)));
+        assert!(!known.is_news(&carried(0, 5, 3)) && !known.is_news(&carried(0, 6, 1)));
+        assert!(known.is_news(&carried(0, 6, 3)) && !known.is_news(&carried(0, 5, 4)));
+        assert!(known.is_news(&carried(1, 5, 1)) && !known.is_news(&carried(1, 5, 1)));
+        known.clear();
+        assert!(known.is_news(&carried(1, 5, 1)));
+    }
+
+    const OWN: (SetId, Incarnation) = (SetId(4), Incarnation(2));
+
+    #[test]
+    fn a_frame_takes_along_what_is_not_stable_and_only_if_all_of_it_can_be_had() {
+        use rustbtl_coordination::determinants::{Determinant, Numbered, Outcome, Question};
+        let (counts, slots) = (Counts::default(), Slots::default());
+        let order = Order { counts: &counts, slots: &slots, base: 100 };
+        let determinant =
+            Determinant::Found { question: Question::CLOCK, outcome: Outcome::Time(5) };
+        let numbered = Numbered { number: 9, determinant };
+        let own = || {
+            let (at, mut entry) = (order.next(), Vec::new());
+            carried::append(&mut entry, PeerId(6), &numbered);
+            order.write(at, Entry::Own(&entry));
+            at
+        };
+        let take = |from, made| {
+            let mut out = Vec::new();
+            let had = order.take_along(OWN, Some(SET), from..made, &mut out);
+            assert!(had || out.is_empty());
+            had.then(|| Carried::decode(&out).unwrap())
+        };
+        assert_eq!(take(0, 100), None, "nothing was recorded");
+        assert_eq!(own(), 100);
+        order.write(order.next(), Entry::Carried(SET));
+        let entry = Some((PeerId(6), numbered.clone()));
+        let all = Carried {
+            set: OWN.0,
+            incarnation: OWN.1,
+            from: 100,
+            entries: vec![entry.clone(), None],
+        };
+        assert_eq!(take(0, 102), Some(all.clone()));
+        assert_eq!(take(101, 102), Some(Carried { from: 101, entries: vec![None], ..all.clone() }));
+        // Stable, or not written yet.
+        counts.stable.store(101, Ordering::Release);
+        assert_eq!(take(0, 102).map(|carried| carried.from), Some(101));
+        counts.stable.store(102, Ordering::Release);
+        assert_eq!(take(0, 102), None);
+        let hole = order.next();
+        assert_eq!((own(), take(0, 104)), (103, None));
+        order.write(hole, Entry::Own(&[0; 1000]));
+        assert_eq!(take(0, 104), None, "too long");
+        assert_eq!(take(103, 104), Some(Carried { from: 103, entries: vec![entry], ..all }));
+        order.write(order.next(), Entry::Carried(SetId(71)));
+        assert_eq!(take(103, 105), None, "a third set's");
+        // More than there are slots for.
+        for _ in 0..SLOTS {
+            own();
+        }
+        assert_eq!(take(105, 105 + SLOTS as u64), None);
+    }
+
+    #[test]
+    fn a_frame_does_not_take_too_much_along() {
+        let (counts, slots) = (Counts::default(), Slots::default());
+        let order = Order { counts: &counts, slots: &slots, base: 0 };
+        for _ in 0..CARRIED_BYTES_MAX / 100 + 1 {
+            order.write(order.next(), Entry::Own(&[0; 100]));
+        }
+        let mut out = Vec::new();
+        assert!(order.take_along(OWN, None, 0..30, &mut out) && out.len() > 3000);
+        out.clear();
+        assert!(!order.take_along(OWN, None, 0..41, &mut out) && out.is_empty());
+    }
+
+    #[test]
+    fn a_fence_is_never_taken_back() {
+        assert_eq!(fence(SET, Incarnation(3)), 0, "nothing is recorded");
+        fence(SET, Incarnation(2));
+        assert_eq!(fences().get(&SET), Some(&Incarnation(3)));
+    }
+}

@@ -1,0 +1,160 @@
+//! Who may touch the process: its lock, and the rights that stand for it.
+
+use crate::engine::driver::Process;
+use crate::ffi::operation::Op;
+use crate::ffi::table::Glue;
+use crate::sync::engine_lock::Door;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// The process and its lock.
+pub struct Shared {
+    /// MPI_THREAD_MULTIPLE: the lock is in use.
+    pub threads: bool,
+    /// What C does for us.
+    pub glue: Glue,
+    door: Door,
+    process: UnsafeCell<Process>,
+}
+
+// SAFETY: `process` is only reached through `Entered` and `Taken`: the door lets one in. (Without
+// MPI_THREAD_MULTIPLE MPI forbids calls from two threads at a time; it keeps our own threads out.)
+unsafe impl Sync for Shared {}
+
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Make the process known. It lives as long as the program.
+pub fn install(process: Process) {
+    let threads = process.host.threads;
+    let glue = process.host.glue;
+    let door = Door::new(threads);
+    let process = UnsafeCell::new(process);
+    let shared = Box::new(Shared { threads, glue, door, process });
+    SHARED.store(Box::into_raw(shared), Ordering::Release);
+}
+
+/// The process. Only after [`install`].
+#[inline]
+pub fn shared() -> &'static Shared {
+    let shared = SHARED.load(Ordering::Acquire);
+    debug_assert!(!shared.is_null());
+    // SAFETY: C calls nothing else before rustbtl_start has succeeded; never freed.
+    unsafe { &*shared }
+}
+
+/// Has [`install`] been called?
+pub fn is_installed() -> bool {
+    !SHARED.load(Ordering::Acquire).is_null()
+}
+
+/// The right to touch the process, while it lives.
+pub struct Entered(&'static Shared);
+
+impl Shared {
+    /// Wait for the right to touch the process.
+    #[inline]
+    pub fn enter(&'static self) -> Entered {
+        self.door.enter();
+        Entered(self)
+    }
+
+    /// The same, if nobody else has it.
+    #[inline]
+    pub fn try_enter(&'static self) -> Option<Entered> {
+        self.door.try_enter().then(|| Entered(self))
+    }
+
+    /// Wait for the right, on the first thread and maybe in a signal handler; None: the thread has
+    /// it already. Then nothing is told to C ([`Shared::deliver`]), which may be anywhere.
+    pub fn enter_unless_inside(&'static self) -> Option<Entered> {
+        self.door.enter_unless_inside().then(|| Entered(self))
+    }
+
+    /// Tell C of complete operations, without the right to touch the process.
+    #[inline]
+    pub fn deliver(&'static self, entered: Entered) {
+        if entered.host.done.is_empty() {
+            return;
+        }
+        self.deliver_all(entered);
+    }
+
+    #[inline(never)]
+    fn deliver_all(&'static self, entered: Entered) {
+        let mut entered = entered;
+        loop {
+            let next: Option<Op> = entered.host.done.pop_front();
+            drop(entered);
+            let Some(op) = next else { return };
+            // SAFETY: the operation is complete and its fields are filled; C may call back.
+            unsafe { (self.glue.complete)(op.as_ptr()) };
+            entered = self.enter();
+        }
+    }
+}
+
+impl Deref for Entered {
+    type Target = Process;
+    #[inline]
+    fn deref(&self) -> &Process {
+        // SAFETY: see `Shared`: this is the only `Entered`.
+        unsafe { &*self.0.process.get() }
+    }
+}
+
+impl DerefMut for Entered {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Process {
+        // SAFETY: see `Shared`: this is the only `Entered`.
+        unsafe { &mut *self.0.process.get() }
+    }
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.door.leave();
+    }
+}
+
+/// The right of one of our own threads to touch the process, whatever the program's threads do
+/// meanwhile: those that come into MPI wait.
+pub struct Taken(&'static Shared);
+
+impl Shared {
+    /// Can [`Self::take`] be called? It cannot fail after this.
+    pub fn prepare(&self) -> std::io::Result<()> {
+        self.door.prepare()
+    }
+
+    /// Wait until no thread of the program touches the process, and keep them out.
+    pub fn take(&'static self) -> std::io::Result<Taken> {
+        self.door.take()?;
+        let mut taken = Taken(self);
+        taken.host.tells_at_once = false;
+        Ok(taken)
+    }
+}
+
+impl Deref for Taken {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
+        unsafe { &*self.0.process.get() }
+    }
+}
+
+impl DerefMut for Taken {
+    fn deref_mut(&mut self) -> &mut Process {
+        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
+        unsafe { &mut *self.0.process.get() }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.host.tells_at_once = !self.0.threads;
+        self.0.door.give_back();
+    }
+}

@@ -1,0 +1,5 @@
+//! The border to C: its function table, an MPI operation, help texts, parameters.
+
+pub mod help;
+pub mod operation;
+pub mod table;

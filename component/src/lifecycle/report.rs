@@ -1,0 +1,138 @@
+//! A process' traffic as a JSON file, for `cargo xtask` and for people.
+
+use crate::engine::driver::Process;
+use crate::ffi::table::Glue;
+use core::fmt::Write as _;
+use rustbtl_fragments::ids::PeerId;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directory that the user asked for, made and tried; `None` if he asked for none.
+pub fn directory(glue: &Glue, wanted: &str) -> Option<PathBuf> {
+    if wanted.is_empty() {
+        return None;
+    }
+    let path = PathBuf::from(wanted);
+    if let Err(error) = try_directory(&path) {
+        glue.fatal("report-dir", &[wanted, &error.to_string()]);
+    }
+    Some(path)
+}
+
+fn try_directory(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    let probe = path.join(format!(".probe-{}", std::process::id()));
+    fs::write(&probe, b"")?;
+    fs::remove_file(&probe)
+}
+
+/// JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if (c as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// How many there are.
+pub const COUNTERS: usize = 20;
+
+/// All counters with their names in reports.
+pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
+    let c = process.engine.counters();
+    let log = process.host.log.counters();
+    let [lines_asked, lines] = crate::checkpoint::thread::lines();
+    [
+        ("sent_internal_messages", c.sent_internal_messages),
+        ("sent_internal_bytes", c.sent_internal_bytes),
+        ("sent_outgoing_messages", c.sent_outgoing_messages),
+        ("sent_outgoing_bytes", c.sent_outgoing_bytes),
+        ("received_internal_messages", c.received_internal_messages),
+        ("received_internal_bytes", c.received_internal_bytes),
+        ("received_ingoing_messages", c.received_ingoing_messages),
+        ("received_ingoing_bytes", c.received_ingoing_bytes),
+        ("eager_messages", c.eager_messages),
+        ("rendezvous_messages", c.rendezvous_messages),
+        ("unexpected_messages", c.unexpected_messages),
+        ("log_messages", log.messages),
+        ("log_bytes", log.bytes),
+        ("log_bytes_peak", log.bytes_peak),
+        ("log_spilled_bytes", log.spilled_bytes),
+        ("engine_ns", if process.clock.on { process.clock.ns() } else { 0 }),
+        ("log_spilled_bytes_peak", log.spilled_bytes_peak),
+        ("log_lines_asked", lines_asked),
+        ("lines", lines),
+        ("carried_frames", c.carried_frames),
+    ]
+}
+
+/// The document.
+pub fn document(process: &Process) -> String {
+    let host = &process.host;
+    let mut transport = Vec::new();
+    let mut peers = Vec::new();
+    for (peer, set, traffic) in process.engine.traffic() {
+        let route = host.route(peer);
+        let peer = if host.peers.is_own(peer) { host.peers.name(peer).rank } else { peer.0 };
+        transport.push(format!("\"{peer}\":\"{}\"", route.name()));
+        peers.push(format!(
+            "{{\"rank\":{peer},\"set\":{set},\"sent_messages\":{},\"sent_bytes\":{},\
+             \"received_messages\":{},\"received_bytes\":{}}}",
+            traffic.sent_messages,
+            traffic.sent_bytes,
+            traffic.received_messages,
+            traffic.received_bytes
+        ));
+    }
+    let counters: Vec<String> =
+        counters(process).iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!(
+        "{{\"version\":1,\"rank\":{},\"size\":{},\"node\":{},\"set\":{},\"policy\":{},\
+         \"transport\":{{{}}},\"counters\":{{{}}},\"peers\":[{}]}}\n",
+        host.peers.rank(),
+        host.peers.size(),
+        quoted(&host.node),
+        host.peers.name(PeerId(host.set.0)).rank,
+        quoted(&host.policy_text),
+        transport.join(","),
+        counters.join(","),
+        peers.join(",")
+    )
+}
+
+/// Write `rank-<N>.json`, once.
+pub fn write(process: &mut Process, directory: &Path) {
+    if process.reported {
+        return;
+    }
+    process.reported = true;
+    let name = format!("rank-{}.json", process.host.peers.rank());
+    let path = directory.join(&name);
+    let unfinished = directory.join(format!("{name}.tmp"));
+    let written =
+        fs::write(&unfinished, document(process)).and_then(|()| fs::rename(&unfinished, &path));
+    if let Err(error) = written {
+        let path = path.display().to_string();
+        process.host.glue.tell("report-failed", &[&path, &error.to_string()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn strings_are_quoted_as_json_wants_it() {
+        assert_eq!(quoted("file:/a \"b\"\\\n"), "\"file:/a \\\"b\\\"\\\\\\u000a\"");
+    }
+}

@@ -1,0 +1,225 @@
+//! What C asks and tells about calls whose outcome depends on when messages come (see `glue.h`):
+//! tests, waits for any or some, probes, cancels. Only while outcomes are recorded or forced.
+
+use crate::engine::driver::Process;
+use crate::engine::shared::shared;
+use crate::ffi::operation::Op;
+use crate::ffi::table::{Envelope, Operation};
+use rustbtl_coordination::determinants::{Ask, Call, Outcome, Question};
+use rustbtl_fragments::engine::{Source, TagMatch};
+use rustbtl_fragments::host::Status;
+use rustbtl_fragments::ids::{CommId, MessageId, ReceiveId};
+
+/// `rustbtl_question`: look, then tell.
+const LOOK: i32 = 0;
+/// Nothing is complete.
+const NOTHING: i32 = 1;
+/// Wait for these.
+const AWAIT: i32 = 2;
+
+/// `rustbtl_probe`: take it out of matching.
+pub const PROBE_CLAIM: u32 = 1;
+/// That nothing is here is no answer.
+const PROBE_BLOCKS: u32 = 2;
+/// If nothing is here, that is the answer.
+const PROBE_LAST: u32 = 4;
+
+/// Nothing is here yet.
+pub const PROBE_NOT_YET: i32 = 0;
+/// Found.
+pub const PROBE_FOUND: i32 = 1;
+/// The program hears that there is nothing.
+const PROBE_NOTHING: i32 = 2;
+/// It was found before: look again until it is here.
+const PROBE_WAIT: i32 = 3;
+
+fn question(call: u32, active: u32) -> Question {
+    let known = u8::try_from(call).ok().and_then(Call::of);
+    Question::requests(known.unwrap_or(Call::Test), active)
+}
+
+/// The program asks about `active` requests.
+///
+/// # Safety
+/// `places` has `room`; `count` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_question(
+    call: u32,
+    active: u32,
+    room: u32,
+    places: *mut i32,
+    count: *mut i32,
+) -> i32 {
+    let shared = shared();
+    let mut process = shared.enter();
+    let question = question(call, active);
+    let code = match process.asked(question) {
+        Ask::Look => LOOK,
+        Ask::Nothing => NOTHING,
+        Ask::Await(Outcome::Requests(list)) => {
+            if list.len() > room as usize || list.iter().any(|&place| place >= room) {
+                let told = format!("{question} gave {list:?}, there are {room} requests");
+                process.host.glue.fatal("divergence", &[&told]);
+            }
+            if !list.is_empty() {
+                // SAFETY: no longer than `room`.
+                let out = unsafe { core::slice::from_raw_parts_mut(places, list.len()) };
+                out.iter_mut().zip(&list).for_each(|(out, &place)| *out = place as i32);
+            }
+            // SAFETY: null or writable.
+            if let Some(count) = unsafe { count.as_mut() } {
+                *count = list.len() as i32;
+            }
+            AWAIT
+        }
+        Ask::Await(_) => AWAIT,
+    };
+    shared.deliver(process);
+    code
+}
+
+/// What it is to be told: `count` places; -1: nothing. 0: it has to ask again, as the process was
+/// pictured since it read `epoch`.
+///
+/// # Safety
+/// `places` is readable for `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_outcome(
+    call: u32,
+    active: u32,
+    count: i32,
+    places: *const i32,
+    epoch: u32,
+) -> i32 {
+    let question = question(call, active);
+    let outcome = match (count, question.call) {
+        (..0, _) => None,
+        (_, Call::Test | Call::TestAll) => Some(Outcome::Done),
+        (_, _) => {
+            // SAFETY: the caller's promise; not null, as it is not for a test of one or all.
+            let places = unsafe { core::slice::from_raw_parts(places, count as usize) };
+            Some(Outcome::Requests(places.iter().map(|&place| place as u32).collect()))
+        }
+    };
+    let shared = shared();
+    // Pictures are taken, and processes restored, while nobody else is in here.
+    let mut process = shared.enter();
+    let valid = epoch == crate::engine::recording::epoch();
+    if valid {
+        process.answered(question, outcome);
+    }
+    shared.deliver(process);
+    i32::from(valid)
+}
+
+/// MPI_Cancel of a receive of the program. 1: it is gone and will not complete. (Whether that is
+/// recorded is asked in here, where no picture is taken.)
+///
+/// # Safety
+/// Null, or an operation as glue.h describes it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rustbtl_cancel_recorded(operation: *mut Operation, complete: i32) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
+    let shared = shared();
+    let mut process = shared.enter();
+    process.post_late();
+    let receive = process.receive_id(op);
+    let gone = cancel(&mut process, receive, complete != 0);
+    shared.deliver(process);
+    i32::from(gone)
+}
+
+fn cancel(process: &mut Process, receive: ReceiveId, complete: bool) -> bool {
+    if !process.host.record.is_on() {
+        return !complete && process.engine.cancel_receive(receive);
+    }
+    let question = Question { call: Call::Cancel, shape: 0 };
+    let wanted = match process.asked(question) {
+        Ask::Look => !complete,
+        Ask::Await(Outcome::Cancelled(name)) => name.is_some(),
+        _ => false,
+    };
+    let name = process.engine.receive_name(receive).filter(|_| wanted);
+    let gone = name.is_some() && process.engine.cancel_receive(receive);
+    process.answered(question, Some(Outcome::Cancelled(name.filter(|_| gone))));
+    gone
+}
+
+/// A probe whose outcome is recorded, or forced.
+///
+/// # Safety
+/// `found` is null or writable.
+#[cold]
+#[inline(never)]
+pub unsafe fn probe(
+    process: &mut Process,
+    (comm, from, tag): (u32, i32, i32),
+    (source, matches): (Source, TagMatch),
+    how: u32,
+    found: *mut Envelope,
+) -> i32 {
+    let claims = how & PROBE_CLAIM != 0;
+    let comm = CommId(comm);
+    let (code, envelope) = if !claims && how & PROBE_BLOCKS != 0 && source != Source::Any {
+        // One sender, in order: there is but one answer.
+        let here = process.engine.probe(comm, source, matches);
+        (i32::from(here.is_some()), here.map(|status| (MessageId(0), status)))
+    } else {
+        let call = if claims { Call::Claim } else { Call::Probe };
+        let context = process.engine.context_of(comm);
+        let question = Question::probe(call, context, from, tag);
+        recorded_probe(process, question, (comm, source, matches), how)
+    };
+    // SAFETY: the caller's promise.
+    if let (Some((message, status)), Some(found)) = (envelope, unsafe { found.as_mut() }) {
+        *found = Envelope {
+            message: message.0,
+            bytes: status.bytes,
+            source: status.source.0 as i32,
+            tag: status.tag,
+        };
+    }
+    code
+}
+
+fn recorded_probe(
+    process: &mut Process,
+    question: Question,
+    (comm, source, tag): (CommId, Source, TagMatch),
+    how: u32,
+) -> (i32, Option<(MessageId, Status)>) {
+    let claims = how & PROBE_CLAIM != 0;
+    match process.asked(question) {
+        Ask::Nothing => (PROBE_NOTHING, None),
+        Ask::Await(Outcome::Message(name)) => {
+            let here = if claims {
+                process.engine.claim_named(&name)
+            } else {
+                process.engine.probe_named(&name).map(|status| (MessageId(0), status))
+            };
+            if here.is_none() {
+                return (PROBE_WAIT, None);
+            }
+            process.answered(question, Some(Outcome::Message(name)));
+            (PROBE_FOUND, here)
+        }
+        Ask::Await(_) | Ask::Look => {
+            let Some(name) = process.engine.probe_name(comm, source, tag) else {
+                if how & PROBE_LAST != 0 {
+                    process.answered(question, None);
+                }
+                return (PROBE_NOT_YET, None);
+            };
+            let here = if claims {
+                process.engine.claim(comm, source, tag)
+            } else {
+                process.engine.probe(comm, source, tag).map(|status| (MessageId(0), status))
+            };
+            if here.is_some() {
+                process.answered(question, Some(Outcome::Message(name)));
+            }
+            (i32::from(here.is_some()), here)
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Windows of one-sided communication: which of them a set that goes back alone cannot repeat
+//! (docs/adr/0021). C sees them, the coordinator hears of them.
+
+use crate::checkpoint::thread;
+use crate::engine::driver::is_installed;
+use crate::engine::shared::shared;
+use rustbtl_coordination::control::ReplayBlocker;
+use rustbtl_fragments::host::Host;
+use rustbtl_fragments::ids::CommRank;
+
+/// How a window works, as glue.h numbers it.
+const PAST_US: i32 = 0;
+const OVER_US: i32 = 1;
+const IN_MEMORY: i32 = 2;
+
+const GOES_PAST_US: &str = "its one-sided communication goes past rustbtl, over a component of \
+                            Open MPI other than osc/pt2pt: nobody could repeat it";
+const COMES_ANYTIME: &str = "it uses one-sided communication, and at what moments others wrote to \
+                             its windows is not recorded: nobody could repeat it";
+const LEAVES_THE_SET: &str = "it shares the memory of a window with ranks of other sets, which \
+                              would not go back with it";
+const BY_CHANCE: &str = "its ranks change a window in shared memory in an order that nobody has \
+                         recorded (accumulate, fetch and op, compare and swap, exclusive locks)";
+
+/// A window is made, or used in this way. `comm`: handle of its communicator of `size` ranks.
+pub fn seen(how: i32, comm: u64, size: u32) {
+    match how {
+        PAST_US => thread::cannot_be_repeated(GOES_PAST_US, ReplayBlocker::Everybody),
+        OVER_US => thread::cannot_be_repeated(COMES_ANYTIME, ReplayBlocker::Set),
+        IN_MEMORY if !leaves_the_set(comm, size) => {}
+        IN_MEMORY => thread::cannot_be_repeated(LEAVES_THE_SET, ReplayBlocker::Set),
+        _ => thread::cannot_be_repeated(BY_CHANCE, ReplayBlocker::Set),
+    }
+}
+
+/// Is one of these ranks not in this process's set?
+fn leaves_the_set(comm: u64, size: u32) -> bool {
+    if !is_installed() {
+        return false;
+    }
+    let mut process = shared().enter();
+    let own = process.host.set;
+    // Otherwise nobody asks, and nobody has to be met here.
+    let other = process.protected
+        && (0..size).any(|rank| {
+            let peer = process.host.resolve(comm, CommRank(rank));
+            process.host.peer_info(peer).set != own
+        });
+    shared().deliver(process);
+    other
+}

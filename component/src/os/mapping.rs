@@ -1,0 +1,221 @@
+//! Files in a memory file system, mapped shared.
+
+use crate::os::{OsError, errno};
+use core::ptr::NonNull;
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A shared mapping of a whole file. The file stays open (for its locks).
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping is plain memory, shared between processes anyway; whoever accesses it
+// orders the accesses.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// What can be wrong with an existing file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// A system call failed.
+    Os(OsError),
+    /// It belongs to another user.
+    Owner(u32),
+    /// It is not a plain file that only its owner can use.
+    Mode(u32),
+}
+
+impl From<OsError> for OpenError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString, OsError> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| OsError::with_code("open", path.display().to_string(), libc::EINVAL))
+}
+
+fn open(path: &Path, flags: i32) -> Result<OwnedFd, OsError> {
+    let name = c_path(path)?;
+    let flags = flags | libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: `name` is a C string.
+    let fd: RawFd = unsafe { libc::open(name.as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        return Err(OsError::last("open", path.display().to_string()));
+    }
+    // SAFETY: just opened, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl Mapping {
+    /// Make a new file of this size, all of it allocated, and map it. It must not exist.
+    pub fn create(path: &Path, bytes: usize) -> Result<Self, OsError> {
+        let on = || format!("{} ({bytes} bytes)", path.display());
+        let file = open(path, libc::O_CREAT | libc::O_EXCL)?;
+        let made = loop {
+            // SAFETY: the descriptor is open.
+            let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as i64) };
+            match code {
+                0 => break Self::map(file, bytes, on),
+                libc::EINTR => {}
+                code => break Err(OsError::with_code("posix_fallocate", on(), code)),
+            }
+        };
+        if made.is_err() {
+            let _ = unlink(path);
+        }
+        made
+    }
+
+    /// Map an existing file of this user.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let file = open(path, 0)?;
+        // SAFETY: all-zero is a valid stat.
+        let mut status: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: the descriptor is open and `status` writable.
+        if unsafe { libc::fstat(file.as_raw_fd(), &mut status) } != 0 {
+            return Err(OsError::last("fstat", path.display().to_string()).into());
+        }
+        if status.st_uid != crate::os::process::uid() {
+            return Err(OpenError::Owner(status.st_uid));
+        }
+        if status.st_mode & libc::S_IFMT != libc::S_IFREG || status.st_mode & 0o077 != 0 {
+            return Err(OpenError::Mode(status.st_mode));
+        }
+        Ok(Self::map(file, status.st_size as usize, || path.display().to_string())?)
+    }
+
+    fn map(file: OwnedFd, bytes: usize, on: impl Fn() -> String) -> Result<Self, OsError> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
+                Ok(Self { start, bytes, file })
+            }
+            _ => Err(OsError::last("mmap", on())),
+        }
+    }
+
+    /// First byte (page aligned).
+    #[inline]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes mapped.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The file.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Make page table entries for a range now rather than by faults later. Only a hint.
+    pub fn populate(&self, offset: usize, bytes: usize) {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        const PAGE: usize = 4096;
+        let from = offset & !(PAGE - 1);
+        let to = (offset + bytes).min(self.bytes);
+        if from >= to {
+            return;
+        }
+        // SAFETY: from < bytes.
+        let start = unsafe { self.start.add(from) };
+        // SAFETY: the range is inside this mapping; the advice changes no contents. Older kernels
+        // refuse it, which does no harm.
+        unsafe { libc::madvise(start.as_ptr().cast(), to - from, MADV_POPULATE_WRITE) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this size; no references into it outlive self (callers
+        // keep the mapping beside what they take from it).
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Remove a file. `Ok(false)`: there was none.
+pub fn unlink(path: &Path) -> Result<bool, OsError> {
+    let name = c_path(path)?;
+    // SAFETY: `name` is a C string.
+    if unsafe { libc::unlink(name.as_ptr()) } == 0 {
+        return Ok(true);
+    }
+    match errno() {
+        libc::ENOENT => Ok(false),
+        code => Err(OsError::with_code("unlink", path.display().to_string(), code)),
+    }
+}
+
+/// Bytes free for this user in the file system of `path`.
+pub fn free_bytes(path: &Path) -> Result<u64, OsError> {
+    let name = c_path(path)?;
+    // SAFETY: all-zero is a valid statvfs.
+    let mut status: libc::statvfs = unsafe { core::mem::zeroed() };
+    // SAFETY: `name` is a C string and `status` writable.
+    if unsafe { libc::statvfs(name.as_ptr(), &mut status) } != 0 {
+        return Err(OsError::last("statvfs", path.display().to_string()));
+    }
+    Ok(status.f_bavail * status.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(name: &str) -> std::path::PathBuf {
+        let random = u64::from_ne_bytes(crate::os::random::bytes().unwrap());
+        Path::new("/dev/shm").join(format!("rustbtl-test-{name}-{random:016x}"))
+    }
+
+    #[test]
+    fn what_one_mapping_writes_the_other_reads() {
+        let path = path("map");
+        let one = Mapping::create(&path, 8192).unwrap();
+        let two = Mapping::open(&path).unwrap();
+        assert_eq!(two.bytes(), 8192);
+        // SAFETY: inside the mapping.
+        unsafe { one.start().write(42) };
+        // SAFETY: inside the mapping.
+        assert_eq!(unsafe { two.start().read() }, 42);
+        assert_eq!(Mapping::create(&path, 8192).unwrap_err().code, libc::EEXIST);
+        assert_eq!(unlink(&path), Ok(true));
+        assert_eq!(unlink(&path), Ok(false));
+    }
+
+    #[test]
+    fn a_link_or_a_foreign_mode_is_refused() {
+        let target = path("target");
+        let link = path("link");
+        let _one = Mapping::create(&target, 4096).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let error = Mapping::open(&link).unwrap_err();
+        assert!(matches!(error, OpenError::Os(OsError { code: libc::ELOOP, .. })), "{error:?}");
+        unlink(&link).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Mapping::open(&target).unwrap_err(), OpenError::Mode(_)));
+        unlink(&target).unwrap();
+    }
+}

@@ -1,0 +1,315 @@
+//! Messages whose copy in the payload log is still being made.
+//!
+//! A long message that leaves the set has its record, and the room in it, before anything of it is
+//! sent; its bytes are copied into the record while the process waits, for room in the network or
+//! for anything else, and by a thread beside it where a processor is idle (`copier`). What is sent
+//! comes from the program's buffer: the network does not wait for the copy. Only when the engine
+//! has done with it and all of it is in the log is the send complete, so the buffer stays as it is
+//! until then.
+//!
+//! Invariants:
+//! * U1 Nothing is read from a record before all of it is copied.
+//! * U2 An operation is told of its end once, and not before all of it is in the record and the
+//!   engine has done with it.
+//! * U3 A record that is being copied stays in the log: before records are dropped the copies of
+//!   those that the engine has done with are made ([`Unlogged::finish`]); the engine's own cannot
+//!   be dropped.
+//! * U4 Nothing is read from the buffer of an operation that the program has let go
+//!   ([`Unlogged::release`]), but for what its receiver still lacks: who is told by the receiver
+//!   that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
+
+use crate::ffi::operation::Op;
+use crate::payload_log::copy_thread::{Copier, Copy};
+use crate::payload_log::memory::LogMemory;
+use rustbtl_checkpoint::PayloadLog;
+use rustbtl_fragments::ids::LogRecord;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+#[derive(Debug)]
+struct Message {
+    record: LogRecord,
+    op: Op,
+    copy: Arc<Copy>,
+    /// All of it is in the record, and it was counted as such.
+    copied: bool,
+    /// The engine has done with it: the operation has to be told.
+    sent: bool,
+}
+
+/// An operation all of which is in the log now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    /// The engine has not done with it.
+    Before(Op),
+    /// The engine has: it is over.
+    Last(Op),
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Unlogged {
+    messages: VecDeque<Message>,
+    /// How many of them are not in the log.
+    uncopied: usize,
+    /// There is a processor for a thread that copies.
+    may_share: bool,
+    copier: Option<Copier>,
+}
+
+impl Unlogged {
+    /// Let a thread take part in copies from now on; only where a processor is free for it.
+    pub fn share(&mut self) {
+        self.may_share = true;
+    }
+
+    /// Nothing to do?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Is there anything to be copied?
+    #[inline]
+    pub fn has_uncopied(&self) -> bool {
+        self.uncopied > 0
+    }
+
+    /// This record has no contents yet; they are those of `op`.
+    pub fn add(&mut self, log: &mut PayloadLog<LogMemory>, record: LogRecord, op: Op) {
+        let Some(into) = log.payload_mut(record) else { return };
+        // SAFETY: the program's buffer, which stays unchanged until the send is complete.
+        let from = unsafe { op.slice(0, op.bytes()) };
+        // SAFETY: as above; the record has room for it and stays until then (U3), and nobody reads
+        // or writes its contents meanwhile (U1).
+        let copy = Arc::new(unsafe { Copy::new(from, into.as_mut_ptr()) });
+        // A single one is copied while the network is busy with it, and nearer to the caches.
+        if self.may_share && self.uncopied > 0 {
+            self.offer(&copy);
+        }
+        self.uncopied += 1;
+        self.messages.push_back(Message { record, op, copy, copied: false, sent: false });
+    }
+
+    fn offer(&mut self, copy: &Arc<Copy>) {
+        if self.copier.is_none() {
+            self.copier = Copier::start();
+            self.may_share = self.copier.is_some();
+        }
+        if let Some(copier) = &self.copier {
+            copier.offer(copy);
+        }
+    }
+
+    /// The newest one is looked for first: most are found at once.
+    #[inline]
+    fn find(&self, record: LogRecord) -> Option<usize> {
+        self.messages.iter().rposition(|message| message.record == record)
+    }
+
+    /// Where the bytes of a record are to be read, if not in the record.
+    #[inline]
+    pub fn source(&self, record: LogRecord) -> Option<Op> {
+        self.find(record).map(|at| self.messages[at].op)
+    }
+
+    /// Is all of a message in the record by now?
+    fn look(&mut self, at: usize) -> bool {
+        let message = &mut self.messages[at];
+        if !message.copied && message.copy.is_done() {
+            message.copied = true;
+            self.uncopied -= 1;
+        }
+        message.copied
+    }
+
+    /// Is all of `op` in the log, as far as is known?
+    #[inline]
+    pub fn is_logged(&self, op: Op) -> bool {
+        self.messages.iter().rev().find(|message| message.op == op).is_none_or(|of| of.copied)
+    }
+
+    /// Copy a little of the oldest message that nobody has begun to copy the rest of. Gives an
+    /// operation all of which is in the log now.
+    pub fn step(&mut self) -> Option<Copied> {
+        if let Some(message) = self.messages.iter().find(|message| !message.copy.is_begun()) {
+            message.copy.step();
+        }
+        let is_new = |of: &Message| !of.copied && of.copy.is_done();
+        let at = self.messages.iter().position(is_new)?;
+        self.look(at);
+        let Message { op, sent, .. } = self.messages[at];
+        if !sent {
+            return Some(Copied::Before(op));
+        }
+        self.messages.remove(at);
+        Some(Copied::Last(op))
+    }
+
+    /// The engine has done with `op`. True: all is in the log, so it is over.
+    pub fn settle(&mut self, op: Op, bytes_now: u64) -> bool {
+        let Some(at) = self.messages.iter().rposition(|message| message.op == op) else {
+            return true;
+        };
+        if op.bytes() <= bytes_now {
+            self.messages[at].copy.finish();
+        }
+        let over = self.look(at);
+        if over {
+            self.messages.remove(at);
+        } else {
+            self.messages[at].sent = true;
+        }
+        over
+    }
+
+    /// The program lets an operation go and will not wait for its end: have all of it in the log
+    /// now (U4). True: the engine has done with it, so it is over.
+    pub fn release(&mut self, op: Op) -> bool {
+        let Some(at) = self.messages.iter().rposition(|message| message.op == op) else {
+            return false;
+        };
+        self.messages[at].copy.finish();
+        self.look(at);
+        self.messages.remove(at).is_some_and(|message| message.sent)
+    }
+
+    /// Records may be dropped next: copy what the engine has done with (U3).
+    pub fn finish(&mut self) {
+        self.messages.iter().filter(|message| message.sent).for_each(|sent| sent.copy.finish());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::table::{IN_REQUEST, Operation};
+    use rustbtl_checkpoint::LogLimits;
+    use rustbtl_fragments::host::LogEntry;
+    use rustbtl_fragments::ids::*;
+    use rustbtl_fragments::wire::StreamKey;
+
+    fn operation(data: &mut [u8]) -> Operation {
+        Operation {
+            state: 0,
+            start: data.as_mut_ptr(),
+            bytes: data.len() as u64,
+            convertor: core::ptr::null_mut(),
+            id: 0,
+            received: 0,
+            source: 0,
+            tag: 0,
+            outcome: 0,
+            kind: IN_REQUEST,
+        }
+    }
+
+    fn entry(op: Op) -> LogEntry {
+        LogEntry {
+            to: PeerId(1),
+            set: SetId(1),
+            stream: StreamKey::of(ContextId(0), 0),
+            sequence: MessageSeq(0),
+            source: CommRank(0),
+            tag: 0,
+            bytes: op.bytes(),
+        }
+    }
+
+    #[test]
+    fn a_send_is_over_when_all_of_it_is_in_the_log_and_told_once() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 3) as u8).collect();
+        let mut operation = operation(&mut data);
+        // SAFETY: it lives to the end of the test.
+        let op = unsafe { Op::new(&mut operation) }.unwrap();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let record = log.append(&entry(op), |_| ()).unwrap();
+        let mut unlogged = Unlogged::default();
+        unlogged.add(&mut log, record, op);
+        assert_eq!(unlogged.step(), None);
+        assert_eq!(unlogged.source(record), Some(op), "U1: read from the program's buffer");
+        assert!(!unlogged.settle(op, 1000), "it is too long to be copied at once");
+        let mut over = None;
+        for _ in 0..10 {
+            assert_eq!(over, None, "U2: told once");
+            over = unlogged.step();
+            if unlogged.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(over, Some(Copied::Last(op)));
+        assert_eq!(log.payload(record), data);
+        unlogged.add(&mut log, record, op);
+        assert!(unlogged.settle(op, u64::MAX) && unlogged.is_empty());
+
+        // All of the first is in the log, and the engine has not done with it: on to the second.
+        let second = log.append(&entry(op), |_| ()).unwrap();
+        unlogged.add(&mut log, record, op);
+        unlogged.add(&mut log, second, op);
+        assert!(!unlogged.is_logged(op));
+        let seen: Vec<Copied> = (0..20).filter_map(|_| unlogged.step()).collect();
+        assert_eq!(seen, [Copied::Before(op); 2], "U2: the engine has not done with them");
+        assert!(unlogged.is_logged(op));
+        assert!(!unlogged.has_uncopied() && !unlogged.is_empty());
+        assert_eq!(log.payload(second), data);
+        assert!(unlogged.settle(op, 0) && unlogged.settle(op, 0));
+        assert!(unlogged.is_empty());
+    }
+
+    #[test]
+    fn what_the_program_lets_go_is_in_the_log_at_once() {
+        let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
+        let mut operations = [operation(&mut data), operation(&mut data)];
+        // SAFETY: they live to the end of the test.
+        let [one, other] = operations.each_mut().map(|op| unsafe { Op::new(op) }.unwrap());
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let mut unlogged = Unlogged::default();
+        let records = [one, other].map(|op| {
+            let record = log.append(&entry(op), |_| ()).unwrap();
+            unlogged.add(&mut log, record, op);
+            record
+        });
+        assert!(!unlogged.release(one), "the engine has not done with it");
+        assert_eq!(unlogged.source(records[0]), None, "U4: read from the log");
+        assert_eq!(log.payload(records[0]), data);
+        assert!(unlogged.is_logged(one) && unlogged.settle(one, 0));
+        assert!(!unlogged.settle(other, 0));
+        assert!(unlogged.release(other), "U2: the engine has, so it is told now");
+        assert_eq!(log.payload(records[1]), data);
+        assert!(unlogged.is_empty() && !unlogged.has_uncopied());
+        assert!(!unlogged.release(other), "U2: told once");
+    }
+
+    #[test]
+    fn records_can_be_dropped_when_the_copies_of_what_was_sent_are_made() {
+        let mut data: Vec<u8> = (0..1_000_000u32).map(|i| (i / 5) as u8).collect();
+        let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
+        let mut unlogged = Unlogged::default();
+        unlogged.share();
+        let mut operations: Vec<Operation> = (0..8).map(|_| operation(&mut data)).collect();
+        // SAFETY: they live to the end of the test.
+        let ops: Vec<Op> = operations.iter_mut().map(|o| unsafe { Op::new(o) }.unwrap()).collect();
+        for round in 0..20 {
+            for &op in &ops {
+                let record = log.append(&entry(op), |_| ()).unwrap();
+                unlogged.add(&mut log, record, op);
+            }
+            let mut over: Vec<Op> =
+                ops[..6].iter().filter(|&&op| unlogged.settle(op, 0)).copied().collect();
+            unlogged.finish();
+            assert!(unlogged.messages.iter().all(|of| !of.sent || of.copy.is_done()), "U3");
+            if round % 2 == 0 {
+                assert!(
+                    unlogged.messages.iter().all(|of| log.payload(of.record) == data || !of.sent)
+                );
+            }
+            over.extend(ops[6..].iter().filter(|&&op| unlogged.settle(op, u64::MAX)));
+            while !unlogged.is_empty() {
+                over.extend(unlogged.step().map(|(Copied::Before(op) | Copied::Last(op))| op));
+            }
+            assert!(!unlogged.has_uncopied());
+            assert!(ops.iter().all(|op| over.iter().filter(|other| *other == op).count() == 1));
+            log.trim(SetId(1), |_| true);
+        }
+    }
+}

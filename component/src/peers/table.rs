@@ -1,0 +1,142 @@
+//! Who is who: processes by name and by number, and how each is reached.
+
+use crate::ffi::table::{Glue, Name};
+use crate::peers::endpoint::{Card, CardError};
+use rustbtl_fragments::ids::PeerId;
+
+/// How a peer is reached. One byte a peer: most are never talked to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Route {
+    /// Not looked at yet.
+    #[default]
+    Unknown,
+    /// This process itself: the engine keeps such messages to itself.
+    Myself,
+    /// Shared memory.
+    Shm,
+    /// TCP.
+    Tcp,
+}
+
+impl Route {
+    /// As reports say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "none",
+            Self::Myself => "self",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// Numbers of a job's processes start at a multiple of this (a power of two).
+const STRIDE: u32 = 1 << 17;
+
+/// Names and numbers. The number of a process is the same at all others of one mpirun, since they
+/// greet each other by it: its rank in the first job, and ranks of spawned jobs behind that.
+#[derive(Clone, Copy, Debug)]
+pub struct Peers {
+    me: Name,
+    size: u32,
+}
+
+/// First number of a job. Open MPI's job ids: family (one mpirun) in the high half, then the
+/// number of the job, from 1.
+fn base(job: u32) -> u32 {
+    (job & 0x7FFF).saturating_sub(1) * STRIDE
+}
+
+impl Peers {
+    /// For process `me` of a job of `size`.
+    pub fn new(me: Name, size: u32) -> Self {
+        Self { me, size }
+    }
+
+    /// This process.
+    pub fn me(&self) -> PeerId {
+        self.of_rank(self.me.rank)
+    }
+
+    /// Rank of this process in the world of its job.
+    pub fn rank(&self) -> u32 {
+        self.me.rank
+    }
+
+    /// Processes of the own job.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Number of a rank of the own job.
+    #[inline]
+    pub fn of_rank(&self, rank: u32) -> PeerId {
+        PeerId(base(self.me.job) + rank)
+    }
+
+    /// Is it a member of the own job?
+    #[inline]
+    pub fn is_own(&self, peer: PeerId) -> bool {
+        peer.0.wrapping_sub(base(self.me.job)) < self.size
+    }
+
+    /// Number of a process; `None`: it belongs to another mpirun.
+    #[inline]
+    pub fn number(&self, name: Name) -> Option<PeerId> {
+        (name.job >> 16 == self.me.job >> 16).then(|| PeerId(base(name.job) + name.rank))
+    }
+
+    /// Name of a process.
+    pub fn name(&self, peer: PeerId) -> Name {
+        if self.is_own(peer) {
+            return Name { job: self.me.job, rank: peer.0 - base(self.me.job) };
+        }
+        let job = (self.me.job & 0xFFFF_0000) | (peer.0 / STRIDE + 1);
+        Name { job, rank: peer.0 % STRIDE }
+    }
+}
+
+/// What a process has published: `None` if nothing.
+pub fn card_of(glue: &Glue, name: Name) -> Option<Result<Card, CardError>> {
+    published(glue, name).map(|card| Card::decode(&card))
+}
+
+/// The same, as it was published.
+pub fn published(glue: &Glue, name: Name) -> Option<Vec<u8>> {
+    let mut bytes = 0;
+    // SAFETY: both arguments are ours for the call.
+    let start = unsafe { (glue.card_of)(&name, &mut bytes) };
+    if start.is_null() {
+        return None;
+    }
+    // SAFETY: C gave us a copy of this many bytes.
+    let card = unsafe { core::slice::from_raw_parts(start, bytes) }.to_vec();
+    // SAFETY: given back once, not used any more.
+    unsafe { (glue.release)(start.cast()) };
+    Some(card)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAMILY: u32 = 77 << 16;
+
+    #[test]
+    fn ranks_of_the_first_job_are_their_numbers_and_spawned_jobs_follow() {
+        let name = |job, rank| Name { job: FAMILY | job, rank };
+        let first = Peers::new(name(1, 1), 4);
+        let spawned = Peers::new(name(3, 0), 2);
+        for peers in [first, spawned] {
+            assert_eq!(peers.number(name(1, 3)), Some(PeerId(3)));
+            assert_eq!(peers.number(name(3, 1)), Some(PeerId(2 * STRIDE + 1)));
+            assert_eq!(peers.name(PeerId(2)), name(1, 2));
+            assert_eq!(peers.name(PeerId(2 * STRIDE + 1)), name(3, 1));
+            assert_eq!(peers.number(Name { job: 78 << 16 | 1, rank: 0 }), None);
+        }
+        assert!(first.is_own(PeerId(3)) && !first.is_own(PeerId(4)));
+        assert!(spawned.is_own(spawned.me()) && !spawned.is_own(PeerId(0)));
+        assert_eq!(spawned.me(), PeerId(2 * STRIDE));
+    }
+}

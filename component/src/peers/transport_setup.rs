@@ -1,0 +1,134 @@
+//! How the transports of a process are opened: at the start, and again after a restore, when the
+//! node, its ranks and every socket are others.
+
+use crate::ffi::table::{Config, Glue};
+use crate::lifecycle::start::Texts;
+use crate::transports::shm::{Segment, SegmentOptions, ShmError};
+use crate::transports::tcp::{Tcp, TcpConfig};
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Looks at sockets while no process of another node was ever talked to: once in so many rounds.
+const TCP_UNUSED_INTERVAL: u32 = 4096;
+/// How long the leader of a node may take to make the segment after a restore.
+const SEGMENT_WAIT: Duration = Duration::from_secs(60);
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    shm: bool,
+    segment: SegmentOptions,
+    tcp: TcpConfig,
+    tcp_poll_interval: u32,
+    size: u32,
+    /// Processors that this node's ranks may use.
+    pub processors: u32,
+}
+
+impl Opening {
+    /// From the parameters, for process `me` of `size`.
+    pub fn new(
+        glue: &Glue,
+        config: &Config,
+        texts: &Texts,
+        me: PeerId,
+        size: u32,
+        processors: u32,
+    ) -> Self {
+        let single_copy = match texts.single_copy.as_str() {
+            "auto" | "cma" | "" => true,
+            "none" => false,
+            other => glue.fatal("bad-value", &["single_copy", other, "auto, cma, none"]),
+        };
+        let defaults = TcpConfig::default();
+        let or = |value: u32, default: u32| if value == 0 { default } else { value };
+        let tcp = TcpConfig {
+            me,
+            incarnation: 0,
+            if_include: texts.if_include.clone(),
+            if_exclude: texts.if_exclude.clone(),
+            ipv4: config.tcp_ipv4 != 0,
+            ipv6: config.tcp_ipv6 != 0,
+            socket_buffer_bytes: config.tcp_socket_buffer as usize,
+            receive_buffer_bytes: config.tcp_receive_buffer as usize,
+            eager_bytes_max: or(config.tcp_eager_limit, defaults.eager_bytes_max),
+            chunk_bytes_max: or(config.tcp_chunk, defaults.chunk_bytes_max),
+            connect_ms_max: or(config.tcp_connect_timeout, defaults.connect_ms_max),
+            ..defaults
+        };
+        let segment = SegmentOptions {
+            directory: PathBuf::from(&texts.shm_directory),
+            ring_bytes: config.shm_ring as usize,
+            eager_bytes_max: config.shm_eager_limit,
+            single_copy,
+        };
+        let (shm, tcp_poll_interval) = (config.shm != 0, config.tcp_poll_interval);
+        Self { shm, segment, tcp, tcp_poll_interval, size, processors }
+    }
+
+    /// Do `local` ranks of a node use shared memory?
+    pub fn uses_shm(&self, local: usize) -> bool {
+        self.shm && local > 1
+    }
+
+    /// Does every rank of the job find its way without sockets?
+    fn all_reached(&self, local: usize) -> bool {
+        self.size == 1 || (self.uses_shm(local) && local == self.size as usize)
+    }
+
+    /// Make the node's segment. Ends the job if that fails.
+    pub fn segment(&self, glue: &Glue, local: usize, index: usize) -> Segment {
+        let segment = Segment::create(local, index, &self.segment)
+            .unwrap_or_else(|error| glue.fatal("shm", &[&error.to_string()]));
+        // The last rank to attach removes it; this is for jobs that die before.
+        glue.remove_at_end(&self.segment.directory.join(segment.name()));
+        segment
+    }
+
+    /// Attach the node's segment, which the first rank has made. Ends the job if that fails.
+    pub fn attach(&self, glue: &Glue, name: &str, local: usize, index: usize) -> Segment {
+        Segment::attach(name, local, index, &self.segment)
+            .unwrap_or_else(|error| glue.fatal("shm", &[&error.to_string()]))
+    }
+
+    /// After a restore: the segment under a name that all ranks of the node know and nobody else
+    /// can guess. The first rank makes it, the others wait for it.
+    pub fn meet(&self, secret: u128, local: usize, index: usize) -> Result<Segment, ShmError> {
+        if index == 0 {
+            return Segment::create_named(secret, local, index, &self.segment);
+        }
+        let name = Segment::name_of(secret);
+        let give_up = Instant::now() + SEGMENT_WAIT;
+        loop {
+            match Segment::attach(&name, local, index, &self.segment) {
+                Err(ShmError::Os(error)) if matches!(error.code, libc::ENOENT | libc::EINVAL) => {}
+                Err(ShmError::NotASegment(_)) => {}
+                result => return result,
+            }
+            if Instant::now() > give_up {
+                return Segment::attach(&name, local, index, &self.segment);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Sockets, if anybody needs them. Ends the job if they are needed and cannot be had.
+    pub fn tcp(&self, glue: &Glue, local: usize, incarnation: Incarnation) -> Option<Tcp> {
+        let needed = !self.all_reached(local);
+        match Tcp::new(TcpConfig { incarnation: incarnation.0, ..self.tcp.clone() }) {
+            Ok(tcp) => Some(tcp),
+            Err(error) if needed => glue.fatal("tcp", &[&error.to_string()]),
+            Err(_) => None,
+        }
+    }
+
+    /// Sockets are looked at once in so many rounds while only shared memory is busy.
+    pub fn tcp_interval(&self, local: usize) -> u32 {
+        if self.all_reached(local) {
+            self.tcp_poll_interval.max(TCP_UNUSED_INTERVAL)
+        } else {
+            self.tcp_poll_interval
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! How a blocking call waits, and the thread that makes progress while the program computes.
+
+pub mod progress_thread;
+pub mod wait;

@@ -1,0 +1,192 @@
+//! Answers for a program that computes.
+//!
+//! A long message to another node is announced, and sent when its receiver asks for it. When it is
+//! in the payload log and nobody has asked, the program's send need not wait for that; but the
+//! program may compute for long before it is in MPI again, and the receiver would wait all that
+//! time. The same is true of a short one for which there was no connection, or no room. So there is
+//! a thread that sleeps on the sockets while sends are *late* (complete for the program, not sent),
+//! and looks in the program's place when it does not look itself. Stock Open MPI has the sender
+//! wait.
+//!
+//! Where the system gives no such thread, a long send is complete when its payload has gone.
+//! Source: docs/adr/0015.
+//!
+//! Invariants:
+//! * T1 While the thread sleeps for good, no send is late, or the one who makes it late wakes it.
+//! * T2 It touches the process only where the program is kept out (`Shared::take`), and tells no
+//!   one of complete operations but where MPI allows calls from all threads.
+
+use crate::engine::driver::{Process, Shared, is_installed};
+use crate::engine::recording;
+use crate::engine::shared::shared;
+use crate::os::process::leave_processor;
+use crate::os::signals;
+use crate::transports::tcp::Tcp;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::RawFd;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+/// Messages above this are announced by all transports.
+const ANNOUNCED_BYTES: u64 = 64 << 10;
+/// Between two looks at a program that is in MPI, at first and at most.
+const PAUSE: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_micros(400);
+/// Between two attempts to send where there is no room, at most.
+const ROOM_PAUSE_MAX: Duration = Duration::from_millis(5);
+/// So many pauses without a late send, and the thread goes to sleep: to wake it costs the program a
+/// system call, which is not for each of many messages.
+const LINGERS: u32 = 20;
+/// How long to sleep on the sockets: whether the job ends is asked so often.
+const SLEEP_MS: i32 = 20;
+
+/// Sends that are complete for the program and not sent.
+static LATE: AtomicUsize = AtomicUsize::new(0);
+/// How often the program was in MPI, or this thread in its place.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// The thread sleeps until a send is late.
+static ASLEEP: AtomicBool = AtomicBool::new(false);
+static OVER: AtomicBool = AtomicBool::new(false);
+/// Whom to wake; `None`: the system gives no thread, or no way to keep the program out.
+static WHO: OnceLock<Option<Thread>> = OnceLock::new();
+static HANDLE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
+
+/// Will somebody answer for a send of so many bytes? The thread is started at the first of them.
+#[inline]
+pub fn for_send(bytes: u64) -> bool {
+    bytes > ANNOUNCED_BYTES && who().is_some()
+}
+
+fn who() -> Option<&'static Thread> {
+    WHO.get_or_init(start).as_ref()
+}
+
+#[cold]
+fn start() -> Option<Thread> {
+    let shared = shared();
+    shared.prepare().ok()?;
+    let mask = signals::block_all();
+    let builder = std::thread::Builder::new().name("rustbtl-answer".into());
+    let started = builder.stack_size(256 << 10).spawn(move || work(shared));
+    signals::restore(&mask);
+    let handle = started.ok()?;
+    let thread = handle.thread().clone();
+    *HANDLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+    Some(thread)
+}
+
+/// The program has sent something, or looked around.
+#[inline]
+pub fn tell(process: &Process) {
+    // Who writes has the process to himself.
+    CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    let late = process.engine.late() + usize::from(lacks_room(process));
+    if LATE.load(Ordering::Relaxed) != late {
+        set(late);
+    }
+}
+
+/// Is there a frame that could go, if there were room? Gathered sends are not complete, so the
+/// program comes back for them; what waits for determinants is looked after elsewhere.
+#[inline]
+fn lacks_room(process: &Process) -> bool {
+    process.host.lacks_room() || (!process.engine.is_flushed() && !recording::is_held())
+}
+
+#[inline(never)]
+fn set(late: usize) {
+    // [late] before ASLEEP is looked at; the thread does it the other way round.
+    LATE.store(late, Ordering::SeqCst);
+    if late > 0
+        && is_installed()
+        && let Some(thread) = who()
+        && ASLEEP.load(Ordering::SeqCst)
+    {
+        thread.unpark();
+    }
+}
+
+/// The program is in MPI_Finalize. Not while the process is held.
+pub fn end() {
+    OVER.store(true, Ordering::SeqCst);
+    let handle = HANDLE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(handle) = handle {
+        handle.thread().unpark();
+        let _ = handle.join();
+    }
+}
+
+/// What to wait for before the next look.
+enum Next {
+    /// Something comes.
+    Readable(RawFd),
+    /// There is more to be sent than there was room for.
+    Room,
+}
+
+fn work(shared: &'static Shared) {
+    leave_processor();
+    let (mut seen, mut pause, mut idle, mut room_pause) = (None, PAUSE, 0, PAUSE);
+    while !OVER.load(Ordering::SeqCst) {
+        if LATE.load(Ordering::SeqCst) == 0 {
+            idle += 1;
+            if idle < LINGERS {
+                std::thread::sleep(PAUSE_MAX);
+            } else {
+                sleep();
+                (seen, pause, idle) = (None, PAUSE, 0);
+            }
+            continue;
+        }
+        idle = 0;
+        let calls = CALLS.load(Ordering::Relaxed);
+        if seen.replace(calls) != Some(calls) {
+            // The program is in MPI, or was a moment ago.
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE_MAX);
+            continue;
+        }
+        pause = PAUSE;
+        let Some((happened, next)) = look(shared) else { return };
+        seen = Some(CALLS.load(Ordering::Relaxed));
+        room_pause = if happened { PAUSE } else { (2 * room_pause).min(ROOM_PAUSE_MAX) };
+        match next {
+            Next::Readable(fd) => sleep_on(fd),
+            Next::Room => std::thread::sleep(room_pause),
+        }
+    }
+}
+
+/// Until a send is late.
+fn sleep() {
+    // [late] T1.
+    ASLEEP.store(true, Ordering::SeqCst);
+    if LATE.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+    ASLEEP.store(false, Ordering::SeqCst);
+}
+
+/// Look in the program's place, and has anything happened? `None`: the system does not let us.
+fn look(shared: &'static Shared) -> Option<(bool, Next)> {
+    let mut process = shared.take().ok()?;
+    let happened = process.poll() > 0;
+    tell(&process);
+    let fd = process.host.tcp.as_ref().and_then(Tcp::descriptor);
+    let fd = fd.filter(|_| !lacks_room(&process));
+    drop(process);
+    if shared.threads {
+        shared.deliver(shared.enter());
+    }
+    Some((happened, fd.map_or(Next::Room, Next::Readable)))
+}
+
+fn sleep_on(fd: RawFd) {
+    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid entry. The descriptor may be another one by now: then we look once more.
+    let ready = unsafe { libc::poll(&mut entry, 1, SLEEP_MS) };
+    if ready > 0 && entry.revents & libc::POLLNVAL != 0 {
+        std::thread::sleep(PAUSE);
+    }
+}

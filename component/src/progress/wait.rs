@@ -1,0 +1,168 @@
+//! How a blocking call waits: look for a while, then give the processor away between looks. A rank
+//! that waits must not keep another one of the node from running.
+
+use crate::engine::deferred_receives;
+use crate::engine::driver::{Shared, Unposted};
+use crate::engine::recording;
+use crate::ffi::operation::Op;
+use crate::ffi::table::{DONE, Glue, PENDING};
+use crate::os;
+use rustbtl_fragments::engine::{Source, TagMatch};
+use rustbtl_fragments::ids::CommId;
+
+/// Looks (of a burst each) between two calls of Open MPI's own progress, which costs much more.
+const LOOKS: u32 = 16;
+/// Where processors are shared: turns of one look each between two of these calls.
+const TURNS_OVERSUBSCRIBED: u32 = 32;
+/// With threads: looks before the thread goes to sleep where the others are.
+const LOOKS_THREADS: u32 = 200;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct Idle {
+    /// This node has more ranks than processors.
+    pub oversubscribed: bool,
+    /// Looks before the first yield.
+    pub spin: u32,
+    /// The same on an oversubscribed node.
+    pub spin_oversubscribed: u32,
+}
+
+impl Idle {
+    /// Must others of this node get the processor soon?
+    #[inline]
+    fn is_crowded(&self, glue: &Glue) -> bool {
+        // Where frames wait for determinants, processes that are no ranks have a part in messages.
+        // SAFETY: no arguments.
+        self.oversubscribed || recording::has_waited() || unsafe { (glue.yields)() } != 0
+    }
+
+    /// Looks before the first yield.
+    #[inline]
+    fn patience(&self, glue: &Glue) -> u32 {
+        if self.is_crowded(glue) { self.spin_oversubscribed } else { self.spin }
+    }
+}
+
+/// Wait for an operation on the stack. With threads: `PENDING` if it should wait elsewhere.
+#[inline]
+pub fn wait(shared: &'static Shared, op: Op) -> i32 {
+    if shared.threads {
+        return wait_with_threads(shared, op);
+    }
+    // The short wait: most answers are on their way already.
+    if shared.enter().idle.oversubscribed {
+        return wait_crowded(shared, op);
+    }
+    for _ in 0..LOOKS {
+        if op.is_complete() {
+            return DONE;
+        }
+        let mut entered = shared.enter();
+        entered.look_for(op);
+        shared.deliver(entered);
+    }
+    wait_long(shared, op)
+}
+
+/// A blocking receive looks for its message before it is posted. True: done.
+#[inline]
+pub fn receive_unposted(
+    shared: &'static Shared,
+    envelope: (CommId, Source, TagMatch),
+    op: &mut Op,
+) -> bool {
+    for _ in 0..LOOKS {
+        let mut entered = shared.enter();
+        let outcome = entered.receive_unposted(envelope, op);
+        let crowded = entered.idle.oversubscribed || entered.tcp_is_busy();
+        let give_up = outcome == Unposted::Post || crowded;
+        shared.deliver(entered);
+        if outcome == Unposted::Done || give_up {
+            return outcome == Unposted::Done;
+        }
+    }
+    false
+}
+
+#[inline(never)]
+fn wait_long(shared: &'static Shared, op: Op) -> i32 {
+    if shared.enter().idle.is_crowded(&shared.glue) {
+        return wait_crowded(shared, op);
+    }
+    let mut patience = shared.enter().idle.spin;
+    loop {
+        for _ in 0..LOOKS {
+            if op.is_complete() {
+                return DONE;
+            }
+            let mut entered = shared.enter();
+            entered.look_for(op);
+            shared.deliver(entered);
+        }
+        // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
+        unsafe { (shared.glue.progress)() };
+        if op.is_complete() {
+            return DONE;
+        }
+        if patience > LOOKS {
+            patience -= LOOKS;
+        } else {
+            os::yield_now();
+        }
+    }
+}
+
+/// Others need the processor, perhaps the one whose message this is: nothing is done in a turn but
+/// to look.
+#[inline(never)]
+fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
+    let patience = shared.enter().idle.spin_oversubscribed;
+    let mut turn = 0u32;
+    loop {
+        if op.is_complete() {
+            return DONE;
+        }
+        let mut entered = shared.enter();
+        entered.look_once(op);
+        shared.deliver(entered);
+        if op.is_complete() {
+            return DONE;
+        }
+        turn = turn.wrapping_add(1);
+        if turn < patience {
+            continue;
+        }
+        if turn.is_multiple_of(TURNS_OVERSUBSCRIBED) {
+            // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
+            unsafe { (shared.glue.progress)() };
+        }
+        os::yield_now();
+    }
+}
+
+/// One thread at a time looks; who does not get the right to, sleeps until it is woken.
+fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
+    for _ in 0..LOOKS_THREADS {
+        if op.is_complete() {
+            return DONE;
+        }
+        let Some(mut entered) = shared.try_enter() else { return PENDING };
+        entered.look_for(op);
+        shared.deliver(entered);
+    }
+    PENDING
+}
+
+/// A fruitless round of somebody else's waiting loop.
+pub fn idle(shared: &'static Shared) {
+    deferred_receives::post(shared);
+    let patience = shared.enter().idle.patience(&shared.glue);
+    let mut entered = shared.enter();
+    entered.fruitless = entered.fruitless.wrapping_add(1);
+    let give_way = entered.fruitless > patience;
+    drop(entered);
+    if give_way {
+        os::yield_now();
+    }
+}

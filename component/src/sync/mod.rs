@@ -1,0 +1,5 @@
+//! Locks of the engine, and the flags that every room may set for the checkpoint thread.
+
+pub mod biased_lock;
+pub mod engine_lock;
+pub mod lock;

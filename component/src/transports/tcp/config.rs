@@ -1,0 +1,254 @@
+//! How the TCP transport is set up, and what a process publishes for its peers.
+
+use crate::os::OsError;
+use core::fmt;
+use rustbtl_fragments::ids::PeerId;
+use std::net::{IpAddr, SocketAddr};
+
+/// Settings of a [`crate::transports::tcp::Tcp`].
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// Who we are.
+    pub me: PeerId,
+    /// In which incarnation.
+    pub incarnation: u16,
+    /// Our secret; `None`: drawn from the kernel.
+    pub secret: Option<[u8; 32]>,
+    /// Interfaces to use: names and networks ("eth0,10.0.0.0/8"). Empty: see `if_exclude`.
+    pub if_include: String,
+    /// Interfaces not to use. Empty: the loopback, unless there is nothing else.
+    pub if_exclude: String,
+    /// Use IPv4.
+    pub ipv4: bool,
+    /// Use IPv6.
+    pub ipv6: bool,
+    /// SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them.
+    pub socket_buffer_bytes: usize,
+    /// Buffer of a connection for reading; it takes at least one frame of `chunk_bytes_max`.
+    pub receive_buffer_bytes: usize,
+    /// Largest payload of an eager fragment.
+    pub eager_bytes_max: u32,
+    /// Largest payload of a rendezvous data frame.
+    pub chunk_bytes_max: u32,
+    /// Frames up to this size are gathered when several are sent without progress in between.
+    pub gather_bytes_max: usize,
+    /// How long to try to reach a peer, all addresses and repetitions together.
+    pub connect_ms_max: u32,
+    /// How long a stranger may take to prove that it belongs to the job.
+    pub handshake_ms_max: u32,
+    /// How long `close` waits for the peers to take notice.
+    pub linger_ms_max: u32,
+    /// Version of what runs over the connections; peers with another one are refused.
+    pub version: u32,
+}
+
+/// Version of handshake, frames and their meaning.
+pub const VERSION: u32 = 0x0001_0000 | rustbtl_fragments::wire::VERSION as u32;
+
+impl TcpConfig {
+    /// Longest frame that a peer may send.
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        let payload = self.chunk_bytes_max.max(self.eager_bytes_max) as usize;
+        payload + rustbtl_fragments::wire::ANNOUNCE_BYTES
+    }
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            me: PeerId(0),
+            incarnation: 0,
+            secret: None,
+            if_include: String::new(),
+            if_exclude: String::new(),
+            ipv4: true,
+            ipv6: true,
+            socket_buffer_bytes: 0,
+            receive_buffer_bytes: 512 << 10,
+            eager_bytes_max: 64 << 10,
+            chunk_bytes_max: 128 << 10,
+            gather_bytes_max: 4 << 10,
+            connect_ms_max: 30_000,
+            handshake_ms_max: 5_000,
+            linger_ms_max: 1_000,
+            version: VERSION,
+        }
+    }
+}
+
+/// What must be known of a process to connect to it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TcpPeer {
+    /// Where it listens.
+    pub addresses: Vec<SocketAddr>,
+    /// Its secret: who knows it belongs to the job.
+    pub secret: [u8; 32],
+    /// Its incarnation.
+    pub incarnation: u16,
+}
+
+impl fmt::Debug for TcpPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcpPeer({:?}, incarnation {})", self.addresses, self.incarnation)
+    }
+}
+
+const CARD_MAGIC: [u8; 4] = *b"RBT1";
+const ADDRESSES_MAX: usize = 64;
+
+impl TcpPeer {
+    /// As published: magic, incarnation u16, number of addresses u16, secret, then for each
+    /// address its family (4 or 6), port u16, and 4 or 16 bytes. Little endian.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = CARD_MAGIC.to_vec();
+        out.extend_from_slice(&self.incarnation.to_le_bytes());
+        let count = self.addresses.len().min(ADDRESSES_MAX);
+        out.extend_from_slice(&(count as u16).to_le_bytes());
+        out.extend_from_slice(&self.secret);
+        for address in &self.addresses[..count] {
+            out.push(if address.is_ipv4() { 4 } else { 6 });
+            out.extend_from_slice(&address.port().to_le_bytes());
+            match address.ip() {
+                IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+                IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+            }
+        }
+        out
+    }
+
+    /// The reverse.
+    pub fn decode(mut card: &[u8]) -> Result<Self, TcpError> {
+        let bad = || TcpError::Card;
+        if take::<4>(&mut card).ok_or_else(bad)? != CARD_MAGIC {
+            return Err(bad());
+        }
+        let incarnation = u16::from_le_bytes(take(&mut card).ok_or_else(bad)?);
+        let count = u16::from_le_bytes(take(&mut card).ok_or_else(bad)?) as usize;
+        let secret = take(&mut card).ok_or_else(bad)?;
+        if count > ADDRESSES_MAX {
+            return Err(bad());
+        }
+        let mut addresses = Vec::with_capacity(count);
+        for _ in 0..count {
+            let [family] = take(&mut card).ok_or_else(bad)?;
+            let port = u16::from_le_bytes(take(&mut card).ok_or_else(bad)?);
+            let ip = match family {
+                4 => IpAddr::from(take::<4>(&mut card).ok_or_else(bad)?),
+                6 => IpAddr::from(take::<16>(&mut card).ok_or_else(bad)?),
+                _ => return Err(bad()),
+            };
+            addresses.push(SocketAddr::new(ip, port));
+        }
+        if !card.is_empty() {
+            return Err(bad());
+        }
+        Ok(Self { addresses, secret, incarnation })
+    }
+}
+
+fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, rest) = from.split_first_chunk::<N>()?;
+    *from = rest;
+    Some(*head)
+}
+
+/// Why there is no TCP transport.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TcpError {
+    /// A system call failed.
+    Os(OsError),
+    /// `if_include` or `if_exclude` names an interface that does not exist.
+    UnknownInterface {
+        /// Which parameter.
+        parameter: &'static str,
+        /// The name.
+        name: String,
+        /// What there is.
+        existing: String,
+    },
+    /// An entry is neither a name nor a network.
+    BadEntry {
+        /// Which parameter.
+        parameter: &'static str,
+        /// The entry.
+        entry: String,
+    },
+    /// Both parameters are set.
+    IncludeAndExclude,
+    /// Nothing is left to listen on.
+    NoInterface {
+        /// What there is.
+        existing: String,
+    },
+    /// What a peer published cannot be read.
+    Card,
+    /// Sizes that make no sense.
+    Arguments(String),
+}
+
+impl From<OsError> for TcpError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+impl fmt::Display for TcpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Os(error) => error.fmt(f),
+            Self::UnknownInterface { parameter, name, existing } => write!(
+                f,
+                "{parameter} names the interface {name:?}, which does not exist on this host; \
+                 there are: {existing}"
+            ),
+            Self::BadEntry { parameter, entry } => write!(
+                f,
+                "{parameter}: {entry:?} is neither the name of an interface nor a network like \
+                 10.0.0.0/8"
+            ),
+            Self::IncludeAndExclude => {
+                f.write_str("if_include and if_exclude are both set; choose one of them")
+            }
+            Self::NoInterface { existing } => write!(
+                f,
+                "no network interface is left to use; this host has: {existing}; look at \
+                 if_include and if_exclude"
+            ),
+            Self::Card => f.write_str(
+                "the TCP address that a peer published cannot be read; it runs another version \
+                 of this component",
+            ),
+            Self::Arguments(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for TcpError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_survives_publishing_and_damage_is_noticed() {
+        let card = TcpPeer {
+            addresses: vec!["10.1.2.3:4567".parse().unwrap(), "[fd00::1]:89".parse().unwrap()],
+            secret: [9; 32],
+            incarnation: 3,
+        };
+        let bytes = card.encode();
+        assert_eq!(TcpPeer::decode(&bytes), Ok(card));
+        for len in 0..bytes.len() {
+            assert_eq!(TcpPeer::decode(&bytes[..len]), Err(TcpError::Card));
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(TcpPeer::decode(&longer), Err(TcpError::Card));
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let card = TcpPeer { addresses: vec![], secret: [0xAB; 32], incarnation: 0 };
+        assert!(!format!("{card:?}").to_lowercase().contains("171"));
+    }
+}

@@ -1,0 +1,344 @@
+//! One open connection: frames out of a large buffer, frames in by reference.
+
+pub mod landing;
+
+use crate::os::socket;
+use crate::os::socket::Io;
+use crate::transports::tcp::connection::landing::Landing;
+use crate::transports::{Payload, Sent};
+use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::wire::{HEADER_BYTES, Header, VERSION};
+use std::io::IoSlice;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+
+/// A record of 8 bytes, shorter than any frame: nothing follows.
+const GOODBYE: [u8; 8] = [8, 0, 0, 0, VERSION, 0xFF, 0, 0];
+/// Small frames sent without progress in between go out at once up to this many; the following
+/// ones are gathered.
+const GATHER_AFTER: u32 = 2;
+/// Gathered bytes are pushed out from here on.
+const GATHERED_PUSH: usize = 32 << 10;
+/// The rest of a frame that the kernel took in part is kept here if it is not longer than this;
+/// a longer one is left to the caller.
+const REST_KEPT: usize = 16 << 10;
+
+/// What the inbox starts with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    Frame(*const u8, usize),
+    Goodbye,
+    /// No complete frame.
+    Nothing,
+    /// No frame can start like this.
+    Garbage(u32),
+}
+
+/// What a read brought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Fill {
+    Some,
+    Nothing,
+    Lost(String),
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    pub(super) peer: PeerId,
+    /// Index of the peer.
+    pub(super) slot: usize,
+    address: SocketAddr,
+    inbox: Box<[u8]>,
+    /// Unread bytes of the inbox: `start..filled`.
+    start: usize,
+    filled: usize,
+    frame_bytes_max: usize,
+    /// A payload that does not come by way of the inbox, which is empty while it is not complete.
+    landing: Option<Landing>,
+    /// The frame at the start of the inbox comes by way of it, however long it is.
+    refused: bool,
+    /// Long payloads follow each other: little is read into the inbox at a time.
+    short_reads: bool,
+    /// Accepted and not yet written: from `pushed` on.
+    outbox: Vec<u8>,
+    pushed: usize,
+    gather_bytes_max: usize,
+    /// What is held is determinants that go with the next frame, and maybe that frame.
+    ahead: bool,
+    /// Small frames since the last progress, and when that was.
+    burst: u32,
+    epoch: u64,
+    /// The kernel had no room in this epoch.
+    full_in: u64,
+    /// Writing fails; reading may still bring what came before.
+    mute: bool,
+    /// We said goodbye, and the kernel has it.
+    pub(super) finished: bool,
+    /// In the list of those that have a complete frame.
+    pub(super) listed: bool,
+    /// In the list of those that hold bytes.
+    pub(super) dirty: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: TcpStream,
+        peer: PeerId,
+        slot: usize,
+        address: SocketAddr,
+        inbox_bytes: usize,
+        frame_bytes_max: usize,
+        gather_bytes_max: usize,
+    ) -> Self {
+        Self {
+            stream,
+            peer,
+            slot,
+            address,
+            inbox: vec![0; inbox_bytes.max(2 * frame_bytes_max)].into(),
+            start: 0,
+            filled: 0,
+            frame_bytes_max,
+            landing: None,
+            refused: false,
+            short_reads: false,
+            outbox: Vec::new(),
+            pushed: 0,
+            gather_bytes_max,
+            ahead: false,
+            burst: 0,
+            epoch: 0,
+            full_in: 0,
+            mute: false,
+            finished: false,
+            listed: false,
+            dirty: false,
+        }
+    }
+
+    /// What comes next. Cheap.
+    #[inline]
+    pub(super) fn next(&self) -> Next {
+        let unread = &self.inbox[self.start..self.filled];
+        let Some(head) = unread.first_chunk::<4>() else { return Next::Nothing };
+        let length = u32::from_le_bytes(*head);
+        let len = length as usize;
+        if len < HEADER_BYTES || len > self.frame_bytes_max {
+            return match unread.first_chunk::<8>() {
+                Some(&GOODBYE) => Next::Goodbye,
+                None if head[..] == GOODBYE[..4] => Next::Nothing,
+                _ => Next::Garbage(length),
+            };
+        }
+        if unread.len() < len {
+            return Next::Nothing;
+        }
+        Next::Frame(unread.as_ptr(), len)
+    }
+
+    /// The frame at the start is done with.
+    #[inline]
+    pub(super) fn consume(&mut self, len: usize) {
+        debug_assert!(self.start + len <= self.filled);
+        self.start += len;
+        self.refused = false;
+        self.short_reads &= len <= crate::transports::tcp::connection::landing::SHORT_READ_BYTES;
+    }
+
+    /// Read more. Only when `next` has said [`Next::Nothing`]: bytes may move.
+    #[inline]
+    pub(super) fn fill(&mut self) -> Fill {
+        if self.landing.is_some() {
+            return self.fill_landing();
+        }
+        if self.start == self.filled {
+            self.start = 0;
+            self.filled = 0;
+        } else if self.start + self.frame_bytes_max > self.inbox.len() {
+            // The started frame must fit behind what there is of it.
+            self.inbox.copy_within(self.start..self.filled, 0);
+            self.filled -= self.start;
+            self.start = 0;
+        }
+        let end = match self.short_reads {
+            true => self
+                .inbox
+                .len()
+                .min(self.filled + crate::transports::tcp::connection::landing::SHORT_READ_BYTES),
+            false => self.inbox.len(),
+        };
+        match socket::receive(&self.stream, &mut self.inbox[self.filled..end]) {
+            Io::Done(n) => {
+                self.filled += n;
+                Fill::Some
+            }
+            other => self.not_filled(other),
+        }
+    }
+
+    fn not_filled(&self, io: Io) -> Fill {
+        match io {
+            Io::Done(_) | Io::WouldBlock => Fill::Nothing,
+            Io::End => Fill::Lost(format!("{} closed the connection", self.address)),
+            Io::Broken(code) => {
+                Fill::Lost(format!("connection to {}: {}", self.address, socket::broken(code)))
+            }
+        }
+    }
+
+    /// Throw away what has arrived and look whether the other end has closed.
+    pub(super) fn drain(&mut self) -> bool {
+        self.landing = None;
+        self.start = 0;
+        self.filled = 0;
+        loop {
+            match socket::receive(&self.stream, &mut self.inbox) {
+                Io::Done(_) => {}
+                Io::WouldBlock => return false,
+                Io::End | Io::Broken(_) => return true,
+            }
+        }
+    }
+
+    /// Bytes accepted and not yet written.
+    #[inline]
+    pub(super) fn held(&self) -> usize {
+        self.outbox.len() - self.pushed
+    }
+
+    /// See [`crate::transports::Transport::send`]. `epoch` changes with every progress.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        header: &[u8],
+        payload: Payload<'_>,
+        taken: usize,
+        epoch: u64,
+    ) -> Sent {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.burst = 0;
+        }
+        let total = header.len() + payload.len();
+        let small = taken == 0 && total <= self.gather_bytes_max;
+        let has_room = small && self.held() + total <= 2 * GATHERED_PUSH;
+        if has_room && Header::is_carried(header) && !payload.is_empty() {
+            // The frame that needs them follows at once, and both go out together. If it does not,
+            // they go with what is held at the next progress.
+            self.ahead |= self.held() == 0;
+            self.append(header, payload);
+            return Sent::Accepted;
+        }
+        if small {
+            self.burst += 1;
+        }
+        if self.held() > 0 {
+            if has_room {
+                self.append(header, payload);
+                let at_once = core::mem::take(&mut self.ahead) && self.burst <= GATHER_AFTER;
+                if at_once || self.held() >= GATHERED_PUSH {
+                    self.push(epoch);
+                }
+                return Sent::Accepted;
+            }
+            if !self.push(epoch) {
+                return Sent::Full(taken);
+            }
+        }
+        match payload {
+            Payload::Bytes(bytes) if !small || self.burst <= GATHER_AFTER => {
+                self.write(header, bytes, taken, epoch)
+            }
+            payload => {
+                self.append(header, payload);
+                if !small || self.burst <= GATHER_AFTER {
+                    self.push(epoch);
+                }
+                Sent::Accepted
+            }
+        }
+    }
+
+    fn append(&mut self, header: &[u8], payload: Payload<'_>) {
+        self.outbox.extend_from_slice(header);
+        match payload {
+            Payload::Bytes(bytes) => self.outbox.extend_from_slice(bytes),
+            Payload::Pack(bytes, fill) => {
+                let at = self.outbox.len();
+                self.outbox.resize(at + bytes, 0);
+                fill(self.outbox[at..].as_mut_ptr(), bytes);
+            }
+        }
+    }
+
+    /// Write straight from where the bytes lie.
+    fn write(&mut self, header: &[u8], bytes: &[u8], taken: usize, epoch: u64) -> Sent {
+        if self.mute || self.full_in == epoch {
+            return Sent::Full(taken);
+        }
+        let total = header.len() + bytes.len();
+        let head = &header[taken.min(header.len())..];
+        let body = &bytes[taken.saturating_sub(header.len())..];
+        let put = match socket::send(&self.stream, &[IoSlice::new(head), IoSlice::new(body)]) {
+            Io::Done(n) => n,
+            Io::WouldBlock | Io::End => 0,
+            Io::Broken(_) => {
+                // What came before, perhaps a goodbye, is still to be read.
+                self.mute = true;
+                return Sent::Full(taken);
+            }
+        };
+        let taken = taken + put;
+        if taken == total {
+            return Sent::Accepted;
+        }
+        self.full_in = epoch;
+        if taken == 0 || total - taken > REST_KEPT {
+            return Sent::Full(taken);
+        }
+        self.outbox.extend_from_slice(&header[taken.min(header.len())..]);
+        self.outbox.extend_from_slice(&bytes[taken.saturating_sub(header.len())..]);
+        Sent::Accepted
+    }
+
+    /// Write what is held. True: nothing is left.
+    #[inline]
+    pub(super) fn push(&mut self, epoch: u64) -> bool {
+        while self.held() > 0 {
+            if self.mute || self.full_in == epoch {
+                return false;
+            }
+            match socket::send(&self.stream, &[IoSlice::new(&self.outbox[self.pushed..])]) {
+                Io::Done(n) => self.pushed += n,
+                Io::WouldBlock | Io::End => self.full_in = epoch,
+                Io::Broken(_) => self.mute = true,
+            }
+        }
+        self.outbox.clear();
+        self.pushed = 0;
+        self.ahead = false;
+        true
+    }
+
+    /// Can nothing be written any more?
+    pub(super) fn is_mute(&self) -> bool {
+        self.mute
+    }
+
+    /// The last record.
+    pub(super) fn say_goodbye(&mut self) {
+        self.outbox.extend_from_slice(&GOODBYE);
+    }
+
+    /// Nothing more will be written; the peer reads an end after what was written.
+    pub(super) fn finish(&mut self) {
+        self.finished = true;
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// To whom, for messages.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}

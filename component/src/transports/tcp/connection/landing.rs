@@ -1,0 +1,97 @@
+//! Long payloads are read straight to where they belong, not by way of the inbox.
+
+use crate::os::socket;
+use crate::os::socket::Io;
+use crate::transports::tcp::connection::{Connection, Fill};
+use core::ptr::NonNull;
+use rustbtl_fragments::wire::{HEADER_BYTES, Header, Kind};
+
+/// So much of a frame must still be to come.
+const LANDED_BYTES_MIN: usize = 16 << 10;
+/// Read into the inbox at a time while long payloads follow each other: the beginning of the next
+/// one comes with it.
+pub(super) const SHORT_READ_BYTES: usize = 16 << 10;
+
+/// A payload that is being read.
+#[derive(Debug)]
+pub(super) struct Landing {
+    head: [u8; HEADER_BYTES],
+    /// Where the rest goes. Invariant ([`Connection::land`]): writable for `left` bytes.
+    into: NonNull<u8>,
+    left: usize,
+}
+
+// SAFETY: memory of the process, which whoever has the connection may write to.
+unsafe impl Send for Landing {}
+
+impl Connection {
+    /// The header of the next frame, if its payload may have a place of its own and most of it is
+    /// still to come.
+    pub(in crate::transports::tcp) fn unplaced(&self) -> Option<[u8; HEADER_BYTES]> {
+        if self.refused || self.landing.is_some() {
+            return None;
+        }
+        let unread = &self.inbox[self.start..self.filled];
+        let head = unread.first_chunk::<HEADER_BYTES>()?;
+        let header = Header::decode_alone(head).ok()?;
+        let len = header.length as usize;
+        let long = len >= unread.len() + LANDED_BYTES_MIN && len <= self.frame_bytes_max;
+        (header.kind == Kind::Data && long).then_some(*head)
+    }
+
+    /// The payload of that frame has no place of its own.
+    pub(in crate::transports::tcp) fn refuse_to_land(&mut self) {
+        self.refused = true;
+        self.short_reads = false;
+    }
+
+    /// The payload of that frame goes to `into`.
+    ///
+    /// # Safety
+    /// `into` is writable for all of it until [`Self::landed`] or the end of the connection, and
+    /// nobody else touches it.
+    pub(in crate::transports::tcp) unsafe fn land(&mut self, into: NonNull<u8>) {
+        let Some(head) = self.unplaced() else { return };
+        let Ok(header) = Header::decode_alone(&head) else { return };
+        let here = &self.inbox[self.start + HEADER_BYTES..self.filled];
+        // SAFETY: `here` is shorter than the payload, for which there is room.
+        unsafe { core::ptr::copy_nonoverlapping(here.as_ptr(), into.as_ptr(), here.len()) };
+        // SAFETY: inside the same memory.
+        let into = unsafe { into.add(here.len()) };
+        let left = header.length as usize - HEADER_BYTES - here.len();
+        self.landing = Some(Landing { head, into, left });
+        self.start = 0;
+        self.filled = 0;
+        self.short_reads = true;
+    }
+
+    /// Is there a payload that is all in its place?
+    pub(in crate::transports::tcp) fn has_landed(&self) -> bool {
+        self.landing.as_ref().is_some_and(|landing| landing.left == 0)
+    }
+
+    /// The header of the frame whose payload is all in its place.
+    pub(in crate::transports::tcp) fn landed(&mut self) -> Option<[u8; HEADER_BYTES]> {
+        self.landing.take_if(|landing| landing.left == 0).map(|landing| landing.head)
+    }
+
+    /// Read more of the payload, and the header of the frame behind it.
+    pub(super) fn fill_landing(&mut self) -> Fill {
+        let Some(landing) = self.landing.as_mut().filter(|landing| landing.left > 0) else {
+            return Fill::Nothing;
+        };
+        let (into, left) = (landing.into, landing.left);
+        let rest = &mut self.inbox[..HEADER_BYTES];
+        // SAFETY: invariant of `Landing`; the inbox is other memory.
+        let got = match unsafe { socket::receive_at(&self.stream, into, left, rest) } {
+            Io::Done(n) => n,
+            other => return self.not_filled(other),
+        };
+        let part = got.min(left);
+        // SAFETY: at most the end of the same memory.
+        landing.into = unsafe { into.add(part) };
+        landing.left -= part;
+        self.filled = got - part;
+        Fill::Some
+    }
+}

@@ -1,0 +1,125 @@
+//! Connecting: attempts, and connections that come and go.
+
+use crate::os::socket;
+use crate::transports::tcp::dial::{Dial, Step};
+use crate::transports::tcp::{Connection, Event, Link, Tcp, Watched, select};
+use std::net::{SocketAddr, TcpStream};
+
+impl Tcp {
+    #[cold]
+    pub(super) fn dial(&mut self, slot: usize) {
+        let peer = &self.peers[slot];
+        let Some(card) = peer.card.clone() else {
+            let reason = "it has published no TCP address".to_owned();
+            return self.lost(slot, false, reason);
+        };
+        let hello = self.names(peer.id, peer.generation);
+        let addresses = select::ordered(&self.interfaces, &card.addresses);
+        let limit = self.config.connect_ms_max;
+        let dial = Dial::new(addresses, &card, hello, self.clock_ms, limit);
+        self.peers[slot].dial = Some(Box::new(dial));
+        self.peers[slot].link = Link::Dialing;
+        self.dialing += 1;
+        self.drive_dial(slot);
+    }
+
+    pub(super) fn drive_dial(&mut self, slot: usize) {
+        let now_ms = self.clock_ms;
+        let Some(dial) = self.peers[slot].dial.as_mut() else { return };
+        match dial.drive(now_ms) {
+            Step::Waiting(changed) => {
+                if let (true, Some((socket, writable))) = (changed, dial.socket()) {
+                    let token = Watched::Dial(slot).token();
+                    if self.epoll.change(socket, token, writable).is_err() {
+                        let _ = self.epoll.add(socket, token, writable);
+                    }
+                }
+            }
+            Step::Open(stream, address, names, generation) => {
+                self.end_dial(slot);
+                if let Link::Up(_) = self.peers[slot].link {
+                    return;
+                }
+                self.open(slot, stream, address, names.incarnation, generation);
+            }
+            Step::Failed(reason, notice) => {
+                self.end_dial(slot);
+                if notice {
+                    let text = format!("peer {} at {reason}", self.peers[slot].id);
+                    self.notice(text);
+                }
+                self.lost(slot, false, format!("cannot connect: {reason}"));
+            }
+        }
+    }
+
+    pub(super) fn end_dial(&mut self, slot: usize) {
+        if self.peers[slot].dial.take().is_some() {
+            self.dialing -= 1;
+        }
+    }
+
+    pub(super) fn open(
+        &mut self,
+        slot: usize,
+        stream: TcpStream,
+        address: SocketAddr,
+        incarnation: u16,
+        generation: u32,
+    ) {
+        socket::tune(&stream, self.config.socket_buffer_bytes);
+        let free = self.connections.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.connections.len());
+        let token = Watched::Connection(at as u32).token();
+        if self.epoll.change(&stream, token, false).is_err() {
+            let _ = self.epoll.add(&stream, token, false);
+        }
+        let peer = &mut self.peers[slot];
+        peer.link = Link::Up(at as u32);
+        peer.generation = generation;
+        peer.incarnation = incarnation;
+        let connection = Some(Box::new(Connection::new(
+            stream,
+            peer.id,
+            slot,
+            address,
+            self.config.receive_buffer_bytes,
+            self.config.frame_bytes_max(),
+            self.config.gather_bytes_max,
+        )));
+        self.events.push_back(Event::Up(peer.id, incarnation));
+        if at == self.connections.len() {
+            self.connections.push(connection);
+        } else {
+            self.connections[at] = connection;
+        }
+        self.live.push(at as u32);
+        // Frames may have come together with the end of the handshake.
+        self.fill(at as u32);
+    }
+
+    /// No channel to this peer any more.
+    pub(super) fn lost(&mut self, slot: usize, said_goodbye: bool, reason: String) {
+        let peer = &mut self.peers[slot];
+        peer.link = Link::Down;
+        let event = Event::Down { peer: peer.id, said_goodbye, reason };
+        if self.closing.is_none() {
+            self.events.push_back(event);
+        }
+    }
+
+    pub(super) fn close_connection(&mut self, at: u32, said_goodbye: bool, reason: String) {
+        let Some(connection) = self.connections[at as usize].take() else { return };
+        self.live.retain(|&other| other != at);
+        self.ready.retain(|&other| other != at);
+        self.dirty.retain(|&other| other != at);
+        self.unplaced.retain(|&other| other != at);
+        self.landed.retain(|&other| other != at);
+        if self.current == Some(at) {
+            self.current = None;
+        }
+        let slot = connection.slot;
+        drop(connection);
+        self.lost(slot, said_goodbye, reason);
+    }
+}

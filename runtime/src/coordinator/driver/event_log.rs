@@ -1,0 +1,42 @@
+//! What happened to a job, a line of JSON each: `DIR/JOB/events.jsonl`, or in mpirun's session
+//! directory.
+
+use crate::coordinator::driver::event_loop::unix_ms;
+use crate::coordinator::job::config::Setup;
+use crate::store::EVENTS;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+/// The file, if there is a place for it. A job does not fail for want of it.
+pub struct Events(Option<File>);
+
+impl Events {
+    /// In the job's folder, or in mpirun's.
+    pub fn open(setup: &Setup, job: &str) -> Self {
+        let place = |folder: &PathBuf| folder.join(job).join(EVENTS);
+        let lines = setup.directory.as_ref().map(place);
+        let session = setup.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
+        // Where it outlives a job that has no directory.
+        let chosen = std::env::var_os("RUSTBTL_EVENTS").map(PathBuf::from);
+        let chosen = chosen.map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
+        let mut options = File::options();
+        options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let file = lines.or(chosen).or(session).and_then(|path| options.open(path).ok());
+        // As long as this process lives; who cleans up after a job asks for it.
+        if let Some(file) = &file {
+            let _ = crate::os::lock(file, false);
+        }
+        Self(file)
+    }
+
+    /// One more event.
+    pub fn write(&mut self, mut event: Value) {
+        let Some(file) = &mut self.0 else { return };
+        event["unix_ms"] = unix_ms().into();
+        // In one piece, so that a reader sees whole lines.
+        let _ = file.write_all(format!("{event}\n").as_bytes());
+    }
+}

@@ -1,0 +1,217 @@
+//! What a coordinator that is started in place of a killed one reads: a folder on mpirun's node.
+//! What is written here survives the death of the process, which is all that it has to
+//! (docs/adr/0011): nothing is synced.
+//!
+//! ```text
+//! SESSION/rustbtl-JOB.state/     mode 0700
+//!   state.json                   written as a whole, and then given its name
+//!   determinants-SET             batches, each behind its length
+//! ```
+
+use crate::coordinator::job::rules::failover::State;
+use crate::os;
+use rustbtl_coordination::determinants::Batch;
+use rustbtl_fragments::ids::SetId;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const STATE: &str = "state.json";
+const DETERMINANTS: &str = "determinants-";
+
+/// The folder, in which this process writes.
+pub struct Memory {
+    folder: PathBuf,
+    files: BTreeMap<SetId, File>,
+}
+
+/// What the coordinator before this one knew.
+pub struct Remembered {
+    /// Of the job.
+    pub state: State,
+    /// Of the sets that record.
+    pub determinants: Vec<Vec<Batch>>,
+}
+
+/// Its name in mpirun's session directory.
+pub fn folder(session: &Path, job: &str) -> PathBuf {
+    session.join(format!("rustbtl-{job}.state"))
+}
+
+fn options() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options
+}
+
+impl Memory {
+    /// An empty one.
+    pub fn create(folder: &Path) -> io::Result<Self> {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        os::private_directory(folder)?;
+        Ok(Self { folder: folder.to_owned(), files: BTreeMap::new() })
+    }
+
+    /// That of the coordinator before this one, and what is in it.
+    ///
+    /// # Errors
+    /// What is wrong with it, for the user.
+    pub fn open(folder: &Path) -> Result<(Self, Remembered), String> {
+        let shown = folder.display();
+        os::private_directory(folder).map_err(|error| format!("{shown}: {error}"))?;
+        let text = fs::read(folder.join(STATE))
+            .map_err(|error| format!("{shown}/{STATE}, what it had written down: {error}"))?;
+        let state: State = serde_json::from_slice(&text)
+            .map_err(|error| format!("{shown}/{STATE} makes no sense: {error}"))?;
+        let entries = fs::read_dir(folder).map_err(|error| format!("{shown}: {error}"))?;
+        let mut determinants = Vec::new();
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let set = name.strip_prefix(DETERMINANTS).and_then(|set| set.parse().ok());
+            let Some(set) = set.map(SetId) else { continue };
+            let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let batches = batches(&bytes, set)
+                .map_err(|reason| format!("{} makes no sense: {reason}", path.display()))?;
+            determinants.push(batches);
+        }
+        let memory = Self { folder: folder.to_owned(), files: BTreeMap::new() };
+        Ok((memory, Remembered { state, determinants }))
+    }
+
+    /// In place of the state that was written before.
+    pub fn remember(&mut self, state: &State) -> io::Result<()> {
+        self.replace(STATE, &serde_json::to_vec(state).map_err(io::Error::other)?)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let draft = self.folder.join(format!("{name}.tmp"));
+        options().write(true).truncate(true).open(&draft)?.write_all(bytes)?;
+        fs::rename(draft, self.folder.join(name))
+    }
+
+    /// Behind what is noted of this set.
+    pub fn note(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
+        if !self.files.contains_key(&set) {
+            let path = self.folder.join(format!("{DETERMINANTS}{}", set.0));
+            self.files.insert(set, options().append(true).open(path)?);
+        }
+        let Some(file) = self.files.get_mut(&set) else { return Ok(()) };
+        file.write_all(&framed(batch)?)
+    }
+
+    /// In place of what is noted of this set.
+    pub fn note_anew(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
+        self.files.remove(&set);
+        self.replace(&format!("{DETERMINANTS}{}", set.0), &framed(batch)?)
+    }
+
+    /// Nobody comes after this one, or could do anything with it.
+    pub fn forget(self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// In one piece, so that there is no time in which the length is there alone.
+fn framed(batch: &[u8]) -> io::Result<Vec<u8>> {
+    let length = u32::try_from(batch.len()).map_err(io::Error::other)?;
+    Ok([&length.to_le_bytes(), batch].concat())
+}
+
+/// The last one may be cut off: then nobody was told that it is stable.
+fn batches(mut bytes: &[u8], set: SetId) -> Result<Vec<Batch>, String> {
+    let mut all: Vec<Batch> = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let Some((batch, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+        else {
+            break;
+        };
+        bytes = rest;
+        let batch = Batch::decode(batch).map_err(|error| error.to_string())?;
+        let follows = all
+            .last()
+            .is_none_or(|last| batch.from == last.upto && batch.incarnation == last.incarnation);
+        if batch.set != set || !follows || (all.is_empty() && batch.from != 0) {
+            return Err(format!("places {} to {} are out of order", batch.from, batch.upto));
+        }
+        all.push(batch);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustbtl_coordination::determinants::{
+        Call, Determinant, Numbered, Outcome, Question, Record,
+    };
+    use rustbtl_fragments::ids::{Incarnation, PeerId};
+
+    const SET: SetId = SetId(2);
+
+    fn batch(from: u64, upto: u64) -> Batch {
+        let record = |at| {
+            let question = Question::requests(Call::WaitAny, 9);
+            let determinant = Determinant::Found { question, outcome: Outcome::Done };
+            Record { at, rank: PeerId(3), numbered: Numbered { number: at, determinant } }
+        };
+        let records = (from..upto).map(record).collect();
+        Batch { set: SET, incarnation: Incarnation(1), from, upto, inherits: 0, records }
+    }
+
+    struct Folder(PathBuf);
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn new(name: &str) -> (Memory, Folder) {
+        let path = std::env::temp_dir().join(format!("rbt-{name}-{}", std::process::id()));
+        (Memory::create(&path).unwrap(), Folder(path))
+    }
+
+    #[test]
+    fn what_is_noted_comes_back_in_order_and_a_cut_end_is_left_out() {
+        let (mut memory, folder) = new("notes");
+        memory.remember(&State { size: 4, ..State::default() }).unwrap();
+        memory.note_anew(SET, &batch(0, 2).encode()).unwrap();
+        memory.note(SET, &batch(2, 5).encode()).unwrap();
+        let (_, read) = Memory::open(&folder.0).unwrap();
+        assert_eq!(read.state, State { size: 4, ..State::default() });
+        assert_eq!(read.determinants, [vec![batch(0, 2), batch(2, 5)]]);
+        let path = folder.0.join("determinants-2");
+        let whole = fs::read(&path).unwrap();
+        let first = framed(&batch(0, 2).encode()).unwrap().len();
+        for cut in first..whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let (_, read) = Memory::open(&folder.0).unwrap();
+            assert_eq!(read.determinants, [vec![batch(0, 2)]], "cut at {cut}");
+        }
+        memory.note_anew(SET, &batch(0, 5).encode()).unwrap();
+        memory.note(SET, &batch(5, 6).encode()).unwrap();
+        let (_, read) = Memory::open(&folder.0).unwrap();
+        assert_eq!(read.determinants, [vec![batch(0, 5), batch(5, 6)]]);
+        memory.forget();
+        assert!(!folder.0.exists());
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused_by_name() {
+        let (mut memory, folder) = new("damaged");
+        let no_state = Memory::open(&folder.0).err().unwrap();
+        assert!(no_state.contains("state.json"), "{no_state}");
+        memory.remember(&State::default()).unwrap();
+        memory.note_anew(SET, &batch(0, 2).encode()).unwrap();
+        memory.note(SET, &batch(3, 5).encode()).unwrap();
+        let gap = Memory::open(&folder.0).err().unwrap();
+        assert!(gap.contains("determinants-2") && gap.contains("out of order"), "{gap}");
+        fs::write(folder.0.join(STATE), "{").unwrap();
+        assert!(Memory::open(&folder.0).err().unwrap().contains("makes no sense"));
+    }
+}

@@ -1,0 +1,193 @@
+//! Who can ask for lines, and what they are told: users, programs, logs that are nearly full.
+
+use crate::coordinator::driver::event_loop::Effect;
+use crate::coordinator::job::state::{Job, Rank};
+use crate::coordinator::job::tables::checkpoint_requests::{Wish, Wisher};
+use crate::store::Kind;
+use rustbtl_coordination::control::{CheckpointId, Reply, ToRank};
+use rustbtl_coordination::lines::{Input, Why};
+use rustbtl_coordination::silence::Refusal;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+impl Job {
+    /// A user asks for lines.
+    pub fn checkpoint(&mut self, now: u64, client: u64, all: bool, wait: bool, then_exit: bool) {
+        let wisher = Wisher::Client(client);
+        if all || then_exit {
+            self.wish(now, wisher, None, then_exit, wait);
+            return;
+        }
+        let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
+        self.wishes.add(Wish { wisher, global: false, sets: sets.clone(), wait });
+        self.try_wish(now, wisher, sets.into_iter().map(|set| Input::Demand { set }).collect());
+    }
+
+    /// `set`: a line of this set; `None`: a global one.
+    pub(crate) fn wish(
+        &mut self,
+        now: u64,
+        who: Wisher,
+        set: Option<SetId>,
+        exit: bool,
+        wait: bool,
+    ) {
+        let sets: BTreeSet<SetId> = set.into_iter().collect();
+        self.wishes.add(Wish { wisher: who, global: set.is_none(), sets, wait });
+        let input = match set {
+            Some(set) => Input::Demand { set },
+            None => Input::Checkpoint { exit },
+        };
+        if set.is_none() && exit {
+            self.wishes.exit = true;
+        }
+        self.try_wish(now, who, vec![input]);
+    }
+
+    /// A rank's log is on its way to its budget, mostly with messages to `set`.
+    pub(crate) fn log_nearly_full(&mut self, now: u64, rank: PeerId, set: SetId, bytes: u64) {
+        let possible = self.setup.has_storage();
+        self.log(json!({
+            "event": "log_nearly_full", "rank": rank.0, "set": set.0, "bytes": bytes,
+            "line": possible,
+        }));
+        // Without a place for lines it spills. Before all ranks are ready the next mark asks.
+        if possible {
+            self.input(now, Input::Demand { set });
+        }
+    }
+
+    pub(crate) fn try_wish(&mut self, now: u64, who: Wisher, inputs: Vec<Input>) {
+        let starting = self.setup.has_storage() && self.machine.is_none();
+        if starting && self.wishes.waits(who) {
+            self.early.push((who, inputs));
+            return;
+        }
+        let exit = inputs.iter().any(|input| matches!(input, Input::Checkpoint { exit: true }));
+        let problem = if exit && self.setup.is_local() {
+            Some(
+                "the lines of this job end with it: for one that outlives it start the job with \
+                 --mca vprotocol_correlated_dir DIR, a directory that all nodes share"
+                    .to_owned(),
+            )
+        } else if !self.setup.has_storage() {
+            Some(
+                "this job has no place for lines: start it with --mca vprotocol_correlated_dir \
+                  DIR, a directory that all nodes share"
+                    .to_owned(),
+            )
+        } else if self.machine.is_none() {
+            Some(self.why_not_ready())
+        } else if let Some(problem) = self.missing() {
+            Some(problem)
+        } else {
+            inputs.into_iter().find_map(|input| self.try_input(now, input).err())
+        };
+        if let Some(problem) = problem
+            && let Some(wish) = self.wishes.remove(who)
+        {
+            self.answer(&wish, CheckpointId(0), &problem);
+        }
+        self.carry_out(now);
+    }
+
+    /// A rank without which there is no line.
+    fn missing(&self) -> Option<String> {
+        let missing = |rank: &Rank| !rank.here || rank.ended.is_some();
+        let (id, rank) = self.ranks.iter().find(|(_, rank)| missing(rank))?;
+        Some(match rank.ended {
+            Some(_) => format!("rank {id} has ended"),
+            None => format!("rank {id} on {} cannot be reached at the moment", rank.node),
+        })
+    }
+
+    fn why_not_ready(&self) -> String {
+        let (known, size) = (self.ranks.len(), self.setup.size);
+        let waits = self.ranks.iter().find(|(_, rank)| !rank.ready);
+        let waits = waits.map_or(String::new(), |(id, _)| format!(", rank {id} is not ready"));
+        format!(
+            "the job is still starting, or its programs do not use MPI ({known} of {size} ranks \
+             are known{waits}): try again"
+        )
+    }
+
+    pub(crate) fn answer(&mut self, wish: &Wish, line: CheckpointId, problem: &str) {
+        let refused = !problem.is_empty();
+        match wish.wisher {
+            Wisher::Rank(rank, number) => {
+                let problem = problem.to_owned();
+                self.send(rank, ToRank::Answer { number, line, problem });
+            }
+            Wisher::Client(client) => {
+                let reply = match (refused, wish.wait) {
+                    (true, _) => Reply::Refused { reason: problem.to_owned() },
+                    (false, true) => Reply::Complete { line },
+                    (false, false) => Reply::Ordered { line },
+                };
+                self.effects.push_back(Effect::Reply(client, reply));
+            }
+            Wisher::Signal => {
+                let text = if refused { problem } else { &format!("line {line} is complete") };
+                self.effects.push_back(Effect::Tell(format!("job {}: {text}", self.name)));
+            }
+        }
+    }
+
+    /// A line was given up: the ranks, who waits for it, and if nobody does the user hear of it.
+    pub(crate) fn aborted(
+        &mut self,
+        line: CheckpointId,
+        sets: &[SetId],
+        why: Why,
+        retried: bool,
+        next_ms: Option<u64>,
+    ) {
+        let Some(state) = self.lines.get(&line) else { return };
+        let (global, exit) = (state.kind == Kind::Global, state.exit);
+        let reason = if state.problem.is_empty() { why.to_string() } else { state.problem.clone() };
+        self.log(json!({
+            "event": "aborted", "line": line.0, "reason": reason, "retried": retried,
+            "next_ms": next_ms,
+        }));
+        for rank in self.members(sets) {
+            self.send(rank, ToRank::Abort { line, reason: reason.clone() });
+        }
+        if retried {
+            self.wishes.exit |= exit;
+            return;
+        }
+        let text = format!("line {line} was given up: {reason}");
+        let waiting = self.wishes.ended(global, sets, true);
+        for wish in &waiting {
+            self.answer(wish, line, &text);
+        }
+        // The end of a job, or of a rank, is told by others.
+        let ends = matches!(why, Why::Lost(_) | Why::Failed(_, Refusal::Finishing));
+        if waiting.is_empty() && !ends {
+            self.failed_lines += 1;
+            self.tell_failure(&text, next_ms);
+        }
+    }
+
+    /// The 1st, 2nd, 4th, 8th … in a row: lines may go on to fail for days.
+    fn tell_failure(&mut self, text: &str, next_ms: Option<u64>) {
+        if !self.failed_lines.is_power_of_two() {
+            return;
+        }
+        let next = match next_ms {
+            Some(ms) => format!("the next one is due in {} s", ms.div_ceil(1000)),
+            None => "the next one is taken when somebody asks for it".to_owned(),
+        };
+        let row = match self.failed_lines {
+            1 => String::new(),
+            many => format!(" ({many} lines in a row)"),
+        };
+        self.effects.push_back(Effect::Tell(format!("job {}: {text}{row}; {next}", self.name)));
+    }
+
+    /// A client has gone: nobody waits for its line any more.
+    pub fn client_gone(&mut self, client: u64) {
+        self.wishes.remove(Wisher::Client(client));
+    }
+}

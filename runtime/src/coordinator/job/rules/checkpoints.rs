@@ -1,0 +1,176 @@
+//! What the machine of the lines orders, carried out. Part of [`Job`]: no I/O.
+
+use crate::coordinator::job::state::{Effect, Job};
+use crate::store::{FORMAT, Image, Kind, Manifest};
+use rustbtl_coordination::control::{CheckpointId, CheckpointKind, ToNode, ToRank};
+use rustbtl_coordination::lines::Output;
+use rustbtl_coordination::silence::Scope;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A line that is being taken, or that is complete.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckpointState {
+    pub(crate) kind: Kind,
+    pub(crate) ranks: BTreeSet<PeerId>,
+    pub(crate) exit: bool,
+    pub(crate) started_ms: u64,
+    pub(crate) images: BTreeMap<PeerId, Image>,
+    pub(crate) coordination_ns: u64,
+    pub(crate) pause_ns: u64,
+    pub(crate) store_ns: u64,
+    pub(crate) complete: bool,
+    pub(crate) problem: String,
+}
+
+impl CheckpointState {
+    /// Of the coordinator before this one.
+    pub(crate) fn complete(
+        kind: Kind,
+        ranks: BTreeSet<PeerId>,
+        images: BTreeMap<PeerId, Image>,
+    ) -> Self {
+        Self { kind, ranks, images, complete: true, ..Self::new(kind, BTreeSet::new(), false, 0) }
+    }
+
+    fn new(kind: Kind, ranks: BTreeSet<PeerId>, exit: bool, started_ms: u64) -> Self {
+        Self {
+            kind,
+            ranks,
+            exit,
+            started_ms,
+            images: BTreeMap::new(),
+            coordination_ns: 0,
+            pause_ns: 0,
+            store_ns: 0,
+            complete: false,
+            problem: String::new(),
+        }
+    }
+}
+
+impl Job {
+    fn open(&mut self, now: u64, line: CheckpointId, kind: Kind, ranks: Vec<PeerId>, exit: bool) {
+        for wish in self.wishes.ordered(kind == Kind::Global) {
+            self.answer(&wish, line, "");
+        }
+        let set = ranks.first().and_then(|rank| self.ranks.get(rank)?.set).unwrap_or_default().0;
+        self.log(match kind {
+            Kind::Global => json!({"event": "line", "line": line.0, "kind": "global"}),
+            Kind::Set => json!({"event": "line", "line": line.0, "kind": "set", "set": set}),
+        });
+        let state = CheckpointState::new(kind, ranks.into_iter().collect(), exit, now);
+        self.lines.insert(line, state);
+        // No number is used twice.
+        self.changed = true;
+    }
+
+    pub(crate) fn carry_out_one(&mut self, now: u64, output: Output) {
+        let all: Vec<PeerId> = self.ranks.keys().copied().collect();
+        match output {
+            Output::StopOutgoing { line } => {
+                let line = CheckpointId(line);
+                let exit = core::mem::take(&mut self.wishes.exit);
+                self.open(now, line, Kind::Global, all.clone(), exit);
+                all.into_iter().for_each(|rank| self.send(rank, ToRank::StopOutgoing { line }));
+            }
+            Output::Begin { line, scope, sets } => {
+                self.begin(now, CheckpointId(line), scope, &sets)
+            }
+            Output::Resume { line } => {
+                let line = CheckpointId(line);
+                all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { line }));
+            }
+            Output::Abort { line, sets, why, retried, next_ms } => {
+                self.aborted(CheckpointId(line), &sets, why, retried, next_ms);
+            }
+            Output::Commit { line, .. } if self.setup.is_local() => {
+                self.committed(now, CheckpointId(line), Ok(()));
+            }
+            Output::Commit { line, .. } => self.commit(CheckpointId(line)),
+            Output::Complete { line, pause_ms } => self.complete(CheckpointId(line), pause_ms),
+            Output::Trim { set, line } => {
+                for rank in self.members(&[set]) {
+                    self.send(rank, ToRank::Trim { line: CheckpointId(line) });
+                }
+            }
+            Output::Drop { line } => {
+                let line = CheckpointId(line);
+                if self.setup.is_local() {
+                    self.clear(line, |_| true);
+                } else {
+                    self.effects.push_back(Effect::Forget(line));
+                }
+                let Some(state) = self.lines.remove(&line) else { return };
+                for rank in state.ranks {
+                    let discard = ToNode::Discard { rank, line };
+                    self.effects.push_back(Effect::Send(rank, discard));
+                }
+            }
+            Output::Exit { line } => {
+                self.log(json!({"event": "exit", "line": line}));
+                self.effects.push_back(Effect::TellMpirun("end".into()));
+            }
+        }
+    }
+
+    fn begin(&mut self, now: u64, line: CheckpointId, scope: Scope, sets: &[SetId]) {
+        if scope == Scope::Set {
+            self.open(now, line, Kind::Set, self.members(sets), false);
+        }
+        let exit = self.lines.get(&line).is_some_and(|state| state.exit);
+        let kind = if scope == Scope::Set { CheckpointKind::Set } else { CheckpointKind::Global };
+        let directory = self.folder(line).display().to_string();
+        for set in sets {
+            let members = self.members(&[*set]);
+            for &rank in &members {
+                let prepare = ToNode::Prepare { rank, line, directory: directory.clone() };
+                self.effects.push_back(Effect::Send(rank, prepare));
+                let members = members.clone();
+                self.send(rank, ToRank::Begin { line, kind, members, then_exit: exit });
+            }
+        }
+    }
+
+    fn commit(&mut self, line: CheckpointId) {
+        let Some(state) = self.lines.get(&line) else { return };
+        let manifest = Manifest {
+            format: FORMAT,
+            job: self.name.clone(),
+            line: line.0,
+            kind: state.kind,
+            unix_ms: 0,
+            size: self.setup.size,
+            command: self.setup.command.clone(),
+            images: state.images.values().cloned().collect(),
+        };
+        self.effects.push_back(Effect::Commit(manifest));
+    }
+
+    fn complete(&mut self, line: CheckpointId, pause_ms: u64) {
+        let Some(state) = self.lines.get_mut(&line) else { return };
+        (state.complete, self.changed) = (true, true);
+        self.failed_lines = 0;
+        let (global, ranks) = (state.kind == Kind::Global, state.ranks.clone());
+        let bytes: u64 = state.images.values().map(|image| image.bytes).sum();
+        let event = json!({
+            "event": "complete", "line": line.0, "bytes": bytes, "from_order_ms": pause_ms,
+            "coordination_ns": state.coordination_ns, "pause_ns": state.pause_ns,
+            "store_ns": state.store_ns,
+        });
+        self.log(event);
+        let mut sets = BTreeSet::new();
+        for rank in ranks {
+            let Some(set) = self.ranks.get(&rank).and_then(|state| state.set) else { continue };
+            sets.insert(set);
+            self.send(rank, ToRank::CheckpointComplete { line, set });
+        }
+        let sets: Vec<SetId> = sets.into_iter().collect();
+        self.prune();
+        self.see_whether_covered();
+        for wish in self.wishes.ended(global, &sets, false) {
+            self.answer(&wish, line, "");
+        }
+    }
+}

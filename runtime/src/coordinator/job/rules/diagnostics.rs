@@ -1,0 +1,97 @@
+//! What the user is told when a job cannot go on: what is lost, who had it, and what can still be
+//! done. Part of [`Job`]: no I/O.
+
+use crate::coordinator::job::state::{Effect, Job};
+use rustbtl_coordination::control::CheckpointId;
+use rustbtl_coordination::lines::Lines;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use serde_json::json;
+use std::path::Path;
+
+/// Ranks that are named; of further ones the number.
+const NAMED_MAX: usize = 8;
+
+/// The first of them, and how many more there are.
+pub(crate) fn some_of(mut all: Vec<String>, between: &str) -> String {
+    let more = all.len().saturating_sub(NAMED_MAX);
+    all.truncate(NAMED_MAX);
+    if more > 0 {
+        all.push(format!("{more} more"));
+    }
+    all.join(between)
+}
+
+impl Job {
+    /// The job cannot go on.
+    pub(crate) fn fail(&mut self, reason: String) {
+        self.log(json!({"event": "not_recovered", "reason": reason}));
+        if !core::mem::replace(&mut self.recovery.failed, true) {
+            let way_out = self.way_out();
+            self.effects.push_back(Effect::TellMpirun(format!("fail {reason}\n{way_out}")));
+        }
+    }
+
+    /// A set does not go back, and mpirun does what it always does about its ranks.
+    pub(crate) fn leave_to_mpirun(&mut self, set: SetId, reason: &str) {
+        self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
+        // Otherwise nobody has been promised anything.
+        if self.setup.recover && self.setup.has_storage() && self.machine.is_some() {
+            let ranks = self.members(&[set]).iter().map(ToString::to_string).collect();
+            let (ranks, way_out) = (some_of(ranks, ", "), self.way_out());
+            let text = format!("set {set} (ranks {ranks}) does not go back: {reason}. {way_out}");
+            self.effects.push_back(Effect::Tell(text));
+        }
+    }
+
+    /// The only guardian of a node that mpirun knows was killed.
+    pub(crate) fn nobody_takes_it_up(&mut self, id: PeerId) {
+        let Some(rank) = self.ranks.get(&id) else { return };
+        let expected = self.may_finish || self.recovery.failed;
+        if let Some(set) = rank.set.filter(|_| !expected) {
+            let reason = format!(
+                "the guardian of rank {id} was killed, and node {} has no other one that its \
+                 daemon has started",
+                rank.node
+            );
+            self.leave_to_mpirun(set, &reason);
+        }
+    }
+
+    /// From where the whole job can be started again, and how.
+    fn way_out(&self) -> String {
+        let command = |folder: &Path| format!("rustbtl restart {}", folder.display());
+        let earlier = self.setup.restore.as_deref().map(command);
+        let line = self.machine.as_ref().and_then(Lines::last_global).map(CheckpointId);
+        match (line, earlier) {
+            (Some(line), _) if !self.is_local(line) => format!(
+                "Line {line} of all ranks is complete; to go on from it: {}",
+                command(&self.folder_of(line))
+            ),
+            (_, Some(command)) => format!(
+                "Of this job there is no line of all ranks; to go on from the one that it was \
+                 restarted from: {command}"
+            ),
+            (_, None) if self.setup.is_local() => {
+                "There is nothing to restart the job from: without vprotocol_correlated_dir nodes \
+                 keep checkpoints only as long as it runs"
+                    .into()
+            }
+            (_, None) => "There is nothing to restart the job from: no line of all its ranks was \
+                          complete"
+                .into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_are_cut_short() {
+        let names = |count: u32| some_of((0..count).map(|n| n.to_string()).collect(), ", ");
+        assert_eq!(names(2), "0, 1");
+        assert_eq!(names(8), "0, 1, 2, 3, 4, 5, 6, 7");
+        assert_eq!(names(11), "0, 1, 2, 3, 4, 5, 6, 7, 3 more");
+    }
+}

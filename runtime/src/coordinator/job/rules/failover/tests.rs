@@ -1,0 +1,297 @@
+//! One coordinator after another: what the second one does with what the first one knew.
+
+use crate::coordinator::job::rules::failover::*;
+use crate::coordinator::job::test_world::{NODES, World};
+use rustbtl_coordination::control::FromRank;
+
+#[test]
+fn it_is_whole_when_all_have_come_and_a_loss_after_that_is_survived() {
+    let mut world = World::with_line().again();
+    assert_eq!(world.job.awaited().map(|missing| missing.len()), Some(3));
+    world.comes(0, "a", 0);
+    world.comes(1, "b", 0);
+    assert!(world.events("whole").is_empty());
+    world.comes(2, "c", 0);
+    assert_eq!(world.events("whole").len(), 1);
+    assert_eq!(world.events("whole")[0]["covered"], true, "who has copies was not forgotten");
+    assert!(world.events("line").is_empty(), "there is one already");
+    world.mpirun("lost b");
+    let back = &world.events("back_to")[0];
+    assert_eq!(
+        (&back["set"], &back["line"], &back["incarnation"]),
+        (&1.into(), &1.into(), &1.into())
+    );
+    assert_eq!(world.events("placed")[0]["node"], "c", "where the copy is");
+}
+
+#[test]
+fn what_was_lost_meanwhile_waits_until_the_others_have_come() {
+    let mut world = World::with_line().again();
+    world.mpirun("lost b");
+    world.comes(0, "a", 0);
+    assert!(world.events("node_lost").is_empty());
+    world.comes(2, "c", 0);
+    assert_eq!(world.events("whole").len(), 1, "nobody waits for who is lost");
+    assert_eq!(world.events("placed").len(), 1);
+    // A program that has fallen is one that has come.
+    let mut world = World::with_line().again();
+    world.comes(0, "a", 0);
+    world.comes(2, "c", 0);
+    world.guardian(1, "b", 0);
+    world.hello(1, "b", 0);
+    world.falls(1, "b", 0);
+    let restores = |message: &&ToNode| matches!(message, ToNode::Restore { .. });
+    assert_eq!(world.sent(1).into_iter().filter(restores).count(), 1);
+}
+
+#[test]
+fn a_loss_that_was_handled_already_is_not_handled_twice() {
+    let mut world = World::with_line();
+    world.mpirun("lost b");
+    world.comes(1, "c", 1);
+    world.rank(1, "c", FromRank::ReplayComplete {});
+    assert_eq!(world.events("caught_up").len(), 1);
+    let mut world = world.again();
+    world.mpirun("lost b");
+    for (rank, node, incarnation) in [(0, "a", 0), (1, "c", 1), (2, "c", 0)] {
+        world.comes(rank, node, incarnation);
+    }
+    assert_eq!(world.events("whole").len(), 1);
+    assert!(world.events("back_to").is_empty());
+    assert_eq!(world.to_mpirun(), ["recovered"]);
+}
+
+#[test]
+fn a_set_that_had_not_met_the_others_begins_anew_in_an_incarnation_that_nobody_was_told() {
+    let mut world = World::with_line();
+    world.mpirun("lost b");
+    // Killed a second time before anybody has come.
+    let mut world = world.again().again();
+    world.mpirun("lost b");
+    world.comes(0, "a", 0);
+    world.comes(2, "c", 0);
+    let back = &world.events("back_to")[0];
+    assert_eq!(back["incarnation"], 2, "1 was ordered, whether it ran or not");
+    // The guardian that was started by the first order comes late.
+    assert!(!world.job.accepts(PeerId(1), Incarnation(1)));
+    assert!(world.job.accepts(PeerId(1), Incarnation(2)));
+    assert_eq!(world.events("placed").len(), 1);
+}
+
+#[test]
+fn a_set_that_repeats_its_past_is_let_go_on() {
+    let mut world = World::with_line();
+    world.falls(1, "b", 0);
+    world.hello(1, "b", 1);
+    world.rank(1, "b", FromRank::Ready {});
+    assert_eq!(world.events("back").len(), 1);
+    let mut world = world.again();
+    for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
+        world.comes(rank, node, incarnation);
+    }
+    assert_eq!(world.events("whole")[0]["going_back"], json!([1]));
+    assert!(world.events("back_to").is_empty());
+    world.rank(1, "b", FromRank::ReplayComplete {});
+    assert_eq!(world.events("caught_up").len(), 1);
+}
+
+/// The first coordinator may have been killed before its word went to all.
+#[test]
+fn how_a_set_that_repeats_its_past_is_reached_is_said_once_more() {
+    let cards = |world: &World, rank| {
+        let is = |message: &&ToNode| {
+            let of_1 = vec![PeerId(1)];
+            matches!(message, ToNode::Rank { message: ToRank::Cards { restarted, .. }, .. }
+                if *restarted == of_1)
+        };
+        world.sent(rank).into_iter().filter(is).count()
+    };
+    let mut world = World::with_line();
+    world.falls(1, "b", 0);
+    world.hello(1, "b", 1);
+    world.rank(1, "b", FromRank::Ready {});
+    assert_eq!((0..3).map(|rank| cards(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
+    let mut world = world.again();
+    for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
+        world.comes(rank, node, incarnation);
+    }
+    assert_eq!((0..3).map(|rank| cards(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
+}
+
+/// A process that waits for cards of its own would take these for them.
+#[test]
+fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
+    let mut world = World::with_line();
+    world.falls(1, "b", 0);
+    world.hello(1, "b", 1);
+    world.rank(1, "b", FromRank::Ready {});
+    world.falls(2, "c", 0);
+    let mut world = world.again();
+    world.comes(0, "a", 0);
+    world.comes(1, "b", 1);
+    world.guardian(2, "c", 1);
+    world.hello(2, "c", 1);
+    assert_eq!(world.events("whole").len(), 1);
+    let is =
+        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::Cards { .. }, .. });
+    assert_eq!(world.sent(2).into_iter().filter(is).count(), 0);
+    assert_eq!(world.sent(0).into_iter().filter(is).count(), 1);
+}
+
+/// docs/adr/0016: without going back, and whoever coordinates.
+#[test]
+fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
+    for killed in [false, true] {
+        let mut world = World::with_line();
+        world.mpirun("checkpoint stay");
+        let line = CheckpointId(2);
+        world.rank(2, "c", FromRank::Behind { line });
+        assert_eq!(world.events("aborted")[0]["retried"], true);
+        if killed {
+            // What was wanted is asked for again by whoever wants it; nobody is waited for.
+            world = world.again();
+            for (rank, node) in (0..).zip(NODES) {
+                world.comes(rank, node, 0);
+            }
+            world.mpirun("checkpoint stay");
+            assert_eq!(world.events("line").len(), 1);
+            continue;
+        }
+        world.now += 60_000;
+        world.job.tick(world.now);
+        world.look();
+        assert_eq!(world.events("line").len(), 1, "only the one that was refused");
+        world.rank(2, "c", FromRank::ReplayComplete {});
+        assert_eq!(world.events("line").len(), 2);
+    }
+}
+
+#[test]
+fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
+    let mut world = World::with_line();
+    world.mpirun("checkpoint stay");
+    assert_eq!(world.events("line")[0]["line"], 2);
+    let mut world = world.again();
+    for (rank, node) in (0..).zip(NODES) {
+        world.comes(rank, node, 0);
+    }
+    let cleared = |effect: &Effect| {
+        matches!(effect, Effect::SendNode(_, ToNode::Clear { line: CheckpointId(2), .. }))
+    };
+    assert_eq!(world.effects.iter().filter(|effect| cleared(effect)).count(), 3);
+    world.mpirun("checkpoint stay");
+    assert_eq!(world.events("line")[0]["line"], 3);
+    world.take_line(3);
+    assert_eq!(world.events("complete").len(), 1);
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let mut world = World::with_line().again();
+    world.comes(0, "a", 0);
+    world.job.tick(PATIENCE_MS - 1);
+    world.look();
+    assert!(world.events("not_whole").is_empty());
+    world.job.tick(PATIENCE_MS);
+    world.job.tick(PATIENCE_MS + 1);
+    world.look();
+    assert_eq!(world.events("not_whole")[0]["missing"], json!([1, 2]));
+    let told = |effect: &Effect| match effect {
+        Effect::Tell(text) => Some(text.contains("rank 1 on b, rank 2 on c did not come back")),
+        _ => None,
+    };
+    assert_eq!(world.effects.iter().filter_map(told).collect::<Vec<_>>(), [true], "once");
+    world.comes(1, "b", 0);
+    world.comes(2, "c", 0);
+    assert_eq!(world.events("whole").len(), 1, "late is not never");
+
+    let mut world = World::with_line().again();
+    world.mpirun("lost b");
+    world.comes(0, "a", 0);
+    world.job.tick(PATIENCE_MS);
+    world.look();
+    let words = world.to_mpirun();
+    assert!(words.len() == 1 && words[0].starts_with("fail"), "{words:?}");
+    assert!(words[0].contains("rank 2 on c") && words[0].contains("lost b"), "{words:?}");
+}
+
+#[test]
+fn who_may_leave_mpi_finalize_is_told_again_and_a_job_that_was_starting_starts() {
+    let mut world = World::with_line();
+    for (rank, node) in (0..).zip(NODES) {
+        world.rank(rank, node, FromRank::Finishing {});
+    }
+    let mut world = world.again();
+    world.comes(2, "c", 0);
+    let may =
+        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::MayFinish {}, .. });
+    assert_eq!(world.sent(2).into_iter().filter(may).count(), 1);
+    assert!(world.job.awaited().is_none(), "the others may have ended");
+
+    let mut world = World::empty();
+    world.comes(0, "a", 0);
+    let mut world = world.again();
+    for (rank, node) in (0..).zip(NODES) {
+        world.comes(rank, node, 0);
+    }
+    assert_eq!(world.events("ready").len(), 1);
+    assert_eq!(world.events("whole").len(), 1);
+    assert_eq!(world.events("line")[0]["line"], 1);
+}
+
+#[test]
+fn a_state_of_another_version_is_refused() {
+    let state = State { format: FORMAT + 1, ..World::with_line().job.state() };
+    assert!(World::empty().job.resume(0, state).unwrap_err().contains("format"));
+}
+
+/// Who was asked by the coordinator before may have answered that one, or nobody.
+#[test]
+fn what_others_have_of_a_set_on_its_way_back_is_asked_anew() {
+    let asked = |world: &World, rank| {
+        let question = |message: &ToNode| match message {
+            ToNode::Rank { message: ToRank::Fence { set, before }, .. } => Some((set.0, before.0)),
+            _ => None,
+        };
+        world.sent(rank).into_iter().filter_map(question).collect::<Vec<_>>()
+    };
+    let back = |world: &World| {
+        let is = |message: &&ToNode| {
+            matches!(message, ToNode::Rank { message: ToRank::Replay { .. }, .. })
+        };
+        world.sent(1).into_iter().filter(is).count()
+    };
+    let mut world = World::with_line();
+    world.answers = false;
+    world.falls(1, "b", 0);
+    world.fenced(0, 1, 1, 0);
+    world.hello(1, "b", 1);
+    let mut world = world.again();
+    world.comes(0, "a", 0);
+    world.guardian(1, "b", 1);
+    world.hello(1, "b", 1);
+    assert_eq!(asked(&world, 0), [], "not all have come");
+    world.comes(2, "c", 0);
+    assert_eq!((asked(&world, 0), asked(&world, 2)), (vec![(1, 2)], vec![(1, 2)]));
+    world.hello(1, "b", 2);
+    // Late, to the one before.
+    world.fenced(2, 1, 1, 0);
+    world.fenced(0, 1, 2, 0);
+    assert_eq!(back(&world), 0);
+    world.fenced(2, 1, 2, 0);
+    assert_eq!(back(&world), 1);
+}
+
+/// The clocks of its pictures, and with them what they depend on, are not known any more.
+#[test]
+fn a_line_that_was_under_way_is_never_complete() {
+    let mut world = World::with_line();
+    world.mpirun("checkpoint stay");
+    let mut world = world.again();
+    world.take_line(2);
+    for (rank, node) in (0..).zip(NODES) {
+        world.comes(rank, node, 0);
+    }
+    world.take_line(2);
+    assert!(world.events("complete").is_empty());
+}

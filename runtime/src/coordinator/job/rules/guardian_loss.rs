@@ -1,0 +1,58 @@
+//! A guardian that was killed alone: its program has died with it, and so have those that it had
+//! started for ranks of lost nodes. Their sets go back, and another guardian of the same node, if
+//! there is one, takes them up. Part of [`Job`]: no I/O.
+//!
+//! mpirun has the news from the node's daemon, and waits for an answer: go on without it (`let`),
+//! or do what it does without us (`stock`): guardians also end by signals because their programs
+//! have, for good. A node without any guardian that its daemon has started is not gone on with.
+
+use crate::coordinator::job::state::{Effect, Job, Rank};
+use rustbtl_fragments::ids::{PeerId, SetId};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+impl Job {
+    /// mpirun has seen it end by a signal.
+    pub(crate) fn guardian_ended(&mut self, now: u64, id: PeerId) {
+        let taken_up = self.guardian_lost(now, id);
+        let word = if taken_up { "let" } else { "stock" };
+        self.effects.push_back(Effect::TellMpirun(format!("{word} {id}")));
+    }
+
+    /// True: what it looked after goes on elsewhere.
+    fn guardian_lost(&mut self, now: u64, id: PeerId) -> bool {
+        let known = |rank: &&Rank| rank.ended.is_none() && !rank.given_up;
+        let Some(rank) = self.ranks.get(&id).filter(known) else { return false };
+        // One that another guardian had started takes that one along, of which we hear.
+        if rank.lost || rank.host.is_some() {
+            return true;
+        }
+        let beside = |(of, other): (&PeerId, &Rank)| {
+            *of != id && other.here && other.host.is_none() && other.node == rank.node
+        };
+        if !self.ranks.iter().any(beside) {
+            self.nobody_takes_it_up(id);
+            return false;
+        }
+        let failed = |rank: &Rank| rank.ended.is_some_and(|status| status != 0);
+        if self.ranks.values().any(|rank| rank.host == Some(id) && failed(rank)) {
+            return false;
+        }
+        let with_it = |(of, rank): &(&PeerId, &Rank)| {
+            **of == id || rank.host == Some(id) && rank.ended.is_none()
+        };
+        let lost: Vec<PeerId> = self.ranks.iter().filter(with_it).map(|(&id, _)| id).collect();
+        let numbers: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
+        self.log(json!({"event": "guardian_lost", "rank": id.0, "ranks": numbers}));
+        let mut sets: BTreeSet<SetId> = BTreeSet::new();
+        for id in lost {
+            let Some(rank) = self.ranks.get_mut(&id) else { continue };
+            (rank.here, rank.lost, rank.host) = (false, true, None);
+            sets.extend(rank.set);
+        }
+        let Err(reason) = self.go_back(now, &sets) else { return true };
+        let reason = format!("the guardian of rank {id} was killed, and {reason}");
+        sets.first().into_iter().for_each(|&set| self.leave_to_mpirun(set, &reason));
+        false
+    }
+}

@@ -1,0 +1,15 @@
+//! What follows from each message: `impl Job`, one file a subject. No I/O.
+
+pub(crate) mod checkpoint_requests;
+pub(crate) mod checkpoints;
+pub(crate) mod diagnostics;
+pub(crate) mod failover;
+pub(crate) mod guardian_loss;
+pub(crate) mod mpirun_messages;
+pub(crate) mod output_relay;
+pub(crate) mod placement;
+pub(crate) mod replication;
+pub(crate) mod rollback;
+pub(crate) mod rollback_all;
+pub(crate) mod status;
+pub(crate) mod unreachable_agents;

@@ -1,0 +1,236 @@
+//! What mpirun says once the job runs: a line each, a key, a blank, a value.
+
+use crate::coordinator::job::config::LINE_BYTES_MAX;
+use crate::coordinator::job::state::Job;
+use crate::coordinator::job::tables::checkpoint_requests::Wisher;
+use crate::settings::Printed;
+use rustbtl_fragments::ids::PeerId;
+use serde_json::json;
+
+/// Cut into lines.
+#[derive(Debug, Default)]
+pub struct Words(Vec<u8>);
+
+impl Words {
+    /// More of it.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+        if self.0.len() > LINE_BYTES_MAX && !self.0.contains(&b'\n') {
+            self.0.clear();
+        }
+    }
+
+    /// The next line that is whole.
+    pub fn next_line(&mut self) -> Option<String> {
+        let end = self.0.iter().position(|&byte| byte == b'\n')?;
+        let line: Vec<u8> = self.0.drain(..=end).collect();
+        Some(String::from_utf8_lossy(&line[..end]).into_owned())
+    }
+}
+
+/// Whether two names are of the same host: mpirun may leave the domain out.
+pub(crate) fn same_host(one: &str, other: &str) -> bool {
+    let bare = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    one == other || (bare(one) == bare(other) && (one.contains('.') != other.contains('.')))
+}
+
+/// Between the lines of a text on its way to mpirun, which makes ends of lines of it.
+const LINE_END: &str = "\u{1f}";
+/// mpirun reads lines of 4096 bytes at most.
+const TEXT_BYTES_MAX: usize = 3500;
+
+/// A text as mpirun's component takes it.
+pub(crate) fn in_one_line(text: &str) -> String {
+    let mut line = text.replace('\n', LINE_END);
+    if line.len() > TEXT_BYTES_MAX {
+        let end = (0..=TEXT_BYTES_MAX).rev().find(|&at| line.is_char_boundary(at));
+        line.truncate(end.unwrap_or_default());
+        line.push_str(" …");
+    }
+    line
+}
+
+/// `RANK NUMBER NUMBER`.
+pub(crate) fn rank_and_two(text: &str) -> Option<(PeerId, [u64; 2])> {
+    let (rank, rest) = text.split_once(' ')?;
+    let (one, other) = rest.split_once(' ')?;
+    Some((PeerId(rank.parse().ok()?), [one.parse().ok()?, other.parse().ok()?]))
+}
+
+impl Job {
+    /// A line from mpirun.
+    pub fn hear_mpirun(&mut self, now: u64, line: &str) {
+        match line.split_once(' ') {
+            Some(("came", what)) => return self.output_came(what),
+            Some(("printed", what)) => return self.was_printed(what),
+            Some(("reached", what)) => return self.output_reached(what),
+            _ => {}
+        }
+        if self.waits_with_word(now, line) {
+            return;
+        }
+        match line.split_once(' ').unwrap_or((line, "")) {
+            // It got a signal that the user has chosen for this.
+            ("checkpoint", what) => {
+                let exit = what == "exit";
+                self.log(json!({"event": "asked", "signal": true, "all": true, "then_exit": exit}));
+                self.wish(now, Wisher::Signal, None, exit, true);
+            }
+            // It has left it out, and waits for what we make of it.
+            ("lost", node) if !node.is_empty() => self.node_lost(now, node),
+            // It has ended as if by a signal. What mpirun does about it is our decision.
+            ("guardian", rank) if rank.parse::<u32>().is_ok() => {
+                self.guardian_ended(now, PeerId(rank.parse().unwrap_or_default()));
+            }
+            _ => self.nonsense(line),
+        }
+    }
+
+    pub(crate) fn nonsense(&mut self, line: &str) {
+        self.log(json!({"event": "nonsense", "from": "mpirun", "what": line}));
+    }
+
+    /// So much of a rank's output has come to mpirun, and no more will: its node is lost. What
+    /// else was handed on is printed again.
+    fn output_came(&mut self, what: &str) {
+        let Some((id, [out, err])) = rank_and_two(what) else {
+            return self.nonsense(&format!("came {what}"));
+        };
+        let Some(rank) = self.ranks.get_mut(&id).filter(|rank| rank.ended.is_none()) else {
+            return;
+        };
+        // Without a way of its own others' output is counted, too.
+        let Some([before_out, before_err]) = rank.own_way.take() else { return };
+        let bytes = [before_out.saturating_add(out), before_err.saturating_add(err)];
+        let before = core::mem::replace(&mut rank.printed, Printed { bytes, exact: true });
+        self.changed = true;
+        self.log(json!({
+            "event": "output", "rank": id.0, "came": bytes, "handed_on": before.bytes
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::job::config::Setup;
+    use crate::coordinator::job::state::Effect;
+    use rustbtl_coordination::control::FromNode;
+    use rustbtl_fragments::ids::Incarnation;
+    use serde_json::Value;
+
+    #[test]
+    fn lines_come_whole_however_they_are_cut() {
+        let mut words = Words::default();
+        for (piece, wanted) in [("check", None), ("point exit\nlo", Some("checkpoint exit"))] {
+            words.add(piece.as_bytes());
+            assert_eq!(words.next_line().as_deref(), wanted);
+        }
+        words.add(b"st\n\n");
+        assert_eq!(words.next_line().as_deref(), Some("lost"));
+        assert_eq!(words.next_line().as_deref(), Some(""));
+        assert_eq!(words.next_line(), None);
+        words.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        words.add(b"a\n");
+        assert_eq!(words.next_line().as_deref(), Some("a"), "what has no end is not kept");
+    }
+
+    #[test]
+    fn a_signal_that_cannot_be_obeyed_is_told_to_the_user() {
+        let mut job = Job::new("j".into(), Setup { size: 2, ..Setup::default() });
+        job.hear_mpirun(1, "checkpoint stay");
+        let told = std::iter::from_fn(|| job.next_effect()).find_map(|effect| match effect {
+            Effect::Tell(text) => Some(text),
+            _ => None,
+        });
+        assert!(told.is_some_and(|text| text.contains("vprotocol_correlated_dir")));
+        job.hear_mpirun(2, "dance");
+        let effect = job.next_effect();
+        assert!(matches!(effect, Some(Effect::Log(event)) if event["event"] == "nonsense"));
+        assert_eq!(job.next_effect(), None);
+    }
+
+    fn job() -> Job {
+        let mut job = Job::new("j".into(), Setup { size: 3, ..Setup::default() });
+        for (rank, node) in [(0, "n0"), (1, "n1.domain"), (2, "n1.domain")] {
+            let (rank, incarnation) = (PeerId(rank), Incarnation::default());
+            let message = FromNode::Guardian { rank, size: 3, incarnation, pid: 1 };
+            job.hear(0, node, message);
+        }
+        while job.next_effect().is_some() {}
+        job
+    }
+
+    fn effects(job: &mut Job) -> (Value, String) {
+        let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
+        let Some(Effect::TellMpirun(word)) = job.next_effect() else { panic!("an answer") };
+        assert_eq!(job.next_effect(), None);
+        (event, word)
+    }
+
+    #[test]
+    fn mpirun_is_told_that_ranks_do_not_come_back() {
+        let mut job = job();
+        job.hear_mpirun(7, "lost n1");
+        let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
+        assert_eq!(event, json!({"event": "node_lost", "node": "n1", "ranks": [1, 2]}));
+        let (event, word) = effects(&mut job);
+        assert_eq!(event["event"], "not_recovered");
+        let wanted = "fail node n1 was lost while the job started\nThere is nothing to restart the \
+                      job from: no line of all its ranks was complete";
+        assert_eq!(word, wanted);
+    }
+
+    #[test]
+    fn what_mpirun_is_told_is_one_line_that_it_can_read() {
+        assert_eq!(in_one_line("fail a\nb"), "fail a\u{1f}b");
+        let long = in_one_line(&"ä\n".repeat(4000));
+        assert!(long.len() < 4095 && long.ends_with(" …") && !long.contains('\n'));
+    }
+
+    #[test]
+    fn what_has_come_of_the_output_of_a_lost_node_counts_and_once() {
+        let mut job = job();
+        let rank = PeerId(1);
+        job.hear(0, "n1", FromNode::OwnWay { rank, out: 100, err: 7 });
+        job.hear(0, "n1", FromNode::Printed { rank, out: 180, err: 7 });
+        job.hear_mpirun(1, "came 1 50 0");
+        let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
+        let wanted = json!({"event": "output", "rank": 1, "came": [150, 7], "handed_on": [180, 7]});
+        assert_eq!(event, wanted);
+        assert_eq!(job.ranks[&rank].printed, Printed { bytes: [150, 7], exact: true });
+        // It does not go that way any more; another one never said that it did.
+        for line in ["came 1 60 0", "came 2 60 0", "came 9 1 1"] {
+            job.hear_mpirun(2, line);
+        }
+        assert_eq!(job.ranks[&rank].printed.bytes, [150, 7]);
+        assert_eq!(job.ranks[&PeerId(2)].printed, Printed::default());
+        assert_eq!(job.next_effect(), None);
+    }
+
+    #[test]
+    fn a_node_without_ranks_is_no_loss() {
+        let mut job = job();
+        job.hear_mpirun(7, "lost n2");
+        let (event, word) = effects(&mut job);
+        assert_eq!(event["ranks"], json!([]));
+        assert_eq!(word, "recovered");
+    }
+
+    #[test]
+    fn nonsense_is_noted_and_changes_nothing() {
+        for line in ["", "lost", "found n1", "guardian x", "came", "came 1 x", "came 1 2"] {
+            let mut job = job();
+            job.hear_mpirun(7, line);
+            let Some(Effect::Log(event)) = job.next_effect() else { panic!("{line}") };
+            assert_eq!((&event["event"], &event["what"]), (&json!("nonsense"), &json!(line)));
+            assert_eq!(job.next_effect(), None);
+        }
+    }
+
+    #[test]
+    fn names_with_and_without_domain_are_of_one_host() {
+        assert!(same_host("n1", "n1") && same_host("n1", "n1.a") && same_host("n1.a", "n1"));
+        assert!(!same_host("n1.a", "n1.b") && !same_host("n1", "n11") && !same_host("n1", "n2"));
+    }
+}

@@ -1,0 +1,81 @@
+//! All sets go back together, to a line of all ranks: where one of them cannot go back alone. Part
+//! of [`Job`]: no I/O.
+//!
+//! Source: DESIGN §7.7; docs/adr/0013.
+//!
+//! 1. The line is the youngest of all ranks whose images are there, or one before that from which a
+//!    rank could not be made.
+//! 2. What was done after it counts for nobody: nothing is repeated, nobody is asked what he has of
+//!    others, files are cut as for a restart, and a set has caught up when it has met the others.
+//! 3. All begin the same incarnation: ranks of different sets that share memory find it again.
+//! 4. Whoever falls before all have met has them all begin anew.
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::coordinator::job::state::{Effect, Job};
+use crate::coordinator::job::rules::rollback::{FALLS_MAX, Going};
+use rustbtl_coordination::control::CheckpointId;
+use rustbtl_coordination::lines::Input;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+impl Job {
+    /// Order everything that takes all ranks back, to a line `before` this one. The error: `why`
+    /// nobody goes back alone, and why not together.
+    pub(crate) fn fall_back(
+        &mut self,
+        now: u64,
+        why: &str,
+        before: Option<CheckpointId>,
+    ) -> Result<(), String> {
+        let also = |problem: String| format!("{why}; {problem}");
+        if let Some(obstacle) = self.obstacle() {
+            return Err(also(obstacle.into()));
+        }
+        if self.recovery.nobody.is_some() {
+            // Mostly it is the reason already.
+            return Err(why.into());
+        }
+        if let Some((id, _)) = self.ranks.iter().find(|(_, rank)| rank.ended.is_some()) {
+            return Err(also(format!("rank {id} has ended already, and cannot go back with them")));
+        }
+        let Some(line) = self.line_of_all(before).map_err(also)? else { return Err(why.into()) };
+        let times = if self.recovery.together.0 == line { self.recovery.together.1 } else { 0 };
+        if times >= FALLS_MAX {
+            let went = format!("all ranks went back to line {line} {times} times already");
+            return Err(also(went));
+        }
+        self.recovery.together = (line, times + 1);
+        self.log(json!({"event": "all_back_to", "line": line.0, "why": why}));
+        self.effects.push_back(Effect::Tell(format!("{why}; all ranks go back to line {line}")));
+        self.input(now, Input::AllBack { line: line.0 });
+        let incarnation = self.next_incarnation();
+        let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
+        let going = Going::begins(now, line, incarnation, true);
+        // Before the first is ordered: nobody asks whom he will not meet.
+        for &set in &sets {
+            self.recovery.going.insert(set, going.clone());
+        }
+        sets.into_iter().try_for_each(|set| self.begin_going(set, going.clone()))
+    }
+
+    /// The line that all can go back to (1).
+    fn line_of_all(&self, before: Option<CheckpointId>) -> Result<Option<CheckpointId>, String> {
+        let all: Vec<PeerId> = self.ranks.keys().copied().collect();
+        let globals = self.machine.iter().flat_map(|machine| machine.globals().rev());
+        let mut lost = None;
+        for line in
+            globals.map(CheckpointId).filter(|line| before.is_none_or(|before| *line < before))
+        {
+            match self.must_have_images(line, &all) {
+                Ok(()) => return Ok(Some(line)),
+                Err(problem) => {
+                    lost.get_or_insert(problem);
+                }
+            }
+        }
+        lost.map_or(Ok(None), Err)
+    }
+}

@@ -1,0 +1,135 @@
+//! The answer to `rustbtl status`: a document of which the user guide says what is in it.
+
+use crate::coordinator::job::state::{Job, Rank};
+use crate::coordinator::job::rules::rollback::Going;
+use crate::store;
+use crate::store::Kind;
+use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
+use rustbtl_fragments::ids::SetId;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Version of the document.
+const FORMAT: u32 = 1;
+
+fn state(rank: &Rank) -> &'static str {
+    if rank.ended.is_some() {
+        "ended"
+    } else if !rank.here {
+        "unreachable"
+    } else if rank.finishing {
+        "finishing"
+    } else if rank.ready {
+        "ready"
+    } else if rank.set.is_some() {
+        "starting"
+    } else {
+        "no MPI yet"
+    }
+}
+
+impl Job {
+    /// Folder of a line; where nodes keep images themselves, its name in the node's own.
+    pub fn folder(&self, line: CheckpointId) -> PathBuf {
+        match &self.setup.directory {
+            Some(base) => store::folder(base, &self.name, line),
+            None => format!("line-{line}").into(),
+        }
+    }
+
+    /// Ask all ranks how their logs are.
+    pub fn ask_for_logs(&mut self) {
+        for (&id, rank) in &mut self.ranks {
+            rank.log = None;
+            if rank.here && rank.set.is_some() && rank.ended.is_none() {
+                let message = ToRank::ReportStatus {};
+                self.effects.push_back(crate::coordinator::driver::event_loop::Effect::Send(
+                    id,
+                    ToNode::Rank { rank: id, message },
+                ));
+            }
+        }
+    }
+
+    /// Have all answered that can?
+    pub fn all_logs_known(&self) -> bool {
+        let answers = |rank: &Rank| rank.here && rank.set.is_some() && rank.ended.is_none();
+        self.ranks.values().all(|rank| rank.log.is_some() || !answers(rank))
+    }
+
+    /// The document. `nodes`: name, process id of the agent, time since it was heard.
+    pub fn status(&self, nodes: &[(String, u32, Duration)]) -> Value {
+        let node = |(name, pid, silent): &(String, u32, Duration)| {
+            let ranks = self.ranks.iter().filter(|(_, rank)| rank.here && rank.node == *name);
+            let ranks: Vec<u32> = ranks.map(|(id, _)| id.0).collect();
+            let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+            json!({"node": name, "agent_pid": pid, "silent_ms": silent_ms, "ranks": ranks})
+        };
+        let mut sets: BTreeMap<SetId, BTreeSet<u32>> = BTreeMap::new();
+        for (id, rank) in &self.ranks {
+            if let Some(set) = rank.set {
+                sets.entry(set).or_default().insert(id.0);
+            }
+        }
+        let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| {
+            let last_line = self.last_line(*set).map(|line| line.0);
+            let recovery = self.recovery.going.get(set).map(Going::name);
+            json!({"set": set.0, "ranks": ranks, "last_line": last_line, "recovery": recovery})
+        };
+        json!({
+            "format": FORMAT,
+            "job": self.name,
+            "size": self.setup.size,
+            "directory": self.setup.directory,
+            "copies": self.setup.copies.filter(|_| self.setup.is_local()),
+            "interval_ms": self.setup.fixed_interval_ms(),
+            "interval_auto": self.setup.interval_auto,
+            "set_interval_ms": self.setup.set_interval_ms,
+            "restarted_from": self.setup.restore,
+            "protection": self.protection(),
+            "shelves": self.shelves(),
+            "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+            "sets": sets.iter().map(set).collect::<Vec<_>>(),
+            "ranks": self.ranks.iter().map(|(id, rank)| self.rank(id.0, rank)).collect::<Vec<_>>(),
+            "lines": self.lines.keys().map(|line| self.line(*line)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn last_line(&self, set: SetId) -> Option<CheckpointId> {
+        let of = |image: &store::Image| image.set == set.0;
+        let complete = self.lines.iter().filter(|(_, line)| line.complete);
+        complete.rev().find(|(_, line)| line.images.values().any(of)).map(|(&id, _)| id)
+    }
+
+    fn rank(&self, id: u32, rank: &Rank) -> Value {
+        let log = rank.log.map(|[now, peak, messages]| {
+            json!({"bytes": now, "bytes_peak": peak, "messages": messages,
+                   "largest_set": rank.log_for.0})
+        });
+        json!({
+            "rank": id, "node": rank.node, "pid": rank.pid, "state": state(rank),
+            "set": rank.set.map(|set| set.0), "incarnation": rank.incarnation.0,
+            "version": rank.version, "log": log,
+        })
+    }
+
+    fn line(&self, id: CheckpointId) -> Value {
+        let Some(line) = self.lines.get(&id) else { return Value::Null };
+        let sum = |of: fn(&store::Image) -> u64| line.images.values().map(of).sum::<u64>();
+        json!({
+            "line": id.0,
+            "kind": if line.kind == Kind::Global { "global" } else { "set" },
+            "state": if line.complete { "complete" } else { "under way" },
+            "started_ms": line.started_ms,
+            "images": line.images.len(),
+            "bytes": sum(|image| image.bytes),
+            "raw_bytes": sum(|image| image.raw_bytes),
+            "coordination_ns": line.coordination_ns,
+            "pause_ns": line.pause_ns,
+            "store_ns": line.store_ns,
+            "held": self.held(id),
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! Ranks whose agent does not come back although mpirun has not lost their node. Part of [`Job`]:
+//! no I/O.
+//!
+//! An agent that hears nothing of its coordinator for long gives it up, and its ranks go on alone
+//! for good: the coordinator may only have stood still, and others may have waited longer.
+//!
+//! 1. Ranks that are coordinated and ranks that are alone do not wait for each other: if some do
+//!    not come back within [`PATIENCE_MS`], all are let go, and the user hears it once.
+//! 2. After that nothing is decided any more; whoever comes is told to go on alone.
+//! 3. A set that waits for orders cannot go on alone: then the job ends, with what to do.
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::coordinator::job::state::{Effect, Job, Rank};
+use crate::coordinator::job::rules::diagnostics::some_of;
+use crate::coordinator::job::rules::failover::Again;
+use rustbtl_fragments::ids::PeerId;
+use serde_json::json;
+
+/// Longer than agents try to connect again, and than it takes until somebody who is awaited is
+/// named (`again`).
+const PATIENCE_MS: u64 = 40_000;
+
+/// What is known about it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutOfReach {
+    since_ms: Option<u64>,
+    /// The job goes on without us.
+    pub(crate) let_go: bool,
+}
+
+fn is_missing(rank: &Rank) -> bool {
+    !rank.here && !rank.lost && rank.ended.is_none()
+}
+
+impl Job {
+    /// Nobody is coordinated any more.
+    pub fn is_let_go(&self) -> bool {
+        self.out_of_reach.let_go
+    }
+
+    /// Time has passed.
+    pub(crate) fn look_for_missing(&mut self, now: u64) {
+        // A job that starts or ends waits for nobody here.
+        let matters = (self.machine.is_some() || self.again.is_some()) && !self.may_finish;
+        let missing = self.ranks.iter().filter(|(_, rank)| is_missing(rank));
+        let missing: Vec<PeerId> = missing.map(|(&id, _)| id).collect();
+        if !matters || missing.is_empty() || self.out_of_reach.let_go || self.recovery.failed {
+            self.out_of_reach.since_ms = None;
+            return;
+        }
+        let since = *self.out_of_reach.since_ms.get_or_insert(now);
+        if now >= since.saturating_add(PATIENCE_MS) {
+            self.let_go(&missing);
+        }
+    }
+
+    fn let_go(&mut self, missing: &[PeerId]) {
+        let names = some_of(missing.iter().map(|id| self.name_of(*id)).collect(), ", ");
+        let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
+        (self.out_of_reach.let_go, self.changed) = (true, true);
+        self.log(json!({"event": "let_go", "missing": numbers}));
+        let anew = self.again.as_ref().and_then(Again::going_anew);
+        if let Some(set) = self.recovery.waits_for_orders().or(anew) {
+            return self.fail(format!(
+                "{names} cannot be reached any more, and set {set} had not yet come back"
+            ));
+        }
+        self.effects.push_back(Effect::Tell(format!(
+            "job {}: {names} cannot be reached any more: the job GOES ON WITHOUT PROTECTION. If \
+             something of it dies now it ends. Was the node, or that of mpirun, stopped or very \
+             busy for long?",
+            self.name
+        )));
+        self.effects.push_back(Effect::LetGo);
+    }
+}

@@ -1,0 +1,228 @@
+//! For tests: a job of three ranks on as many nodes, of which nothing runs.
+
+use crate::coordinator::determinants::{Determinants, Out};
+use crate::coordinator::job::config::Setup;
+use crate::coordinator::job::state::{Effect, Job};
+use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
+use rustbtl_coordination::determinants::Batch;
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
+
+/// A rank on each of three nodes, each a set; what was to be done since the last look.
+pub(crate) struct World {
+    pub(crate) job: Job,
+    pub(crate) determinants: Determinants,
+    /// What another coordinator would read of them.
+    pub(crate) notes: BTreeMap<SetId, Vec<Vec<u8>>>,
+    /// Ranks answer `Fence` at once, of nothing recorded.
+    pub(crate) answers: bool,
+    /// Of each rank.
+    pub(crate) sets: [SetId; 3],
+    pub(crate) now: u64,
+    pub(crate) effects: Vec<Effect>,
+}
+
+impl World {
+    /// Nodes keep their images, and one other node a copy.
+    fn of_sets(sets: [u32; 3]) -> Self {
+        let mut world = Self { sets: sets.map(SetId), ..Self::empty() };
+        for (rank, node) in (0..).zip(NODES) {
+            world.comes(rank, node, 0);
+        }
+        world
+    }
+
+    pub(crate) fn empty() -> Self {
+        let setup = Setup { size: 3, copies: Some(1), ..Setup::default() };
+        let mut determinants = Determinants::new(0);
+        determinants.keep_notes();
+        let (job, notes, answers) = (Job::new("j".into(), setup), BTreeMap::new(), true);
+        let sets = [0, 1, 2].map(SetId);
+        Self { job, determinants, notes, answers, sets, now: 1, effects: Vec::new() }
+    }
+
+    /// The first line is complete: each node has its own image, and the next one a copy.
+    pub(crate) fn with_line() -> Self {
+        Self::with_line_of([0, 1, 2])
+    }
+
+    /// The same, where ranks are in these sets.
+    pub(crate) fn with_line_of(sets: [u32; 3]) -> Self {
+        let mut world = Self::of_sets(sets);
+        world.take_line(1);
+        assert_eq!(world.events("complete").len(), 1);
+        world.effects.clear();
+        world
+    }
+
+    pub(crate) fn take_line(&mut self, line: u64) {
+        let line = CheckpointId(line);
+        for (rank, node) in (0..).zip(NODES) {
+            self.rank(rank, node, FromRank::Stopped { line });
+        }
+        for (rank, node) in (0..).zip(NODES) {
+            let rank = PeerId(rank);
+            self.hear(node, FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
+            let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
+            self.hear(node, FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum });
+        }
+        for (rank, (node, next)) in (0..).zip(NODES.into_iter().zip(["b", "c", "a"])) {
+            let (rank, next) = (PeerId(rank), next.to_owned());
+            self.hear(node, FromNode::Copied { rank, line, node: next });
+        }
+    }
+
+    /// The coordinator is killed, and another one knows what was kept.
+    pub(crate) fn again(mut self) -> Self {
+        let kept = serde_json::to_vec(&self.job.state()).unwrap();
+        let (answers, notes) = (self.answers, core::mem::take(&mut self.notes));
+        self = Self { answers, ..Self::empty() };
+        for notes in notes.into_values() {
+            let batches = notes.iter().map(|batch| Batch::decode(batch).unwrap());
+            self.determinants.resume(batches.collect());
+        }
+        self.job.resume(0, serde_json::from_slice(&kept).unwrap()).unwrap();
+        self.look();
+        self
+    }
+
+    /// Carry out what is between job and determinants, and keep the rest.
+    pub(crate) fn look(&mut self) {
+        let mut asked = Vec::new();
+        loop {
+            for out in self.determinants.take_out() {
+                match out {
+                    Out::Rank(rank, message) => {
+                        if let ToRank::Fence { set, before } = message {
+                            asked.push((rank, set, before));
+                        }
+                        self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
+                    }
+                    Out::Log(event) => self.effects.push(Effect::Log(event)),
+                    Out::Note(set, batch) => self.notes.entry(set).or_default().push(batch),
+                    Out::NoteAnew(set, batch) => drop(self.notes.insert(set, vec![batch])),
+                    Out::Fenced(set, incarnation) => self.job.fenced(self.now, set, incarnation),
+                    Out::Hear(agent, message) => {
+                        self.job.hear(self.now, NODES[agent as usize], message);
+                    }
+                    Out::Agent(..) => {}
+                }
+            }
+            let Some(effect) = self.job.next_effect() else { break };
+            match &effect {
+                Effect::Fence { set, ran_in, before, asked } => {
+                    self.determinants.fence(*set, *ran_in, *before, asked.clone());
+                }
+                Effect::Replay { set, incarnation, members, anew } => {
+                    let told = if *anew {
+                        self.determinants.begin_anew(*set, *incarnation, members)
+                    } else {
+                        self.determinants.replay(*set, *incarnation, members)
+                    };
+                    for (rank, message) in told {
+                        self.effects.push(Effect::Send(rank, ToNode::Rank { rank, message }));
+                    }
+                    self.determinants.replayed(*set);
+                }
+                Effect::Send(_, ToNode::Rank { message: ToRank::Abort { line, .. }, .. }) => {
+                    self.determinants.aborted(*line);
+                }
+                _ => {}
+            }
+            self.effects.push(effect);
+        }
+        if self.answers {
+            for (rank, set, before) in asked {
+                self.fenced(rank.0, set.0, before.0, 0);
+            }
+        }
+    }
+
+    /// The answer of a rank that runs in the life that the job knows.
+    pub(crate) fn fenced(&mut self, rank: u32, set: u32, before: u16, recorded: u64) {
+        let known = &self.job.ranks[&PeerId(rank)];
+        let (node, incarnation) = (known.node.clone(), known.incarnation);
+        let (set, before) = (SetId(set), Incarnation(before));
+        self.rank(rank, &node, FromRank::Fenced { set, before, incarnation, recorded });
+    }
+
+    pub(crate) fn hear(&mut self, node: &str, message: FromNode) {
+        self.now += 1;
+        let agent = NODES.iter().position(|of| *of == node).unwrap_or_default();
+        if !self.determinants.hear(agent as u64, &message) {
+            self.job.hear(self.now, node, message);
+        }
+        self.look();
+    }
+
+    pub(crate) fn mpirun(&mut self, word: &str) {
+        self.now += 1;
+        self.job.hear_mpirun(self.now, word);
+        self.look();
+    }
+
+    pub(crate) fn rank(&mut self, rank: u32, node: &str, message: FromRank) {
+        self.hear(node, FromNode::Rank { rank: PeerId(rank), message });
+    }
+
+    pub(crate) fn guardian(&mut self, rank: u32, node: &str, incarnation: u16) {
+        let (rank, incarnation) = (PeerId(rank), Incarnation(incarnation));
+        self.hear(node, FromNode::Guardian { rank, size: 3, pid: 7, incarnation });
+    }
+
+    pub(crate) fn hello(&mut self, rank: u32, node: &str, incarnation: u16) {
+        let hello = FromRank::Hello {
+            rank: PeerId(rank),
+            size: 3,
+            pid: 8,
+            incarnation: Incarnation(incarnation),
+            version: String::new(),
+            set: self.sets[rank as usize],
+            card: Vec::new(),
+        };
+        self.rank(rank, node, hello);
+    }
+
+    /// Agent, guardian and rank, as they say it to each coordinator.
+    pub(crate) fn comes(&mut self, rank: u32, node: &str, incarnation: u16) {
+        self.hear(node, FromNode::Shelf { addresses: format!("{node}:1") });
+        self.guardian(rank, node, incarnation);
+        self.hello(rank, node, incarnation);
+        self.rank(rank, node, FromRank::Ready {});
+    }
+
+    /// The program of a rank was ended by a signal.
+    pub(crate) fn falls(&mut self, rank: u32, node: &str, incarnation: u16) {
+        let (rank, incarnation) = (PeerId(rank), Incarnation(incarnation));
+        self.hear(node, FromNode::Fallen { rank, status: libc::SIGKILL, incarnation });
+    }
+
+    pub(crate) fn events(&self, name: &str) -> Vec<Value> {
+        let of = |effect: &Effect| match effect {
+            Effect::Log(event) if event["event"] == name => Some(event.clone()),
+            _ => None,
+        };
+        self.effects.iter().filter_map(of).collect()
+    }
+
+    pub(crate) fn to_mpirun(&self) -> Vec<&str> {
+        let mut words = Vec::new();
+        for effect in &self.effects {
+            if let Effect::TellMpirun(text) = effect {
+                words.push(text.as_str());
+            }
+        }
+        words
+    }
+
+    pub(crate) fn sent(&self, rank: u32) -> Vec<&ToNode> {
+        let to = |effect| match effect {
+            &Effect::Send(to, ref message) if to == PeerId(rank) => Some(message),
+            _ => None,
+        };
+        self.effects.iter().filter_map(to).collect()
+    }
+}
