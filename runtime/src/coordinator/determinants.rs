@@ -24,7 +24,7 @@ pub(crate) mod tests;
 
 use crate::coordinator::determinants::fences::Fencing;
 use crate::coordinator::determinants::lines::AtLine;
-use crate::coordinator::job::rules::diagnostics::some_of;
+use crate::coordinator::job::tables::text::some_of;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::{
     Ack, Batch, DeterminantLog, KeeperId, Numbered, Order, parcel,

@@ -1,7 +1,7 @@
 //! What happened to a job, a line of JSON each: `DIR/JOB/events.jsonl`, or in mpirun's session
 //! directory.
 
-use crate::coordinator::driver::event_loop::unix_ms;
+use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::job::config::Setup;
 use crate::store::EVENTS;
 use serde_json::Value;

@@ -13,11 +13,14 @@
 use crate::agent::BEAT;
 use crate::auth::{Host, Progress, Secret, Stranger};
 use crate::coordinator::determinants::{Determinants, Out};
+use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
 use crate::coordinator::driver::failover_store::Memory;
 use crate::coordinator::driver::manifest_writer::{Done, ManifestWriter, Report};
+use crate::coordinator::driver::mpirun_pipe::{self, tell_mpirun};
 use crate::coordinator::driver::rank_links::Direct;
 pub(crate) use crate::coordinator::job::state::{Effect, Job};
+use crate::coordinator::job::tables::mpirun_orders::{MpirunOrder, to_mpirun};
 use crate::link::Link;
 use crate::os::Poll;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
@@ -25,12 +28,12 @@ use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How long a stranger may take to prove that it belongs to the job.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
@@ -75,7 +78,7 @@ pub(crate) struct Coordinator {
     /// The agent of each rank.
     pub(crate) home: BTreeMap<PeerId, u64>,
     /// From mpirun, and not yet a whole line.
-    pub(crate) mpirun: crate::coordinator::job::rules::mpirun_messages::Words,
+    pub(crate) mpirun: crate::coordinator::driver::mpirun_pipe::Words,
     pub(crate) clients: BTreeMap<u64, Link>,
     /// Clients that wait for what the ranks say about their logs.
     pub(crate) curious: Vec<(u64, Instant)>,
@@ -95,22 +98,10 @@ pub fn run() -> Result<(), String> {
             Ok(())
         }
         Err(problem) => {
-            tell_mpirun(&format!("error {}", problem.replace('\n', " ")));
+            tell_mpirun(&format!("{} {}", to_mpirun::ERROR, problem.replace('\n', " ")));
             Err(problem)
         }
     }
-}
-
-/// If it has gone, the end of our input says so.
-pub(crate) fn tell_mpirun(line: &str) {
-    let _ =
-        io::stdout().write_all(format!("{line}\n").as_bytes()).and_then(|()| io::stdout().flush());
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Coordinator {
@@ -445,15 +436,11 @@ impl Coordinator {
                 }
                 Effect::Forget(line) => self.storer.remove(line, self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
-                Effect::TellMpirun(text) if text.starts_with("fail ") => {
-                    let whole = format!("{text}\n{}", self.determinants.account());
-                    tell_mpirun(&crate::coordinator::job::rules::mpirun_messages::in_one_line(
-                        &whole,
-                    ));
+                Effect::Mpirun(MpirunOrder::Fail(reason)) => {
+                    let whole = format!("{reason}\n{}", self.determinants.account());
+                    mpirun_pipe::order(&MpirunOrder::Fail(whole));
                 }
-                Effect::TellMpirun(text) => tell_mpirun(
-                    &crate::coordinator::job::rules::mpirun_messages::in_one_line(&text),
-                ),
+                Effect::Mpirun(order) => mpirun_pipe::order(&order),
                 Effect::Log(event) => self.events.write(event),
                 Effect::Tell(text) => say!("{text}"),
                 Effect::LetGo => self.let_go(),

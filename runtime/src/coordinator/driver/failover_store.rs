@@ -8,7 +8,7 @@
 //!   determinants-SET             batches, each behind its length
 //! ```
 
-use crate::coordinator::job::rules::failover::State;
+use crate::coordinator::job::tables::persisted::State;
 use crate::os;
 use rustbtl_coordination::determinants::Batch;
 use rustbtl_fragments::ids::SetId;

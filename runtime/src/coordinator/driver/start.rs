@@ -2,16 +2,18 @@
 
 use crate::coordinator::determinants;
 use crate::coordinator::determinants::Determinants;
+use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
-use crate::coordinator::driver::event_loop::{Coordinator, tell_mpirun, unix_ms};
+use crate::coordinator::driver::event_loop::Coordinator;
 use crate::coordinator::driver::failover_store;
 use crate::coordinator::driver::failover_store::{Memory, Remembered};
 use crate::coordinator::driver::manifest_writer::ManifestWriter;
+use crate::coordinator::driver::mpirun_pipe::{Words, tell_mpirun};
 use crate::coordinator::driver::rank_links::Direct;
 use crate::coordinator::job::config;
 use crate::coordinator::job::config::Setup;
-use crate::coordinator::job::rules::mpirun_messages;
 use crate::coordinator::job::state::Job;
+use crate::coordinator::job::tables::mpirun_orders::to_mpirun;
 use crate::guardian::output_offsets::FOLDER;
 use crate::settings::hex;
 use crate::{jobs, os};
@@ -156,7 +158,7 @@ impl Coordinator {
         }
         let storer =
             ManifestWriter::start().map_err(text("a thread for what is written to storage"))?;
-        tell_mpirun(&format!("ok {port} {name} {}", hex(&secret)));
+        tell_mpirun(&format!("{} {port} {name} {}", to_mpirun::OK, hex(&secret)));
         Ok(Self {
             secret,
             started: Instant::now(),
@@ -173,7 +175,7 @@ impl Coordinator {
             agents: BTreeMap::new(),
             direct: Direct::default(),
             home: BTreeMap::new(),
-            mpirun: mpirun_messages::Words::default(),
+            mpirun: Words::default(),
             clients: BTreeMap::new(),
             curious: Vec::new(),
             next: 0,

@@ -6,14 +6,15 @@
 //! 3. Whoever waits for a line hears of its end, once.
 
 use crate::coordinator::job::config::Setup;
-use crate::coordinator::job::rules::checkpoints::CheckpointState;
-use crate::coordinator::job::rules::failover::Again;
-use crate::coordinator::job::rules::output_relay::Prints;
-use crate::coordinator::job::rules::placement::Places;
-use crate::coordinator::job::rules::replication::Storage;
-use crate::coordinator::job::rules::rollback::Recovery;
-use crate::coordinator::job::rules::unreachable_agents::OutOfReach;
 use crate::coordinator::job::tables::checkpoint_requests::{Wisher, Wishes};
+use crate::coordinator::job::tables::checkpoints::CheckpointState;
+use crate::coordinator::job::tables::failover::Again;
+use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
+use crate::coordinator::job::tables::output::Prints;
+use crate::coordinator::job::tables::replicas::Storage;
+use crate::coordinator::job::tables::rollback::Recovery;
+use crate::coordinator::job::tables::spares::Places;
+use crate::coordinator::job::tables::unreachable::OutOfReach;
 use crate::settings::Printed;
 use crate::store;
 use crate::store::{Image, Manifest};
@@ -69,8 +70,8 @@ pub enum Effect {
         /// Who may have something: rank, its set, and the life that it runs in.
         asked: Vec<(PeerId, SetId, Incarnation)>,
     },
-    /// Say this to mpirun: `end`, `fail TEXT`, `recovered`, `let RANK`, `stock RANK`, `print …`.
-    TellMpirun(String),
+    /// An order to mpirun.
+    Mpirun(MpirunOrder),
     /// Write down an event.
     Log(Value),
     /// Tell the user, on the standard error of mpirun.

@@ -208,11 +208,11 @@ impl World {
         self.effects.iter().filter_map(of).collect()
     }
 
-    pub(crate) fn to_mpirun(&self) -> Vec<&str> {
+    pub(crate) fn to_mpirun(&self) -> Vec<String> {
         let mut words = Vec::new();
         for effect in &self.effects {
-            if let Effect::TellMpirun(text) = effect {
-                words.push(text.as_str());
+            if let Effect::Mpirun(order) = effect {
+                words.push(order.to_string());
             }
         }
         words

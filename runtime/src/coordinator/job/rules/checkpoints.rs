@@ -1,54 +1,15 @@
 //! What the machine of the lines orders, carried out. Part of [`Job`]: no I/O.
 
 use crate::coordinator::job::state::{Effect, Job};
-use crate::store::{FORMAT, Image, Kind, Manifest};
+use crate::coordinator::job::tables::checkpoints::CheckpointState;
+use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
+use crate::store::{FORMAT, Kind, Manifest};
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, ToNode, ToRank};
 use rustbtl_coordination::lines::Output;
 use rustbtl_coordination::silence::Scope;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
-
-/// A line that is being taken, or that is complete.
-#[derive(Clone, Debug)]
-pub(crate) struct CheckpointState {
-    pub(crate) kind: Kind,
-    pub(crate) ranks: BTreeSet<PeerId>,
-    pub(crate) exit: bool,
-    pub(crate) started_ms: u64,
-    pub(crate) images: BTreeMap<PeerId, Image>,
-    pub(crate) coordination_ns: u64,
-    pub(crate) pause_ns: u64,
-    pub(crate) store_ns: u64,
-    pub(crate) complete: bool,
-    pub(crate) problem: String,
-}
-
-impl CheckpointState {
-    /// Of the coordinator before this one.
-    pub(crate) fn complete(
-        kind: Kind,
-        ranks: BTreeSet<PeerId>,
-        images: BTreeMap<PeerId, Image>,
-    ) -> Self {
-        Self { kind, ranks, images, complete: true, ..Self::new(kind, BTreeSet::new(), false, 0) }
-    }
-
-    fn new(kind: Kind, ranks: BTreeSet<PeerId>, exit: bool, started_ms: u64) -> Self {
-        Self {
-            kind,
-            ranks,
-            exit,
-            started_ms,
-            images: BTreeMap::new(),
-            coordination_ns: 0,
-            pause_ns: 0,
-            store_ns: 0,
-            complete: false,
-            problem: String::new(),
-        }
-    }
-}
+use std::collections::BTreeSet;
 
 impl Job {
     fn open(&mut self, now: u64, line: CheckpointId, kind: Kind, ranks: Vec<PeerId>, exit: bool) {
@@ -110,7 +71,7 @@ impl Job {
             }
             Output::Exit { line } => {
                 self.log(json!({"event": "exit", "line": line}));
-                self.effects.push_back(Effect::TellMpirun("end".into()));
+                self.effects.push_back(Effect::Mpirun(MpirunOrder::End));
             }
         }
     }

@@ -2,24 +2,13 @@
 //! done. Part of [`Job`]: no I/O.
 
 use crate::coordinator::job::state::{Effect, Job};
+use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
+use crate::coordinator::job::tables::text::some_of;
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_coordination::lines::Lines;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::path::Path;
-
-/// Ranks that are named; of further ones the number.
-const NAMED_MAX: usize = 8;
-
-/// The first of them, and how many more there are.
-pub(crate) fn some_of(mut all: Vec<String>, between: &str) -> String {
-    let more = all.len().saturating_sub(NAMED_MAX);
-    all.truncate(NAMED_MAX);
-    if more > 0 {
-        all.push(format!("{more} more"));
-    }
-    all.join(between)
-}
 
 impl Job {
     /// The job cannot go on.
@@ -27,7 +16,8 @@ impl Job {
         self.log(json!({"event": "not_recovered", "reason": reason}));
         if !core::mem::replace(&mut self.recovery.failed, true) {
             let way_out = self.way_out();
-            self.effects.push_back(Effect::TellMpirun(format!("fail {reason}\n{way_out}")));
+            self.effects
+                .push_back(Effect::Mpirun(MpirunOrder::Fail(format!("{reason}\n{way_out}"))));
         }
     }
 

@@ -13,17 +13,16 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::rules::checkpoints::CheckpointState;
-use crate::coordinator::job::rules::diagnostics::some_of;
-use crate::coordinator::job::rules::mpirun_messages::same_host;
-use crate::coordinator::job::rules::rollback::Going;
 use crate::coordinator::job::state::{Effect, Job, Rank};
+use crate::coordinator::job::tables::checkpoints::CheckpointState;
+use crate::coordinator::job::tables::failover::Again;
+use crate::coordinator::job::tables::hosts::same_host;
+use crate::coordinator::job::tables::persisted::{Complete, Lines, OfGoing, OfRank, State};
+use crate::coordinator::job::tables::text::some_of;
 use crate::settings::Printed;
-use crate::store::{Image, Kind};
 use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Known};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,105 +32,6 @@ const FORMAT: u32 = 3;
 const PATIENCE_MS: u64 = 20_000;
 /// Of so many lines before the next one what is left is removed.
 const LEFTOVERS: u64 = 8;
-
-/// What only the coordinator knows of a job.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct State {
-    pub(crate) format: u32,
-    /// How many coordinators the job had before this one.
-    pub life: u32,
-    /// Ranks.
-    pub size: u32,
-    pub(crate) may_finish: bool,
-    /// Everybody was told to go on alone.
-    pub(crate) let_go: bool,
-    /// Since all ranks were ready.
-    pub(crate) lines: Option<Lines>,
-    pub(crate) complete: Vec<Complete>,
-    pub(crate) ranks: BTreeMap<u32, OfRank>,
-    pub(crate) going: Vec<OfGoing>,
-    pub(crate) falls: Vec<(u32, u64, u32)>,
-    /// The youngest incarnation of a set that was ordered, whether it ever ran.
-    pub(crate) given: BTreeMap<u32, u16>,
-    pub(crate) held: Vec<OfImage>,
-    /// Line, rank, number of its next determinant there.
-    pub clocks: Vec<(u64, u32, u64)>,
-}
-
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub(crate) struct Lines {
-    next: u64,
-    globals: Vec<u64>,
-    kept: BTreeMap<u32, Vec<u64>>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Complete {
-    line: u64,
-    kind: Kind,
-    ranks: Vec<u32>,
-    images: Vec<Image>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct OfRank {
-    node: String,
-    set: Option<u32>,
-    incarnation: u16,
-    lost: bool,
-    adopted_in: u16,
-    host: Option<u32>,
-    ended: Option<i32>,
-    printed: [u64; 2],
-    exact: bool,
-    own_way: Option<[u64; 2]>,
-}
-
-/// A set that goes back.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub(crate) struct OfGoing {
-    pub(crate) set: u32,
-    pub(crate) line: u64,
-    pub(crate) incarnation: u16,
-    /// It has met the others.
-    pub(crate) behind: bool,
-    /// All went back together.
-    pub(crate) with_all: bool,
-}
-
-/// Who has an image.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct OfImage {
-    pub(crate) line: u64,
-    pub(crate) rank: u32,
-    pub(crate) nodes: BTreeSet<String>,
-    pub(crate) lost: BTreeSet<String>,
-}
-
-/// While it is being learnt who is there.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Again {
-    lines: Lines,
-    /// They begin anew (3).
-    going: BTreeSet<SetId>,
-    /// They were all, together.
-    with_all: bool,
-    /// From mpirun, and not decided upon.
-    words: Vec<String>,
-    /// Programs that have fallen, in which incarnation, and how.
-    fallen: BTreeMap<PeerId, (i32, Incarnation)>,
-    since_ms: u64,
-    /// It was said that somebody is missing.
-    told: bool,
-}
-
-impl Again {
-    /// A set that was on its way back, and waits.
-    pub(crate) fn going_anew(&self) -> Option<SetId> {
-        self.going.first().copied()
-    }
-}
 
 impl Job {
     /// Is there something in the state that was not kept yet?
@@ -458,13 +358,5 @@ impl Job {
         json!({
             "coordinators_before": self.life, "waits_for": waits, "let_go": self.is_let_go()
         })
-    }
-}
-
-impl Going {
-    /// For another coordinator.
-    pub(crate) fn state(&self, set: SetId) -> OfGoing {
-        let (line, incarnation) = (self.line.0, self.incarnation.0);
-        OfGoing { set: set.0, line, incarnation, behind: self.is_behind(), with_all: self.with_all }
     }
 }

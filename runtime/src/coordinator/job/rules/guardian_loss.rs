@@ -7,6 +7,7 @@
 //! have, for good. A node without any guardian that its daemon has started is not gone on with.
 
 use crate::coordinator::job::state::{Effect, Job, Rank};
+use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -15,8 +16,8 @@ impl Job {
     /// mpirun has seen it end by a signal.
     pub(crate) fn guardian_ended(&mut self, now: u64, id: PeerId) {
         let taken_up = self.guardian_lost(now, id);
-        let word = if taken_up { "let" } else { "stock" };
-        self.effects.push_back(Effect::TellMpirun(format!("{word} {id}")));
+        let order = if taken_up { MpirunOrder::Tolerate(id) } else { MpirunOrder::Stock(id) };
+        self.effects.push_back(Effect::Mpirun(order));
     }
 
     /// True: what it looked after goes on elsewhere.

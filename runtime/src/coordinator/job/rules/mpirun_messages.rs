@@ -1,54 +1,11 @@
 //! What mpirun says once the job runs: a line each, a key, a blank, a value.
 
-use crate::coordinator::job::config::LINE_BYTES_MAX;
 use crate::coordinator::job::state::Job;
 use crate::coordinator::job::tables::checkpoint_requests::Wisher;
+use crate::coordinator::job::tables::mpirun_orders::from_mpirun;
 use crate::settings::Printed;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
-
-/// Cut into lines.
-#[derive(Debug, Default)]
-pub struct Words(Vec<u8>);
-
-impl Words {
-    /// More of it.
-    pub fn add(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-        if self.0.len() > LINE_BYTES_MAX && !self.0.contains(&b'\n') {
-            self.0.clear();
-        }
-    }
-
-    /// The next line that is whole.
-    pub fn next_line(&mut self) -> Option<String> {
-        let end = self.0.iter().position(|&byte| byte == b'\n')?;
-        let line: Vec<u8> = self.0.drain(..=end).collect();
-        Some(String::from_utf8_lossy(&line[..end]).into_owned())
-    }
-}
-
-/// Whether two names are of the same host: mpirun may leave the domain out.
-pub(crate) fn same_host(one: &str, other: &str) -> bool {
-    let bare = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    one == other || (bare(one) == bare(other) && (one.contains('.') != other.contains('.')))
-}
-
-/// Between the lines of a text on its way to mpirun, which makes ends of lines of it.
-const LINE_END: &str = "\u{1f}";
-/// mpirun reads lines of 4096 bytes at most.
-const TEXT_BYTES_MAX: usize = 3500;
-
-/// A text as mpirun's component takes it.
-pub(crate) fn in_one_line(text: &str) -> String {
-    let mut line = text.replace('\n', LINE_END);
-    if line.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX).rev().find(|&at| line.is_char_boundary(at));
-        line.truncate(end.unwrap_or_default());
-        line.push_str(" …");
-    }
-    line
-}
 
 /// `RANK NUMBER NUMBER`.
 pub(crate) fn rank_and_two(text: &str) -> Option<(PeerId, [u64; 2])> {
@@ -61,9 +18,9 @@ impl Job {
     /// A line from mpirun.
     pub fn hear_mpirun(&mut self, now: u64, line: &str) {
         match line.split_once(' ') {
-            Some(("came", what)) => return self.output_came(what),
-            Some(("printed", what)) => return self.was_printed(what),
-            Some(("reached", what)) => return self.output_reached(what),
+            Some((from_mpirun::CAME, what)) => return self.output_came(what),
+            Some((from_mpirun::PRINTED, what)) => return self.was_printed(what),
+            Some((from_mpirun::REACHED, what)) => return self.output_reached(what),
             _ => {}
         }
         if self.waits_with_word(now, line) {
@@ -71,15 +28,15 @@ impl Job {
         }
         match line.split_once(' ').unwrap_or((line, "")) {
             // It got a signal that the user has chosen for this.
-            ("checkpoint", what) => {
+            (from_mpirun::CHECKPOINT, what) => {
                 let exit = what == "exit";
                 self.log(json!({"event": "asked", "signal": true, "all": true, "then_exit": exit}));
                 self.wish(now, Wisher::Signal, None, exit, true);
             }
             // It has left it out, and waits for what we make of it.
-            ("lost", node) if !node.is_empty() => self.node_lost(now, node),
+            (from_mpirun::LOST, node) if !node.is_empty() => self.node_lost(now, node),
             // It has ended as if by a signal. What mpirun does about it is our decision.
-            ("guardian", rank) if rank.parse::<u32>().is_ok() => {
+            (from_mpirun::GUARDIAN, rank) if rank.parse::<u32>().is_ok() => {
                 self.guardian_ended(now, PeerId(rank.parse().unwrap_or_default()));
             }
             _ => self.nonsense(line),
@@ -120,22 +77,6 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn lines_come_whole_however_they_are_cut() {
-        let mut words = Words::default();
-        for (piece, wanted) in [("check", None), ("point exit\nlo", Some("checkpoint exit"))] {
-            words.add(piece.as_bytes());
-            assert_eq!(words.next_line().as_deref(), wanted);
-        }
-        words.add(b"st\n\n");
-        assert_eq!(words.next_line().as_deref(), Some("lost"));
-        assert_eq!(words.next_line().as_deref(), Some(""));
-        assert_eq!(words.next_line(), None);
-        words.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
-        words.add(b"a\n");
-        assert_eq!(words.next_line().as_deref(), Some("a"), "what has no end is not kept");
-    }
-
-    #[test]
     fn a_signal_that_cannot_be_obeyed_is_told_to_the_user() {
         let mut job = Job::new("j".into(), Setup { size: 2, ..Setup::default() });
         job.hear_mpirun(1, "checkpoint stay");
@@ -163,9 +104,9 @@ mod tests {
 
     fn effects(job: &mut Job) -> (Value, String) {
         let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
-        let Some(Effect::TellMpirun(word)) = job.next_effect() else { panic!("an answer") };
+        let Some(Effect::Mpirun(order)) = job.next_effect() else { panic!("an answer") };
         assert_eq!(job.next_effect(), None);
-        (event, word)
+        (event, order.to_string())
     }
 
     #[test]
@@ -179,13 +120,6 @@ mod tests {
         let wanted = "fail node n1 was lost while the job started\nThere is nothing to restart the \
                       job from: no line of all its ranks was complete";
         assert_eq!(word, wanted);
-    }
-
-    #[test]
-    fn what_mpirun_is_told_is_one_line_that_it_can_read() {
-        assert_eq!(in_one_line("fail a\nb"), "fail a\u{1f}b");
-        let long = in_one_line(&"ä\n".repeat(4000));
-        assert!(long.len() < 4095 && long.ends_with(" …") && !long.contains('\n'));
     }
 
     #[test]
@@ -226,11 +160,5 @@ mod tests {
             assert_eq!((&event["event"], &event["what"]), (&json!("nonsense"), &json!(line)));
             assert_eq!(job.next_effect(), None);
         }
-    }
-
-    #[test]
-    fn names_with_and_without_domain_are_of_one_host() {
-        assert!(same_host("n1", "n1") && same_host("n1", "n1.a") && same_host("n1.a", "n1"));
-        assert!(!same_host("n1.a", "n1.b") && !same_host("n1", "n11") && !same_host("n1", "n2"));
     }
 }

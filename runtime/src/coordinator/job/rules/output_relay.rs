@@ -16,22 +16,14 @@
 
 use crate::coordinator::job::rules::mpirun_messages::rank_and_two;
 use crate::coordinator::job::state::{Effect, Job};
-use crate::settings::hex;
+use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use rustbtl_coordination::control::ToNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use std::collections::VecDeque;
 
 /// Bytes of a piece: as hexadecimal digits they fit in a line for mpirun (`mpirun::in_one_line`).
 const PIECE_BYTES_MAX: usize = 1700;
 /// Pieces on their way to mpirun: less than a pipe holds.
 const UNANSWERED_MAX: usize = 8;
-
-/// What mpirun is to print.
-#[derive(Debug, Default)]
-pub(crate) struct Prints {
-    waiting: VecDeque<String>,
-    unanswered: usize,
-}
 
 impl Job {
     /// A rank has printed this.
@@ -50,9 +42,14 @@ impl Job {
         if !(1..=2).contains(&stream) {
             return self.nonsense(&format!("output of rank {id} on stream {stream}"));
         }
-        let line = |at: u64, piece| format!("print {id} {stream} {at} {}", hex(piece));
+        let print = |position: u64, piece: &[u8]| MpirunOrder::Print {
+            rank: id,
+            stream,
+            position,
+            bytes: piece.to_vec(),
+        };
         if bytes.is_empty() {
-            self.prints.waiting.push_back(line(position, &[]));
+            self.prints.waiting.push_back(print(position, &[]));
         }
         let (mut at, mut rest) = (position, bytes);
         while !rest.is_empty() {
@@ -61,7 +58,7 @@ impl Job {
             // of one rank before the next piece of any other.
             let end = most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1);
             let (piece, more) = rest.split_at(end);
-            self.prints.waiting.push_back(line(at, piece));
+            self.prints.waiting.push_back(print(at, piece));
             (at, rest) = (at.saturating_add(piece.len() as u64), more);
         }
         self.print_more();
@@ -69,9 +66,9 @@ impl Job {
 
     fn print_more(&mut self) {
         while self.prints.unanswered < UNANSWERED_MAX {
-            let Some(line) = self.prints.waiting.pop_front() else { return };
+            let Some(print) = self.prints.waiting.pop_front() else { return };
             self.prints.unanswered += 1;
-            self.effects.push_back(Effect::TellMpirun(line));
+            self.effects.push_back(Effect::Mpirun(print));
         }
     }
 
@@ -107,8 +104,8 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::driver::mpirun_pipe::in_one_line;
     use crate::coordinator::job::config::Setup;
-    use crate::coordinator::job::rules::mpirun_messages::in_one_line;
     use crate::settings::Printed;
     use rustbtl_coordination::control::FromNode;
 
@@ -134,7 +131,7 @@ mod tests {
     fn told(job: &mut Job) -> Vec<String> {
         let effects = std::iter::from_fn(|| job.next_effect());
         let lines = effects.filter_map(|effect| match effect {
-            Effect::TellMpirun(line) => Some(line),
+            Effect::Mpirun(order) => Some(order.to_string()),
             Effect::Send(rank, ToNode::Taken { stream, position, .. }) => {
                 Some(format!("taken {rank} {stream} {position}"))
             }

@@ -9,24 +9,13 @@
 //! A rank on a spare node has a stand-in beside a guardian that orted has started (`spare`): of
 //! mpirun's own node if there are ranks, since the job does not outlive that one anyway.
 
-use crate::coordinator::job::rules::mpirun_messages::same_host;
 use crate::coordinator::job::state::{Effect, Job, Rank};
+use crate::coordinator::job::tables::hosts::same_host;
 use crate::settings::Printed;
 use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What is known of places.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
-    /// Nodes that take ranks without any guardian of orted's, and how they are reached.
-    spares: BTreeMap<String, String>,
-    /// Most ranks that a node had when the job was ready.
-    room: usize,
-    /// mpirun's node.
-    own: String,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -73,18 +62,6 @@ fn choose(places: Vec<Place>, lost: usize, room: usize) -> Option<Choice> {
     };
     let best = places.into_iter().filter(|place| rank(place).is_some()).min_by_key(rank)?;
     Some(if best.ready { Choice::There(best) } else { Choice::Bring(best) })
-}
-
-impl Places {
-    /// Nodes without ranks of their own.
-    pub(crate) fn spares(&self) -> impl Iterator<Item = &String> {
-        self.spares.keys()
-    }
-
-    /// It is gone.
-    pub(crate) fn lose(&mut self, node: &str) {
-        self.spares.retain(|spare, _| !same_host(spare, node));
-    }
 }
 
 /// Guardians that orted has started: they may wait for others.

@@ -14,72 +14,16 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::rules::diagnostics::some_of;
-use crate::coordinator::job::rules::failover::OfImage;
-use crate::coordinator::job::rules::mpirun_messages::same_host;
 use crate::coordinator::job::state::{Effect, Job};
+use crate::coordinator::job::tables::hosts::same_host;
+use crate::coordinator::job::tables::replicas::Held;
+use crate::coordinator::job::tables::text::some_of;
 use crate::store;
 use rustbtl_coordination::control::{CheckpointId, ToNode};
 use rustbtl_coordination::lines::{Input, Lines};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Who has the image of a rank in a line.
-#[derive(Clone, Debug, Default)]
-struct Held {
-    /// They have it.
-    nodes: BTreeSet<String>,
-    /// It is on its way there.
-    asked: BTreeSet<String>,
-    /// They did not take it.
-    refused: BTreeMap<String, String>,
-    /// They had it.
-    lost: BTreeSet<String>,
-    /// The line knows that it is stored.
-    counted: bool,
-    /// Of a rank whose node is lost: who brings it to where it goes on.
-    bringer: Option<String>,
-}
-
-/// See the module's documentation.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Storage {
-    /// Nodes that take copies, and how they are reached.
-    shelves: BTreeMap<String, String>,
-    held: BTreeMap<(CheckpointId, PeerId), Held>,
-    /// A further loss is survived (4).
-    pub(crate) covered: bool,
-}
-
-impl Held {
-    /// On other nodes than this one, and not on one where others of this node could not go.
-    fn copies(&self, home: &str) -> usize {
-        let counts = |node: &&String| *node != home && !self.refused.contains_key(*node);
-        self.nodes.iter().filter(counts).count()
-    }
-}
-
-impl Storage {
-    /// For another coordinator.
-    pub(crate) fn state(&self) -> Vec<OfImage> {
-        let one = |((line, rank), held): (&(CheckpointId, PeerId), &Held)| OfImage {
-            line: line.0,
-            rank: rank.0,
-            nodes: held.nodes.clone(),
-            lost: held.lost.clone(),
-        };
-        self.held.iter().filter(|(_, held)| held.counted).map(one).collect()
-    }
-
-    /// The other way round.
-    pub(crate) fn resume(&mut self, images: Vec<OfImage>) {
-        for OfImage { line, rank, nodes, lost } in images {
-            let held = Held { nodes, lost, counted: true, ..Held::default() };
-            self.held.insert((CheckpointId(line), PeerId(rank)), held);
-        }
-    }
-}
 
 impl Job {
     /// The agent of a node takes copies.

@@ -23,139 +23,20 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::rules::failover::OfGoing;
-use crate::coordinator::job::rules::mpirun_messages::same_host;
 use crate::coordinator::job::state::{Effect, Job, Rank};
+use crate::coordinator::job::tables::hosts::same_host;
+use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
+use crate::coordinator::job::tables::rollback::{Going, Phase, Stays};
 use crate::store;
 use rustbtl_coordination::control::{CheckpointId, RankCard, ReplayBlocker, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Lines};
 use rustbtl_coordination::silence::{Answer, Refusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// How often a set is started again from the same line.
 pub(crate) const FALLS_MAX: u32 = 5;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    /// Its ranks are being made from their images.
-    Restoring,
-    /// They learn the others' addresses, and the others theirs.
-    Meeting,
-    /// They repeat what was lost.
-    Behind,
-}
-
-/// A set that goes back.
-#[derive(Clone, Debug)]
-pub(crate) struct Going {
-    phase: Phase,
-    pub(crate) line: CheckpointId,
-    pub(crate) incarnation: Incarnation,
-    /// Together with all others (`fall_back`).
-    pub(crate) with_all: bool,
-    /// Whose node is lost, and who is being started on another one.
-    pub(crate) placed: BTreeSet<PeerId>,
-    /// Who has done what this phase waits for.
-    done: BTreeSet<PeerId>,
-    /// Who has caught up while others of the set still meet theirs: one that has no channels does
-    /// at once.
-    early: BTreeSet<PeerId>,
-    /// What others have of its earlier lives is here (5).
-    fenced: bool,
-    since_ms: u64,
-}
-
-/// Why a set does not go back.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Stays {
-    /// Not alone.
-    Alone(String),
-    /// Nobody does.
-    Here(String),
-}
-
-impl Going {
-    /// Its ranks are to be made from their images.
-    pub(crate) fn begins(
-        now: u64,
-        line: CheckpointId,
-        incarnation: Incarnation,
-        with_all: bool,
-    ) -> Self {
-        let (phase, placed, done) = (Phase::Restoring, BTreeSet::new(), BTreeSet::new());
-        let (early, fenced, since_ms) = (BTreeSet::new(), false, now);
-        Self { phase, line, incarnation, with_all, placed, done, early, fenced, since_ms }
-    }
-
-    /// It has met the others.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.phase == Phase::Behind
-    }
-
-    /// For people.
-    pub(crate) fn name(&self) -> &'static str {
-        match self.phase {
-            Phase::Restoring => "restoring",
-            Phase::Meeting => "meeting the others",
-            Phase::Behind => "catching up",
-        }
-    }
-}
-
-/// All that is known of sets that went back.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recovery {
-    pub(crate) going: BTreeMap<SetId, Going>,
-    /// How often a set fell since a line of it was complete.
-    falls: BTreeMap<SetId, (CheckpointId, u32)>,
-    /// How often all went back together, to this line.
-    pub(crate) together: (CheckpointId, u32),
-    /// The youngest incarnation of a set that was ordered.
-    pub(crate) given: BTreeMap<SetId, Incarnation>,
-    /// Sets of which not all is recorded, and why.
-    unrecorded: BTreeMap<SetId, String>,
-    /// No set goes back alone: what a rank of this one does others may have a part in.
-    nobody_alone: Option<(SetId, String)>,
-    /// Nor do all together.
-    pub(crate) nobody: Option<String>,
-    /// The job cannot go on: said once.
-    pub(crate) failed: bool,
-}
-
-impl Recovery {
-    /// For another coordinator: sets that go back, and falls.
-    pub(crate) fn state(&self) -> (Vec<OfGoing>, Vec<(u32, u64, u32)>) {
-        let going = self.going.iter().map(|(&set, going)| going.state(set)).collect();
-        let falls = self.falls.iter().map(|(set, (line, falls))| (set.0, line.0, *falls));
-        (going, falls.collect())
-    }
-
-    /// The other way round; sets that are behind only.
-    pub(crate) fn resume(&mut self, now: u64, behind: Vec<OfGoing>, falls: &[(u32, u64, u32)]) {
-        for of in behind {
-            let (line, incarnation) = (CheckpointId(of.line), Incarnation(of.incarnation));
-            let begun = Going::begins(now, line, incarnation, false);
-            let going = Going { phase: Phase::Behind, fenced: true, ..begun };
-            self.going.insert(SetId(of.set), going);
-        }
-        let falls =
-            falls.iter().map(|&(set, line, falls)| (SetId(set), (CheckpointId(line), falls)));
-        self.falls.extend(falls);
-    }
-
-    /// One that has not met the others yet.
-    pub(crate) fn waits_for_orders(&self) -> Option<SetId> {
-        self.going.iter().find(|(_, going)| !going.is_behind()).map(|(&set, _)| set)
-    }
-
-    /// Sets that repeat what was lost, and from where.
-    pub(crate) fn behind(&self) -> Vec<(SetId, CheckpointId)> {
-        let behind = self.going.iter().filter(|(_, going)| going.is_behind());
-        behind.map(|(&set, going)| (set, going.line)).collect()
-    }
-}
 
 impl Job {
     /// The youngest line that a set can go back to alone.
@@ -216,7 +97,7 @@ impl Job {
             }
         }
         if sets.is_empty() {
-            self.effects.push_back(Effect::TellMpirun("recovered".into()));
+            self.effects.push_back(Effect::Mpirun(MpirunOrder::Recovered));
         }
         if let Err(reason) = self.go_back(now, &sets) {
             return self.fail(format!("node {node} was lost, and {reason}"));
@@ -551,7 +432,7 @@ impl Job {
         self.input(now, Input::Back { set, line: line.0 });
         self.replenish(now);
         if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
-            self.effects.push_back(Effect::TellMpirun("recovered".into()));
+            self.effects.push_back(Effect::Mpirun(MpirunOrder::Recovered));
         }
         // Or there is nobody who has something of its future.
         if all_are || with_all || self.is_whole_job(set) {

@@ -13,8 +13,9 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::rules::rollback::{FALLS_MAX, Going};
+use crate::coordinator::job::rules::rollback::FALLS_MAX;
 use crate::coordinator::job::state::{Effect, Job};
+use crate::coordinator::job::tables::rollback::Going;
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_coordination::lines::Input;
 use rustbtl_fragments::ids::{PeerId, SetId};

@@ -1,7 +1,7 @@
 //! The answer to `rustbtl status`: a document of which the user guide says what is in it.
 
-use crate::coordinator::job::rules::rollback::Going;
 use crate::coordinator::job::state::{Job, Rank};
+use crate::coordinator::job::tables::rollback::Going;
 use crate::store;
 use crate::store::Kind;
 use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};

@@ -12,23 +12,15 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::rules::diagnostics::some_of;
-use crate::coordinator::job::rules::failover::Again;
 use crate::coordinator::job::state::{Effect, Job, Rank};
+use crate::coordinator::job::tables::failover::Again;
+use crate::coordinator::job::tables::text::some_of;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
 
 /// Longer than agents try to connect again, and than it takes until somebody who is awaited is
 /// named (`again`).
 const PATIENCE_MS: u64 = 40_000;
-
-/// What is known about it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OutOfReach {
-    since_ms: Option<u64>,
-    /// The job goes on without us.
-    pub(crate) let_go: bool,
-}
 
 fn is_missing(rank: &Rank) -> bool {
     !rank.here && !rank.lost && rank.ended.is_none()

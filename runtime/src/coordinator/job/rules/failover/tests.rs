@@ -1,6 +1,7 @@
 //! One coordinator after another: what the second one does with what the first one knew.
 
 use crate::coordinator::job::rules::failover::*;
+use crate::coordinator::job::tables::persisted::State;
 use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::FromRank;
 

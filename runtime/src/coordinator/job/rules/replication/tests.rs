@@ -133,7 +133,7 @@ impl World {
             Effect::Send(to, ToNode::Rank { message: ToRank::Abort { reason, .. }, .. }) => {
                 (to == PeerId(0)).then(|| format!("abort: {reason}"))
             }
-            Effect::TellMpirun(text) => Some(text),
+            Effect::Mpirun(order) => Some(order.to_string()),
             Effect::Log(event) if event["event"] == "complete" => Some("complete".into()),
             Effect::Log(event) if event["event"] == "covered" => Some("covered".into()),
             _ => None,

@@ -233,7 +233,7 @@ fn a_set_that_is_the_whole_job_goes_back_whatever_it_did() {
     world.falls(1, "b", 0);
     world.job.does_not_record(world.now, PeerId(1), "one-sided communication", ReplayBlocker::Set);
     world.look();
-    assert_eq!((world.to_mpirun(), world.events("back_to").len()), (Vec::<&str>::new(), 1));
+    assert_eq!((world.to_mpirun(), world.events("back_to").len()), (Vec::<String>::new(), 1));
     let alone = |message: &ToNode| matches!(message, ToNode::Restore { alone: true, .. });
     assert!(!world.sent(1).into_iter().any(alone), "nobody else writes to its files");
 }

@@ -64,7 +64,7 @@ fn all_go_back_and_have_caught_up_when_they_have_met() {
     come_back(&mut world, 1);
     assert_eq!((restarted(&world, 0), restarted(&world, 2)), (vec![3], vec![3]));
     assert_eq!((world.events("back").len(), world.events("caught_up").len()), (3, 3));
-    assert_eq!(world.to_mpirun().last(), Some(&"recovered"));
+    assert_eq!(world.to_mpirun().last(), Some(&"recovered".to_owned()));
     // Lines go on, with a number that was not used.
     world.effects.clear();
     world.mpirun("checkpoint stay");

@@ -1,0 +1,138 @@
+//! What mpirun is told on the pipe, a line each. The words are those of
+//! `glue-c/errmgr_correlated_words.h`; a test compares the two.
+
+use crate::settings::hex;
+use core::fmt::{self, Display, Formatter};
+use rustbtl_fragments::ids::PeerId;
+
+/// One line to mpirun's component.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MpirunOrder {
+    /// End the job: that is no failure.
+    End,
+    /// End the job with this text as its error.
+    Fail(String),
+    /// The ranks of the lost node run again: go on.
+    Recovered,
+    /// A guardian has ended, and its ranks go on elsewhere: go on without it.
+    Tolerate(PeerId),
+    /// A guardian has ended: do what stock Open MPI does.
+    Stock(PeerId),
+    /// Output of a rank that has no daemon.
+    Print {
+        /// Whose.
+        rank: PeerId,
+        /// 1: standard output, 2: standard error.
+        stream: u8,
+        /// Place of the first byte in all that the rank has printed.
+        position: u64,
+        /// What it is.
+        bytes: Vec<u8>,
+    },
+}
+
+/// First words of the lines to mpirun.
+pub mod to_mpirun {
+    /// The coordinator listens: port, job, secret.
+    pub const OK: &str = "ok";
+    /// It cannot start: why.
+    pub const ERROR: &str = "error";
+    /// [`super::MpirunOrder::End`].
+    pub const END: &str = "end";
+    /// [`super::MpirunOrder::Fail`].
+    pub const FAIL: &str = "fail";
+    /// [`super::MpirunOrder::Recovered`].
+    pub const RECOVERED: &str = "recovered";
+    /// [`super::MpirunOrder::Tolerate`].
+    pub const TOLERATE: &str = "let";
+    /// [`super::MpirunOrder::Stock`].
+    pub const STOCK: &str = "stock";
+    /// [`super::MpirunOrder::Print`].
+    pub const PRINT: &str = "print";
+}
+
+/// First words of the lines from mpirun, once the job runs.
+pub mod from_mpirun {
+    /// So much of a rank's output has come by way of its lost daemon.
+    pub const CAME: &str = "came";
+    /// A piece was printed.
+    pub const PRINTED: &str = "printed";
+    /// mpirun's output of a rank stands there.
+    pub const REACHED: &str = "reached";
+    /// The user's signal: `stay` or `exit`.
+    pub const CHECKPOINT: &str = "checkpoint";
+    /// A node is lost.
+    pub const LOST: &str = "lost";
+    /// A guardian has ended as if by a signal.
+    pub const GUARDIAN: &str = "guardian";
+}
+
+impl Display for MpirunOrder {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::End => f.write_str(to_mpirun::END),
+            Self::Fail(text) => write!(f, "{} {text}", to_mpirun::FAIL),
+            Self::Recovered => f.write_str(to_mpirun::RECOVERED),
+            Self::Tolerate(rank) => write!(f, "{} {rank}", to_mpirun::TOLERATE),
+            Self::Stock(rank) => write!(f, "{} {rank}", to_mpirun::STOCK),
+            Self::Print { rank, stream, position, bytes } => {
+                write!(f, "{} {rank} {stream} {position} {}", to_mpirun::PRINT, hex(bytes))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// `#define RUSTBTL_WORD_NAME "word"` of the header that C reads.
+    fn header() -> BTreeMap<String, String> {
+        let text = include_str!("../../../../../glue-c/errmgr_correlated_words.h");
+        let define = |line: &str| {
+            let (name, word) = line.strip_prefix("#define RUSTBTL_WORD_")?.split_once(' ')?;
+            Some((name.to_owned(), word.trim().trim_matches('"').to_owned()))
+        };
+        text.lines().filter_map(define).collect()
+    }
+
+    #[test]
+    fn c_and_rust_use_the_same_words() {
+        let ours = [
+            ("OK", to_mpirun::OK),
+            ("ERROR", to_mpirun::ERROR),
+            ("END", to_mpirun::END),
+            ("FAIL", to_mpirun::FAIL),
+            ("RECOVERED", to_mpirun::RECOVERED),
+            ("TOLERATE", to_mpirun::TOLERATE),
+            ("STOCK", to_mpirun::STOCK),
+            ("PRINT", to_mpirun::PRINT),
+            ("CAME", from_mpirun::CAME),
+            ("PRINTED", from_mpirun::PRINTED),
+            ("REACHED", from_mpirun::REACHED),
+            ("CHECKPOINT", from_mpirun::CHECKPOINT),
+            ("LOST", from_mpirun::LOST),
+            ("GUARDIAN", from_mpirun::GUARDIAN),
+        ];
+        let ours = ours.map(|(name, word)| (name.to_owned(), word.to_owned()));
+        assert_eq!(header(), BTreeMap::from(ours));
+    }
+
+    #[test]
+    fn orders_are_lines_that_c_reads() {
+        let rank = PeerId(3);
+        let print = MpirunOrder::Print { rank, stream: 2, position: 40, bytes: b"ab\n".to_vec() };
+        let table = [
+            (MpirunOrder::End, "end"),
+            (MpirunOrder::Fail("why".into()), "fail why"),
+            (MpirunOrder::Recovered, "recovered"),
+            (MpirunOrder::Tolerate(rank), "let 3"),
+            (MpirunOrder::Stock(rank), "stock 3"),
+            (print, "print 3 2 40 61620a"),
+        ];
+        for (order, line) in table {
+            assert_eq!(order.to_string(), line);
+        }
+    }
+}

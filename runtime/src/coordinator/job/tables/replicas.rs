@@ -1,0 +1,62 @@
+//! Which images and replicas of them exist, and where.
+
+use crate::coordinator::job::tables::persisted::OfImage;
+use rustbtl_coordination::control::CheckpointId;
+use rustbtl_fragments::ids::PeerId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who has the image of a rank in a line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    /// They have it.
+    pub(crate) nodes: BTreeSet<String>,
+    /// It is on its way there.
+    pub(crate) asked: BTreeSet<String>,
+    /// They did not take it.
+    pub(crate) refused: BTreeMap<String, String>,
+    /// They had it.
+    pub(crate) lost: BTreeSet<String>,
+    /// The line knows that it is stored.
+    pub(crate) counted: bool,
+    /// Of a rank whose node is lost: who brings it to where it goes on.
+    pub(crate) bringer: Option<String>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Storage {
+    /// Nodes that take copies, and how they are reached.
+    pub(crate) shelves: BTreeMap<String, String>,
+    pub(crate) held: BTreeMap<(CheckpointId, PeerId), Held>,
+    /// A further loss is survived (4).
+    pub(crate) covered: bool,
+}
+
+impl Held {
+    /// On other nodes than this one, and not on one where others of this node could not go.
+    pub(crate) fn copies(&self, home: &str) -> usize {
+        let counts = |node: &&String| *node != home && !self.refused.contains_key(*node);
+        self.nodes.iter().filter(counts).count()
+    }
+}
+
+impl Storage {
+    /// For another coordinator.
+    pub(crate) fn state(&self) -> Vec<OfImage> {
+        let one = |((line, rank), held): (&(CheckpointId, PeerId), &Held)| OfImage {
+            line: line.0,
+            rank: rank.0,
+            nodes: held.nodes.clone(),
+            lost: held.lost.clone(),
+        };
+        self.held.iter().filter(|(_, held)| held.counted).map(one).collect()
+    }
+
+    /// The other way round.
+    pub(crate) fn resume(&mut self, images: Vec<OfImage>) {
+        for OfImage { line, rank, nodes, lost } in images {
+            let held = Held { nodes, lost, counted: true, ..Held::default() };
+            self.held.insert((CheckpointId(line), PeerId(rank)), held);
+        }
+    }
+}

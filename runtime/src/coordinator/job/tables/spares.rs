@@ -1,0 +1,27 @@
+//! Spare nodes, and where ranks of lost nodes are placed.
+
+use crate::coordinator::job::tables::hosts::same_host;
+use std::collections::BTreeMap;
+
+/// What is known of places.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    /// Nodes that take ranks without any guardian of orted's, and how they are reached.
+    pub(crate) spares: BTreeMap<String, String>,
+    /// Most ranks that a node had when the job was ready.
+    pub(crate) room: usize,
+    /// mpirun's node.
+    pub(crate) own: String,
+}
+
+impl Places {
+    /// Nodes without ranks of their own.
+    pub(crate) fn spares(&self) -> impl Iterator<Item = &String> {
+        self.spares.keys()
+    }
+
+    /// It is gone.
+    pub(crate) fn lose(&mut self, node: &str) {
+        self.spares.retain(|spare, _| !same_host(spare, node));
+    }
+}

@@ -1,0 +1,9 @@
+//! Agents that cannot be reached.
+
+/// What is known about it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutOfReach {
+    pub(crate) since_ms: Option<u64>,
+    /// The job goes on without us.
+    pub(crate) let_go: bool,
+}
