@@ -8,7 +8,7 @@ use crate::engine::driver::Process;
 use crate::engine::host::EngineHost;
 use crate::peers::table::Route;
 use crate::transports::shm::Entry;
-use rustbtl_coordination::determinants::Carried;
+use rustbtl_coordination::determinants::Piggybacked;
 use rustbtl_fragments::host::PiggybackOutcome;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::send_gate::Recorded;
@@ -34,7 +34,7 @@ impl EngineHost {
 
     /// `Host::on_piggyback`.
     pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
-        let Ok(carried) = Carried::decode(bytes) else { return PiggybackOutcome::Damaged };
+        let Ok(carried) = Piggybacked::decode(bytes) else { return PiggybackOutcome::Damaged };
         if self.set_of(from) != Some(carried.set) {
             return PiggybackOutcome::Damaged;
         }

@@ -1,11 +1,11 @@
-//! What messages consist of besides ids: lines, pictures, what belongs to a rank.
+//! What messages consist of besides ids: checkpoints, snapshots, what belongs to a rank.
 
 use super::codec::Field;
 use super::frame::ControlError;
 use core::fmt;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
-/// Number of a line of a job, from 1.
+/// Number of a checkpoint of a job, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct CheckpointId(pub u64);
 
@@ -25,7 +25,7 @@ impl Field for CheckpointId {
     }
 }
 
-/// Which processes a line is of.
+/// Which processes a checkpoint is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointKind {
     /// One set.
@@ -112,27 +112,27 @@ impl Field for SnapshotMemory {
 
 /// How to reach a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RankCard {
+pub struct RankEndpoint {
     /// Whose.
     pub rank: PeerId,
     /// In which incarnation.
     pub incarnation: Incarnation,
     /// The component's own encoding.
-    pub card: Vec<u8>,
+    pub endpoint: Vec<u8>,
 }
 
-impl Field for RankCard {
+impl Field for RankEndpoint {
     fn put(&self, out: &mut Vec<u8>) {
         self.rank.put(out);
         self.incarnation.put(out);
-        self.card.put(out);
+        self.endpoint.put(out);
     }
 
     fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
         Ok(Self {
             rank: Field::take(from)?,
             incarnation: Field::take(from)?,
-            card: Field::take(from)?,
+            endpoint: Field::take(from)?,
         })
     }
 }

@@ -7,7 +7,9 @@
 
 use rustbtl_component::transports::inproc::{Inproc, connected};
 use rustbtl_component::transports::{Payload as Outgoing, Sent, Transport};
-use rustbtl_coordination::silence::{Input, Output, Quiescence, Scope, Station, Way};
+use rustbtl_coordination::quiescence::{
+    CheckpointScope, CounterPhase, Input, Output, QuiesceMethod, Quiescence,
+};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::engine::{Engine, Mode, Side, Source, TagMatch};
 use rustbtl_fragments::host::*;
@@ -150,51 +152,59 @@ impl Process {
     }
 
     fn begin(&mut self, checkpoint: u64) {
-        let begun = self.quiescence.handle(Input::Begin { line: checkpoint, scope: Scope::Set });
+        let begun =
+            self.quiescence.handle(Input::Begin { checkpoint, scope: CheckpointScope::Set });
         begun.expect("a new checkpoint");
     }
 
     /// Serve the machine where counters are used, as the component's checkpoint thread does. True:
     /// one input was handled.
     fn count(&mut self, checkpoint: u64) -> bool {
-        if !self.quiescence.is_active() && self.counters.look(Station::Left).line() == checkpoint {
+        if !self.quiescence.is_active()
+            && self.counters.look(CounterPhase::Drained).checkpoint() == checkpoint
+        {
             self.begin(checkpoint);
             return true;
         }
-        if self.quiescence.wants_left() && self.engine.is_set_drained() {
+        if self.quiescence.wants_drained() && self.engine.is_set_drained() {
             let open = self.engine.has_internal_in_flight();
-            self.quiescence.handle(Input::Left { open }).expect("it was asked for");
+            self.quiescence.handle(Input::Drained { in_flight: open }).expect("it was asked for");
             return true;
         }
-        let Some((checkpoint, station)) = self.quiescence.awaits() else { return false };
-        let Some(open) = self.counters.look(station).met(checkpoint, self.n as usize) else {
+        let Some((checkpoint, station)) = self.quiescence.awaited_phase() else { return false };
+        let Some(open) = self.counters.look(station).all_arrived(checkpoint, self.n as usize)
+        else {
             return false;
         };
-        if station != Station::Pictured {
+        if station != CounterPhase::SnapshotTaken {
             self.take();
         }
         self.quiescence
-            .handle(Input::Met { line: checkpoint, station, open })
+            .handle(Input::AllArrived { checkpoint, phase: station, in_flight: open })
             .expect("it was asked for");
         true
     }
 
     /// Take part in a checkpoint until it is over. The snapshot takes no time.
-    fn checkpoint(&mut self, checkpoint: u64, way: Way) {
-        self.quiescence.go(way);
+    fn checkpoint(&mut self, checkpoint: u64, way: QuiesceMethod) {
+        self.quiescence.set_method(way);
         let mut turns = 0u32;
         if self.me == 0 {
             self.begin(checkpoint);
         }
         loop {
-            let counted = way == Way::Counts && self.count(checkpoint);
+            let counted = way == QuiesceMethod::Counters && self.count(checkpoint);
             while let Some((from, frame)) = self.host.frames.pop_front() {
                 let handled = self.quiescence.handle(Input::Frame { from, frame });
                 handled.expect("peers keep the protocol");
             }
-            if self.quiescence.wants_rendezvous_silence() && self.engine.is_rendezvous_quiescent() {
+            if self.quiescence.wants_rendezvous_quiescence()
+                && self.engine.is_rendezvous_quiescent()
+            {
                 let recipients = self.engine.take_done_recipients();
-                let handled = self.quiescence.handle(Input::RendezvousSilent { told: recipients });
+                let handled = self
+                    .quiescence
+                    .handle(Input::RendezvousQuiescent { done_recipients: recipients });
                 handled.expect("it was asked for");
             }
             while let Some(output) = self.quiescence.poll_output() {
@@ -203,11 +213,11 @@ impl Process {
                     Output::Send { to, frame } => {
                         self.engine.send_checkpoint_frame(&mut self.host, to, frame)
                     }
-                    Output::Come { line: checkpoint, station, open } => {
+                    Output::Arrive { checkpoint, phase: station, in_flight: open } => {
                         self.counters.come(checkpoint, station, open);
                     }
-                    Output::Freeze { line: checkpoint } => {
-                        let handled = self.quiescence.handle(Input::Frozen { line: checkpoint });
+                    Output::Freeze { checkpoint } => {
+                        let handled = self.quiescence.handle(Input::Frozen { checkpoint });
                         handled.expect("it was asked for");
                     }
                     Output::Resume { .. } => {
@@ -221,9 +231,9 @@ impl Process {
                 continue;
             }
             turns += 1;
-            match self.quiescence.awaits() {
-                Some((_, Station::Pictured)) => std::thread::yield_now(),
-                Some((_, Station::Left)) if !turns.is_multiple_of(POLL_EACH) => {
+            match self.quiescence.awaited_phase() {
+                Some((_, CounterPhase::SnapshotTaken)) => std::thread::yield_now(),
+                Some((_, CounterPhase::Drained)) if !turns.is_multiple_of(POLL_EACH) => {
                     std::thread::yield_now()
                 }
                 _ => self.poll(),
@@ -276,8 +286,8 @@ fn measure(n: u32, rounds: u64) -> [f64; 3] {
                         barrier.wait();
                         let start = Instant::now();
                         match what {
-                            0 => process.checkpoint(2 * round, Way::Counts),
-                            1 => process.checkpoint(2 * round + 1, Way::Frames),
+                            0 => process.checkpoint(2 * round, QuiesceMethod::Counters),
+                            1 => process.checkpoint(2 * round + 1, QuiesceMethod::Frames),
                             _ => process.message(),
                         }
                         times.push(start.elapsed());

@@ -5,19 +5,19 @@
 //! this folder tells more.
 #![forbid(unsafe_code)]
 
-pub mod carrying;
+pub mod checkpoints;
 pub mod decoder;
 pub mod determinants;
 pub mod faults;
 pub mod host;
 pub mod image;
-pub mod lines;
 pub mod model;
 pub mod network;
+pub mod nondet_calls;
 pub mod options;
+pub mod piggyback;
 pub mod prng;
 pub mod process;
-pub mod questions;
 pub mod replay_model;
 pub mod run;
 pub mod script;

@@ -1,0 +1,270 @@
+//! What goes into the coordinator's [`CheckpointScheduler`](super::CheckpointScheduler) and what
+//! comes out.
+//!
+//! Source: DESIGN §6; docs/adr/0002. See the machine for the numbered invariants.
+
+use crate::interval::Interval;
+use crate::quiescence::{CheckpointAnswer, CheckpointRefusal, CheckpointScope};
+use core::fmt;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use std::collections::BTreeMap;
+
+/// What the user chose.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Between checkpoints of each set.
+    pub set_interval: Interval,
+    /// Between global checkpoints.
+    pub global_interval: Interval,
+    /// Set checkpoints under way at a time, at least 1: storage is shared.
+    pub sets_at_once: usize,
+    /// Checkpoints to keep, of each set and of the job; at least 1.
+    pub checkpoints_kept: usize,
+    /// From the order until all have their snapshot.
+    pub quiescence_timeout_ms: u64,
+    /// From there until all is stored and committed.
+    pub store_timeout_ms: u64,
+    /// A checkpoint that somebody asked for and that has failed is tried once more after this time,
+    /// if the reason may pass. 0: it is not.
+    pub retry_ms: u64,
+}
+
+/// What whoever takes over in the middle of a job has to know.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct SchedulerState {
+    /// Number of the next checkpoint.
+    pub next_checkpoint: u64,
+    /// Complete global checkpoints, ascending.
+    pub globals: Vec<u64>,
+    /// The checkpoints that each set can go back to alone, ascending.
+    pub kept: BTreeMap<SetId, Vec<u64>>,
+}
+
+/// What happens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A deadline has come, or nothing has.
+    Tick,
+    /// A checkpoint of this set, soon: a sender's log is nearly full, or a user asks.
+    RequestSetCheckpoint {
+        /// The set.
+        set: SetId,
+    },
+    /// A global checkpoint, soon.
+    RequestGlobalCheckpoint {
+        /// End the job when it is complete; the ranks do not go on meanwhile.
+        exit: bool,
+    },
+    /// What a rank's `Quiescence` says.
+    Answered {
+        /// The rank.
+        rank: PeerId,
+        /// Its answer.
+        answer: CheckpointAnswer,
+    },
+    /// A rank's snapshot is stored at the configured level.
+    Stored {
+        /// The rank.
+        rank: PeerId,
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// It cannot be stored.
+    NotStored {
+        /// The rank.
+        rank: PeerId,
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// The manifest is written.
+    Committed {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// It cannot be written.
+    NotCommitted {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// A rank has died; its set has to go back.
+    RankFailed {
+        /// The rank.
+        rank: PeerId,
+    },
+    /// A set runs again, alone: it repeats what it has done since its checkpoint.
+    SetRestarted {
+        /// The set.
+        set: SetId,
+        /// The checkpoint it was restored from.
+        checkpoint: u64,
+    },
+    /// All sets go back together to this global checkpoint: what was done after it counts for
+    /// nobody.
+    /// `SetRestarted` follows for each of them.
+    GlobalRollback {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// It has done again all that other sets have seen of it, and all its channels are repaired
+    /// (until then peers may know of matches in its earlier incarnation).
+    ReplayComplete {
+        /// The set.
+        set: SetId,
+    },
+    /// A rank that has refused a global checkpoint ([`CheckpointRefusal::ReplayPending`]) would not
+    /// refuse it any more.
+    RankReplayComplete {
+        /// The rank.
+        rank: PeerId,
+    },
+    /// A rank is in MPI_Finalize.
+    Finishing {
+        /// The rank.
+        rank: PeerId,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// To every rank.
+    StopOutgoing {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// To every rank of these sets.
+    Begin {
+        /// The checkpoint.
+        checkpoint: u64,
+        /// Of one set, or of all.
+        scope: CheckpointScope,
+        /// The sets.
+        sets: Vec<SetId>,
+    },
+    /// To every rank.
+    Resume {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// To every rank of these sets. What is stored of the checkpoint is dropped (`Delete` follows).
+    Abort {
+        /// The checkpoint.
+        checkpoint: u64,
+        /// The sets.
+        sets: Vec<SetId>,
+        /// For the user.
+        reason: AbortReason,
+        /// Who asked for it goes on waiting: it is tried again.
+        retried: bool,
+        /// The next checkpoint of these sets comes by itself after so many milliseconds.
+        next_ms: Option<u64>,
+    },
+    /// Write the manifest, then hand in `Committed`.
+    Commit {
+        /// The checkpoint.
+        checkpoint: u64,
+        /// Of one set, or of all.
+        scope: CheckpointScope,
+        /// The sets.
+        sets: Vec<SetId>,
+    },
+    /// The checkpoint is complete: a restart may use it.
+    Complete {
+        /// The checkpoint.
+        checkpoint: u64,
+        /// How long the ranks were stopped, at most.
+        pause_ms: u64,
+    },
+    /// To every rank of the set: tell your peers in other sets what you held of their messages at
+    /// this checkpoint; they may drop it from their logs.
+    Trim {
+        /// The set.
+        set: SetId,
+        /// The oldest checkpoint that it can go back to.
+        checkpoint: u64,
+    },
+    /// Delete the files of a checkpoint, its manifest first.
+    Delete {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+    /// The checkpoint that the user asked for is complete: end the job.
+    Exit {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
+}
+
+/// AbortReason a checkpoint was aborted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AbortReason {
+    /// A rank has no snapshot.
+    Failed(PeerId, CheckpointRefusal),
+    /// A rank's snapshot could not be stored.
+    NotStored(PeerId),
+    /// A rank has died.
+    RankFailed(PeerId),
+    /// All ranks go back to an earlier checkpoint.
+    GlobalRollback,
+    /// Nothing was heard of this rank in time.
+    Timeout(PeerId),
+    /// The manifest could not be written, or not in time.
+    Manifest,
+}
+
+impl AbortReason {
+    /// Can it be otherwise the next time? Not where somebody has been waited for in vain: to wait
+    /// for him again would keep the program from its work.
+    pub fn is_retryable(self) -> bool {
+        !matches!(self, Self::Timeout(_) | Self::Failed(_, CheckpointRefusal::Finishing))
+    }
+
+    /// Does it pass by itself, and will it be said when?
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Failed(_, CheckpointRefusal::ReplayPending))
+    }
+}
+
+impl fmt::Display for AbortReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(rank, why) => write!(f, "rank {rank}: {why}"),
+            Self::NotStored(rank) => write!(f, "the image of rank {rank} could not be stored"),
+            Self::RankFailed(rank) => write!(f, "rank {rank} has died"),
+            Self::GlobalRollback => write!(f, "all ranks go back to an earlier checkpoint"),
+            Self::Timeout(rank) => write!(f, "rank {rank} did not answer in time"),
+            Self::Manifest => write!(f, "the manifest could not be written"),
+        }
+    }
+}
+
+/// An input that makes no sense. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SchedulerError {
+    /// No such rank.
+    Rank(PeerId),
+    /// No such set.
+    Set(SetId),
+    /// Ranks of the job are in MPI_Finalize: it is too late for a checkpoint.
+    Finishing,
+    /// There is no such checkpoint of all ranks.
+    NotGlobal(u64),
+    /// An answer to what was not asked.
+    NotAsked(PeerId, u64),
+}
+
+impl fmt::Display for SchedulerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rank(rank) => write!(f, "there is no rank {rank} in this job"),
+            Self::Set(set) => write!(f, "there is no set {set} in this job"),
+            Self::Finishing => write!(f, "the job is in MPI_Finalize: no more checkpoints"),
+            Self::NotGlobal(checkpoint) => {
+                write!(f, "there is no checkpoint {checkpoint} of all ranks")
+            }
+            Self::NotAsked(rank, checkpoint) => {
+                write!(f, "rank {rank} answers for checkpoint {checkpoint} what was not asked")
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the scheduler remembers of sets and of checkpoints that are under way.
+
+use crate::quiescence::CheckpointScope;
+use rustbtl_fragments::ids::{PeerId, SetId};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Somebody asks for a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingRequest {
+    /// When it was asked for; not before this time.
+    pub(super) from: u64,
+    /// It was tried, and failed (L7).
+    pub(super) retried: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Set {
+    pub(super) ranks: BTreeSet<PeerId>,
+    pub(super) lost: bool,
+    /// Others have seen what it has not done again yet: of such a state a global checkpoint would
+    /// hold messages that nobody has sent.
+    pub(super) replaying: bool,
+    /// Ranks that have refused a global checkpoint since something is not repaired.
+    pub(super) replay_pending: BTreeSet<PeerId>,
+    pub(super) finishing: bool,
+    pub(super) wanted: Option<PendingRequest>,
+    pub(super) due: Option<u64>,
+    pub(super) pause_ms: Option<u64>,
+    /// Checkpoints in a row that were aborted.
+    pub(super) aborted: u32,
+    /// Complete checkpoints that it can go back to alone, ascending; global ones, too.
+    pub(super) kept: VecDeque<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Phase {
+    Stopping,
+    Taking,
+    Storing,
+    Committing,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct ActiveCheckpoint {
+    pub(super) scope: CheckpointScope,
+    pub(super) sets: Vec<SetId>,
+    pub(super) phase: Phase,
+    pub(super) exit: bool,
+    /// Somebody asked for it.
+    pub(super) asked: Option<PendingRequest>,
+    pub(super) ranks: BTreeSet<PeerId>,
+    pub(super) stopped: BTreeSet<PeerId>,
+    pub(super) frozen: BTreeSet<PeerId>,
+    pub(super) stored: BTreeSet<PeerId>,
+    pub(super) begun: u64,
+    pub(super) pause_ms: u64,
+    pub(super) deadline: u64,
+}
+
+/// Checkpoints that fail again and again must not keep the program from its work: each waits twice
+/// as long as the one before.
+pub(super) fn later(now: u64, interval_ms: u64, aborted: u32) -> u64 {
+    now.saturating_add(interval_ms.saturating_mul(1 << aborted.min(16)))
+}
+
+impl Set {
+    pub(super) fn usable(&self) -> bool {
+        !self.lost && !self.finishing
+    }
+
+    pub(super) fn is_repaired(&self) -> bool {
+        !self.replaying && self.replay_pending.is_empty()
+    }
+}
+
+impl ActiveCheckpoint {
+    /// A rank whose answer is awaited.
+    pub(super) fn awaited(&self) -> Option<PeerId> {
+        let answered = match self.phase {
+            Phase::Stopping => &self.stopped,
+            Phase::Taking => &self.frozen,
+            Phase::Storing => &self.stored,
+            Phase::Committing => return None,
+        };
+        self.ranks.difference(answered).next().copied()
+    }
+}

@@ -1,0 +1,122 @@
+//! Determinants that go with messages: those of one set, of consecutive places in its order.
+//!
+//! Source: docs/adr/0019. Who makes them copies entries that lie ready as bytes ([`append`],
+//! [`BLANK`]); whoever keeps them reads them whole before it believes them.
+
+use super::Numbered;
+use super::codec::{self, CodecError};
+use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
+
+/// The entry of a place that holds nothing that is repeated.
+pub const BLANK: u8 = 0;
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piggybacked {
+    /// Whose.
+    pub set: SetId,
+    /// Of which life of the set.
+    pub incarnation: Incarnation,
+    /// Place of the first.
+    pub from: u64,
+    /// One for each place. None: nothing that is repeated.
+    pub entries: Vec<Option<(PeerId, Numbered)>>,
+}
+
+/// Begin: entries for the places from `from` on follow.
+pub fn begin(out: &mut Vec<u8>, set: SetId, incarnation: Incarnation, from: u64) {
+    for number in [u64::from(set.0), u64::from(incarnation.0), from] {
+        codec::put(out, number);
+    }
+}
+
+/// Append an entry.
+pub fn append(out: &mut Vec<u8>, rank: PeerId, numbered: &Numbered) {
+    codec::put(out, u64::from(rank.0) + 1);
+    codec::put(out, numbered.number);
+    codec::encode(&numbered.determinant, out);
+}
+
+impl Piggybacked {
+    /// The place behind the last.
+    pub fn upto(&self) -> u64 {
+        self.from + self.entries.len() as u64
+    }
+
+    /// As it travels.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        begin(&mut out, self.set, self.incarnation, self.from);
+        for entry in &self.entries {
+            match entry {
+                Some((rank, numbered)) => append(&mut out, *rank, numbered),
+                None => out.push(BLANK),
+            }
+        }
+        out
+    }
+
+    /// Read what `encode`, or who appended by himself, wrote. No memory beyond some multiple of
+    /// the length of `bytes` is used.
+    ///
+    /// # Errors
+    /// The bytes are damaged, or there is no entry.
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, CodecError> {
+        let set = SetId(codec::take_u32(&mut bytes)?);
+        let incarnation = u16::try_from(codec::take(&mut bytes)?);
+        let incarnation = Incarnation(incarnation.map_err(|_| CodecError::Range)?);
+        let from = codec::take(&mut bytes)?;
+        let mut entries = Vec::new();
+        while !bytes.is_empty() {
+            let rank = codec::take(&mut bytes)?;
+            let Some(rank) = rank.checked_sub(1) else {
+                entries.push(None);
+                continue;
+            };
+            let rank = PeerId(u32::try_from(rank).map_err(|_| CodecError::Range)?);
+            let number = codec::take(&mut bytes)?;
+            let determinant = codec::decode(&mut bytes)?;
+            entries.push(Some((rank, Numbered { number, determinant })));
+        }
+        if entries.is_empty() {
+            return Err(CodecError::Short);
+        }
+        from.checked_add(entries.len() as u64).ok_or(CodecError::Range)?;
+        Ok(Self { set, incarnation, from, entries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CallKind, Determinant, NondetCall, Outcome};
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_decodes_and_a_cut_or_nothing_is_an_error() {
+        let question = NondetCall::requests(CallKind::TestAny, 3);
+        let found = |number| {
+            let determinant = Determinant::Outcome {
+                call: question,
+                outcome: Outcome::Requests(vec![number as u32]),
+            };
+            Some((PeerId(300), Numbered { number, determinant }))
+        };
+        let carried = Piggybacked {
+            set: SetId(4),
+            incarnation: Incarnation(2),
+            from: 1000,
+            entries: vec![found(7), None, found(900)],
+        };
+        assert_eq!(carried.upto(), 1003);
+        let bytes = carried.encode();
+        assert_eq!(Piggybacked::decode(&bytes), Ok(carried));
+        assert_eq!(Piggybacked::decode(&bytes[..bytes.len() - 1]), Err(CodecError::Short));
+        let mut none = Vec::new();
+        begin(&mut none, SetId(0), Incarnation(0), 0);
+        assert_eq!(Piggybacked::decode(&none), Err(CodecError::Short), "what for?");
+        let mut past = Vec::new();
+        begin(&mut past, SetId(0), Incarnation(0), u64::MAX);
+        past.push(BLANK);
+        assert_eq!(Piggybacked::decode(&past), Err(CodecError::Range));
+    }
+}

@@ -1,0 +1,327 @@
+//! The outcomes of one process: recorded while it is live, forced after a restore.
+//!
+//! Source: DESIGN §5, §7.4. The driver asks before it looks ([`ReplayDecisions::decide`]) and says
+//! what it found. Plain data of the process: part of its snapshot, so that a checkpoint taken in the
+//! middle of a run of failed tests, or of a replay, goes on there.
+//!
+//! Invariants:
+//! * D1 Determinants of a process are numbered from 0 without gaps; a number is used once in all
+//!   incarnations that come from the same past.
+//! * D2 A run of questions that found nothing is recorded before anything that follows it.
+//! * D3 In replay every question is the recorded one, or a [`Divergence`] is reported and nothing
+//!   changes.
+//! * D4 ProgramTime are no questions: none is left over that a question, or the end of replay,
+//!   waits for.
+
+use super::{CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
+use core::fmt;
+use rustbtl_fragments::engine::ReplayDeterminants;
+use rustbtl_fragments::ids::{MessageName, ReceiveName};
+use std::collections::VecDeque;
+
+/// A determinant with its number in its process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Numbered {
+    /// The event clock.
+    pub number: u64,
+    /// The outcome.
+    pub determinant: Determinant,
+}
+
+/// What the driver is to do with a question.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReplayDecision {
+    /// Look, then say [`ReplayDecisions::record_nothing`] or [`ReplayDecisions::record_outcome`].
+    Execute,
+    /// It found nothing: say so to the program without looking.
+    ReportNothing,
+    /// It found this: wait until it can be given, then say [`ReplayDecisions::record_outcome`] with
+    /// it.
+    Await(Outcome),
+}
+
+/// The program asks for something else than it did before: it is not deterministic but for MPI.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Divergence {
+    /// Number of the determinant.
+    pub number: u64,
+    /// What was recorded.
+    pub recorded: String,
+    /// What the program does now.
+    pub now: String,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, recorded, now } = self;
+        write!(
+            f,
+            "replay diverges at determinant {number}: recorded was {recorded}, now the program \
+             does {now}. Its behaviour depends on something else than MPI (time, random numbers, \
+             threads, files that others write): it cannot be replayed"
+        )
+    }
+}
+
+/// A run of questions that found nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    first: NondetCall,
+    count: u64,
+    hash: u64,
+}
+
+impl Run {
+    fn more(run: Option<Self>, question: NondetCall) -> Self {
+        let word = mix(question.arguments, question.kind as u64);
+        match run {
+            None => Self { first: question, count: 1, hash: word },
+            Some(run) => Self { count: run.count + 1, hash: mix(run.hash, word), ..run },
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayDecisions {
+    /// Number of the next determinant.
+    clock: u64,
+    /// The run that is going on.
+    run: Option<Run>,
+    /// Recorded, not yet handed to the set.
+    recorded: VecDeque<Numbered>,
+    /// Outcomes to be forced, oldest first; matches and dates are not among them.
+    past: VecDeque<Numbered>,
+    dates: ProgramTime,
+}
+
+impl ReplayDecisions {
+    /// Number of the next determinant: with a checkpoint, what it covers.
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Is there a run that [`ReplayDecisions::before_action`] would end? One comparison.
+    #[inline]
+    pub fn has_run(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// How many determinants wait to be taken.
+    pub fn recorded_pending(&self) -> usize {
+        self.recorded.len()
+    }
+
+    /// Are there outcomes of questions left to be forced?
+    pub fn has_outcomes_to_replay(&self) -> bool {
+        !self.past.is_empty()
+    }
+
+    /// The next determinant for the set's ring.
+    pub fn take_recorded(&mut self) -> Option<Numbered> {
+        self.recorded.pop_front()
+    }
+
+    fn record(&mut self, determinant: Determinant) {
+        self.recorded.push_back(Numbered { number: self.clock, determinant });
+        self.clock += 1;
+    }
+
+    /// The program does something that others may notice (send, post, start, free, finish). What
+    /// it did not find until now is recorded first (D2).
+    ///
+    /// # Errors
+    /// In replay: it should have gone on asking.
+    #[inline]
+    pub fn before_action(&mut self) -> Result<(), Divergence> {
+        if self.run.is_some() { self.end_run("a send, a receive or the like") } else { Ok(()) }
+    }
+
+    #[cold]
+    fn end_run(&mut self, now: &str) -> Result<(), Divergence> {
+        let Some(Run { first, count, hash }) = self.run else { return Ok(()) };
+        if !self.past.is_empty() {
+            let now = format!("{now} after {count} questions that found nothing");
+            return Err(self.divergence(now));
+        }
+        self.run = None;
+        self.record(Determinant::Nothing { first, count, hash });
+        Ok(())
+    }
+
+    /// The same for what the library does by itself, in its progress: its place among the
+    /// program's questions is not repeatable, so in replay nothing is checked.
+    #[inline]
+    pub fn before_library_action(&mut self) {
+        if self.run.is_some() && self.past.is_empty() {
+            let ended = self.end_run("");
+            debug_assert!(ended.is_ok(), "live");
+        }
+    }
+
+    fn divergence(&self, now: String) -> Divergence {
+        let (number, recorded) = match self.past.front() {
+            Some(past) => (past.number, past.determinant.to_string()),
+            None => (self.clock, "nothing more".to_string()),
+        };
+        Divergence { number, recorded, now }
+    }
+
+    /// The program asks.
+    ///
+    /// # Errors
+    /// In replay: it asked for something else before.
+    pub fn decide(&mut self, question: NondetCall) -> Result<ReplayDecision, Divergence> {
+        let Some(past) = self.past.front() else { return Ok(ReplayDecision::Execute) };
+        match &past.determinant {
+            Determinant::Nothing { first, count, hash } => {
+                let run = Run::more(self.run, question);
+                if run.first != *first {
+                    return Err(self.divergence(question.to_string()));
+                }
+                if run.count == *count && run.hash != *hash {
+                    return Err(self.divergence(format!("other questions, now {question}")));
+                }
+                self.run = Some(run);
+                self.drop_spent_run();
+                Ok(ReplayDecision::ReportNothing)
+            }
+            Determinant::Outcome { call: before, outcome } => {
+                if *before != question {
+                    return Err(self.divergence(question.to_string()));
+                }
+                Ok(ReplayDecision::Await(outcome.clone()))
+            }
+            Determinant::Matched { .. } | Determinant::ProgramTime(_) => {
+                unreachable!("matches are the engine's, dates the program's without asking")
+            }
+        }
+    }
+
+    /// The recorded run has been asked to its end.
+    fn drop_spent_run(&mut self) {
+        if let (Some(run), Some(past)) = (self.run, self.past.front())
+            && let Determinant::Nothing { count, .. } = past.determinant
+            && run.count >= count
+        {
+            self.run = None;
+            self.past.pop_front();
+        }
+    }
+
+    /// What is left of the past is not forced: for a job that is to end after a divergence.
+    pub fn give_up(&mut self) {
+        self.past.clear();
+        self.run = None;
+        self.dates.give_up();
+    }
+
+    /// The program calls time(), and the machine would say `now`: what it is given. No memory is
+    /// allocated while there is room (see [`ReplayDecisions::reserve`]).
+    pub fn program_time(&mut self, now: u64) -> u64 {
+        let (given, date) = self.dates.read(now);
+        if let Some(date) = date {
+            self.record(Determinant::ProgramTime(date));
+        }
+        given
+    }
+
+    /// A snapshot is taken next, at this date of the machine.
+    pub fn before_snapshot(&mut self, now: u64) {
+        self.dates.before_snapshot(now);
+    }
+
+    /// So many can wait to be taken without an allocation.
+    pub fn reserve(&mut self, recorded_pending: usize) {
+        self.recorded.reserve(recorded_pending);
+    }
+
+    /// A question found nothing (after [`ReplayDecision::Execute`]).
+    pub fn record_nothing(&mut self, question: NondetCall) {
+        debug_assert!(self.past.is_empty(), "D3: replay says what is found");
+        self.run = Some(Run::more(self.run, question));
+    }
+
+    /// A question found something; in replay, what was recorded.
+    ///
+    /// # Errors
+    /// In replay: it found something else.
+    pub fn record_outcome(
+        &mut self,
+        question: NondetCall,
+        outcome: Outcome,
+    ) -> Result<(), Divergence> {
+        let found = Determinant::Outcome { call: question, outcome };
+        match self.past.front() {
+            None => {
+                self.end_run("")?;
+                self.record(found);
+            }
+            Some(past) if past.determinant == found => {
+                self.past.pop_front();
+            }
+            Some(_) => return Err(self.divergence(found.to_string())),
+        }
+        Ok(())
+    }
+
+    /// A receive from MPI_ANY_SOURCE took a message (`Host::matched`).
+    pub fn matched(&mut self, receive: ReceiveName, message: MessageName) {
+        self.record(Determinant::Matched { receive, message });
+    }
+
+    /// The process was restored from a snapshot: these determinants of it were kept, of any
+    /// number. Gives what the engine is to force.
+    ///
+    /// # Errors
+    /// They do not follow the snapshot without a gap: determinants are lost.
+    pub fn restored(&mut self, kept: &[Numbered]) -> Result<ReplayDeterminants, u64> {
+        self.recorded.clear();
+        let mut forced = ReplayDeterminants::default();
+        let mut clock = self.clock;
+        let (mut past, mut dates) = (Vec::new(), Vec::new());
+        for numbered in kept.iter().filter(|numbered| numbered.number >= self.clock) {
+            if numbered.number != clock {
+                return Err(clock);
+            }
+            clock += 1;
+            match &numbered.determinant {
+                Determinant::Matched { receive, message } => {
+                    forced.matches.push((*receive, *message));
+                    continue;
+                }
+                Determinant::ProgramTime(date) => {
+                    dates.push(*date);
+                    continue;
+                }
+                Determinant::Outcome { call: question, outcome } => match outcome {
+                    Outcome::Message(message) if question.kind == CallKind::Claim => {
+                        forced.claimed.push(*message);
+                    }
+                    Outcome::Cancelled(Some(receive)) => forced.cancelled.push(*receive),
+                    _ => {}
+                },
+                Determinant::Nothing { .. } => {}
+            }
+            past.push(numbered.clone());
+        }
+        self.clock = clock;
+        self.past.extend(past);
+        self.dates.restored(dates);
+        self.drop_spent_run();
+        Ok(forced)
+    }
+}
+
+impl fmt::Display for Determinant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Matched { receive, message } => write!(f, "{receive:?} takes {message:?}"),
+            Self::Nothing { first, count, .. } => {
+                write!(f, "{count} questions that found nothing, the first {first}")
+            }
+            Self::Outcome { call: question, outcome } => write!(f, "{question} gives {outcome:?}"),
+            Self::ProgramTime(date) => write!(f, "{date:?}"),
+        }
+    }
+}

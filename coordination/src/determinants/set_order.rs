@@ -1,0 +1,199 @@
+//! The determinants of one set as the coordinator has them: in their order, whoever brought them.
+//!
+//! Source: DESIGN §5; docs/adr/0004, 0019. The ranks of the set bring their own, each in the order
+//! of its own numbers; ranks of other sets bring what was carried to them. What has all places
+//! before it is a beginning of the set's order, closed under "happened before".
+//!
+//! Invariants:
+//! * O1 A place is taken once; what is brought again changes nothing.
+//! * O2 What another life of the set recorded is not in it.
+//! * O3 A place counts when all before it are here, not earlier.
+//! * O4 A place that holds what was carried to the set counts when all before it are here and what
+//!   it holds is in the order of the set that it is of. So that order has it whenever this one is
+//!   said to go so far, and of a place that another set says to hold something of its own
+//!   ([`Piggybacked`] without an entry) the same is true: it says so at a later place of its own.
+
+use super::Determinant;
+use super::log::{DeterminantLog, DeterminantRecord};
+use super::piggyback::Piggybacked;
+use super::replay_decisions::Numbered;
+use rustbtl_fragments::ids::{Incarnation, PeerId};
+use std::collections::BTreeMap;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct SetOrder {
+    incarnation: Incarnation,
+    log: DeterminantLog,
+    /// Came before others that have a place before theirs. None: nothing that is repeated.
+    early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
+    /// What was carried to the set, by the places that hold it and do not count yet.
+    brought: BTreeMap<u64, Piggybacked>,
+}
+
+impl SetOrder {
+    /// Of a set that runs in this life; `log` has what it inherits.
+    pub fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
+        Self { incarnation, log, early: BTreeMap::new(), brought: BTreeMap::new() }
+    }
+
+    /// The life that it is of.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// What is here in its order.
+    pub fn log(&self) -> &DeterminantLog {
+        &self.log
+    }
+
+    /// The same, to ship it.
+    pub fn log_mut(&mut self) -> &mut DeterminantLog {
+        &mut self.log
+    }
+
+    /// All places before this one are here.
+    pub fn next(&self) -> u64 {
+        self.log.next()
+    }
+
+    /// A rank of the set has recorded determinants of consecutive numbers, each with its place.
+    pub fn add_recorded(
+        &mut self,
+        rank: PeerId,
+        first: u64,
+        records: impl IntoIterator<Item = (u64, Determinant)>,
+    ) {
+        for (number, (at, determinant)) in (first..).zip(records) {
+            self.put(at, Some((rank, Numbered { number, determinant })));
+        }
+        self.advance();
+    }
+
+    /// A rank of the set has recorded what was carried to it. It is handed out by
+    /// [`Self::next_received`].
+    pub fn add_received(&mut self, at: u64, carried: Piggybacked) {
+        if at >= self.next() {
+            self.brought.entry(at).or_insert(carried);
+        }
+    }
+
+    /// What the next place holds, if that is all that it waits for: to be put into the order of
+    /// the set that it is of, if that is in that life. After that ([`Self::skip`]) the place
+    /// counts (O4).
+    pub fn next_received(&mut self) -> Option<(u64, Piggybacked)> {
+        let next = self.next();
+        // Of those before it others have said that they hold something.
+        self.brought = self.brought.split_off(&next);
+        Some((next, self.brought.remove(&next)?))
+    }
+
+    /// A place that holds what was carried to the set: nothing that it repeats.
+    pub fn skip(&mut self, at: u64) {
+        self.put(at, None);
+        self.advance();
+    }
+
+    /// What the set's messages carried to another one. False: of another life (O2).
+    pub fn add_piggybacked(&mut self, carried: Piggybacked) -> bool {
+        if carried.incarnation != self.incarnation {
+            return false;
+        }
+        for (at, entry) in (carried.from..).zip(carried.entries) {
+            self.put(at, entry);
+        }
+        self.advance();
+        true
+    }
+
+    fn put(&mut self, at: u64, entry: Option<(PeerId, Numbered)>) {
+        if at >= self.log.next() {
+            self.early.entry(at).or_insert(entry);
+        }
+    }
+
+    fn advance(&mut self) {
+        while let Some(entry) = self.early.remove(&self.log.next()) {
+            match entry {
+                Some((rank, numbered)) => self.log.record(rank, numbered),
+                None => self.log.skip(),
+            }
+        }
+    }
+
+    /// What a next life repeats.
+    pub fn history(&self) -> impl Iterator<Item = &DeterminantRecord> + '_ {
+        self.log.records()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CallKind, NondetCall, Outcome};
+    use super::*;
+    use rustbtl_fragments::ids::SetId;
+
+    const SET: SetId = SetId(2);
+    const LIFE: Incarnation = Incarnation(1);
+
+    fn found(place: u32) -> Determinant {
+        let question = NondetCall::requests(CallKind::TestAny, 3);
+        Determinant::Outcome { call: question, outcome: Outcome::Requests(vec![place]) }
+    }
+
+    fn entry(rank: u32, number: u64, place: u32) -> Option<(PeerId, Numbered)> {
+        Some((PeerId(rank), Numbered { number, determinant: found(place) }))
+    }
+
+    fn order() -> SetOrder {
+        SetOrder::new(LIFE, DeterminantLog::new(SET, LIFE, [], 0, 100))
+    }
+
+    fn carried(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Piggybacked {
+        Piggybacked { set: SET, incarnation: LIFE, from, entries }
+    }
+
+    #[test]
+    fn o1_o3_places_count_in_their_order_whoever_brings_them() {
+        let mut order = order();
+        order.add_recorded(PeerId(3), 0, [(2, found(12))]);
+        assert_eq!(order.next(), 0, "O3");
+        assert!(order.add_piggybacked(carried(0, vec![entry(2, 0, 10), None])));
+        assert_eq!(order.next(), 3);
+        // Again, by its own rank: O1.
+        order.add_recorded(PeerId(2), 0, [(0, found(10)), (4, found(14))]);
+        order.skip(3);
+        assert_eq!(order.next(), 5);
+        let places: Vec<(u64, u32, u64)> =
+            order.history().map(|r| (r.at, r.rank.0, r.numbered.number)).collect();
+        assert_eq!(places, [(0, 2, 0), (2, 3, 0), (4, 2, 1)]);
+        assert_eq!(order.log().marks().stable, 5);
+    }
+
+    #[test]
+    fn o2_what_another_life_carried_is_not_in_it() {
+        let mut order = order();
+        let old = Piggybacked { incarnation: Incarnation(0), ..carried(0, vec![entry(2, 0, 1)]) };
+        assert!(!order.add_piggybacked(old));
+        assert_eq!((order.next(), order.history().count()), (0, 0));
+    }
+
+    #[test]
+    fn o4_what_was_carried_here_is_due_when_all_before_it_are_here_and_counts_after_that() {
+        let theirs = |from| Piggybacked { set: SetId(0), ..carried(from, vec![entry(7, from, 1)]) };
+        let mut order = order();
+        order.add_received(1, theirs(40));
+        order.add_received(3, theirs(41));
+        assert_eq!(order.next_received(), None);
+        order.add_recorded(PeerId(2), 0, [(0, found(10)), (2, found(12))]);
+        assert_eq!((order.next(), order.next_received()), (1, Some((1, theirs(40)))), "not 3");
+        assert_eq!(order.next_received(), None, "once");
+        order.skip(1);
+        assert_eq!(order.next(), 3);
+        // The set that it is of was faster: it says that there is something of its own.
+        assert!(order.add_piggybacked(carried(2, vec![entry(2, 1, 12), None])));
+        assert_eq!((order.next(), order.next_received()), (4, None));
+        order.add_received(3, theirs(41));
+        assert_eq!(order.next_received(), None, "said again");
+    }
+}

@@ -1,0 +1,298 @@
+//! Questions of a program whose answers are not determined by its past: tests, probes, cancels.
+//! What a driver does with them (coordination/DESIGN.md "Determinants, the driver's contract").
+
+use crate::host::BLANK;
+use crate::model::Pattern;
+use crate::options::Planted;
+use crate::process::{Open, Process, Shared, engine_pattern};
+use crate::replay_model::name_of;
+use crate::script::Request;
+use rustbtl_coordination::determinants::{
+    CallKind, Divergence, NondetCall, Outcome, ReplayDecision,
+};
+use rustbtl_fragments::ids::*;
+
+/// A request of the program that it has not seen complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// Which.
+    pub request: Request,
+    /// A send that a wildcard takes: waited for at the very end.
+    pub wild: bool,
+}
+
+/// Steps of the run that one date lasts.
+const STEPS_OF_A_DATE: u64 = 50;
+
+fn fold(digest: &mut u64, word: u64) {
+    *digest = (*digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31);
+}
+
+impl Process {
+    /// A driver ends the job; here it goes on if that is the planted bug.
+    fn diverged(&mut self, shared: &Shared, divergence: Divergence) {
+        if shared.options.planted != Some(Planted::DivergenceIgnored) {
+            panic!("{}: {divergence}", self.me);
+        }
+        self.host.memory.decisions.give_up();
+    }
+
+    fn ask(&mut self, shared: &Shared, question: NondetCall) -> ReplayDecision {
+        match self.host.memory.decisions.decide(question) {
+            Ok(ask) => ask,
+            Err(divergence) => {
+                self.diverged(shared, divergence);
+                ReplayDecision::Execute
+            }
+        }
+    }
+
+    fn found(&mut self, shared: &Shared, question: NondetCall, outcome: Outcome) {
+        if let Err(divergence) = self.host.memory.decisions.record_outcome(question, outcome) {
+            self.diverged(shared, divergence);
+        }
+        self.host.drain();
+    }
+
+    /// The program saw nothing, and may act on it.
+    fn miss(&mut self) {
+        fold(&mut self.program.digest, 1);
+    }
+
+    /// Before a send, a receive, a communicator.
+    pub(crate) fn before_action(&mut self, shared: &Shared, library: bool) {
+        if !shared.options.determinants {
+            return;
+        }
+        if library {
+            self.host.memory.decisions.before_library_action();
+        } else if let Err(divergence) = self.host.memory.decisions.before_action() {
+            self.diverged(shared, divergence);
+        }
+        self.host.drain();
+    }
+
+    /// The program sees that a request is complete.
+    pub(crate) fn observe(&mut self, shared: &Shared, request: Request) {
+        let before = self.program.pending.len();
+        self.program.pending.retain(|pending| pending.request != request);
+        if before == self.program.pending.len() {
+            return;
+        }
+        fold(&mut self.program.digest, u64::from(request));
+        if shared.options.determinants {
+            // It goes out with what the program does next.
+            self.look_at_date(shared);
+        }
+        if let Some(outcome) = self.program.results.get(&request) {
+            let sum = outcome.sum();
+            fold(&mut self.program.digest, sum);
+        }
+    }
+
+    /// The date of its machine.
+    pub(crate) fn clock(&self, shared: &Shared) -> u64 {
+        let ahead = [0, 3, 1][(self.me + usize::from(self.host.incarnation())) % 3];
+        10 + ahead + shared.now / STEPS_OF_A_DATE
+    }
+
+    /// time(): what the program does next depends on it. The clocks of nodes differ, and those who
+    /// come back do so where it is earlier.
+    pub(crate) fn look_at_date(&mut self, shared: &Shared) {
+        let date = self.host.memory.decisions.program_time(self.clock(shared));
+        assert!(date >= self.program.date, "T1: {} after {}", date, self.program.date);
+        self.program.date = date;
+        fold(&mut self.program.digest, date);
+    }
+
+    fn is_complete(&self, request: Request) -> bool {
+        !self.program.open.contains_key(&request)
+    }
+
+    /// One step of a loop that waits for all requests, in a way that depends on what was seen.
+    pub(crate) fn drain(&mut self, shared: &Shared, rest: bool, draw: usize) -> bool {
+        let list = self.program.pending.iter().filter(|pending| rest || !pending.wild);
+        let list: Vec<Request> = list.map(|pending| pending.request).collect();
+        if list.is_empty() {
+            return true;
+        }
+        let digest = self.program.digest;
+        let mut call = [
+            CallKind::Test,
+            CallKind::TestAll,
+            CallKind::TestAny,
+            CallKind::TestSome,
+            CallKind::WaitAny,
+        ][(digest % 5) as usize];
+        let strays = [Planted::Diverges, Planted::DivergenceIgnored].map(Some);
+        let incarnation = self.host.incarnation();
+        if strays.contains(&shared.options.planted) && incarnation > 0 && digest.is_multiple_of(7) {
+            call = if call == CallKind::Test { CallKind::TestAny } else { CallKind::Test };
+        }
+        let one = (digest >> 8) as usize % list.len();
+        let asked: Vec<Request> = if call == CallKind::Test { vec![list[one]] } else { list };
+        let question = NondetCall::requests(call, asked.len() as u32);
+        let done: Vec<u32> =
+            (0..).zip(&asked).filter(|(_, r)| self.is_complete(**r)).map(|(at, _)| at).collect();
+        let all = done.len() == asked.len();
+        let outcome = match self.ask(shared, question) {
+            ReplayDecision::ReportNothing => {
+                self.miss();
+                return false;
+            }
+            ReplayDecision::Await(outcome) => {
+                let wanted = match &outcome {
+                    Outcome::Requests(places) => places.iter().all(|place| done.contains(place)),
+                    _ => all,
+                };
+                if !wanted {
+                    return false;
+                }
+                outcome
+            }
+            ReplayDecision::Execute => match call {
+                _ if done.is_empty() && call == CallKind::WaitAny => return false,
+                CallKind::Test | CallKind::TestAll if all => Outcome::Done,
+                CallKind::TestSome if !done.is_empty() => Outcome::Requests(done),
+                CallKind::TestAny | CallKind::WaitAny if !done.is_empty() => {
+                    Outcome::Requests(vec![done[draw % done.len()]])
+                }
+                _ => {
+                    self.host.memory.decisions.record_nothing(question);
+                    self.miss();
+                    return false;
+                }
+            },
+        };
+        let seen: Vec<Request> = match &outcome {
+            Outcome::Requests(places) => places.iter().map(|at| asked[*at as usize]).collect(),
+            _ => asked,
+        };
+        self.found(shared, question, outcome);
+        seen.into_iter().for_each(|request| self.observe(shared, request));
+        false
+    }
+
+    fn probe_question(call: CallKind, pattern: Pattern) -> NondetCall {
+        let context = ContextId(pattern.context).number() as u16;
+        let source = pattern.source.map_or(-1, |source| source as i32);
+        NondetCall::probe(call, context, source, pattern.tag.unwrap_or(-1))
+    }
+
+    /// MPI_Iprobe in a loop.
+    pub(crate) fn iprobe(&mut self, shared: &Shared, comm: usize, pattern: Pattern) -> bool {
+        let question = Self::probe_question(CallKind::Probe, pattern);
+        let (source, tag) = engine_pattern(pattern);
+        let name = match self.ask(shared, question) {
+            ReplayDecision::ReportNothing => {
+                self.miss();
+                return false;
+            }
+            ReplayDecision::Await(Outcome::Message(name)) => {
+                if self.engine.probe_named(&name).is_none() {
+                    return false;
+                }
+                name
+            }
+            ReplayDecision::Await(other) => panic!("{other:?} of a probe"),
+            ReplayDecision::Execute => {
+                let comm = self.program.comms[&comm];
+                let status = self.engine.probe(comm, source, tag);
+                self.check_probe(pattern, status);
+                let Some(name) = self.engine.probe_name(comm, source, tag) else {
+                    self.host.memory.decisions.record_nothing(question);
+                    self.miss();
+                    return false;
+                };
+                name
+            }
+        };
+        self.found(shared, question, Outcome::Message(name));
+        fold(&mut self.program.digest, u64::from(name.from.0) + 7);
+        true
+    }
+
+    /// MPI_Improbe in a loop. The message, when it was claimed.
+    pub(crate) fn improbe(
+        &mut self,
+        shared: &mut Shared,
+        comm: usize,
+        pattern: Pattern,
+        request: Request,
+    ) -> Option<MessageId> {
+        let question = Self::probe_question(CallKind::Claim, pattern);
+        let (source, tag) = engine_pattern(pattern);
+        let (id, name) = match self.ask(shared, question) {
+            ReplayDecision::ReportNothing => {
+                self.miss();
+                return None;
+            }
+            ReplayDecision::Await(Outcome::Message(name)) => {
+                let (id, _) = self.engine.claim_named(&name)?;
+                self.program.matching.claim_named(request, &name);
+                (id, name)
+            }
+            ReplayDecision::Await(other) => panic!("{other:?} of a matched probe"),
+            ReplayDecision::Execute => {
+                let comm = self.program.comms[&comm];
+                let name = self.engine.probe_name(comm, source, tag);
+                let claimed = self.engine.claim(comm, source, tag);
+                self.check_probe(pattern, claimed.map(|(_, status)| status));
+                let (Some((id, _)), Some(name)) = (claimed, name) else {
+                    self.host.memory.decisions.record_nothing(question);
+                    self.miss();
+                    return None;
+                };
+                self.program.matching.claim(request, pattern);
+                (id, name)
+            }
+        };
+        let claimed = &self.program.matching.claimed[&request];
+        assert_eq!((claimed.stream, claimed.sequence), name_of(self.me, &name), "claimed");
+        self.found(shared, question, Outcome::Message(name));
+        fold(&mut self.program.digest, u64::from(name.from.0) + 9);
+        Some(id)
+    }
+
+    /// MPI_Cancel of a receive; if it was in time it is posted again.
+    pub(crate) fn cancel_asked(&mut self, shared: &mut Shared, request: Request) {
+        let question = NondetCall::requests(CallKind::Cancel, 1);
+        let open = match self.program.open.get(&request).copied() {
+            Some(Open::Receive { id: Some(id), comm, pattern, capacity }) => {
+                Some((id, comm, pattern, capacity))
+            }
+            _ => None,
+        };
+        let ask = self.ask(shared, question);
+        let name = match (&ask, open) {
+            (ReplayDecision::Await(Outcome::Cancelled(None)), _) | (_, None) => None,
+            (_, Some((id, ..))) => {
+                let id = self.receive_id(request, id);
+                let name = self.engine.receive_name(id);
+                let gone = self.engine.cancel_receive(id);
+                assert_eq!(gone, self.program.matching.cancel(request), "cancel");
+                name.filter(|_| gone)
+            }
+        };
+        self.found(shared, question, Outcome::Cancelled(name));
+        fold(&mut self.program.digest, u64::from(name.is_some()) + 3);
+        if let (Some(_), Some((_, comm, pattern, capacity))) = (name, open) {
+            self.host.memory.buffers.insert(request, vec![BLANK; capacity as usize]);
+            self.receive(shared, comm, pattern, capacity, request);
+        }
+    }
+
+    /// Determinants of the past have run out: free what waits for that.
+    pub(crate) fn maybe_end_replay(&mut self, shared: &mut Shared) {
+        let past =
+            self.host.memory.decisions.has_outcomes_to_replay() || self.engine.awaits_receives();
+        if past || !self.engine.is_replaying() {
+            return;
+        }
+        for message in self.program.matching.end_replay() {
+            shared.book.note_match(&message);
+        }
+        self.engine.end_replay(&mut self.host);
+        self.settle(shared);
+    }
+}
