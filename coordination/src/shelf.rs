@@ -12,7 +12,7 @@
 //! 3. `Commit` only when the image itself is there.
 //! 4. After an error, and after `Commit`, nothing is accepted any more.
 
-use crate::control::{CheckpointId, ToShelf};
+use crate::control::{CheckpointId, ToReplicaServer};
 use core::fmt;
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeSet;
@@ -133,7 +133,7 @@ impl Receipt {
     ///
     /// # Errors
     /// See [`ShelfError`]: the connection is of no more use.
-    pub fn handle(&mut self, message: ToShelf) -> Result<Step, ShelfError> {
+    pub fn handle(&mut self, message: ToReplicaServer) -> Result<Step, ShelfError> {
         let done = self.step(message);
         if done.is_err() {
             self.state = State::Over;
@@ -141,13 +141,13 @@ impl Receipt {
         done
     }
 
-    fn step(&mut self, message: ToShelf) -> Result<Step, ShelfError> {
+    fn step(&mut self, message: ToReplicaServer) -> Result<Step, ShelfError> {
         match (self.state, message) {
-            (State::New, ToShelf::Begin { rank, line }) => {
+            (State::New, ToReplicaServer::Begin { rank, checkpoint: line }) => {
                 self.state = State::Between;
                 Ok(Step::Begin { rank, line })
             }
-            (State::Between, ToShelf::File { part: number, bytes }) => {
+            (State::Between, ToReplicaServer::File { part: number, bytes }) => {
                 let part = Part::of(number).ok_or(ShelfError::Part(number))?;
                 if !self.parts.insert(part) {
                     return Err(ShelfError::Part(number));
@@ -155,18 +155,18 @@ impl Receipt {
                 self.state = State::In { left: bytes };
                 Ok(Step::Open { part, bytes })
             }
-            (State::In { left }, ToShelf::Piece { bytes }) => {
+            (State::In { left }, ToReplicaServer::Piece { bytes }) => {
                 let fits = !bytes.is_empty() && bytes.len() <= PIECE_BYTES_MAX;
                 let left = left.checked_sub(bytes.len() as u64).filter(|_| fits);
                 self.state = State::In { left: left.ok_or(ShelfError::Bytes)? };
                 Ok(Step::Write(bytes))
             }
-            (State::In { left }, ToShelf::Digest { sha256 }) => {
+            (State::In { left }, ToReplicaServer::Digest { sha256 }) => {
                 let digest = sha256.try_into().ok().filter(|_| left == 0);
                 self.state = State::Between;
                 digest.map(Step::Close).ok_or(ShelfError::Bytes)
             }
-            (State::Between, ToShelf::Commit {}) => {
+            (State::Between, ToReplicaServer::Commit {}) => {
                 self.state = State::Over;
                 let whole = self.parts.contains(&Part::Image);
                 if whole { Ok(Step::Commit) } else { Err(ShelfError::Incomplete) }
@@ -180,20 +180,20 @@ impl Receipt {
 mod tests {
     use super::*;
 
-    fn begin() -> ToShelf {
-        ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) }
+    fn begin() -> ToReplicaServer {
+        ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) }
     }
 
-    fn file(part: Part, bytes: u64) -> ToShelf {
-        ToShelf::File { part: part.number(), bytes }
+    fn file(part: Part, bytes: u64) -> ToReplicaServer {
+        ToReplicaServer::File { part: part.number(), bytes }
     }
 
-    fn piece(bytes: usize) -> ToShelf {
-        ToShelf::Piece { bytes: vec![7; bytes] }
+    fn piece(bytes: usize) -> ToReplicaServer {
+        ToReplicaServer::Piece { bytes: vec![7; bytes] }
     }
 
-    fn digest() -> ToShelf {
-        ToShelf::Digest { sha256: vec![0; DIGEST_BYTES] }
+    fn digest() -> ToReplicaServer {
+        ToReplicaServer::Digest { sha256: vec![0; DIGEST_BYTES] }
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
             file(Part::Image, 5),
             piece(5),
             digest(),
-            ToShelf::Commit {},
+            ToReplicaServer::Commit {},
         ] {
             receipt.handle(message.clone()).unwrap_or_else(|error| panic!("{message:?}: {error}"));
         }
@@ -220,17 +220,17 @@ mod tests {
     #[test]
     fn what_breaks_a_rule_is_refused_and_nothing_follows_it() {
         let image = || file(Part::Image, 2);
-        let refused: [(&[ToShelf], ShelfError); 11] = [
+        let refused: [(&[ToReplicaServer], ShelfError); 11] = [
             (&[image()], ShelfError::Order),
             (&[begin(), begin()], ShelfError::Order),
             (&[begin(), piece(1)], ShelfError::Order),
-            (&[begin(), ToShelf::Commit {}], ShelfError::Incomplete),
+            (&[begin(), ToReplicaServer::Commit {}], ShelfError::Incomplete),
             (&[begin(), image(), piece(3)], ShelfError::Bytes),
             (&[begin(), image(), piece(0)], ShelfError::Bytes),
             (&[begin(), image(), piece(1), digest()], ShelfError::Bytes),
-            (&[begin(), image(), ToShelf::Commit {}], ShelfError::Order),
+            (&[begin(), image(), ToReplicaServer::Commit {}], ShelfError::Order),
             (&[begin(), image(), piece(2), digest(), image()], ShelfError::Part(0)),
-            (&[begin(), ToShelf::File { part: 257, bytes: 1 }], ShelfError::Part(257)),
+            (&[begin(), ToReplicaServer::File { part: 257, bytes: 1 }], ShelfError::Part(257)),
             (&[begin(), file(Part::Image, 1 << 40), piece((1 << 20) + 1)], ShelfError::Bytes),
         ];
         for (messages, error) in refused {

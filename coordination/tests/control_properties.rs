@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::control::{
-    CheckpointId, CheckpointKind, FrameBuffer, FromNode, FromRank, HEADER_BYTES, Message, RankCard,
-    Reply, Request, SnapshotMemory, ToNode, ToRank, VERSION,
+    CheckpointId, CheckpointKind, FrameBuffer, FromNode, FromRank, HEADER_BYTES, Message,
+    RankEndpoint, Reply, Request, SnapshotMemory, ToNode, ToRank, VERSION,
 };
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -33,21 +33,33 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
             incarnation: Incarnation(incarnation),
             version,
             set: SetId(rank.0),
-            card,
+            endpoint: card,
         }),
         Just(FromRank::Ready {}),
-        line().prop_map(|line| FromRank::Stopped { line }),
+        line().prop_map(|line| FromRank::OutgoingStopped { checkpoint: line }),
         (line(), picture(), blob(), any::<u64>()).prop_map(|(line, picture, description, ns)| {
-            FromRank::Frozen { line, picture, description, coordination_ns: ns, pause_ns: ns / 2 }
+            FromRank::Frozen {
+                checkpoint: line,
+                snapshot: picture,
+                description,
+                coordination_ns: ns,
+                pause_ns: ns / 2,
+            }
         }),
-        (line(), ".{0,30}").prop_map(|(line, reason)| FromRank::CheckpointFailed { line, reason }),
-        (line(), rank(), blob()).prop_map(|(line, to, bytes)| FromRank::Covered {
-            line,
+        (line(), ".{0,30}")
+            .prop_map(|(line, reason)| FromRank::CheckpointFailed { checkpoint: line, reason }),
+        (line(), rank(), blob()).prop_map(|(line, to, bytes)| FromRank::ReceivedVector {
+            checkpoint: line,
             to,
             bytes
         }),
         (any::<u32>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-            |(number, all, then_exit, wait)| FromRank::Ask { number, all, then_exit, wait }
+            |(number, all, then_exit, wait)| FromRank::RequestCheckpoint {
+                number,
+                all,
+                then_exit,
+                wait
+            }
         ),
         (rank(), any::<u64>())
             .prop_map(|(rank, bytes)| FromRank::LogNearlyFull { set: SetId(rank.0), bytes }),
@@ -55,10 +67,10 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
 }
 
 fn to_rank() -> impl Strategy<Value = ToRank> {
-    let card = (rank(), any::<u16>(), blob()).prop_map(|(rank, incarnation, card)| RankCard {
+    let card = (rank(), any::<u16>(), blob()).prop_map(|(rank, incarnation, card)| RankEndpoint {
         rank,
         incarnation: Incarnation(incarnation),
-        card,
+        endpoint: card,
     });
     let members = prop::collection::vec(rank(), 0..20);
     let kind = prop_oneof![Just(CheckpointKind::Set), Just(CheckpointKind::Global)];
@@ -66,14 +78,16 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
         (".{0,30}", prop::option::of(line()))
             .prop_map(|(job, restarted_from)| ToRank::Welcome { job, restarted_from }),
         (line(), kind, members, any::<bool>()).prop_map(|(line, kind, members, then_exit)| {
-            ToRank::Begin { line, kind, members, then_exit }
+            ToRank::Begin { checkpoint: line, kind, members, then_exit }
         }),
         prop::collection::vec(card, 0..8).prop_map(|cards| {
             let restarted = cards.iter().map(|card| card.rank).collect();
-            ToRank::Cards { cards, restarted }
+            ToRank::Endpoints { endpoints: cards, restarted }
         }),
-        (line(), any::<u32>())
-            .prop_map(|(line, set)| ToRank::CheckpointComplete { line, set: SetId(set) }),
+        (line(), any::<u32>()).prop_map(|(line, set)| ToRank::CheckpointComplete {
+            checkpoint: line,
+            set: SetId(set)
+        }),
         Just(ToRank::MayFinish {}),
     ]
 }

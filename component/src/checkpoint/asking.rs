@@ -108,7 +108,7 @@ impl Checkpoint {
     /// Pass on what the program wants.
     pub(super) fn pass_on_wishes(&self) {
         for (number, Wish { all, then_exit, wait }) in Self::public().wishes.unsent() {
-            self.say(&FromRank::Ask { number, all, then_exit, wait });
+            self.say(&FromRank::RequestCheckpoint { number, all, then_exit, wait });
         }
     }
 }

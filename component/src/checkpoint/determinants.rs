@@ -84,8 +84,8 @@ impl Checkpoint {
             message,
             ToRank::ResendDeterminants {}
                 | ToRank::Stable { .. }
-                | ToRank::Covered { .. }
-                | ToRank::Cards { .. }
+                | ToRank::ReceivedVector { .. }
+                | ToRank::Endpoints { .. }
                 | ToRank::ReportStatus {}
         );
         if waits && self.shipping.in_line {
@@ -97,7 +97,7 @@ impl Checkpoint {
 
     /// Is there news of ranks that were started again, which a line keeps from being read?
     pub(super) fn has_cards_to_read(&self) -> bool {
-        self.shipping.later.iter().any(|message| matches!(message, ToRank::Cards { .. }))
+        self.shipping.later.iter().any(|message| matches!(message, ToRank::Endpoints { .. }))
     }
 
     /// A message to a process that is being restored.
@@ -204,7 +204,7 @@ impl Checkpoint {
             Err(reason) => {
                 self.say(&FromRank::NotReplayable {
                     reason: reason.into(),
-                    hinders: ReplayBlocker::Set,
+                    blocker: ReplayBlocker::Set,
                 });
             }
         }
@@ -265,7 +265,7 @@ impl Checkpoint {
         // Nothing is looked for between here and the picture: it depends on nothing behind this.
         let recorded = carry::recorded();
         let incarnation = self.shipping.incarnation;
-        self.say(&FromRank::Clock { line, clock, incarnation, recorded });
+        self.say(&FromRank::EventClock { checkpoint: line, clock, incarnation, recorded });
     }
 
     /// The process was made from a picture; its channels to other sets are down or new, and no

@@ -41,7 +41,7 @@ impl Checkpoint {
                  instead of {:?}",
                 self.members
             );
-            self.say(&FromRank::CheckpointFailed { line, reason });
+            self.say(&FromRank::CheckpointFailed { checkpoint: line, reason });
             return self.input(Input::Abort { line: line.0 });
         }
         self.look_at_memory(line);
@@ -241,7 +241,13 @@ impl Checkpoint {
         if let Some((picture, description)) = self.drive.picture.take() {
             let coordination_ns = self.drive.coordination_ns();
             let pause_ns = self.drive.pause_ns;
-            self.say(&FromRank::Frozen { line, picture, description, coordination_ns, pause_ns });
+            self.say(&FromRank::Frozen {
+                checkpoint: line,
+                snapshot: picture,
+                description,
+                coordination_ns,
+                pause_ns,
+            });
         }
     }
 }

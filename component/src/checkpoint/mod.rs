@@ -325,7 +325,7 @@ impl Checkpoint {
             if let Some(&reason) = Self::public().unrepeatable[hinders as usize].get()
                 && !core::mem::replace(told, true)
             {
-                self.say(&FromRank::NotReplayable { reason: reason.into(), hinders });
+                self.say(&FromRank::NotReplayable { reason: reason.into(), blocker: hinders });
             }
         }
         // [fence] the callback's place is filled.
@@ -432,7 +432,8 @@ impl Checkpoint {
 
     fn hear(&mut self, message: ToRank, taken: &mut Option<Taken>) {
         let Some(message) = self.keep_for_later(message) else { return };
-        if let ToRank::StopOutgoing { line } | ToRank::Begin { line, .. } = message
+        if let ToRank::StopOutgoing { checkpoint: line } | ToRank::Begin { checkpoint: line, .. } =
+            message
             && taken.is_none()
         {
             self.make_huge_pages(line);
@@ -440,25 +441,31 @@ impl Checkpoint {
         match message {
             ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
             ToRank::CheckpointComplete { .. } => count(1),
-            ToRank::Answer { number, line, problem } => {
+            ToRank::CheckpointRequestResult { number, checkpoint: line, problem } => {
                 let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
                 Self::public().wishes.answer(number, outcome);
             }
-            ToRank::StopOutgoing { line } => self.input(Input::StopOutgoing { line: line.0 }),
-            ToRank::Begin { line, kind, members, .. } => self.begin(line, kind, &members),
-            ToRank::Resume { line } => self.input(Input::Resume { line: line.0 }),
-            ToRank::Abort { line, .. } => {
+            ToRank::StopOutgoing { checkpoint: line } => {
+                self.input(Input::StopOutgoing { line: line.0 })
+            }
+            ToRank::Begin { checkpoint: line, kind, members, .. } => {
+                self.begin(line, kind, &members)
+            }
+            ToRank::Resume { checkpoint: line } => self.input(Input::Resume { line: line.0 }),
+            ToRank::Abort { checkpoint: line, .. } => {
                 self.children.remove(&line);
                 self.covered.remove(&line);
                 self.input(Input::Abort { line: line.0 });
             }
-            ToRank::Trim { line } => self.covered(line),
-            ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes, taken),
-            ToRank::Cards { cards, restarted } => self.meet_again(&cards, &restarted),
+            ToRank::Trim { checkpoint: line } => self.covered(line),
+            ToRank::ReceivedVector { from, bytes, .. } => self.trim(from, &bytes, taken),
+            ToRank::Endpoints { endpoints: cards, restarted } => {
+                self.meet_again(&cards, &restarted)
+            }
             // Taken out while the program stands still.
-            ToRank::Drained { .. } => {}
+            ToRank::OutputDrained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
-            ToRank::Release { line } => drop(self.children.remove(&line)),
+            ToRank::Release { checkpoint: line } => drop(self.children.remove(&line)),
             ToRank::ReportStatus {} => self.status(taken),
             ToRank::ResendDeterminants {} => self.ship_again(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
@@ -500,7 +507,7 @@ impl Checkpoint {
     /// The own set goes back to no older line: what this one covers of the others' logs may go.
     fn covered(&mut self, line: CheckpointId) {
         for (to, bytes) in self.covered.remove(&line).unwrap_or_default() {
-            self.say(&FromRank::Covered { line, to, bytes });
+            self.say(&FromRank::ReceivedVector { checkpoint: line, to, bytes });
         }
         self.covered.retain(|&other, _| other > line);
     }
@@ -524,14 +531,16 @@ impl Checkpoint {
 
     fn answer(&mut self, answer: Answer) {
         match answer {
-            Answer::Stopped { line } => self.say(&FromRank::Stopped { line: CheckpointId(line) }),
+            Answer::Stopped { line } => {
+                self.say(&FromRank::OutgoingStopped { checkpoint: CheckpointId(line) })
+            }
             Answer::Frozen { line } => self.tell_frozen(CheckpointId(line)),
             Answer::Failed { line, why: Refusal::Behind } => {
-                self.say(&FromRank::Behind { line: CheckpointId(line) });
+                self.say(&FromRank::ReplayPending { checkpoint: CheckpointId(line) });
             }
             Answer::Failed { line, why } => {
                 let reason = self.drive.failure.take().unwrap_or_else(|| why.to_string());
-                self.say(&FromRank::CheckpointFailed { line: CheckpointId(line), reason });
+                self.say(&FromRank::CheckpointFailed { checkpoint: CheckpointId(line), reason });
             }
         }
     }

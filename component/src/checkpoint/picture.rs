@@ -74,7 +74,10 @@ pub fn take(
             && guardian.send_frame(&letter).is_ok()
             && released(guardian, line, heard);
     };
-    let frames = (FromRank::Suspended { line }.encode(), ToRank::Drained { line }.encode());
+    let frames = (
+        FromRank::Suspended { checkpoint: line }.encode(),
+        ToRank::OutputDrained { checkpoint: line }.encode(),
+    );
     let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
     // What the program has printed before the picture must not be taken for what it prints after.
     let together = Together::of(checkpoint, line, process);
@@ -117,8 +120,8 @@ fn released(
 ) -> bool {
     loop {
         match guardian.wait(-1) {
-            Ok(Some(ToRank::Release { line: which })) if which == line => return true,
-            Ok(Some(ToRank::Abort { line: which, .. })) if which == line => return false,
+            Ok(Some(ToRank::Release { checkpoint: which })) if which == line => return true,
+            Ok(Some(ToRank::Abort { checkpoint: which, .. })) if which == line => return false,
             Ok(Some(other)) if heard.len() < heard.capacity() => heard.push(other),
             Ok(_) => {}
             Err(_) => return false,

@@ -174,7 +174,7 @@ fn connect(address: SocketAddr, secret: &[u8; 32], rank: PeerId) -> Option<TcpSt
     let mut welcome = [0; WELCOME];
     stream.read_exact(&mut welcome).ok()?;
     let verdict = handshake::check_welcome(secret, &hello, &challenge, &welcome).ok()?;
-    stream.write_all(&FromNode::Direct { rank }.encode().ok()?).ok()?;
+    stream.write_all(&FromNode::DirectConnection { rank }.encode().ok()?).ok()?;
     stream.set_nodelay(true).ok()?;
     stream.set_nonblocking(true).ok()?;
     matches!(verdict, Verdict::Accepted(_)).then_some(stream)
@@ -273,7 +273,7 @@ impl Way {
         while let Some(parcel) = take_parcel() {
             let message = parcel.message(self.incarnation);
             self.unstable.push_back(parcel);
-            let first = core::mem::take(&mut waits).then_some(FromRank::Waits {});
+            let first = core::mem::take(&mut waits).then_some(FromRank::FrameGated {});
             for message in first.into_iter().chain([message]) {
                 let frame = FromNode::Rank { rank, message }.encode();
                 // Not in silence: what is lost here would be waited for for ever.
@@ -376,7 +376,7 @@ mod tests {
             while let Some(message) = incoming.next_message::<FromNode>().unwrap() {
                 let FromNode::Rank { message: FromRank::Determinants { from, .. }, .. } = message
                 else {
-                    assert_eq!(message, FromNode::Direct { rank: PeerId(5) });
+                    assert_eq!(message, FromNode::DirectConnection { rank: PeerId(5) });
                     continue;
                 };
                 from_numbers.push(from);

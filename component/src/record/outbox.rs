@@ -44,7 +44,7 @@ impl Parcel {
     pub fn message(&self, incarnation: Incarnation) -> FromRank {
         match self.clone() {
             Self::Own { from, bytes, .. } => FromRank::Determinants { incarnation, from, bytes },
-            Self::Carried { at, bytes } => FromRank::Carried { incarnation, at, bytes },
+            Self::Carried { at, bytes } => FromRank::Piggybacked { incarnation, at, bytes },
         }
     }
 }
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(last, [8, 9, 11]);
         let life = Incarnation(3);
         let messages: Vec<FromRank> = outbox.iter().map(|parcel| parcel.message(life)).collect();
-        let carried = FromRank::Carried { incarnation: life, at: 9, bytes: vec![1] };
+        let carried = FromRank::Piggybacked { incarnation: life, at: 9, bytes: vec![1] };
         assert_eq!(messages[1], carried);
         assert!(matches!(messages[2], FromRank::Determinants { from: 2, .. }));
     }

@@ -30,12 +30,12 @@ class 6 Reply {
     /// To `Checkpoint`: ordered.
     2 Ordered {
         /// The first line that was ordered.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// To `Checkpoint`: complete.
     3 Complete {
         /// The last line that was completed.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// It cannot be.
     4 Refused {

@@ -112,27 +112,27 @@ impl Field for SnapshotMemory {
 
 /// How to reach a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RankCard {
+pub struct RankEndpoint {
     /// Whose.
     pub rank: PeerId,
     /// In which incarnation.
     pub incarnation: Incarnation,
     /// The component's own encoding.
-    pub card: Vec<u8>,
+    pub endpoint: Vec<u8>,
 }
 
-impl Field for RankCard {
+impl Field for RankEndpoint {
     fn put(&self, out: &mut Vec<u8>) {
         self.rank.put(out);
         self.incarnation.put(out);
-        self.card.put(out);
+        self.endpoint.put(out);
     }
 
     fn take(from: &mut &[u8]) -> Result<Self, ControlError> {
         Ok(Self {
             rank: Field::take(from)?,
             incarnation: Field::take(from)?,
-            card: Field::take(from)?,
+            endpoint: Field::take(from)?,
         })
     }
 }

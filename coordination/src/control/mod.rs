@@ -19,22 +19,22 @@ mod codec;
 mod command;
 mod fields;
 mod frame;
-mod messages;
-mod nodes;
-mod pause;
-mod shelf;
+mod frozen_frame;
+mod node_messages;
+mod rank_messages;
+mod replica_server;
 mod spare;
 
 pub use codec::Field;
 pub use command::{Reply, Request};
 pub use fields::{
-    CheckpointId, CheckpointKind, RankCard, RankClock, ReplayBlocker, SnapshotMemory,
+    CheckpointId, CheckpointKind, RankClock, RankEndpoint, ReplayBlocker, SnapshotMemory,
 };
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
-pub use messages::{FromRank, ToRank};
-pub use nodes::{FromNode, ToNode};
-pub use pause::frozen_in_pause;
-pub use shelf::{FromShelf, ToShelf};
+pub use frozen_frame::frozen_in_pause;
+pub use node_messages::{FromNode, ToNode};
+pub use rank_messages::{FromRank, ToRank};
+pub use replica_server::{FromReplicaServer, ToReplicaServer};
 pub use spare::{FromSpare, ToSpare};
 
 #[cfg(test)]

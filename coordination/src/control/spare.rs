@@ -35,7 +35,7 @@ class 9 ToSpare {
 /// What becomes of it.
 class 10 FromSpare {
     /// It has printed something.
-    1 Printed {
+    1 Output {
         /// 1: standard output, 2: standard error.
         stream: u8,
         /// So much.

@@ -18,7 +18,7 @@ fn hello() -> FromRank {
         incarnation: Incarnation(2),
         version: "0.1.0".into(),
         set: SetId(2),
-        card: vec![0xCA, 0xFE],
+        endpoint: vec![0xCA, 0xFE],
     }
 }
 
@@ -33,8 +33,8 @@ fn invariant_1_the_format_does_not_change_by_accident() {
         (FromRank::Ready {}.encode(), "0000000001010200 "),
         (
             FromRank::Frozen {
-                line: CheckpointId(7),
-                picture: SnapshotMemory::Child(258),
+                checkpoint: CheckpointId(7),
+                snapshot: SnapshotMemory::Child(258),
                 description: vec![9],
                 coordination_ns: 5,
                 pause_ns: 6,
@@ -43,14 +43,17 @@ fn invariant_1_the_format_does_not_change_by_accident() {
             "2200000001010400 0700000000000000010201000001000000090500000000000000\
              0600000000000000",
         ),
-        (FromRank::Behind { line: CheckpointId(7) }.encode(), "0800000001011f00 0700000000000000"),
+        (
+            FromRank::ReplayPending { checkpoint: CheckpointId(7) }.encode(),
+            "0800000001011f00 0700000000000000",
+        ),
         (
             FromRank::LogNearlyFull { set: SetId(2), bytes: 258 }.encode(),
             "0c00000001010b00 020000000201000000000000",
         ),
         (
             ToRank::Begin {
-                line: CheckpointId(7),
+                checkpoint: CheckpointId(7),
                 kind: CheckpointKind::Global,
                 members: vec![PeerId(2), PeerId(3)],
                 then_exit: true,
@@ -65,7 +68,7 @@ fn invariant_1_the_format_does_not_change_by_accident() {
         (
             FromNode::Rank {
                 rank: PeerId(1),
-                message: FromRank::Stopped { line: CheckpointId(2) },
+                message: FromRank::OutgoingStopped { checkpoint: CheckpointId(2) },
             }
             .encode(),
             "0d00000001030300 01000000030200000000000000",
@@ -100,7 +103,7 @@ fn invariant_2_every_cut_and_every_addition_is_refused() {
 
 #[test]
 fn invariant_2_a_long_list_of_nothing_is_refused_before_it_takes_memory() {
-    let mut frame = ToRank::Cards { cards: vec![], restarted: vec![] }.encode().unwrap();
+    let mut frame = ToRank::Endpoints { endpoints: vec![], restarted: vec![] }.encode().unwrap();
     frame[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(ToRank::decode(&frame), Err(ControlError::Damaged));
 }
@@ -126,15 +129,22 @@ fn invariant_3_another_version_class_or_kind_is_named() {
 
 #[test]
 fn what_is_too_long_is_not_sent() {
-    let huge =
-        FromRank::Covered { line: CheckpointId(1), to: PeerId(0), bytes: vec![0; BODY_BYTES_MAX] };
+    let huge = FromRank::ReceivedVector {
+        checkpoint: CheckpointId(1),
+        to: PeerId(0),
+        bytes: vec![0; BODY_BYTES_MAX],
+    };
     assert!(matches!(huge.encode(), Err(ControlError::TooLong(_))));
 }
 
 #[test]
 fn frames_come_out_of_a_stream_however_it_is_cut() {
-    let messages =
-        [hello(), FromRank::Ready {}, FromRank::Stopped { line: CheckpointId(9) }, hello()];
+    let messages = [
+        hello(),
+        FromRank::Ready {},
+        FromRank::OutgoingStopped { checkpoint: CheckpointId(9) },
+        hello(),
+    ];
     let stream: Vec<u8> = messages.iter().flat_map(|m| m.encode().unwrap()).collect();
     for piece in 1..=stream.len() {
         let mut buffer = FrameBuffer::new();
@@ -154,8 +164,8 @@ fn frames_come_out_of_a_stream_however_it_is_cut() {
 fn a_picture_in_the_pause_is_told_without_allocating() {
     let description = vec![7u8; 1000];
     let message = FromRank::Frozen {
-        line: CheckpointId(9),
-        picture: SnapshotMemory::InPause,
+        checkpoint: CheckpointId(9),
+        snapshot: SnapshotMemory::InPause,
         description: description.clone(),
         coordination_ns: 77,
         pause_ns: 0,

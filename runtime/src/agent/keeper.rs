@@ -19,14 +19,14 @@ impl Kept {
     /// Is this message for the agent itself? Then what the coordinator hears of it.
     pub fn hear(&mut self, message: &ToNode) -> Option<Option<FromNode>> {
         Some(match message {
-            ToNode::Keep { batch } => Some(self.keep(batch)),
-            ToNode::KeepLess { set, clocks } => {
+            ToNode::StoreDeterminants { batch } => Some(self.keep(batch)),
+            ToNode::TrimDeterminants { set, clocks } => {
                 let clocks: BTreeMap<PeerId, u64> =
                     clocks.iter().map(|RankClock { rank, clock }| (*rank, *clock)).collect();
                 self.0.covered(*set, &clocks);
                 None
             }
-            ToNode::KeepNot { set } => {
+            ToNode::DropDeterminants { set } => {
                 self.0.forget(*set);
                 None
             }
@@ -35,14 +35,18 @@ impl Kept {
     }
 
     fn keep(&mut self, batch: &[u8]) -> FromNode {
-        let not = |set, reason| FromNode::NotKept { set, reason };
+        let not = |set, reason| FromNode::DeterminantsNotReplicated { set, reason };
         let batch = match Batch::decode(batch) {
             Ok(batch) => batch,
             Err(error) => return not(SetId(u32::MAX), error.to_string()),
         };
         let set = batch.set;
         match self.0.on_batch(batch) {
-            Ok(ack) => FromNode::Kept { set, incarnation: ack.incarnation, upto: ack.upto },
+            Ok(ack) => FromNode::DeterminantsReplicated {
+                set,
+                incarnation: ack.incarnation,
+                upto: ack.upto,
+            },
             Err(Refused::Stale { known }) => {
                 not(set, format!("incarnation {} is known already", known.0))
             }
@@ -69,7 +73,7 @@ mod tests {
             shipper.record(PeerId(2), Numbered { number, determinant });
         }
         core::iter::from_fn(|| shipper.poll_output())
-            .map(|(_, batch)| ToNode::Keep { batch: batch.encode() })
+            .map(|(_, batch)| ToNode::StoreDeterminants { batch: batch.encode() })
             .collect()
     }
 
@@ -78,17 +82,20 @@ mod tests {
         let mut kept = Kept::default();
         let batches = shipped(5);
         let upto = |told| match told {
-            Some(Some(FromNode::Kept { set: SetId(2), upto, .. })) => upto,
+            Some(Some(FromNode::DeterminantsReplicated { set: SetId(2), upto, .. })) => upto,
             other => panic!("{other:?}"),
         };
         assert_eq!(upto(kept.hear(&batches[0])), 2);
-        assert!(matches!(kept.hear(&batches[2]), Some(Some(FromNode::NotKept { .. }))));
+        assert!(matches!(
+            kept.hear(&batches[2]),
+            Some(Some(FromNode::DeterminantsNotReplicated { .. }))
+        ));
         assert_eq!(upto(kept.hear(&batches[1])), 4);
         assert_eq!(upto(kept.hear(&batches[2])), 5);
         let clocks = vec![RankClock { rank: PeerId(2), clock: 4 }];
-        assert_eq!(kept.hear(&ToNode::KeepLess { set: SetId(2), clocks }), Some(None));
+        assert_eq!(kept.hear(&ToNode::TrimDeterminants { set: SetId(2), clocks }), Some(None));
         assert_eq!(kept.0.fetch(SetId(2)).map(|(_, records)| records.len()), Some(1));
-        assert_eq!(kept.hear(&ToNode::KeepNot { set: SetId(2) }), Some(None));
+        assert_eq!(kept.hear(&ToNode::DropDeterminants { set: SetId(2) }), Some(None));
         assert!(kept.0.fetch(SetId(2)).is_none());
         assert_eq!(kept.hear(&ToNode::Heartbeat { count: 1 }), None);
     }

@@ -10,7 +10,7 @@ use crate::guardian::images;
 use crate::local;
 use crate::os::{self, Poll};
 use crate::prove::{Host, Progress, Secret, Stranger};
-use rustbtl_coordination::control::{CheckpointId, FromShelf, ToShelf};
+use rustbtl_coordination::control::{CheckpointId, FromReplicaServer, ToReplicaServer};
 use rustbtl_coordination::shelf::{Part, Receipt, Step};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
@@ -79,7 +79,7 @@ fn serve(stream: TcpStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
     if receivers.fetch_add(1, Ordering::Relaxed) >= RECEIVERS_MAX {
         receivers.fetch_sub(1, Ordering::Relaxed);
         let reason = "too many copies come at the same time".into();
-        let _ = stream.send(&FromShelf::Refused { reason });
+        let _ = stream.send(&FromReplicaServer::Refused { reason });
         return drop(thread::spawn(|| stream.drain()));
     }
     thread::spawn(move || {
@@ -91,9 +91,9 @@ fn serve(stream: TcpStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
             copy.discard();
         }
         let answer = match done {
-            Ok(()) => FromShelf::Stored {},
+            Ok(()) => FromReplicaServer::Stored {},
             Err(reason) => {
-                FromShelf::Refused { reason: format!("node {}: {reason}", os::hostname()) }
+                FromReplicaServer::Refused { reason: format!("node {}: {reason}", os::hostname()) }
             }
         };
         receivers.fetch_sub(1, Ordering::Relaxed);
@@ -135,7 +135,10 @@ impl<'a> Copy<'a> {
     }
 
     /// All of it, until it is safe.
-    fn take(&mut self, mut next: impl FnMut() -> Result<ToShelf, String>) -> Result<(), String> {
+    fn take(
+        &mut self,
+        mut next: impl FnMut() -> Result<ToReplicaServer, String>,
+    ) -> Result<(), String> {
         loop {
             let step = self.receipt.handle(next()?).map_err(|error| error.to_string())?;
             match step {
@@ -228,23 +231,23 @@ mod tests {
         path
     }
 
-    fn messages(image: &[u8], digest_of: &[u8]) -> VecDeque<ToShelf> {
+    fn messages(image: &[u8], digest_of: &[u8]) -> VecDeque<ToReplicaServer> {
         let file = |part: Part, bytes: &[u8], digest_of: &[u8]| {
             [
-                ToShelf::File { part: part.number(), bytes: bytes.len() as u64 },
-                ToShelf::Piece { bytes: bytes.to_vec() },
-                ToShelf::Digest { sha256: Sha256::digest(digest_of).to_vec() },
+                ToReplicaServer::File { part: part.number(), bytes: bytes.len() as u64 },
+                ToReplicaServer::Piece { bytes: bytes.to_vec() },
+                ToReplicaServer::Digest { sha256: Sha256::digest(digest_of).to_vec() },
             ]
         };
-        [ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) }]
+        [ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) }]
             .into_iter()
             .chain(file(Part::Base(1), b"older", b"older"))
             .chain(file(Part::Image, image, digest_of))
-            .chain([ToShelf::Commit {}])
+            .chain([ToReplicaServer::Commit {}])
             .collect()
     }
 
-    fn take(folder: &Path, mut messages: VecDeque<ToShelf>) -> Result<(), String> {
+    fn take(folder: &Path, mut messages: VecDeque<ToReplicaServer>) -> Result<(), String> {
         let mut copy = Copy::new(folder);
         let done = copy.take(|| messages.pop_front().ok_or_else(|| "the end".to_owned()));
         if done.is_err() {
@@ -283,8 +286,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_before_it_comes() {
         let folder = scratch("room");
-        let begin = ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) };
-        let why = take(&folder, [begin, ToShelf::File { part: 0, bytes: u64::MAX }].into());
+        let begin = ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) };
+        let why = take(&folder, [begin, ToReplicaServer::File { part: 0, bytes: u64::MAX }].into());
         assert!(why.unwrap_err().contains("has no room"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
         fs::remove_dir_all(&folder).unwrap();

@@ -417,14 +417,15 @@ impl Job {
             }
             if self.setup.is_local() {
                 for node in &nodes {
-                    let clear = ToNode::Clear { line, ranks: ranks.clone() };
+                    let clear = ToNode::DeleteCheckpoint { checkpoint: line, ranks: ranks.clone() };
                     self.effects.push_back(Effect::SendNode(node.clone(), clear));
                 }
                 continue;
             }
             self.effects.push_back(Effect::Forget(line));
             for &rank in &ranks {
-                self.effects.push_back(Effect::Send(rank, ToNode::Discard { rank, line }));
+                self.effects
+                    .push_back(Effect::Send(rank, ToNode::Discard { rank, checkpoint: line }));
             }
         }
     }

@@ -117,13 +117,16 @@ impl Job {
         match wish.wisher {
             Wisher::Rank(rank, number) => {
                 let problem = problem.to_owned();
-                self.send(rank, ToRank::Answer { number, line, problem });
+                self.send(
+                    rank,
+                    ToRank::CheckpointRequestResult { number, checkpoint: line, problem },
+                );
             }
             Wisher::Client(client) => {
                 let reply = match (refused, wish.wait) {
                     (true, _) => Reply::Refused { reason: problem.to_owned() },
-                    (false, true) => Reply::Complete { line },
-                    (false, false) => Reply::Ordered { line },
+                    (false, true) => Reply::Complete { checkpoint: line },
+                    (false, false) => Reply::Ordered { checkpoint: line },
                 };
                 self.effects.push_back(Effect::Reply(client, reply));
             }
@@ -151,7 +154,7 @@ impl Job {
             "next_ms": next_ms,
         }));
         for rank in self.members(sets) {
-            self.send(rank, ToRank::Abort { line, reason: reason.clone() });
+            self.send(rank, ToRank::Abort { checkpoint: line, reason: reason.clone() });
         }
         if retried {
             self.wishes.exit |= exit;

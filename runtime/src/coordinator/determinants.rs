@@ -163,7 +163,7 @@ impl Determinants {
                 }
             }
             FromNode::Rank { rank, message } => return self.hear_rank(*rank, message),
-            FromNode::Kept { set, incarnation, upto } => {
+            FromNode::DeterminantsReplicated { set, incarnation, upto } => {
                 let (set, incarnation, upto) = (*set, *incarnation, *upto);
                 let ack = Ack { keeper: keeper(agent), set, incarnation, upto };
                 if let Some(of) = self.sets.get_mut(&set) {
@@ -172,10 +172,10 @@ impl Determinants {
                 self.pump(set);
                 return true;
             }
-            FromNode::Stored { rank, line, .. } => {
+            FromNode::Stored { rank, checkpoint: line, .. } => {
                 return self.keeps_back(agent, *line, *rank, message);
             }
-            FromNode::NotKept { set, reason } => {
+            FromNode::DeterminantsNotReplicated { set, reason } => {
                 let (set, reason) = (set.0, reason.as_str());
                 self.log(json!({"event": "not_kept", "set": set, "reason": reason}));
                 // It is of no use any more.
@@ -216,7 +216,7 @@ impl Determinants {
                 self.recorded(rank, *incarnation, *from, bytes);
                 true
             }
-            FromRank::Carried { incarnation, at, bytes } => {
+            FromRank::Piggybacked { incarnation, at, bytes } => {
                 self.carried(rank, *incarnation, *at, bytes);
                 true
             }
@@ -224,7 +224,7 @@ impl Determinants {
                 self.fenced(rank, *set, *before, *incarnation, *recorded);
                 true
             }
-            FromRank::Clock { line, clock, incarnation, recorded } => {
+            FromRank::EventClock { checkpoint: line, clock, incarnation, recorded } => {
                 let (clock, incarnation, recorded) = (*clock, *incarnation, *recorded);
                 let at_line = AtLine { clock, incarnation, recorded };
                 self.clocks.entry(*line).or_default().insert(rank, at_line);
@@ -375,7 +375,7 @@ impl Determinants {
         let ids: Vec<KeeperId> = chosen.iter().copied().map(keeper).collect();
         of.order.shipper_mut().set_keepers(&ids);
         for agent in before.iter().filter(|agent| !chosen.contains(agent)) {
-            self.out.push(Out::Agent(*agent, ToNode::KeepNot { set }));
+            self.out.push(Out::Agent(*agent, ToNode::DropDeterminants { set }));
         }
         if before != chosen {
             let by = if chosen.is_empty() { "the coordinator alone" } else { "agents" };
@@ -387,7 +387,10 @@ impl Determinants {
     fn pump(&mut self, set: SetId) {
         let Some(of) = self.sets.get_mut(&set) else { return };
         while let Some((keeper, batch)) = of.order.shipper_mut().poll_output() {
-            self.out.push(Out::Agent(keeper.start, ToNode::Keep { batch: batch.encode() }));
+            self.out.push(Out::Agent(
+                keeper.start,
+                ToNode::StoreDeterminants { batch: batch.encode() },
+            ));
         }
         let (incarnation, upto) = (of.order.incarnation(), of.order.shipper().marks().stable);
         if upto <= of.told {

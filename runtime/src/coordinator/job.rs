@@ -17,7 +17,7 @@ use super::wishes::{Wisher, Wishes};
 use crate::settings::Printed;
 use crate::store::{self, Image, Manifest};
 use rustbtl_coordination::control::{
-    CheckpointId, FromNode, FromRank, RankCard, Reply, ToNode, ToRank,
+    CheckpointId, FromNode, FromRank, RankEndpoint, Reply, ToNode, ToRank,
 };
 use rustbtl_coordination::interval::Interval;
 use rustbtl_coordination::lines::{Config, Input, Known, Lines};
@@ -215,14 +215,14 @@ impl Job {
                 self.guardian(rank, size, incarnation, node);
             }
             FromNode::Rank { rank, message } => self.hear_rank(now, rank, message),
-            FromNode::Frozen { rank, line, coordination_ns, pause_ns } => {
+            FromNode::Frozen { rank, checkpoint: line, coordination_ns, pause_ns } => {
                 if let Some(state) = self.lines.get_mut(&line) {
                     state.coordination_ns = state.coordination_ns.max(coordination_ns);
                     state.pause_ns = state.pause_ns.max(pause_ns);
                 }
                 self.input(now, Input::Answered { rank, answer: Answer::Frozen { line: line.0 } });
             }
-            FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum } => {
+            FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum } => {
                 let set = self.ranks.get(&rank).and_then(|r| r.set).unwrap_or_default().0;
                 let node = node.to_owned();
                 if let Some(state) = self.lines.get_mut(&line) {
@@ -232,22 +232,22 @@ impl Job {
                 }
                 self.stored(now, rank, line);
             }
-            FromNode::StoreFailed { rank, line, reason } => {
+            FromNode::StoreFailed { rank, checkpoint: line, reason } => {
                 self.problem(line, format!("rank {rank} on {node}: {reason}"));
                 self.input(now, Input::NotStored { rank, line: line.0 });
             }
             FromNode::Ended { rank, status } => self.ended(now, rank, status),
-            FromNode::Gone { rank } => self.gone(now, rank),
-            FromNode::Fallen { rank, status, incarnation } => {
+            FromNode::GuardianDisconnected { rank } => self.gone(now, rank),
+            FromNode::RankFailed { rank, status, incarnation } => {
                 self.fallen(now, rank, status, incarnation);
             }
-            FromNode::Printed { rank, out, err } => {
+            FromNode::OutputOffsets { rank, out, err } => {
                 if let Some(Rank { printed, .. }) = self.ranks.get_mut(&rank) {
                     let [before_out, before_err] = printed.bytes;
                     printed.bytes = [before_out.max(out), before_err.max(err)];
                 }
             }
-            FromNode::OwnWay { rank, out, err } => {
+            FromNode::OutputViaDaemon { rank, out, err } => {
                 if let Some(state) = self.ranks.get_mut(&rank) {
                     state.own_way = Some([out, err]);
                     self.changed = true;
@@ -256,16 +256,18 @@ impl Job {
             FromNode::Output { rank, incarnation, stream, position, bytes } => {
                 self.output(rank, incarnation, stream, position, &bytes);
             }
-            FromNode::NotRestored { rank, incarnation, reason } => {
+            FromNode::RestoreFailed { rank, incarnation, reason } => {
                 self.not_restored(now, rank, incarnation, &reason);
             }
-            FromNode::Unhosted { host, rank, incarnation, reachable, reason } => {
+            FromNode::ProxyFailed { host, rank, incarnation, reachable, reason } => {
                 self.unhosted(now, host, rank, incarnation, reachable, &reason);
             }
-            FromNode::Spare { addresses, .. } => self.spare(now, node, addresses),
-            FromNode::Shelf { addresses } => self.shelf(now, node, addresses),
-            FromNode::Copied { rank, line, node } => self.copied(now, rank, line, &node),
-            FromNode::NotCopied { rank, line, node, reason } => {
+            FromNode::SpareNode { addresses, .. } => self.spare(now, node, addresses),
+            FromNode::ReplicaServer { addresses } => self.shelf(now, node, addresses),
+            FromNode::ImageReplicated { rank, checkpoint: line, node } => {
+                self.copied(now, rank, line, &node)
+            }
+            FromNode::ImageNotReplicated { rank, checkpoint: line, node, reason } => {
                 self.not_copied(now, rank, line, &node, &reason);
             }
             _ => {}
@@ -312,7 +314,7 @@ impl Job {
         };
         let Some(rank) = self.ranks.get_mut(&id).filter(|_| of_this_life) else { return };
         match message {
-            FromRank::Hello { pid, incarnation, version, set, card, .. } => {
+            FromRank::Hello { pid, incarnation, version, set, endpoint: card, .. } => {
                 (rank.pid, rank.set, rank.incarnation) = (pid, Some(set), incarnation);
                 (rank.card, rank.version, rank.said_hello) = (card, version, true);
                 self.log(json!({"event": "rank", "rank": id.0, "pid": pid, "set": set.0}));
@@ -326,12 +328,12 @@ impl Job {
                 self.is_ready(now, id);
             }
             FromRank::ReplayComplete {} => self.has_caught_up(now, id),
-            FromRank::Behind { line } => self.is_behind(now, id, line),
-            FromRank::Stopped { line } => {
+            FromRank::ReplayPending { checkpoint: line } => self.is_behind(now, id, line),
+            FromRank::OutgoingStopped { checkpoint: line } => {
                 let answer = Answer::Stopped { line: line.0 };
                 self.input(now, Input::Answered { rank: id, answer });
             }
-            FromRank::CheckpointFailed { line, reason } => {
+            FromRank::CheckpointFailed { checkpoint: line, reason } => {
                 let node = rank.node.clone();
                 self.problem(line, format!("rank {id} on {node}: {reason}"));
                 let answer = Answer::Failed { line: line.0, why: Refusal::SnapshotMemory };
@@ -341,11 +343,11 @@ impl Job {
                 rank.log = Some([log_bytes, log_bytes_peak, messages]);
                 rank.log_for = largest;
             }
-            FromRank::Covered { line, to, bytes } => {
+            FromRank::ReceivedVector { checkpoint: line, to, bytes } => {
                 // What an earlier life says may be of a line that there is no more.
                 let known = self.ranks.contains_key(&to) && !self.is_being_restored(id);
                 if known {
-                    self.send(to, ToRank::Covered { line, from: id, bytes });
+                    self.send(to, ToRank::ReceivedVector { checkpoint: line, from: id, bytes });
                 }
             }
             FromRank::Finishing {} => {
@@ -355,7 +357,7 @@ impl Job {
                 self.finish(id);
             }
             FromRank::LogNearlyFull { set, bytes } => self.log_nearly_full(now, id, set, bytes),
-            FromRank::Ask { number, all, then_exit, wait } => {
+            FromRank::RequestCheckpoint { number, all, then_exit, wait } => {
                 let sets = rank.set.filter(|_| !all);
                 let wisher = Wisher::Rank(id, number);
                 self.wish(now, wisher, sets, then_exit, wait);
@@ -371,16 +373,16 @@ impl Job {
             return;
         }
         self.cards_sent = true;
-        let card = |(&rank, state): (&PeerId, &Rank)| RankCard {
+        let card = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
             rank,
             incarnation: state.incarnation,
-            card: state.card.clone(),
+            endpoint: state.card.clone(),
         };
-        let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
+        let cards: Vec<RankEndpoint> = self.ranks.iter().map(card).collect();
         let restarted: Vec<PeerId> = self.ranks.keys().copied().collect();
         for &rank in &restarted {
             let (cards, restarted) = (cards.clone(), restarted.clone());
-            self.send(rank, ToRank::Cards { cards, restarted });
+            self.send(rank, ToRank::Endpoints { endpoints: cards, restarted });
         }
     }
 

@@ -73,14 +73,16 @@ impl Job {
                 let line = CheckpointId(line);
                 let exit = core::mem::take(&mut self.wishes.exit);
                 self.open(now, line, Kind::Global, all.clone(), exit);
-                all.into_iter().for_each(|rank| self.send(rank, ToRank::StopOutgoing { line }));
+                all.into_iter()
+                    .for_each(|rank| self.send(rank, ToRank::StopOutgoing { checkpoint: line }));
             }
             Output::Begin { line, scope, sets } => {
                 self.begin(now, CheckpointId(line), scope, &sets)
             }
             Output::Resume { line } => {
                 let line = CheckpointId(line);
-                all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { line }));
+                all.into_iter()
+                    .for_each(|rank| self.send(rank, ToRank::Resume { checkpoint: line }));
             }
             Output::Abort { line, sets, why, retried, next_ms } => {
                 self.aborted(CheckpointId(line), &sets, why, retried, next_ms);
@@ -92,7 +94,7 @@ impl Job {
             Output::Complete { line, pause_ms } => self.complete(CheckpointId(line), pause_ms),
             Output::Trim { set, line } => {
                 for rank in self.members(&[set]) {
-                    self.send(rank, ToRank::Trim { line: CheckpointId(line) });
+                    self.send(rank, ToRank::Trim { checkpoint: CheckpointId(line) });
                 }
             }
             Output::Drop { line } => {
@@ -104,7 +106,7 @@ impl Job {
                 }
                 let Some(state) = self.lines.remove(&line) else { return };
                 for rank in state.ranks {
-                    let discard = ToNode::Discard { rank, line };
+                    let discard = ToNode::Discard { rank, checkpoint: line };
                     self.effects.push_back(Effect::Send(rank, discard));
                 }
             }
@@ -125,10 +127,11 @@ impl Job {
         for set in sets {
             let members = self.members(&[*set]);
             for &rank in &members {
-                let prepare = ToNode::Prepare { rank, line, directory: directory.clone() };
+                let prepare =
+                    ToNode::Prepare { rank, checkpoint: line, directory: directory.clone() };
                 self.effects.push_back(Effect::Send(rank, prepare));
                 let members = members.clone();
-                self.send(rank, ToRank::Begin { line, kind, members, then_exit: exit });
+                self.send(rank, ToRank::Begin { checkpoint: line, kind, members, then_exit: exit });
             }
         }
     }
@@ -164,7 +167,7 @@ impl Job {
         for rank in ranks {
             let Some(set) = self.ranks.get(&rank).and_then(|state| state.set) else { continue };
             sets.insert(set);
-            self.send(rank, ToRank::CheckpointComplete { line, set });
+            self.send(rank, ToRank::CheckpointComplete { checkpoint: line, set });
         }
         let sets: Vec<SetId> = sets.into_iter().collect();
         self.prune();

@@ -61,17 +61,23 @@ impl World {
     pub(super) fn take_line(&mut self, line: u64) {
         let line = CheckpointId(line);
         for (rank, node) in (0..).zip(NODES) {
-            self.rank(rank, node, FromRank::Stopped { line });
+            self.rank(rank, node, FromRank::OutgoingStopped { checkpoint: line });
         }
         for (rank, node) in (0..).zip(NODES) {
             let rank = PeerId(rank);
-            self.hear(node, FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
+            self.hear(
+                node,
+                FromNode::Frozen { rank, checkpoint: line, coordination_ns: 1, pause_ns: 1 },
+            );
             let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
-            self.hear(node, FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum });
+            self.hear(
+                node,
+                FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum },
+            );
         }
         for (rank, (node, next)) in (0..).zip(NODES.into_iter().zip(["b", "c", "a"])) {
             let (rank, next) = (PeerId(rank), next.to_owned());
-            self.hear(node, FromNode::Copied { rank, line, node: next });
+            self.hear(node, FromNode::ImageReplicated { rank, checkpoint: line, node: next });
         }
     }
 
@@ -127,7 +133,10 @@ impl World {
                     }
                     self.determinants.replayed(*set);
                 }
-                Effect::Send(_, ToNode::Rank { message: ToRank::Abort { line, .. }, .. }) => {
+                Effect::Send(
+                    _,
+                    ToNode::Rank { message: ToRank::Abort { checkpoint: line, .. }, .. },
+                ) => {
                     self.determinants.aborted(*line);
                 }
                 _ => {}
@@ -181,14 +190,14 @@ impl World {
             incarnation: Incarnation(incarnation),
             version: String::new(),
             set: self.sets[rank as usize],
-            card: Vec::new(),
+            endpoint: Vec::new(),
         };
         self.rank(rank, node, hello);
     }
 
     /// Agent, guardian and rank, as they say it to each coordinator.
     pub(super) fn comes(&mut self, rank: u32, node: &str, incarnation: u16) {
-        self.hear(node, FromNode::Shelf { addresses: format!("{node}:1") });
+        self.hear(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         self.guardian(rank, node, incarnation);
         self.hello(rank, node, incarnation);
         self.rank(rank, node, FromRank::Ready {});
@@ -197,7 +206,7 @@ impl World {
     /// The program of a rank was ended by a signal.
     pub(super) fn falls(&mut self, rank: u32, node: &str, incarnation: u16) {
         let (rank, incarnation) = (PeerId(rank), Incarnation(incarnation));
-        self.hear(node, FromNode::Fallen { rank, status: libc::SIGKILL, incarnation });
+        self.hear(node, FromNode::RankFailed { rank, status: libc::SIGKILL, incarnation });
     }
 
     pub(super) fn events(&self, name: &str) -> Vec<Value> {

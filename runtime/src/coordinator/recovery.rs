@@ -24,7 +24,7 @@ use super::again::OfGoing;
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
 use crate::store;
-use rustbtl_coordination::control::{CheckpointId, RankCard, ReplayBlocker, ToNode, ToRank};
+use rustbtl_coordination::control::{CheckpointId, RankEndpoint, ReplayBlocker, ToNode, ToRank};
 use rustbtl_coordination::lines::{Input, Lines};
 use rustbtl_coordination::silence::{Answer, Refusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -189,7 +189,7 @@ impl Job {
         if let Some(state) = self.ranks.get_mut(&rank) {
             state.given_up = true;
         }
-        self.effects.push_back(Effect::Send(rank, ToNode::GiveUp { rank }));
+        self.effects.push_back(Effect::Send(rank, ToNode::NoRestart { rank }));
     }
 
     /// A node is gone, with everything on it.
@@ -519,18 +519,18 @@ impl Job {
     /// These were started again: how to reach them goes to everybody, and to them how to reach
     /// everybody, if `to` is true of them. Whoever has heard it before takes no notice.
     pub(super) fn make_known(&mut self, restarted: &[PeerId], to: impl Fn(&Rank) -> bool) {
-        let card = |(&rank, state): (&PeerId, &Rank)| RankCard {
+        let card = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
             rank,
             incarnation: state.incarnation,
-            card: state.card.clone(),
+            endpoint: state.card.clone(),
         };
-        let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
-        let theirs: Vec<RankCard> =
+        let cards: Vec<RankEndpoint> = self.ranks.iter().map(card).collect();
+        let theirs: Vec<RankEndpoint> =
             cards.iter().filter(|card| restarted.contains(&card.rank)).cloned().collect();
         let to = self.ranks.iter().filter(|(_, rank)| to(rank));
         for rank in to.map(|(&id, _)| id).collect::<Vec<_>>() {
             let cards = if restarted.contains(&rank) { cards.clone() } else { theirs.clone() };
-            self.send(rank, ToRank::Cards { cards, restarted: restarted.to_vec() });
+            self.send(rank, ToRank::Endpoints { endpoints: cards, restarted: restarted.to_vec() });
         }
     }
 

@@ -186,7 +186,7 @@ impl Job {
             let addresses = self.storage.shelves.get(&node).cloned().unwrap_or_default();
             held.asked.insert(node.clone());
             missing -= 1;
-            let copy = ToNode::Copy { rank, line, node, addresses };
+            let copy = ToNode::ReplicateImage { rank, checkpoint: line, node, addresses };
             self.effects.push_back(Effect::SendNode(home.clone(), copy));
         }
         if missing > 0 {
@@ -274,7 +274,7 @@ impl Job {
     }
 
     fn clear_at(&mut self, node: &str, line: CheckpointId, ranks: Vec<PeerId>) {
-        let clear = ToNode::Clear { line, ranks };
+        let clear = ToNode::DeleteCheckpoint { checkpoint: line, ranks };
         self.effects.push_back(Effect::SendNode(node.to_owned(), clear));
     }
 
@@ -394,7 +394,7 @@ impl Job {
             }
             held.bringer = Some(from.clone());
             let (node, addresses) = (node.to_owned(), addresses.clone());
-            let copy = ToNode::Copy { rank, line, node, addresses };
+            let copy = ToNode::ReplicateImage { rank, checkpoint: line, node, addresses };
             self.effects.push_back(Effect::SendNode(from, copy));
             new = true;
         }

@@ -88,7 +88,7 @@ impl Guardian {
         self.fallen = Some(Fallen { status, until: Instant::now() + DECISION });
         let rank = self.settings.rank;
         let incarnation = self.incarnation();
-        self.tell(&FromNode::Fallen { rank, status, incarnation });
+        self.tell(&FromNode::RankFailed { rank, status, incarnation });
         if matches!(self.agent, super::Agent::None) {
             self.give_up();
         }
@@ -127,7 +127,7 @@ impl Guardian {
             let rank = self.settings.rank;
             let until = Instant::now() + DECISION;
             self.fallen = Some(Fallen { status: status.unwrap_or(libc::SIGKILL), until });
-            self.tell(&FromNode::NotRestored { rank, incarnation, reason });
+            self.tell(&FromNode::RestoreFailed { rank, incarnation, reason });
         }
     }
 

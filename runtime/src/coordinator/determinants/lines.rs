@@ -66,7 +66,7 @@ impl Determinants {
         let list = clocks.into_iter().map(|(rank, clock)| RankClock { rank, clock });
         let clocks: Vec<RankClock> = list.collect();
         for keeper in of.order.shipper().keepers().collect::<Vec<_>>() {
-            let less = ToNode::KeepLess { set, clocks: clocks.clone() };
+            let less = ToNode::TrimDeterminants { set, clocks: clocks.clone() };
             self.out.push(Out::Agent(keeper.start, less));
         }
     }

@@ -20,7 +20,7 @@ fn hello(rank: u32, set: u32, incarnation: Incarnation) -> FromNode {
         incarnation,
         version: String::new(),
         set: SetId(set),
-        card: vec![],
+        endpoint: vec![],
     };
     FromNode::Rank { rank: PeerId(rank), message }
 }
@@ -66,7 +66,7 @@ fn stable(out: &[Out]) -> Vec<(u32, u64)> {
 /// What goes to which keeper: the places.
 fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
     let sent = |out: &Out| match out {
-        Out::Agent(agent, ToNode::Keep { batch }) => {
+        Out::Agent(agent, ToNode::StoreDeterminants { batch }) => {
             let records = Batch::decode(batch).unwrap().records;
             Some((*agent, records.iter().map(|record| record.at).collect()))
         }
@@ -76,7 +76,7 @@ fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
 }
 
 fn ack(all: &mut Determinants, agent: u64, incarnation: Incarnation, upto: u64) -> Vec<Out> {
-    assert!(all.hear(agent, &FromNode::Kept { set: SET, incarnation, upto }));
+    assert!(all.hear(agent, &FromNode::DeterminantsReplicated { set: SET, incarnation, upto }));
     all.take_out()
 }
 
@@ -119,7 +119,7 @@ fn a_keeper_that_goes_or_refuses_is_replaced_and_the_new_one_gets_all() {
     all.hear(10, &recorded(0, FIRST, 1, &[1]));
     all.take_out();
     let reason = String::new();
-    assert!(all.hear(11, &FromNode::NotKept { set: SET, reason }));
+    assert!(all.hear(11, &FromNode::DeterminantsNotReplicated { set: SET, reason }));
     let out = all.take_out();
     assert_eq!((stable(&out), kept(&out)), (vec![], vec![(12, vec![0, 1])]));
     assert_eq!(stable(&ack(&mut all, 12, FIRST, 2)), [(0, 2)]);
@@ -137,7 +137,7 @@ fn a_set_that_moves_to_its_keepers_node_gets_another_keeper() {
     all.hear(11, &FromNode::Guardian { rank, size, pid, incarnation: FIRST });
     let out = all.take_out();
     assert_eq!(kept(&out), [(12, vec![0])]);
-    assert!(out.contains(&Out::Agent(11, ToNode::KeepNot { set: SET })));
+    assert!(out.contains(&Out::Agent(11, ToNode::DropDeterminants { set: SET })));
 }
 
 #[test]
@@ -160,7 +160,12 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
     all.hear(10, &recorded(1, FIRST, 8, &[2]));
     let line = CheckpointId(3);
     for (rank, clock) in [(0, 6), (1, 9)] {
-        let message = FromRank::Clock { line, clock, incarnation: Incarnation(0), recorded: 0 };
+        let message = FromRank::EventClock {
+            checkpoint: line,
+            clock,
+            incarnation: Incarnation(0),
+            recorded: 0,
+        };
         assert!(all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
     }
     all.take_out();
@@ -168,7 +173,7 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
     all.trim(PeerId(1), line);
     let out = all.take_out();
     let less = |out: &Out| match out {
-        Out::Agent(agent, ToNode::KeepLess { clocks, .. }) => Some((*agent, clocks.len())),
+        Out::Agent(agent, ToNode::TrimDeterminants { clocks, .. }) => Some((*agent, clocks.len())),
         _ => None,
     };
     assert_eq!(out.iter().filter_map(less).collect::<Vec<_>>(), [(11, 2)], "once for the set");
@@ -234,7 +239,7 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
 fn a_set_that_cannot_count_together_cannot_go_back_alone() {
     let mut all = job(&[10]);
     let message =
-        FromRank::NotReplayable { reason: "no shared memory".into(), hinders: ReplayBlocker::Set };
+        FromRank::NotReplayable { reason: "no shared memory".into(), blocker: ReplayBlocker::Set };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }));
     assert!(!all.without.contains(&SET) && all.without.contains(&SetId(2)));
 }
@@ -245,7 +250,7 @@ fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_wha
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
     let message = FromRank::NotReplayable {
         reason: "one-sided communication".into(),
-        hinders: ReplayBlocker::Set,
+        blocker: ReplayBlocker::Set,
     };
     all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
@@ -333,8 +338,8 @@ fn what_a_line_covers_is_not_noted_any_more_and_places_stay_the_same() {
     all.keep_notes();
     all.hear(10, &hello(0, 0, FIRST));
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
-    let message = FromRank::Clock {
-        line: CheckpointId(1),
+    let message = FromRank::EventClock {
+        checkpoint: CheckpointId(1),
         clock: 2,
         incarnation: Incarnation(0),
         recorded: 0,

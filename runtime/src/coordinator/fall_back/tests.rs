@@ -32,7 +32,7 @@ fn orders(world: &World, rank: u32) -> Vec<(String, u16, bool)> {
 
 fn restarted(world: &World, rank: u32) -> Vec<usize> {
     let cards = |message: &ToNode| match message {
-        ToNode::Rank { message: ToRank::Cards { restarted, .. }, .. } => Some(restarted.len()),
+        ToNode::Rank { message: ToRank::Endpoints { restarted, .. }, .. } => Some(restarted.len()),
         _ => None,
     };
     world.sent(rank).into_iter().filter_map(cards).collect()
@@ -134,7 +134,7 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     come_back(&mut world, 1);
     world.effects.clear();
     let (rank, incarnation, reason) = (PeerId(1), Incarnation(0), "too late".into());
-    world.hear("b", FromNode::NotRestored { rank, incarnation, reason });
+    world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
     assert_eq!(world.events("not_recovered").len(), 0, "of a life that is over");
     world.falls(0, "a", 1);
     assert_eq!((world.events("all_back_to").len(), world.events("back_to").len()), (0, 1));
@@ -181,7 +181,7 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
     let not_restored = |world: &mut World, incarnation: u16| {
         let (rank, incarnation) = (PeerId(1), Incarnation(incarnation));
         let reason = "its image is cut off".into();
-        world.hear("b", FromNode::NotRestored { rank, incarnation, reason });
+        world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
     };
     world.falls(1, "b", 0);
     assert_eq!(lines(&world, "back_to"), [2]);

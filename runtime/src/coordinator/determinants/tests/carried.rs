@@ -29,7 +29,7 @@ pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> C
 
 /// `rank` has recorded at this place what was carried to it.
 pub(super) fn brought(rank: u32, at: u64, carried: &Carried) -> FromNode {
-    let message = FromRank::Carried { incarnation: FIRST, at, bytes: carried.encode() };
+    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: carried.encode() };
     FromNode::Rank { rank: PeerId(rank), message }
 }
 
@@ -194,11 +194,11 @@ fn who_is_not_of_this_life_or_sends_nonsense_changes_nothing() {
     let mut all = noting();
     all.take_out();
     let (incarnation, at, bytes) = (NEXT, 0, places(A, 0, &[Some((0, 0))]).encode());
-    let message = FromRank::Carried { incarnation, at, bytes };
+    let message = FromRank::Piggybacked { incarnation, at, bytes };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }), "nobody else needs it");
     assert_eq!(all.take_out(), []);
     for bytes in [vec![1, 2], places(B, 0, &[Some((2, 0))]).encode()] {
-        let message = FromRank::Carried { incarnation: FIRST, at, bytes };
+        let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes };
         all.hear(10, &FromNode::Rank { rank: PeerId(2), message });
         let out = all.take_out();
         assert!(matches!(&out[..], [Out::Log(event)] if event["event"] == "nonsense"), "{out:?}");

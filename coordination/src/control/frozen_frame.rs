@@ -3,12 +3,12 @@
 use super::codec::Field;
 use super::fields::{CheckpointId, SnapshotMemory};
 use super::frame::{BODY_BYTES_MAX, HEADER_BYTES, Message, VERSION};
-use super::messages::FromRank;
+use super::rank_messages::FromRank;
 
 /// The frame of [`FromRank::Frozen`] for [`SnapshotMemory::InPause`], into memory that is there already:
 /// while threads are parked nothing may be allocated. False: there is too little of it.
 pub fn frozen_in_pause(
-    line: CheckpointId,
+    checkpoint: CheckpointId,
     description: &[u8],
     coordination_ns: u64,
     out: &mut Vec<u8>,
@@ -20,7 +20,7 @@ pub fn frozen_in_pause(
     out.clear();
     (body as u32).put(out);
     out.extend_from_slice(&[VERSION, FromRank::CLASS, 4, 0]);
-    line.put(out);
+    checkpoint.put(out);
     SnapshotMemory::InPause.put(out);
     (description.len() as u32).put(out);
     out.extend_from_slice(description);

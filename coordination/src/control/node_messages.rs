@@ -4,7 +4,7 @@
 use super::codec::Field;
 use super::fields::{CheckpointId, RankClock};
 use super::frame::{ControlError, Message};
-use super::messages::{FromRank, ToRank};
+use super::rank_messages::{FromRank, ToRank};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
 messages! {
@@ -42,7 +42,7 @@ class 3 FromNode {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// From `Begin` to the end of the silence.
         coordination_ns: u64,
         /// How long the program stood still.
@@ -53,7 +53,7 @@ class 3 FromNode {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Its size.
         bytes: u64,
         /// Memory it holds.
@@ -68,7 +68,7 @@ class 3 FromNode {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// What is wrong and what to do.
         reason: String,
     },
@@ -80,7 +80,7 @@ class 3 FromNode {
         status: i32,
     },
     /// A guardian has gone (of an agent).
-    8 Gone {
+    8 GuardianDisconnected {
         /// Its rank.
         rank: PeerId,
     },
@@ -90,7 +90,7 @@ class 3 FromNode {
         count: u64,
     },
     /// The program of a rank was ended by a signal; its guardian waits for `Restore` or `GiveUp`.
-    30 Fallen {
+    30 RankFailed {
         /// Which.
         rank: PeerId,
         /// As waitpid tells it.
@@ -99,7 +99,7 @@ class 3 FromNode {
         incarnation: Incarnation,
     },
     /// A rank cannot be made from its image.
-    31 NotRestored {
+    31 RestoreFailed {
         /// Which.
         rank: PeerId,
         /// In which incarnation it was to run.
@@ -108,7 +108,7 @@ class 3 FromNode {
         reason: String,
     },
     /// What was handed on of a rank's output so far, where only the rank's node has that otherwise.
-    32 Printed {
+    32 OutputOffsets {
         /// Which.
         rank: PeerId,
         /// Bytes of its standard output.
@@ -118,7 +118,7 @@ class 3 FromNode {
     },
     /// Of a guardian that a daemon of mpirun's has started: from here on the rank's output, and
     /// nobody else's, goes to mpirun by way of that daemon.
-    35 OwnWay {
+    35 OutputViaDaemon {
         /// Which.
         rank: PeerId,
         /// Bytes of its standard output that had gone before.
@@ -142,7 +142,7 @@ class 3 FromNode {
         bytes: Vec<u8>,
     },
     /// Of a guardian: nobody looks any more after a rank that it waits for.
-    33 Unhosted {
+    33 ProxyFailed {
         /// Whose guardian says it.
         host: PeerId,
         /// The rank.
@@ -155,14 +155,14 @@ class 3 FromNode {
         reason: String,
     },
     /// No rank runs on this node, and ranks of lost nodes can be started here.
-    34 Spare {
+    34 SpareNode {
         /// Where it is asked for that.
         port: u16,
         /// With blanks between them, each as `IP:PORT`: the agent knows them. Empty: no more.
         addresses: String,
     },
     /// Answer to `Keep`, of an agent.
-    40 Kept {
+    40 DeterminantsReplicated {
         /// Whose determinants.
         set: SetId,
         /// Of which incarnation.
@@ -172,37 +172,37 @@ class 3 FromNode {
     },
     /// First on a connection of a rank itself, which says nothing but `Determinants` and `Carried`,
     /// and hears nothing but `Stable`.
-    42 Direct {
+    42 DirectConnection {
         /// Which.
         rank: PeerId,
     },
     /// It cannot keep them.
-    41 NotKept {
+    41 DeterminantsNotReplicated {
         /// Whose.
         set: SetId,
         /// Why.
         reason: String,
     },
     /// Of an agent: images of ranks of other nodes can be brought here.
-    50 Shelf {
+    50 ReplicaServer {
         /// With blanks between them, each as `IP:PORT`.
         addresses: String,
     },
     /// Answer to `Copy`: it is safe there.
-    51 Copied {
+    51 ImageReplicated {
         /// Whose image.
         rank: PeerId,
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Where.
         node: String,
     },
     /// There is no copy there.
-    52 NotCopied {
+    52 ImageNotReplicated {
         /// Whose image.
         rank: PeerId,
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Where.
         node: String,
         /// What is wrong and what to do.
@@ -224,7 +224,7 @@ class 4 ToNode {
         /// For the guardian of this rank.
         rank: PeerId,
         /// The line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Absolute path, or the name of a folder in the node's own; the guardian makes it if it is
         /// not there.
         directory: String,
@@ -234,7 +234,7 @@ class 4 ToNode {
         /// For the guardian of this rank.
         rank: PeerId,
         /// The line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// The rank goes on elsewhere: what there is of this life of it ends.
     4 End {
@@ -251,16 +251,16 @@ class 4 ToNode {
         count: u64,
     },
     /// Of an agent: there is no way to the coordinator, and there will be none.
-    6 Alone {
+    6 CoordinatorUnreachable {
         /// What is wrong and what to do; empty for all guardians but one.
         reason: String,
     },
     /// For the agent: the coordinator ends because mpirun does, or lets the job go on without it;
     /// nobody comes after it.
-    7 Over {},
+    7 CoordinatorExits {},
     /// From the agent: there is another coordinator, which has to hear who the rank is. A line
     /// that the one before has ordered will not be.
-    8 Introduce {},
+    8 Reregister {},
     /// End the program if it runs, and make it again from its image.
     30 Restore {
         /// For the guardian of this rank.
@@ -292,12 +292,12 @@ class 4 ToNode {
         exact: bool,
     },
     /// The fallen rank is not started again: end as it has ended.
-    32 GiveUp {
+    32 NoRestart {
         /// Which.
         rank: PeerId,
     },
     /// Have a guardian started on a spare node, for a rank whose node is lost.
-    33 AdoptAt {
+    33 AdoptOnSpare {
         /// For the guardian of this rank, which will wait for it.
         host: PeerId,
         /// The rank to restore.
@@ -325,7 +325,7 @@ class 4 ToNode {
         rank: PeerId,
     },
     /// Answer to `Output`: mpirun has it, and prints it.
-    36 Taken {
+    36 OutputAccepted {
         /// For the guardian of this rank.
         rank: PeerId,
         /// As in `Output`.
@@ -334,39 +334,39 @@ class 4 ToNode {
         position: u64,
     },
     /// For who has said `Spare`: nobody will be started here any more.
-    34 Dismiss {},
+    34 DismissSpare {},
     /// For the agent: determinants of a set of another node.
-    40 Keep {
+    40 StoreDeterminants {
         /// `determinants::Batch`.
         batch: Vec<u8>,
     },
     /// For the agent: so much of them a line covers.
-    41 KeepLess {
+    41 TrimDeterminants {
         /// Of this set.
         set: SetId,
         /// Clocks of its ranks at the line.
         clocks: Vec<RankClock>,
     },
     /// For the agent: others keep them now.
-    42 KeepNot {
+    42 DropDeterminants {
         /// Of this set.
         set: SetId,
     },
     /// For the agent: bring an image that is here, and all that restoring it needs, to another.
-    50 Copy {
+    50 ReplicateImage {
         /// Whose.
         rank: PeerId,
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// To the agent of this node.
         node: String,
         /// As it has said in `Shelf`.
         addresses: String,
     },
     /// For the agent: remove what there is of this line, own images and copies.
-    51 Clear {
+    51 DeleteCheckpoint {
         /// The line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Of these ranks.
         ranks: Vec<PeerId>,
     },

@@ -8,13 +8,13 @@ use rustbtl_fragments::ids::PeerId;
 messages! {
 /// From the agent that has an image to the one that shall keep a copy; after mutual proof of the
 /// job's secret. What may follow what: `crate::shelf`.
-class 7 ToShelf {
+class 7 ToReplicaServer {
     /// First.
     1 Begin {
         /// Whose image.
         rank: PeerId,
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// One of its files begins.
     2 File {
@@ -38,7 +38,7 @@ class 7 ToShelf {
 }
 
 /// Its answer: one, when all is said or when something is wrong.
-class 8 FromShelf {
+class 8 FromReplicaServer {
     /// It is safe here.
     1 Stored {},
     /// It is not.

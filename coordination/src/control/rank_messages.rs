@@ -2,7 +2,7 @@
 //! message.
 
 use super::codec::Field;
-use super::fields::{CheckpointId, CheckpointKind, RankCard, ReplayBlocker, SnapshotMemory};
+use super::fields::{CheckpointId, CheckpointKind, RankEndpoint, ReplayBlocker, SnapshotMemory};
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -24,21 +24,21 @@ class 1 FromRank {
         /// Its correlated set.
         set: SetId,
         /// How others reach it: the component's own encoding.
-        card: Vec<u8>,
+        endpoint: Vec<u8>,
     },
     /// A line may be ordered from now on (MPI_Init is over, or the restart).
     2 Ready {},
     /// Answer to `StopOutgoing`: nothing leaves the set until `Resume`.
-    3 Stopped {
+    3 OutgoingStopped {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// Answer to `Begin`: the picture is taken. The guardian writes the image.
     4 Frozen {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Where the memory is.
-        picture: SnapshotMemory,
+        snapshot: SnapshotMemory,
         /// What only the process itself knows: the image part's own encoding.
         description: Vec<u8>,
         /// From `Begin` to the end of the silence.
@@ -49,7 +49,7 @@ class 1 FromRank {
     /// It cannot take part; the whole line fails. Also when the silence is not reached.
     5 CheckpointFailed {
         /// This line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// What is wrong and what to do.
         reason: String,
     },
@@ -65,9 +65,9 @@ class 1 FromRank {
         largest: SetId,
     },
     /// What a line has made superfluous in the log of `to`; opaque, routed as it is.
-    7 Covered {
+    7 ReceivedVector {
         /// By this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// For whom.
         to: PeerId,
         /// The account.
@@ -76,7 +76,7 @@ class 1 FromRank {
     /// It is in MPI_Finalize and needs nobody any more. `MayFinish` comes when all have said so.
     8 Finishing {},
     /// The program wants a line.
-    9 Ask {
+    9 RequestCheckpoint {
         /// The asker's number for it, repeated in `Answer`.
         number: u32,
         /// Of all sets, not only of its own.
@@ -89,16 +89,16 @@ class 1 FromRank {
     /// To the guardian only: the program stands still for its picture. Answered by `Drained`.
     10 Suspended {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// Of a rank that was started again alone: it has repeated all that others have of its lost
     /// future, as far as it knows. Of any rank that has said `Behind`: that is over.
     30 ReplayComplete {},
     /// In place of `Frozen`, of a global line: lost work is not repeated, or a channel to a rank
     /// that was started again is not repaired. `ReplayComplete` follows.
-    31 Behind {
+    31 ReplayPending {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// What it has recorded of nondeterministic calls.
     40 Determinants {
@@ -110,9 +110,9 @@ class 1 FromRank {
         bytes: Vec<u8>,
     },
     /// Its event clock at the freeze of a line: what the line covers of its determinants.
-    41 Clock {
+    41 EventClock {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Number of the next determinant.
         clock: u64,
         /// In which incarnation.
@@ -122,7 +122,7 @@ class 1 FromRank {
         recorded: u64,
     },
     /// What was carried to it with messages: `determinants::Carried`.
-    43 Carried {
+    43 Piggybacked {
         /// In which incarnation of its own it took that in.
         incarnation: Incarnation,
         /// The place of that in the order of its own set.
@@ -142,13 +142,13 @@ class 1 FromRank {
         recorded: u64,
     },
     /// On its own connection: a frame waits for the answer to what follows.
-    45 Waits {},
+    45 FrameGated {},
     /// Not all that it does is recorded, so its set cannot go back alone.
     42 NotReplayable {
         /// Why.
         reason: String,
         /// Who else does not.
-        hinders: ReplayBlocker,
+        blocker: ReplayBlocker,
     },
     /// The payload log is on its way to its budget: a line of `set` would let it be trimmed.
     11 LogNearlyFull {
@@ -171,12 +171,12 @@ class 2 ToRank {
     /// Global lines, first step: hold what leaves the set, answer `Stopped`.
     2 StopOutgoing {
         /// For this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// Take a line together with `members`, answer `Frozen` or `CheckpointFailed`.
     3 Begin {
         /// Its number.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Alone, or with all sets (then outgoing messages stay held until `Resume`).
         kind: CheckpointKind,
         /// All ranks of the set, ascending.
@@ -187,36 +187,36 @@ class 2 ToRank {
     /// Global lines, last step: messages may leave the set again.
     4 Resume {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// The line will not be: undo, go on. Comes at any point between `StopOutgoing` or `Begin`
     /// and `CheckpointComplete`.
     5 Abort {
         /// This line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Why.
         reason: String,
     },
     /// The line of `set` is stored and committed.
     6 CheckpointComplete {
         /// This line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Of this set.
         set: SetId,
     },
-    /// [`FromRank::Covered`] of `from`.
-    7 Covered {
+    /// [`FromRank::ReceivedVector`] of `from`.
+    7 ReceivedVector {
         /// By this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Whose.
         from: PeerId,
         /// The account.
         bytes: Vec<u8>,
     },
     /// How to reach ranks that were started again: all of the job after a restart of the job.
-    8 Cards {
+    8 Endpoints {
         /// In order of ranks.
-        cards: Vec<RankCard>,
+        endpoints: Vec<RankEndpoint>,
         /// Those that were started again, together.
         restarted: Vec<PeerId>,
     },
@@ -225,28 +225,28 @@ class 2 ToRank {
     /// The image of the line is read: the frozen child is gone, or the rank may leave its pause.
     10 Release {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// Answer `Status`.
     11 ReportStatus {},
     /// Answer to `Ask`.
-    12 Answer {
+    12 CheckpointRequestResult {
         /// The number that was asked with.
         number: u32,
         /// The line, 0 if there is none.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
         /// Empty, or why there is no line.
         problem: String,
     },
     /// This set goes back to no line before this one: send `Covered` to peers of other sets.
     13 Trim {
         /// The oldest line that it can go back to.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// Answer to `Suspended`: all that the program has printed so far is taken in and counted.
-    14 Drained {
+    14 OutputDrained {
         /// Of this line.
-        line: CheckpointId,
+        checkpoint: CheckpointId,
     },
     /// First to a rank that was made from an image.
     30 Restarted {
