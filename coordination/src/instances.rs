@@ -2,11 +2,11 @@
 //!
 //! Source: fragments/DESIGN.md "Context ids come again". Invariants:
 //! 1. All members of a communicator give it the same instance, without talking.
-//! 2. Executed again from a line, a communicator gets the instance that it had.
+//! 2. Executed again from a checkpoint, a communicator gets the instance that it had.
 //! 3. Communicators of the same members with the same id get different instances, one after the
 //!    other (65,536 of them); of other members, with the probability of 1 in 65,536 the same.
 //!
-//! The state is plain data of the process and goes back with it to a line. It grows with the
+//! The state is plain data of the process and goes back with it to a checkpoint. It grows with the
 //! number of different groups that get an id, 16 bytes and the nodes of a tree for each.
 
 use rustbtl_fragments::ids::{ContextId, PeerId};
@@ -92,9 +92,9 @@ mod tests {
     fn executed_again_they_are_the_same_again() {
         let mut made = Instances::default();
         made.next(3, &ids(&[0, 1]));
-        let mut line = made.clone();
+        let mut checkpoint = made.clone();
         let later: Vec<_> = (0..5).map(|_| made.next(3, &ids(&[0, 1]))).collect();
-        let again: Vec<_> = (0..5).map(|_| line.next(3, &ids(&[0, 1]))).collect();
+        let again: Vec<_> = (0..5).map(|_| checkpoint.next(3, &ids(&[0, 1]))).collect();
         assert_eq!(later, again);
     }
 

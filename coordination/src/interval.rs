@@ -1,9 +1,9 @@
-//! When the next line is due: fixed intervals, and Daly's optimum.
+//! When the next checkpoint is due: fixed intervals, and Daly's optimum.
 //!
 //! Source: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
 //! dumps", Future Generation Computer Systems 22 (2006), equation 37.
 
-/// Time between lines.
+/// Time between checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interval {
     /// Only on demand.
@@ -13,19 +13,19 @@ pub enum Interval {
         /// Milliseconds, at least 1.
         interval_ms: u64,
     },
-    /// What loses least time, from what lines cost and how often something fails.
+    /// What loses least time, from what checkpoints cost and how often something fails.
     Auto {
         /// Mean time between failures of one set.
         mtbf_ms: u64,
     },
 }
 
-/// What a line is taken to cost until one was measured.
+/// What a checkpoint is taken to cost until one was measured.
 pub const COST_GUESS_MS: u64 = 1000;
 
 impl Interval {
-    /// Milliseconds from the beginning of one line to that of the next. `sets`: how many sets go
-    /// back together; `cost_ms`: how long a line stopped them.
+    /// Milliseconds from the beginning of one checkpoint to that of the next. `sets`: how many sets go
+    /// back together; `cost_ms`: how long a checkpoint stopped them.
     pub fn next_ms(self, sets: usize, cost_ms: Option<u64>) -> Option<u64> {
         match self {
             Self::Off => None,
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn intervals_of_the_ends_of_the_range() {
-        assert_eq!(daly_ms(10_000, 100), 100, "a line costs more than two failures");
+        assert_eq!(daly_ms(10_000, 100), 100, "a checkpoint costs more than two failures");
         assert_eq!(Interval::Off.next_ms(3, None), None);
         assert_eq!(Interval::Fixed { interval_ms: 0 }.next_ms(1, None), Some(1));
         let auto = Interval::Auto { mtbf_ms: 7_200_000 };

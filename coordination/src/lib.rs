@@ -5,17 +5,17 @@
 //! neither time nor threads exist here. `DESIGN.md` in this folder names the parts.
 #![forbid(unsafe_code)]
 
+pub mod checkpoints;
 pub mod control;
 pub mod determinants;
 pub mod handshake;
+pub mod image_transfer;
 pub mod instances;
 pub mod interval;
-pub mod lines;
 mod policy;
+pub mod quiescence;
 mod set_file;
 mod sets;
-pub mod shelf;
-pub mod silence;
 
 pub use policy::{PolicyError, SetPolicy, fingerprint};
 pub use set_file::{SetFileError, TEXT_BYTES_MAX, WORLD_RANKS_MAX, parse_set_file};

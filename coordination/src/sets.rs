@@ -67,7 +67,10 @@ impl fmt::Display for SetsError {
                 write!(f, "the policy for correlated sets is file:PATH, but no file was read")
             }
             Self::NotInFile(rank) => {
-                write!(f, "rank {rank} is in no correlated set of the set file; add it to a line")
+                write!(
+                    f,
+                    "rank {rank} is in no correlated set of the set file; add it to a checkpoint"
+                )
             }
             Self::NotOnNode(rank) => write!(
                 f,
@@ -240,6 +243,6 @@ mod tests {
         assert_eq!(of(&file, 1, Some(&[SetId(0)])), Err(SetsError::NotInFile(PeerId(1))));
         assert_eq!(of(&SetPolicy::Node, 1, None), Err(SetsError::NotOnNode(PeerId(1))));
         let text = of(&file, 1, Some(&[SetId(0)])).unwrap_err().to_string();
-        assert_eq!(text, "rank 1 is in no correlated set of the set file; add it to a line");
+        assert_eq!(text, "rank 1 is in no correlated set of the set file; add it to a checkpoint");
     }
 }

@@ -11,7 +11,7 @@ fn blob() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..40)
 }
 
-fn line() -> impl Strategy<Value = CheckpointId> {
+fn checkpoint() -> impl Strategy<Value = CheckpointId> {
     any::<u64>().prop_map(CheckpointId)
 }
 
@@ -36,22 +36,22 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
             endpoint: card,
         }),
         Just(FromRank::Ready {}),
-        line().prop_map(|line| FromRank::OutgoingStopped { checkpoint: line }),
-        (line(), picture(), blob(), any::<u64>()).prop_map(|(line, picture, description, ns)| {
-            FromRank::Frozen {
-                checkpoint: line,
-                snapshot: picture,
-                description,
-                coordination_ns: ns,
-                pause_ns: ns / 2,
+        checkpoint().prop_map(|checkpoint| FromRank::OutgoingStopped { checkpoint }),
+        (checkpoint(), picture(), blob(), any::<u64>()).prop_map(
+            |(checkpoint, picture, description, ns)| {
+                FromRank::Frozen {
+                    checkpoint: checkpoint,
+                    snapshot: picture,
+                    description,
+                    coordination_ns: ns,
+                    pause_ns: ns / 2,
+                }
             }
-        }),
-        (line(), ".{0,30}")
-            .prop_map(|(line, reason)| FromRank::CheckpointFailed { checkpoint: line, reason }),
-        (line(), rank(), blob()).prop_map(|(line, to, bytes)| FromRank::ReceivedVector {
-            checkpoint: line,
-            to,
-            bytes
+        ),
+        (checkpoint(), ".{0,30}")
+            .prop_map(|(checkpoint, reason)| FromRank::CheckpointFailed { checkpoint, reason }),
+        (checkpoint(), rank(), blob()).prop_map(|(checkpoint, to, bytes)| {
+            FromRank::ReceivedVector { checkpoint: checkpoint, to, bytes }
         }),
         (any::<u32>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
             |(number, all, then_exit, wait)| FromRank::RequestCheckpoint {
@@ -75,17 +75,19 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
     let members = prop::collection::vec(rank(), 0..20);
     let kind = prop_oneof![Just(CheckpointKind::Set), Just(CheckpointKind::Global)];
     prop_oneof![
-        (".{0,30}", prop::option::of(line()))
+        (".{0,30}", prop::option::of(checkpoint()))
             .prop_map(|(job, restarted_from)| ToRank::Welcome { job, restarted_from }),
-        (line(), kind, members, any::<bool>()).prop_map(|(line, kind, members, then_exit)| {
-            ToRank::Begin { checkpoint: line, kind, members, then_exit }
-        }),
+        (checkpoint(), kind, members, any::<bool>()).prop_map(
+            |(checkpoint, kind, members, then_exit)| {
+                ToRank::Begin { checkpoint, kind, members, then_exit }
+            }
+        ),
         prop::collection::vec(card, 0..8).prop_map(|cards| {
             let restarted = cards.iter().map(|card| card.rank).collect();
             ToRank::Endpoints { endpoints: cards, restarted }
         }),
-        (line(), any::<u32>()).prop_map(|(line, set)| ToRank::CheckpointComplete {
-            checkpoint: line,
+        (checkpoint(), any::<u32>()).prop_map(|(checkpoint, set)| ToRank::CheckpointComplete {
+            checkpoint: checkpoint,
             set: SetId(set)
         }),
         Just(ToRank::MayFinish {}),

@@ -36,7 +36,7 @@ use asking::Wishes;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use log::log_nearly_full;
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
-use rustbtl_coordination::silence::{Answer, Input, Quiescence, Refusal};
+use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal, Input, Quiescence};
 use rustbtl_fragments::engine::Held;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::{Freezer, FrozenChild};
@@ -446,16 +446,16 @@ impl Checkpoint {
                 Self::public().wishes.answer(number, outcome);
             }
             ToRank::StopOutgoing { checkpoint: line } => {
-                self.input(Input::StopOutgoing { line: line.0 })
+                self.input(Input::StopOutgoing { checkpoint: line.0 })
             }
             ToRank::Begin { checkpoint: line, kind, members, .. } => {
                 self.begin(line, kind, &members)
             }
-            ToRank::Resume { checkpoint: line } => self.input(Input::Resume { line: line.0 }),
+            ToRank::Resume { checkpoint: line } => self.input(Input::Resume { checkpoint: line.0 }),
             ToRank::Abort { checkpoint: line, .. } => {
                 self.children.remove(&line);
                 self.covered.remove(&line);
-                self.input(Input::Abort { line: line.0 });
+                self.input(Input::Abort { checkpoint: line.0 });
             }
             ToRank::Trim { checkpoint: line } => self.covered(line),
             ToRank::ReceivedVector { from, bytes, .. } => self.trim(from, &bytes, taken),
@@ -529,16 +529,19 @@ impl Checkpoint {
         });
     }
 
-    fn answer(&mut self, answer: Answer) {
+    fn answer(&mut self, answer: CheckpointAnswer) {
         match answer {
-            Answer::Stopped { line } => {
+            CheckpointAnswer::Stopped { checkpoint: line } => {
                 self.say(&FromRank::OutgoingStopped { checkpoint: CheckpointId(line) })
             }
-            Answer::Frozen { line } => self.tell_frozen(CheckpointId(line)),
-            Answer::Failed { line, why: Refusal::Behind } => {
+            CheckpointAnswer::Frozen { checkpoint: line } => self.tell_frozen(CheckpointId(line)),
+            CheckpointAnswer::Failed {
+                checkpoint: line,
+                refusal: CheckpointRefusal::ReplayPending,
+            } => {
                 self.say(&FromRank::ReplayPending { checkpoint: CheckpointId(line) });
             }
-            Answer::Failed { line, why } => {
+            CheckpointAnswer::Failed { checkpoint: line, refusal: why } => {
                 let reason = self.drive.failure.take().unwrap_or_else(|| why.to_string());
                 self.say(&FromRank::CheckpointFailed { checkpoint: CheckpointId(line), reason });
             }

@@ -7,7 +7,7 @@ use crate::record::carry;
 use crate::transports::shm::Shm;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
-use rustbtl_coordination::silence::Input;
+use rustbtl_coordination::quiescence::Input;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::inside::Restored;
 use sha2::{Digest, Sha256};

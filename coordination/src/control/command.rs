@@ -9,9 +9,9 @@ messages! {
 class 5 Request {
     /// Everything there is to know.
     1 Status {},
-    /// Take a line.
+    /// Take a checkpoint.
     2 Checkpoint {
-        /// Of all sets: what a job can be restarted from. Otherwise one line per set.
+        /// Of all sets: what a job can be restarted from. Otherwise one checkpoint per set.
         all: bool,
         /// Reply when it is complete, not when it is ordered.
         wait: bool,
@@ -29,12 +29,12 @@ class 6 Reply {
     },
     /// To `Checkpoint`: ordered.
     2 Ordered {
-        /// The first line that was ordered.
+        /// The first checkpoint that was ordered.
         checkpoint: CheckpointId,
     },
     /// To `Checkpoint`: complete.
     3 Complete {
-        /// The last line that was completed.
+        /// The last checkpoint that was completed.
         checkpoint: CheckpointId,
     },
     /// It cannot be.

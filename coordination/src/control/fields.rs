@@ -1,11 +1,11 @@
-//! What messages consist of besides ids: lines, pictures, what belongs to a rank.
+//! What messages consist of besides ids: checkpoints, pictures, what belongs to a rank.
 
 use super::codec::Field;
 use super::frame::ControlError;
 use core::fmt;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
-/// Number of a line of a job, from 1.
+/// Number of a checkpoint of a job, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct CheckpointId(pub u64);
 
@@ -25,7 +25,7 @@ impl Field for CheckpointId {
     }
 }
 
-/// Which processes a line is of.
+/// Which processes a checkpoint is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointKind {
     /// One set.

@@ -1,7 +1,7 @@
 //! What ranks, guardians, agents, the coordinator and the `rustbtl` command say to each other.
 //! Pure: messages to bytes and back; who carries them is no business of this module.
 //!
-//! Source: ADR 0002 (lines and processes). Invariants:
+//! Source: ADR 0002 (checkpoints and processes). Invariants:
 //! 1. What encodes decodes to the same message, and each message has one encoding.
 //! 2. Bytes from nowhere give an error: never a panic, never more memory than they have bytes.
 //! 3. The first 8 bytes of a frame have the same meaning in all versions, so that a frame of

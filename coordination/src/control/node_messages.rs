@@ -41,7 +41,7 @@ class 3 FromNode {
     4 Frozen {
         /// Whose.
         rank: PeerId,
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// From `Begin` to the end of the silence.
         coordination_ns: u64,
@@ -52,7 +52,7 @@ class 3 FromNode {
     5 Stored {
         /// Whose.
         rank: PeerId,
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// Its size.
         bytes: u64,
@@ -67,7 +67,7 @@ class 3 FromNode {
     6 StoreFailed {
         /// Whose.
         rank: PeerId,
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// What is wrong and what to do.
         reason: String,
@@ -161,7 +161,7 @@ class 3 FromNode {
         /// With blanks between them, each as `IP:PORT`: the agent knows them. Empty: no more.
         addresses: String,
     },
-    /// Answer to `Keep`, of an agent.
+    /// CheckpointAnswer to `Keep`, of an agent.
     40 DeterminantsReplicated {
         /// Whose determinants.
         set: SetId,
@@ -188,11 +188,11 @@ class 3 FromNode {
         /// With blanks between them, each as `IP:PORT`.
         addresses: String,
     },
-    /// Answer to `Copy`: it is safe there.
+    /// CheckpointAnswer to `Copy`: it is safe there.
     51 ImageReplicated {
         /// Whose image.
         rank: PeerId,
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// Where.
         node: String,
@@ -201,7 +201,7 @@ class 3 FromNode {
     52 ImageNotReplicated {
         /// Whose image.
         rank: PeerId,
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// Where.
         node: String,
@@ -219,21 +219,21 @@ class 4 ToNode {
         /// What.
         message: ToRank,
     },
-    /// Images of a line go into this directory. Comes before `Begin`.
+    /// Images of a checkpoint go into this directory. Comes before `Begin`.
     2 Prepare {
         /// For the guardian of this rank.
         rank: PeerId,
-        /// The line.
+        /// The checkpoint.
         checkpoint: CheckpointId,
         /// Absolute path, or the name of a folder in the node's own; the guardian makes it if it is
         /// not there.
         directory: String,
     },
-    /// Remove what there is of this line.
+    /// Remove what there is of this checkpoint.
     3 Discard {
         /// For the guardian of this rank.
         rank: PeerId,
-        /// The line.
+        /// The checkpoint.
         checkpoint: CheckpointId,
     },
     /// The rank goes on elsewhere: what there is of this life of it ends.
@@ -258,14 +258,14 @@ class 4 ToNode {
     /// For the agent: the coordinator ends because mpirun does, or lets the job go on without it;
     /// nobody comes after it.
     7 CoordinatorExits {},
-    /// From the agent: there is another coordinator, which has to hear who the rank is. A line
+    /// From the agent: there is another coordinator, which has to hear who the rank is. A checkpoint
     /// that the one before has ordered will not be.
     8 Reregister {},
     /// End the program if it runs, and make it again from its image.
     30 Restore {
         /// For the guardian of this rank.
         rank: PeerId,
-        /// Folder of the line.
+        /// Folder of the checkpoint.
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
@@ -278,7 +278,7 @@ class 4 ToNode {
         host: PeerId,
         /// The rank to restore.
         rank: PeerId,
-        /// Folder of the line.
+        /// Folder of the checkpoint.
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
@@ -302,7 +302,7 @@ class 4 ToNode {
         host: PeerId,
         /// The rank to restore.
         rank: PeerId,
-        /// Folder of the line.
+        /// Folder of the checkpoint.
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,
@@ -324,7 +324,7 @@ class 4 ToNode {
         /// The other rank.
         rank: PeerId,
     },
-    /// Answer to `Output`: mpirun has it, and prints it.
+    /// CheckpointAnswer to `Output`: mpirun has it, and prints it.
     36 OutputAccepted {
         /// For the guardian of this rank.
         rank: PeerId,
@@ -340,11 +340,11 @@ class 4 ToNode {
         /// `determinants::Batch`.
         batch: Vec<u8>,
     },
-    /// For the agent: so much of them a line covers.
+    /// For the agent: so much of them a checkpoint covers.
     41 TrimDeterminants {
         /// Of this set.
         set: SetId,
-        /// Clocks of its ranks at the line.
+        /// Clocks of its ranks at the checkpoint.
         clocks: Vec<RankClock>,
     },
     /// For the agent: others keep them now.
@@ -356,16 +356,16 @@ class 4 ToNode {
     50 ReplicateImage {
         /// Whose.
         rank: PeerId,
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// To the agent of this node.
         node: String,
         /// As it has said in `Shelf`.
         addresses: String,
     },
-    /// For the agent: remove what there is of this line, own images and copies.
+    /// For the agent: remove what there is of this checkpoint, own images and copies.
     51 DeleteCheckpoint {
-        /// The line.
+        /// The checkpoint.
         checkpoint: CheckpointId,
         /// Of these ranks.
         ranks: Vec<PeerId>,

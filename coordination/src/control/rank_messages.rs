@@ -26,16 +26,16 @@ class 1 FromRank {
         /// How others reach it: the component's own encoding.
         endpoint: Vec<u8>,
     },
-    /// A line may be ordered from now on (MPI_Init is over, or the restart).
+    /// A checkpoint may be ordered from now on (MPI_Init is over, or the restart).
     2 Ready {},
-    /// Answer to `StopOutgoing`: nothing leaves the set until `Resume`.
+    /// CheckpointAnswer to `StopOutgoing`: nothing leaves the set until `Resume`.
     3 OutgoingStopped {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// Answer to `Begin`: the picture is taken. The guardian writes the image.
+    /// CheckpointAnswer to `Begin`: the picture is taken. The guardian writes the image.
     4 Frozen {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// Where the memory is.
         snapshot: SnapshotMemory,
@@ -46,14 +46,14 @@ class 1 FromRank {
         /// How long the program stood still.
         pause_ns: u64,
     },
-    /// It cannot take part; the whole line fails. Also when the silence is not reached.
+    /// It cannot take part; the whole checkpoint fails. Also when the silence is not reached.
     5 CheckpointFailed {
-        /// This line.
+        /// This checkpoint.
         checkpoint: CheckpointId,
         /// What is wrong and what to do.
         reason: String,
     },
-    /// Answer to `ReportStatus`.
+    /// CheckpointAnswer to `ReportStatus`.
     6 Status {
         /// Payload log now.
         log_bytes: u64,
@@ -64,9 +64,9 @@ class 1 FromRank {
         /// The set that holds most of it.
         largest: SetId,
     },
-    /// What a line has made superfluous in the log of `to`; opaque, routed as it is.
+    /// What a checkpoint has made superfluous in the log of `to`; opaque, routed as it is.
     7 ReceivedVector {
-        /// By this line.
+        /// By this checkpoint.
         checkpoint: CheckpointId,
         /// For whom.
         to: PeerId,
@@ -75,29 +75,29 @@ class 1 FromRank {
     },
     /// It is in MPI_Finalize and needs nobody any more. `MayFinish` comes when all have said so.
     8 Finishing {},
-    /// The program wants a line.
+    /// The program wants a checkpoint.
     9 RequestCheckpoint {
-        /// The asker's number for it, repeated in `Answer`.
+        /// The asker's number for it, repeated in `CheckpointAnswer`.
         number: u32,
         /// Of all sets, not only of its own.
         all: bool,
-        /// The job ends when the line is complete.
+        /// The job ends when the checkpoint is complete.
         then_exit: bool,
-        /// `Answer` shall come when the line is complete, not when it is ordered.
+        /// `CheckpointAnswer` shall come when the checkpoint is complete, not when it is ordered.
         wait: bool,
     },
     /// To the guardian only: the program stands still for its picture. Answered by `Drained`.
     10 Suspended {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
     /// Of a rank that was started again alone: it has repeated all that others have of its lost
     /// future, as far as it knows. Of any rank that has said `Behind`: that is over.
     30 ReplayComplete {},
-    /// In place of `Frozen`, of a global line: lost work is not repeated, or a channel to a rank
+    /// In place of `Frozen`, of a global checkpoint: lost work is not repeated, or a channel to a rank
     /// that was started again is not repaired. `ReplayComplete` follows.
     31 ReplayPending {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
     /// What it has recorded of nondeterministic calls.
@@ -109,15 +109,15 @@ class 1 FromRank {
         /// `determinants::parcel`, each with its place in the order of the set.
         bytes: Vec<u8>,
     },
-    /// Its event clock at the freeze of a line: what the line covers of its determinants.
+    /// Its event clock at the freeze of a checkpoint: what the checkpoint covers of its determinants.
     41 EventClock {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
         /// Number of the next determinant.
         clock: u64,
         /// In which incarnation.
         incarnation: Incarnation,
-        /// Place of the next one in the order of the set. The line is of use when all before it
+        /// Place of the next one in the order of the set. The checkpoint is of use when all before it
         /// are stable: the picture depends on what was carried to it.
         recorded: u64,
     },
@@ -130,7 +130,7 @@ class 1 FromRank {
         /// As it came.
         bytes: Vec<u8>,
     },
-    /// Answer to `Fence`: nothing is taken in of those lives any more.
+    /// CheckpointAnswer to `Fence`: nothing is taken in of those lives any more.
     44 Fenced {
         /// Of this set.
         set: SetId,
@@ -150,7 +150,7 @@ class 1 FromRank {
         /// Who else does not.
         blocker: ReplayBlocker,
     },
-    /// The payload log is on its way to its budget: a line of `set` would let it be trimmed.
+    /// The payload log is on its way to its budget: a checkpoint of `set` would let it be trimmed.
     11 LogNearlyFull {
         /// The set that holds most of the log.
         set: SetId,
@@ -161,19 +161,19 @@ class 1 FromRank {
 
 /// To a rank, from its guardian or (through agent and guardian) from the coordinator.
 class 2 ToRank {
-    /// Answer to `Hello`.
+    /// CheckpointAnswer to `Hello`.
     1 Welcome {
         /// Name of the job.
         job: String,
-        /// The line that the job was restarted from.
+        /// The checkpoint that the job was restarted from.
         restarted_from: Option<CheckpointId>,
     },
-    /// Global lines, first step: hold what leaves the set, answer `Stopped`.
+    /// Global checkpoints, first step: hold what leaves the set, answer `Stopped`.
     2 StopOutgoing {
-        /// For this line.
+        /// For this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// Take a line together with `members`, answer `Frozen` or `CheckpointFailed`.
+    /// Take a checkpoint together with `members`, answer `Frozen` or `CheckpointFailed`.
     3 Begin {
         /// Its number.
         checkpoint: CheckpointId,
@@ -181,32 +181,32 @@ class 2 ToRank {
         kind: CheckpointKind,
         /// All ranks of the set, ascending.
         members: Vec<PeerId>,
-        /// The job will end at this line: nobody needs to go on quickly.
+        /// The job will end at this checkpoint: nobody needs to go on quickly.
         then_exit: bool,
     },
-    /// Global lines, last step: messages may leave the set again.
+    /// Global checkpoints, last step: messages may leave the set again.
     4 Resume {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// The line will not be: undo, go on. Comes at any point between `StopOutgoing` or `Begin`
+    /// The checkpoint will not be: undo, go on. Comes at any point between `StopOutgoing` or `Begin`
     /// and `CheckpointComplete`.
     5 Abort {
-        /// This line.
+        /// This checkpoint.
         checkpoint: CheckpointId,
         /// Why.
         reason: String,
     },
-    /// The line of `set` is stored and committed.
+    /// The checkpoint of `set` is stored and committed.
     6 CheckpointComplete {
-        /// This line.
+        /// This checkpoint.
         checkpoint: CheckpointId,
         /// Of this set.
         set: SetId,
     },
     /// [`FromRank::ReceivedVector`] of `from`.
     7 ReceivedVector {
-        /// By this line.
+        /// By this checkpoint.
         checkpoint: CheckpointId,
         /// Whose.
         from: PeerId,
@@ -222,30 +222,30 @@ class 2 ToRank {
     },
     /// All ranks are `Finishing`.
     9 MayFinish {},
-    /// The image of the line is read: the frozen child is gone, or the rank may leave its pause.
+    /// The image of the checkpoint is read: the frozen child is gone, or the rank may leave its pause.
     10 Release {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// Answer `Status`.
+    /// CheckpointAnswer `Status`.
     11 ReportStatus {},
-    /// Answer to `Ask`.
+    /// CheckpointAnswer to `Ask`.
     12 CheckpointRequestResult {
         /// The number that was asked with.
         number: u32,
-        /// The line, 0 if there is none.
+        /// The checkpoint, 0 if there is none.
         checkpoint: CheckpointId,
-        /// Empty, or why there is no line.
+        /// Empty, or why there is no checkpoint.
         problem: String,
     },
-    /// This set goes back to no line before this one: send `Covered` to peers of other sets.
+    /// This set goes back to no checkpoint before this one: send `Covered` to peers of other sets.
     13 Trim {
-        /// The oldest line that it can go back to.
+        /// The oldest checkpoint that it can go back to.
         checkpoint: CheckpointId,
     },
-    /// Answer to `Suspended`: all that the program has printed so far is taken in and counted.
+    /// CheckpointAnswer to `Suspended`: all that the program has printed so far is taken in and counted.
     14 OutputDrained {
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
     /// First to a rank that was made from an image.
@@ -262,7 +262,7 @@ class 2 ToRank {
         /// This place; `u64::MAX`: nothing is kept any more, and nothing has to wait.
         upto: u64,
     },
-    /// To a restored process, before `Cards`: do again what you did after the line.
+    /// To a restored process, before `Cards`: do again what you did after the checkpoint.
     42 Replay {
         /// The one that begins.
         incarnation: Incarnation,

@@ -7,18 +7,18 @@ use rustbtl_fragments::ids::PeerId;
 
 messages! {
 /// From the agent that has an image to the one that shall keep a copy; after mutual proof of the
-/// job's secret. What may follow what: `crate::shelf`.
+/// job's secret. What may follow what: `crate::image_transfer`.
 class 7 ToReplicaServer {
     /// First.
     1 Begin {
         /// Whose image.
         rank: PeerId,
-        /// Of this line.
+        /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
     /// One of its files begins.
     2 File {
-        /// Which one, see `crate::shelf::Part`.
+        /// Which one, see `crate::image_transfer::Part`.
         part: u16,
         /// Its size.
         bytes: u64,

@@ -12,7 +12,7 @@ class 9 ToSpare {
     1 Start {
         /// Which.
         rank: PeerId,
-        /// Folder of the line.
+        /// Folder of the checkpoint.
         directory: String,
         /// The incarnation it will run in.
         incarnation: Incarnation,

@@ -1,7 +1,7 @@
 //! The outcomes of one process: recorded while it is live, forced after a restore.
 //!
 //! Source: DESIGN §5, §7.4. The driver asks before it looks ([`Decisions::ask`]) and says what it
-//! found. Plain data of the process: part of its picture, so that a line taken in the middle of a
+//! found. Plain data of the process: part of its picture, so that a checkpoint taken in the middle of a
 //! run of failed tests, or of a replay, goes on there.
 //!
 //! Invariants:
@@ -94,7 +94,7 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// Number of the next determinant: with a line, what it covers.
+    /// Number of the next determinant: with a checkpoint, what it covers.
     pub fn clock(&self) -> u64 {
         self.clock
     }

@@ -1,4 +1,4 @@
-//! What an agent keeps of other sets: their determinants since the oldest line they may go back to.
+//! What an agent keeps of other sets: their determinants since the oldest checkpoint they may go back to.
 //!
 //! Source: DESIGN §5, §7.3. A set that comes back inherits what was kept of it and sends it again
 //! under its new incarnation, since other keepers may have to have it. Until that is complete the
@@ -48,17 +48,17 @@ struct Kept {
     coming: Option<Generation>,
 }
 
-/// What is to be forced of a set that goes back to a line taken in incarnation `line`, from what
+/// What is to be forced of a set that goes back to a checkpoint taken in incarnation `checkpoint`, from what
 /// its keepers give: the youngest incarnation counts, then the longest account. One that is older
-/// than the line tells of a past that the line is not part of, and shows that nothing that was
+/// than the checkpoint tells of a past that the checkpoint is not part of, and shows that nothing that was
 /// recorded since was ever stable. None: lost.
 pub fn choose<'a>(
-    line: Incarnation,
+    checkpoint: Incarnation,
     accounts: impl IntoIterator<Item = Option<(Incarnation, &'a [Record])>>,
 ) -> Option<Vec<Record>> {
     let end = |records: &[Record]| records.last().map_or(0, |record| record.at + 1);
     let best = accounts.into_iter().flatten().max_by_key(|(age, records)| (*age, end(records)));
-    best.map(|(age, records)| if age < line { Vec::new() } else { records.to_vec() })
+    best.map(|(age, records)| if age < checkpoint { Vec::new() } else { records.to_vec() })
 }
 
 /// See the module's documentation.
@@ -125,7 +125,7 @@ impl DeterminantReplica {
         Some((complete.incarnation, &complete.records))
     }
 
-    /// The oldest line that the set may go back to has these clocks. To be told when that line is
+    /// The oldest checkpoint that the set may go back to has these clocks. To be told when that checkpoint is
     /// complete (the coordinator's `Trim`), not before.
     pub fn covered(&mut self, set: SetId, clocks: &BTreeMap<PeerId, u64>) {
         let Some(kept) = self.sets.get_mut(&set) else { return };

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! * S1 `stable` counts determinants that every keeper has, and nothing else.
-//! * S2 A keeper gets everything since the oldest line that the set may go back to, in order and
+//! * S2 A keeper gets everything since the oldest checkpoint that the set may go back to, in order and
 //!   without gaps.
 //! * S3 Acknowledgements of another incarnation, or of an agent that is no keeper, change nothing.
 
@@ -49,7 +49,7 @@ pub struct Batch {
     pub upto: u64,
     /// The keeper is of use from this place on; until then an earlier one is.
     pub inherits: u64,
-    /// Those of places `from..upto` that no line covers.
+    /// Those of places `from..upto` that no checkpoint covers.
     pub records: Vec<Record>,
 }
 
@@ -163,7 +163,7 @@ impl DeterminantLog {
         self.recorded
     }
 
-    /// What is held: everything that no line covers, in its order.
+    /// What is held: everything that no checkpoint covers, in its order.
     pub fn records(&self) -> impl Iterator<Item = &Record> + '_ {
         self.records.iter()
     }
@@ -230,7 +230,7 @@ impl DeterminantLog {
         self.stable() > before
     }
 
-    /// The oldest line that the set may go back to has these clocks: what is before is dropped.
+    /// The oldest checkpoint that the set may go back to has these clocks: what is before is dropped.
     pub fn covered(&mut self, clocks: &BTreeMap<PeerId, u64>) {
         self.records.retain(|record| !is_covered(record, clocks));
     }

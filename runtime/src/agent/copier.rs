@@ -6,7 +6,7 @@ use super::stream::Patient;
 use crate::os;
 use crate::prove::{self, Host, Secret};
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromReplicaServer, ToReplicaServer};
-use rustbtl_coordination::shelf::{BASES_MAX, DIGEST_BYTES, Part};
+use rustbtl_coordination::image_transfer::{BASES_MAX, DIGEST_BYTES, ImagePart};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -120,19 +120,19 @@ fn bring(folder: &Path, secret: &Secret, order: &Order) -> Result<(), String> {
 
 fn send(to: &mut Patient, folder: &Path, rank: PeerId, line: CheckpointId) -> Result<(), String> {
     to.send(&ToReplicaServer::Begin { rank, checkpoint: line })?;
-    let bases = (1..=BASES_MAX).filter_map(Part::of);
-    for part in bases.chain([Part::Output, Part::Image]) {
+    let bases = (1..=BASES_MAX).filter_map(ImagePart::of);
+    for part in bases.chain([ImagePart::Output, ImagePart::Image]) {
         let path = folder.join(part_name(rank, part));
         match File::open(&path) {
             Ok(file) => send_file(to, part, file, &path)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && part != Part::Image => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && part != ImagePart::Image => {}
             Err(error) => return Err(format!("{}: {error}", path.display())),
         }
     }
     to.send(&ToReplicaServer::Commit {})
 }
 
-fn send_file(to: &mut Patient, part: Part, file: File, path: &Path) -> Result<(), String> {
+fn send_file(to: &mut Patient, part: ImagePart, file: File, path: &Path) -> Result<(), String> {
     let what = |error: io::Error| format!("{}: {error}", path.display());
     let bytes = file.metadata().map_err(what)?.len();
     to.send(&ToReplicaServer::File { part: part.number(), bytes })?;

@@ -11,7 +11,7 @@ use crate::local;
 use crate::os::{self, Poll};
 use crate::prove::{Host, Progress, Secret, Stranger};
 use rustbtl_coordination::control::{CheckpointId, FromReplicaServer, ToReplicaServer};
-use rustbtl_coordination::shelf::{Part, Receipt, Step};
+use rustbtl_coordination::image_transfer::{ImagePart, TransferReceiver, TransferStep};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -103,11 +103,11 @@ fn serve(stream: TcpStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
 }
 
 /// Name of a part in the folder of its line.
-pub fn part_name(rank: PeerId, part: Part) -> String {
+pub fn part_name(rank: PeerId, part: ImagePart) -> String {
     match part {
-        Part::Image => images::file_name(rank),
-        Part::Base(number) => format!("{}.base-{number}", images::file_name(rank)),
-        Part::Output => format!("rank-{rank}.out"),
+        ImagePart::Image => images::file_name(rank),
+        ImagePart::Base(number) => format!("{}.base-{number}", images::file_name(rank)),
+        ImagePart::Output => format!("rank-{rank}.out"),
     }
 }
 
@@ -120,17 +120,17 @@ struct Open {
 struct Copy<'a> {
     number: usize,
     folder: &'a Path,
-    receipt: Receipt,
+    receipt: TransferReceiver,
     of: Option<(PeerId, PathBuf)>,
     open: Option<Open>,
     /// Those that have begun.
-    parts: Vec<Part>,
+    parts: Vec<ImagePart>,
 }
 
 impl<'a> Copy<'a> {
     fn new(folder: &'a Path) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let (number, receipt) = (NEXT.fetch_add(1, Ordering::Relaxed), Receipt::default());
+        let (number, receipt) = (NEXT.fetch_add(1, Ordering::Relaxed), TransferReceiver::default());
         Self { number, folder, receipt, of: None, open: None, parts: Vec::new() }
     }
 
@@ -142,11 +142,11 @@ impl<'a> Copy<'a> {
         loop {
             let step = self.receipt.handle(next()?).map_err(|error| error.to_string())?;
             match step {
-                Step::Begin { rank, line } => self.begin(rank, line)?,
-                Step::Open { part, bytes } => self.start(part, bytes)?,
-                Step::Write(bytes) => self.write(&bytes)?,
-                Step::Close(digest) => self.close(&digest)?,
-                Step::Commit => return self.commit(),
+                TransferStep::Begin { rank, checkpoint: line } => self.begin(rank, line)?,
+                TransferStep::Open { part, bytes } => self.start(part, bytes)?,
+                TransferStep::Write(bytes) => self.write(&bytes)?,
+                TransferStep::Close(digest) => self.close(&digest)?,
+                TransferStep::Commit => return self.commit(),
             }
         }
     }
@@ -157,7 +157,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Of no other copy, of this image, either.
-    fn draft(&self, line: &Path, rank: PeerId, part: Part) -> PathBuf {
+    fn draft(&self, line: &Path, rank: PeerId, part: ImagePart) -> PathBuf {
         line.join(format!("{}.copy-{}", part_name(rank, part), self.number))
     }
 
@@ -169,7 +169,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    fn start(&mut self, part: Part, bytes: u64) -> Result<(), String> {
+    fn start(&mut self, part: ImagePart, bytes: u64) -> Result<(), String> {
         let (rank, line) = self.place()?;
         local::check_room(line, bytes)?;
         let path = self.draft(line, rank, part);
@@ -199,7 +199,7 @@ impl<'a> Copy<'a> {
         let (rank, line) = self.place()?;
         let mut parts = self.parts.clone();
         // The image last (2).
-        parts.sort_unstable_by_key(|part| (*part == Part::Image, *part));
+        parts.sort_unstable_by_key(|part| (*part == ImagePart::Image, *part));
         for part in parts {
             let name = line.join(part_name(rank, part));
             fs::rename(self.draft(line, rank, part), &name)
@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn messages(image: &[u8], digest_of: &[u8]) -> VecDeque<ToReplicaServer> {
-        let file = |part: Part, bytes: &[u8], digest_of: &[u8]| {
+        let file = |part: ImagePart, bytes: &[u8], digest_of: &[u8]| {
             [
                 ToReplicaServer::File { part: part.number(), bytes: bytes.len() as u64 },
                 ToReplicaServer::Piece { bytes: bytes.to_vec() },
@@ -241,8 +241,8 @@ mod tests {
         };
         [ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) }]
             .into_iter()
-            .chain(file(Part::Base(1), b"older", b"older"))
-            .chain(file(Part::Image, image, digest_of))
+            .chain(file(ImagePart::Base(1), b"older", b"older"))
+            .chain(file(ImagePart::Image, image, digest_of))
             .chain([ToReplicaServer::Commit {}])
             .collect()
     }

@@ -4,9 +4,9 @@ use super::Effect;
 use super::job::{Job, Rank};
 use super::wishes::{Wish, Wisher};
 use crate::store::Kind;
+use rustbtl_coordination::checkpoints::{AbortReason, Input};
 use rustbtl_coordination::control::{CheckpointId, Reply, ToRank};
-use rustbtl_coordination::lines::{Input, Why};
-use rustbtl_coordination::silence::Refusal;
+use rustbtl_coordination::quiescence::CheckpointRefusal;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -21,7 +21,11 @@ impl Job {
         }
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
         self.wishes.add(Wish { wisher, global: false, sets: sets.clone(), wait });
-        self.try_wish(now, wisher, sets.into_iter().map(|set| Input::Demand { set }).collect());
+        self.try_wish(
+            now,
+            wisher,
+            sets.into_iter().map(|set| Input::RequestSetCheckpoint { set }).collect(),
+        );
     }
 
     /// `set`: a line of this set; `None`: a global one.
@@ -36,8 +40,8 @@ impl Job {
         let sets: BTreeSet<SetId> = set.into_iter().collect();
         self.wishes.add(Wish { wisher: who, global: set.is_none(), sets, wait });
         let input = match set {
-            Some(set) => Input::Demand { set },
-            None => Input::Checkpoint { exit },
+            Some(set) => Input::RequestSetCheckpoint { set },
+            None => Input::RequestGlobalCheckpoint { exit },
         };
         if set.is_none() && exit {
             self.wishes.exit = true;
@@ -54,7 +58,7 @@ impl Job {
         }));
         // Without a place for lines it spills. Before all ranks are ready the next mark asks.
         if possible {
-            self.input(now, Input::Demand { set });
+            self.input(now, Input::RequestSetCheckpoint { set });
         }
     }
 
@@ -64,7 +68,9 @@ impl Job {
             self.early.push((who, inputs));
             return;
         }
-        let exit = inputs.iter().any(|input| matches!(input, Input::Checkpoint { exit: true }));
+        let exit = inputs
+            .iter()
+            .any(|input| matches!(input, Input::RequestGlobalCheckpoint { exit: true }));
         let problem = if exit && self.setup.is_local() {
             Some(
                 "the lines of this job end with it: for one that outlives it start the job with \
@@ -142,7 +148,7 @@ impl Job {
         &mut self,
         line: CheckpointId,
         sets: &[SetId],
-        why: Why,
+        why: AbortReason,
         retried: bool,
         next_ms: Option<u64>,
     ) {
@@ -166,7 +172,10 @@ impl Job {
             self.answer(wish, line, &text);
         }
         // The end of a job, or of a rank, is told by others.
-        let ends = matches!(why, Why::Lost(_) | Why::Failed(_, Refusal::Finishing));
+        let ends = matches!(
+            why,
+            AbortReason::RankFailed(_) | AbortReason::Failed(_, CheckpointRefusal::Finishing)
+        );
         if waiting.is_empty() && !ends {
             self.failed_lines += 1;
             self.tell_failure(&text, next_ms);

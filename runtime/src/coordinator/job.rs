@@ -16,18 +16,18 @@ use super::storage::Storage;
 use super::wishes::{Wisher, Wishes};
 use crate::settings::Printed;
 use crate::store::{self, Image, Manifest};
+use rustbtl_coordination::checkpoints::{CheckpointScheduler, Config, Input, SchedulerState};
 use rustbtl_coordination::control::{
     CheckpointId, FromNode, FromRank, RankEndpoint, Reply, ToNode, ToRank,
 };
 use rustbtl_coordination::interval::Interval;
-use rustbtl_coordination::lines::{Config, Input, Known, Lines};
-use rustbtl_coordination::silence::{Answer, Refusal};
+use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
 /// From the order until all have their picture.
-const SILENCE_TIMEOUT_MS: u64 = 120_000;
+const QUIESCENCE_TIMEOUT_MS: u64 = 120_000;
 /// From there until all images are stored.
 const STORE_TIMEOUT_MS: u64 = 3_600_000;
 /// Until a line that was asked for and failed is tried once more.
@@ -119,7 +119,7 @@ pub struct Job {
     pub(super) setup: Setup,
     pub(super) ranks: BTreeMap<PeerId, Rank>,
     /// Once all ranks are ready.
-    pub(super) machine: Option<Lines>,
+    pub(super) machine: Option<CheckpointScheduler>,
     pub(super) recovery: Recovery,
     pub(super) storage: Storage,
     pub(super) places: Places,
@@ -180,7 +180,7 @@ impl Job {
 
     /// When [`Self::tick`] is due.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.machine.as_ref().and_then(Lines::next_deadline)
+        self.machine.as_ref().and_then(CheckpointScheduler::next_deadline)
     }
 
     /// Time has passed.
@@ -220,7 +220,13 @@ impl Job {
                     state.coordination_ns = state.coordination_ns.max(coordination_ns);
                     state.pause_ns = state.pause_ns.max(pause_ns);
                 }
-                self.input(now, Input::Answered { rank, answer: Answer::Frozen { line: line.0 } });
+                self.input(
+                    now,
+                    Input::Answered {
+                        rank,
+                        answer: CheckpointAnswer::Frozen { checkpoint: line.0 },
+                    },
+                );
             }
             FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum } => {
                 let set = self.ranks.get(&rank).and_then(|r| r.set).unwrap_or_default().0;
@@ -234,7 +240,7 @@ impl Job {
             }
             FromNode::StoreFailed { rank, checkpoint: line, reason } => {
                 self.problem(line, format!("rank {rank} on {node}: {reason}"));
-                self.input(now, Input::NotStored { rank, line: line.0 });
+                self.input(now, Input::NotStored { rank, checkpoint: line.0 });
             }
             FromNode::Ended { rank, status } => self.ended(now, rank, status),
             FromNode::GuardianDisconnected { rank } => self.gone(now, rank),
@@ -302,7 +308,7 @@ impl Job {
         }
         if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
             // Nobody has gone back: it has nothing to repeat.
-            self.input(0, Input::Back { set, line: u64::MAX });
+            self.input(0, Input::SetRestarted { set, checkpoint: u64::MAX });
             self.input(0, Input::ReplayComplete { set });
         }
     }
@@ -330,13 +336,16 @@ impl Job {
             FromRank::ReplayComplete {} => self.has_caught_up(now, id),
             FromRank::ReplayPending { checkpoint: line } => self.is_behind(now, id, line),
             FromRank::OutgoingStopped { checkpoint: line } => {
-                let answer = Answer::Stopped { line: line.0 };
+                let answer = CheckpointAnswer::Stopped { checkpoint: line.0 };
                 self.input(now, Input::Answered { rank: id, answer });
             }
             FromRank::CheckpointFailed { checkpoint: line, reason } => {
                 let node = rank.node.clone();
                 self.problem(line, format!("rank {id} on {node}: {reason}"));
-                let answer = Answer::Failed { line: line.0, why: Refusal::SnapshotMemory };
+                let answer = CheckpointAnswer::Failed {
+                    checkpoint: line.0,
+                    refusal: CheckpointRefusal::Snapshot,
+                };
                 self.input(now, Input::Answered { rank: id, answer });
             }
             FromRank::Status { log_bytes, log_bytes_peak, messages, largest } => {
@@ -398,7 +407,7 @@ impl Job {
             return;
         }
         let first = self.setup.first_line();
-        let known = Known { next_line: first, ..Known::default() };
+        let known = SchedulerState { next_checkpoint: first, ..SchedulerState::default() };
         self.resume_lines(now, &known);
         self.log(json!({"event": "ready", "ranks": self.ranks.len()}));
         if self.life > 0 {
@@ -417,7 +426,7 @@ impl Job {
     }
 
     /// Lines can be ordered from now on.
-    pub(super) fn resume_lines(&mut self, now: u64, known: &Known) {
+    pub(super) fn resume_lines(&mut self, now: u64, known: &SchedulerState) {
         let possible = self.setup.has_storage();
         let if_possible = |interval| if possible { interval } else { Interval::Off };
         let config = Config {
@@ -425,18 +434,18 @@ impl Job {
             global_interval: if_possible(self.setup.interval()),
             sets_at_once: 1,
             // Where lines end with the job only the youngest is of use.
-            kept_lines: if self.setup.is_local() { 1 } else { self.setup.keep },
-            silence_timeout_ms: SILENCE_TIMEOUT_MS,
+            checkpoints_kept: if self.setup.is_local() { 1 } else { self.setup.keep },
+            quiescence_timeout_ms: QUIESCENCE_TIMEOUT_MS,
             store_timeout_ms: STORE_TIMEOUT_MS,
             retry_ms: RETRY_MS,
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
         let restored = self.setup.restore.as_deref().and_then(store::line_number);
-        let next = known.next_line;
+        let next = known.next_checkpoint;
         self.machine = Some(match restored.filter(|_| known.kept.is_empty()) {
-            Some(line) => Lines::restored(config, &sets, line.0, next, now),
-            None => Lines::resumed(config, &sets, known, now),
+            Some(line) => CheckpointScheduler::restored(config, &sets, line.0, next, now),
+            None => CheckpointScheduler::resumed(config, &sets, known, now),
         });
         self.count_room();
     }
@@ -468,7 +477,7 @@ impl Job {
                 self.lines.iter().filter(|(_, s)| of_it(s)).map(|(&line, _)| line).collect();
             open.into_iter().for_each(|line| self.problem(line, end.to_owned()));
         }
-        self.input(now, Input::Lost { rank: id });
+        self.input(now, Input::RankFailed { rank: id });
         if !finishing {
             self.finish(id);
         }
@@ -482,7 +491,7 @@ impl Job {
         rank.here = false;
         if rank.ended.is_none() {
             self.log(json!({"event": "gone", "rank": id.0}));
-            self.input(now, Input::Lost { rank: id });
+            self.input(now, Input::RankFailed { rank: id });
         }
     }
 
@@ -504,10 +513,10 @@ impl Job {
     /// The manifest is written, or not.
     pub fn committed(&mut self, now: u64, line: CheckpointId, result: Result<(), String>) {
         let input = match result {
-            Ok(()) => Input::Committed { line: line.0 },
+            Ok(()) => Input::Committed { checkpoint: line.0 },
             Err(problem) => {
                 self.problem(line, problem);
-                Input::NotCommitted { line: line.0 }
+                Input::NotCommitted { checkpoint: line.0 }
             }
         };
         self.input(now, input);
@@ -526,7 +535,7 @@ impl Job {
     }
 
     pub(super) fn carry_out(&mut self, now: u64) {
-        while let Some(output) = self.machine.as_mut().and_then(Lines::poll_output) {
+        while let Some(output) = self.machine.as_mut().and_then(CheckpointScheduler::poll_output) {
             self.carry_out_one(now, output);
         }
     }

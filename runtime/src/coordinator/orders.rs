@@ -2,9 +2,9 @@
 
 use super::job::{Effect, Job};
 use crate::store::{FORMAT, Image, Kind, Manifest};
+use rustbtl_coordination::checkpoints::Output;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, ToNode, ToRank};
-use rustbtl_coordination::lines::Output;
-use rustbtl_coordination::silence::Scope;
+use rustbtl_coordination::quiescence::CheckpointScope;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,35 +69,37 @@ impl Job {
     pub(super) fn carry_out_one(&mut self, now: u64, output: Output) {
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
         match output {
-            Output::StopOutgoing { line } => {
+            Output::StopOutgoing { checkpoint: line } => {
                 let line = CheckpointId(line);
                 let exit = core::mem::take(&mut self.wishes.exit);
                 self.open(now, line, Kind::Global, all.clone(), exit);
                 all.into_iter()
                     .for_each(|rank| self.send(rank, ToRank::StopOutgoing { checkpoint: line }));
             }
-            Output::Begin { line, scope, sets } => {
+            Output::Begin { checkpoint: line, scope, sets } => {
                 self.begin(now, CheckpointId(line), scope, &sets)
             }
-            Output::Resume { line } => {
+            Output::Resume { checkpoint: line } => {
                 let line = CheckpointId(line);
                 all.into_iter()
                     .for_each(|rank| self.send(rank, ToRank::Resume { checkpoint: line }));
             }
-            Output::Abort { line, sets, why, retried, next_ms } => {
+            Output::Abort { checkpoint: line, sets, reason: why, retried, next_ms } => {
                 self.aborted(CheckpointId(line), &sets, why, retried, next_ms);
             }
-            Output::Commit { line, .. } if self.setup.is_local() => {
+            Output::Commit { checkpoint: line, .. } if self.setup.is_local() => {
                 self.committed(now, CheckpointId(line), Ok(()));
             }
-            Output::Commit { line, .. } => self.commit(CheckpointId(line)),
-            Output::Complete { line, pause_ms } => self.complete(CheckpointId(line), pause_ms),
-            Output::Trim { set, line } => {
+            Output::Commit { checkpoint: line, .. } => self.commit(CheckpointId(line)),
+            Output::Complete { checkpoint: line, pause_ms } => {
+                self.complete(CheckpointId(line), pause_ms)
+            }
+            Output::Trim { set, checkpoint: line } => {
                 for rank in self.members(&[set]) {
                     self.send(rank, ToRank::Trim { checkpoint: CheckpointId(line) });
                 }
             }
-            Output::Drop { line } => {
+            Output::Delete { checkpoint: line } => {
                 let line = CheckpointId(line);
                 if self.setup.is_local() {
                     self.clear(line, |_| true);
@@ -110,19 +112,23 @@ impl Job {
                     self.effects.push_back(Effect::Send(rank, discard));
                 }
             }
-            Output::Exit { line } => {
+            Output::Exit { checkpoint: line } => {
                 self.log(json!({"event": "exit", "line": line}));
                 self.effects.push_back(Effect::TellMpirun("end".into()));
             }
         }
     }
 
-    fn begin(&mut self, now: u64, line: CheckpointId, scope: Scope, sets: &[SetId]) {
-        if scope == Scope::Set {
+    fn begin(&mut self, now: u64, line: CheckpointId, scope: CheckpointScope, sets: &[SetId]) {
+        if scope == CheckpointScope::Set {
             self.open(now, line, Kind::Set, self.members(sets), false);
         }
         let exit = self.lines.get(&line).is_some_and(|state| state.exit);
-        let kind = if scope == Scope::Set { CheckpointKind::Set } else { CheckpointKind::Global };
+        let kind = if scope == CheckpointScope::Set {
+            CheckpointKind::Set
+        } else {
+            CheckpointKind::Global
+        };
         let directory = self.folder(line).display().to_string();
         for set in sets {
             let members = self.members(&[*set]);

@@ -24,9 +24,9 @@ use super::again::OfGoing;
 use super::job::{Effect, Job, Rank};
 use super::mpirun::same_host;
 use crate::store;
+use rustbtl_coordination::checkpoints::{CheckpointScheduler, Input};
 use rustbtl_coordination::control::{CheckpointId, RankEndpoint, ReplayBlocker, ToNode, ToRank};
-use rustbtl_coordination::lines::{Input, Lines};
-use rustbtl_coordination::silence::{Answer, Refusal};
+use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,7 +158,7 @@ impl Job {
     /// The youngest line that a set can go back to alone.
     fn line_for(&self, set: SetId) -> Option<CheckpointId> {
         let machine = self.machine.as_ref()?;
-        machine.lines_of(set).last().map(CheckpointId)
+        machine.checkpoints_of(set).last().map(CheckpointId)
     }
 
     /// The program of a rank was ended by a signal; its guardian waits. `incarnation`: of the
@@ -299,7 +299,7 @@ impl Job {
         }
         let members = self.members(&[set]);
         for &rank in &members {
-            self.input(now, Input::Lost { rank });
+            self.input(now, Input::RankFailed { rank });
         }
         let line = self.line_for(set).ok_or_else(|| {
             let none = "is complete yet, so there is nothing to go back to";
@@ -545,7 +545,7 @@ impl Job {
         let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
         let with_all = going.with_all;
         self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
-        self.input(now, Input::Back { set, line: line.0 });
+        self.input(now, Input::SetRestarted { set, checkpoint: line.0 });
         self.replenish(now);
         if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
@@ -560,14 +560,17 @@ impl Job {
     /// channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this life or the next.
     pub(super) fn is_behind(&mut self, now: u64, id: PeerId, line: CheckpointId) {
         self.log(json!({"event": "behind", "rank": id.0, "line": line.0}));
-        let answer = Answer::Failed { line: line.0, why: Refusal::Behind };
+        let answer = CheckpointAnswer::Failed {
+            checkpoint: line.0,
+            refusal: CheckpointRefusal::ReplayPending,
+        };
         self.input(now, Input::Answered { rank: id, answer });
     }
 
     /// A rank has repeated all that others have of its lost future, as far as it knows. What it
     /// does not know shows at the next global line.
     pub(super) fn has_caught_up(&mut self, now: u64, id: PeerId) {
-        self.input(now, Input::Repaired { rank: id });
+        self.input(now, Input::RankReplayComplete { rank: id });
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         let going = set.and_then(|set| self.recovery.going.get_mut(&set));
         // All of it are in this life by now, and so is who says it.
@@ -589,11 +592,12 @@ impl Job {
 
     /// Nothing is unprotected: a line of all sets as soon as the job runs.
     pub(super) fn first_line(&mut self, now: u64) {
-        if self.obstacle().is_some() || self.machine.as_ref().and_then(Lines::last_global).is_some()
+        if self.obstacle().is_some()
+            || self.machine.as_ref().and_then(CheckpointScheduler::last_global).is_some()
         {
             return;
         }
-        self.input(now, Input::Checkpoint { exit: false });
+        self.input(now, Input::RequestGlobalCheckpoint { exit: false });
     }
 }
 

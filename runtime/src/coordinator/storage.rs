@@ -16,8 +16,8 @@ use super::job::{Effect, Job};
 use super::losses::some_of;
 use super::mpirun::same_host;
 use crate::store;
+use rustbtl_coordination::checkpoints::{CheckpointScheduler, Input};
 use rustbtl_coordination::control::{CheckpointId, ToNode};
-use rustbtl_coordination::lines::{Input, Lines};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,7 +124,7 @@ impl Job {
     /// A node has written the image of a rank.
     pub(super) fn stored(&mut self, now: u64, rank: PeerId, line: CheckpointId) {
         if !self.setup.is_local() {
-            return self.input(now, Input::Stored { rank, line: line.0 });
+            return self.input(now, Input::Stored { rank, checkpoint: line.0 });
         }
         let Some(node) = self.ranks.get(&rank).map(|rank| rank.node.clone()) else { return };
         if !self.lines.contains_key(&line) {
@@ -195,7 +195,7 @@ impl Job {
                 self.log(json!({"event": "uncovered", "line": line.0, "rank": rank.0, "why": why}));
             } else {
                 self.problem(line, format!("rank {rank}: {why}"));
-                self.input(now, Input::NotStored { rank, line: line.0 });
+                self.input(now, Input::NotStored { rank, checkpoint: line.0 });
             }
             return;
         }
@@ -215,7 +215,7 @@ impl Job {
         for rank in ranks {
             let held = self.storage.held.get_mut(&(line, rank));
             if held.is_some_and(|held| !core::mem::replace(&mut held.counted, true)) {
-                self.input(now, Input::Stored { rank, line: line.0 });
+                self.input(now, Input::Stored { rank, checkpoint: line.0 });
             }
         }
     }
@@ -315,7 +315,11 @@ impl Job {
     fn youngest(&self) -> BTreeMap<SetId, CheckpointId> {
         let Some(machine) = &self.machine else { return BTreeMap::new() };
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        let line = |set| Lines::lines_of(machine, set).last().map(|line| (set, CheckpointId(line)));
+        let line = |set| {
+            CheckpointScheduler::checkpoints_of(machine, set)
+                .last()
+                .map(|line| (set, CheckpointId(line)))
+        };
         sets.into_iter().filter_map(line).collect()
     }
 

@@ -347,7 +347,7 @@ impl World {
             }
             self.carrying.unsaid.remove(&rank);
         }
-        // What it had accepted it has seen no more; its line has (`Image::seen`).
+        // What it had accepted it has seen no more; its checkpoint has (`Image::seen`).
         self.shared.book.accepted.retain(|stream, _| !members.contains(&stream.2));
         self.carrying.pictured.retain(|(rank, _), _| !members.contains(rank));
         let incarnations = self.net.borrow().incarnations.clone();
@@ -382,7 +382,7 @@ impl World {
         self.carrying.orders[&set].past().cloned().collect()
     }
 
-    /// Its oldest line is a younger one now.
+    /// Its oldest checkpoint is a younger one now.
     pub fn cover_order(&mut self, set: u32, clocks: &BTreeMap<PeerId, u64>) {
         if let Some(order) = self.carrying.orders.get_mut(&set) {
             order.shipper_mut().covered(clocks);
@@ -390,17 +390,17 @@ impl World {
     }
 
     /// A picture is taken.
-    pub fn pictured(&mut self, rank: usize, line: u64) {
+    pub fn pictured(&mut self, rank: usize, checkpoint: u64) {
         if let Some(carrier) = &self.processes[rank].host.carrier {
             let shared = carrier.shared.borrow();
             let upto = (shared.incarnation, shared.recorded);
-            self.carrying.pictured.insert((rank, line), upto);
+            self.carrying.pictured.insert((rank, checkpoint), upto);
         }
     }
 
     /// Is everything stable that the picture depends on?
-    pub fn is_picture_stable(&mut self, rank: usize, line: u64) -> bool {
-        let Some(&(incarnation, upto)) = self.carrying.pictured.get(&(rank, line)) else {
+    pub fn is_picture_stable(&mut self, rank: usize, checkpoint: u64) -> bool {
+        let Some(&(incarnation, upto)) = self.carrying.pictured.get(&(rank, checkpoint)) else {
             return true;
         };
         let order = &self.carrying.orders[&self.shared.options.sets[rank]];
@@ -409,7 +409,7 @@ impl World {
         stable || self.shared.options.planted == Some(Planted::PicturedUnstable)
     }
 
-    /// Clocks of a line, for [`Self::cover_order`].
+    /// Clocks of a checkpoint, for [`Self::cover_order`].
     pub fn clocks_of(&self, set: u32, images: &BTreeMap<usize, Image>) -> BTreeMap<PeerId, u64> {
         let of_set = images.iter().filter(|(rank, _)| self.shared.options.sets[**rank] == set);
         of_set.map(|(rank, image)| (PeerId(*rank as u32), image.clock())).collect()

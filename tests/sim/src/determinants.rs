@@ -25,7 +25,7 @@ pub struct DeterminantReport {
     pub replays: u64,
     /// Determinants that were forced.
     pub forced: u64,
-    /// Sets whose determinants were lost: the job fell back to its last global line.
+    /// Sets whose determinants were lost: the job fell back to its last global checkpoint.
     pub lost: u64,
     /// Batches that were refused.
     pub refused: u64,
@@ -222,7 +222,7 @@ impl World {
 
     /// A set has died, and what its agent kept with it.
     pub fn determinants_lost(&mut self, set: u32) {
-        let behind = self.lines.is_behind(set);
+        let behind = self.checkpoints.is_behind(set);
         let determinants = &mut self.determinants;
         if !determinants.on {
             return;
@@ -244,7 +244,7 @@ impl World {
     }
 
     /// What the keepers have of a dead set. None: it is lost.
-    pub fn fetch_determinants(&mut self, set: u32, line: Incarnation) -> bool {
+    pub fn fetch_determinants(&mut self, set: u32, checkpoint: Incarnation) -> bool {
         if !self.determinants.on {
             return true;
         }
@@ -257,12 +257,12 @@ impl World {
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
         let keepers: Vec<KeeperId> = shipper.borrow().keepers().collect();
         let none: &[Record] = &[];
-        let alone = (copies == 0).then_some(Some((line, none)));
+        let alone = (copies == 0).then_some(Some((checkpoint, none)));
         let kept = keepers.iter().map(|id| {
             let keeper = self.determinants.keepers.get(&id.set.0);
             keeper.filter(|keeper| keeper.id() == *id)?.fetch(SetId(set))
         });
-        let best = choose(line, kept.chain(alone));
+        let best = choose(checkpoint, kept.chain(alone));
         match best {
             Some(records) => {
                 self.determinants.forced.insert(set, records);
@@ -338,7 +338,7 @@ impl World {
         !process.host.memory.decisions.has_past() && process.engine.has_caught_up()
     }
 
-    /// The oldest line that a set may go back to: what is before is not needed any more.
+    /// The oldest checkpoint that a set may go back to: what is before is not needed any more.
     pub fn cover_determinants(&mut self, set: u32, images: &BTreeMap<usize, Image>) {
         if !self.determinants.on {
             return;

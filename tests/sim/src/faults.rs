@@ -1,6 +1,6 @@
-//! Faults: connections that are reset, sets that die and come back from a line.
+//! Faults: connections that are reset, sets that die and come back from a checkpoint.
 //!
-//! A line of a set is taken when the set is silent inside: its programs pause until no frame is
+//! A checkpoint of a set is taken when the set is silent inside: its programs pause until no frame is
 //! under way among its processes and every matched receive from inside is complete (DESIGN §6).
 
 use crate::image::Image;
@@ -26,20 +26,20 @@ struct Ghost {
 pub struct Faults {
     resets: u32,
     deaths: u32,
-    lines: u32,
+    checkpoints: u32,
     /// Percent of opportunities that are taken.
     pub rate: u32,
     pub(crate) stored: BTreeMap<u32, Vec<Image>>,
-    /// Sets that are to be silent for a line.
+    /// Sets that are to be silent for a checkpoint.
     quiescing: BTreeSet<u32>,
     /// Sets that are dead.
     pub dead: BTreeSet<u32>,
     /// (process, set): logs that may be trimmed.
     trims: Vec<(usize, u32)>,
     ghosts: Vec<Ghost>,
-    /// Messages that complete lines of their receivers have covered.
+    /// Messages that complete checkpoints of their receivers have covered.
     pub covered: BTreeSet<(Stream, u64)>,
-    /// Resets, deaths, lines so far.
+    /// Resets, deaths, checkpoints so far.
     pub happened: [u32; 3],
     planted: Option<Planted>,
 }
@@ -50,7 +50,7 @@ impl Faults {
         Self {
             resets: options.resets,
             deaths: options.deaths,
-            lines: options.lines,
+            checkpoints: options.checkpoints,
             rate: options.fault_rate,
             stored: BTreeMap::new(),
             quiescing: BTreeSet::new(),
@@ -113,10 +113,10 @@ impl World {
         (0..sets.len()).filter(|&rank| sets[rank] != set).collect()
     }
 
-    /// Maybe a fault, a repair or a line. True: that was this step.
+    /// Maybe a fault, a repair or a checkpoint. True: that was this step.
     pub fn fault_step(&mut self) -> bool {
-        self.take_lines_of_silent_sets();
-        let calm = self.lines.is_past_the_fence();
+        self.take_checkpoints_of_silent_sets();
+        let calm = self.checkpoints.is_past_the_fence();
         if !self.prng.chance(20) {
             return false;
         }
@@ -126,7 +126,9 @@ impl World {
                 let rate = self.death_rate();
                 self.prng.chance(rate) && self.die()
             }
-            2 if self.faults.lines > 0 && self.prng.chance(self.faults.rate) => self.ask_for_line(),
+            2 if self.faults.checkpoints > 0 && self.prng.chance(self.faults.rate) => {
+                self.ask_for_line()
+            }
             3 | 4 => self.learn(),
             5 => self.connect(),
             6 => self.come_back(),
@@ -223,11 +225,11 @@ impl World {
         if self.faults.is_dead(set) || !self.faults.quiescing.insert(set) {
             return false;
         }
-        self.faults.lines -= 1;
+        self.faults.checkpoints -= 1;
         true
     }
 
-    fn take_lines_of_silent_sets(&mut self) {
+    fn take_checkpoints_of_silent_sets(&mut self) {
         for set in self.faults.quiescing.clone() {
             if self.is_silent(set) {
                 self.faults.quiescing.remove(&set);
@@ -248,10 +250,10 @@ impl World {
             })
     }
 
-    /// Take a line of a silent set.
+    /// Take a checkpoint of a silent set.
     pub fn take_line(&mut self, set: u32) {
-        let line = self.members(set).into_iter().map(|rank| self.picture(rank)).collect();
-        self.faults.store(set, line);
+        let checkpoint = self.members(set).into_iter().map(|rank| self.picture(rank)).collect();
+        self.faults.store(set, checkpoint);
         if self.shared.options.trim {
             let others = self.others(set).into_iter().map(|rank| (rank, set));
             self.faults.trims.extend(others);
@@ -307,7 +309,7 @@ impl World {
         }
     }
 
-    /// A dead set is restored from its line.
+    /// A dead set is restored from its checkpoint.
     fn come_back(&mut self) -> bool {
         let Some(&set) = self.faults.dead.first() else { return false };
         let set = if self.prng.chance(50) { set } else { *self.faults.dead.last().unwrap_or(&set) };
@@ -320,15 +322,17 @@ impl World {
             }
         } else {
             self.faults.dead.remove(&set);
-            let Some(line) = self.faults.stored.get(&set).cloned() else { panic!("no line") };
+            let Some(checkpoint) = self.faults.stored.get(&set).cloned() else {
+                panic!("no checkpoint")
+            };
             let keep_exposed = self.prng.chance(50);
-            for (rank, image) in self.members(set).into_iter().zip(&line) {
+            for (rank, image) in self.members(set).into_iter().zip(&checkpoint) {
                 self.restore(rank, image, keep_exposed);
             }
         }
         for rank in self.members(set) {
             for other in self.others(set) {
-                // What the line knows nothing of is made as if for the first time.
+                // What the checkpoint knows nothing of is made as if for the first time.
                 self.net.borrow_mut().end(rank, other).view = None;
                 if self.processes[rank].engine.knows(PeerId(other as u32)) {
                     self.peer_down(rank, other);
@@ -369,17 +373,17 @@ impl World {
         true
     }
 
-    /// A process drops from its log what the line of a set covers.
+    /// A process drops from its log what the checkpoint of a set covers.
     fn trim(&mut self, rank: usize, set: u32) {
         if self.faults.is_dead(self.shared.options.sets[rank]) {
             return;
         }
-        let Some(line) = self.faults.stored.get(&set) else { return };
+        let Some(checkpoint) = self.faults.stored.get(&set) else { return };
         let members = self.members(set);
         let early = self.faults.planted == Some(Planted::TrimTooEarly);
         let held: BTreeMap<usize, _> = members
             .iter()
-            .zip(line)
+            .zip(checkpoint)
             .map(|(&member, image)| {
                 let engine = if early { &self.processes[member].engine } else { &image.engine };
                 (member, engine.held_from(PeerId(rank as u32)))

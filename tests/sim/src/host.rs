@@ -54,7 +54,7 @@ pub struct Pulling {
     bytes: u64,
 }
 
-/// What of a host belongs to the process and goes into its line.
+/// What of a host belongs to the process and goes into its checkpoint.
 #[derive(Clone)]
 pub struct Memory {
     /// Buffers of operations that are not complete.
@@ -77,7 +77,7 @@ pub struct SimHost {
     pub memory: Memory,
     /// Completions since the driver looked last.
     pub completed: Vec<(u32, Status)>,
-    /// Frames of checkpoints that the machine of the line has not seen.
+    /// Frames of checkpoints that the machine of the checkpoint has not seen.
     pub line_frames: VecDeque<(PeerId, CheckpointFrame)>,
     /// Planted: messages to other sets find no room, everything else does.
     pub refuses_messages: bool,

@@ -1,16 +1,16 @@
-//! The picture of a simulated process, and what must hold of a line made of them.
+//! The picture of a simulated process, and what must hold of a checkpoint made of them.
 
 use crate::faults::Faults;
 use crate::host::{Memory, SimHost};
 use crate::model::Stream;
 use crate::process::Program;
 use crate::world::World;
-use rustbtl_coordination::silence::{Input, Quiescence, Way};
+use rustbtl_coordination::quiescence::{Input, QuiesceMethod, Quiescence};
 use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One process in a line.
+/// One process in a checkpoint.
 #[derive(Clone)]
 pub struct Image {
     /// Its engine.
@@ -23,7 +23,7 @@ pub struct Image {
     machine: Quiescence,
     /// What it holds of the messages of processes of other sets, as it goes to them.
     pub held: BTreeMap<usize, Vec<u8>>,
-    /// Its receives that have matched, its messages that lines of others cover, its agreements.
+    /// Its receives that have matched, its messages that checkpoints of others cover, its agreements.
     matched: BTreeSet<(Stream, u64)>,
     covered: BTreeSet<(Stream, u64)>,
     agreed: BTreeSet<(usize, usize)>,
@@ -64,7 +64,7 @@ impl World {
             memory: process.host.memory.clone(),
             program: process.program.clone(),
             exposed: exposed.map(|((_, to, id), bytes)| (*to, *id, bytes.clone())).collect(),
-            machine: self.lines.machine(rank).clone(),
+            machine: self.checkpoints.machine(rank).clone(),
             held: others
                 .map(|(peer, ..)| (peer.0 as usize, process.engine.held_from(peer).encode()))
                 .collect(),
@@ -117,7 +117,7 @@ impl World {
             let restored = machine.handle(Input::Restored);
             assert_eq!(restored, Ok(()), "a picture is taken in phase Freeze");
         }
-        self.lines.put_machine(rank, machine);
+        self.checkpoints.put_machine(rank, machine);
         self.carry_out(rank);
     }
 
@@ -129,14 +129,14 @@ impl World {
     }
 
     /// What a picture taken now would miss: frames under way inside the set, open rendezvous. (Of a
-    /// line that is aborted elsewhere there may be some. Nobody of the set goes on before all have
+    /// checkpoint that is aborted elsewhere there may be some. Nobody of the set goes on before all have
     /// their picture.)
     fn missed(&self, rank: usize) -> Vec<String> {
         let members = self.members(self.shared.options.sets[rank]);
         let mut net = self.net.borrow_mut();
         let mut missed = Vec::new();
         // Who counts does not care for the others' rings: each empties its own.
-        let counts = self.shared.options.way == Way::Counts;
+        let counts = self.shared.options.way == QuiesceMethod::Counters;
         for &a in &members {
             for &b in members.iter().filter(|&&b| !counts || b == rank) {
                 if !net.wire(a, b).is_silent_but_for_lines() {
@@ -156,10 +156,10 @@ impl World {
         missed
     }
 
-    /// What must hold of a complete line: nothing was missed, no orphans.
+    /// What must hold of a complete checkpoint: nothing was missed, no orphans.
     pub fn assert_consistent(&self, images: &BTreeMap<usize, Image>) {
         for image in images.values() {
-            assert!(image.missed.is_empty(), "the line misses {:?}", image.missed);
+            assert!(image.missed.is_empty(), "the checkpoint misses {:?}", image.missed);
         }
         for (a, of_a) in images {
             for (b, [put, _]) in of_a.passed.iter().filter(|(b, _)| *b != a) {
@@ -169,7 +169,7 @@ impl World {
         }
         let programs = images.iter().map(|(&rank, image)| (rank, &image.program)).collect();
         if let Some(orphan) = self.orphan(&programs) {
-            panic!("orphan in a line: {orphan}");
+            panic!("orphan in a checkpoint: {orphan}");
         }
     }
 
@@ -210,7 +210,7 @@ impl World {
 
 impl Faults {
     /// What a dead set comes back from.
-    pub fn store(&mut self, set: u32, line: Vec<Image>) {
-        self.stored.insert(set, line);
+    pub fn store(&mut self, set: u32, checkpoint: Vec<Image>) {
+        self.stored.insert(set, checkpoint);
     }
 }

@@ -6,12 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod carrying;
+pub mod checkpoints;
 pub mod decoder;
 pub mod determinants;
 pub mod faults;
 pub mod host;
 pub mod image;
-pub mod lines;
 pub mod model;
 pub mod network;
 pub mod options;

@@ -78,7 +78,7 @@ pub struct Matching {
     /// Receives that were named so far.
     pub(crate) posts: BTreeMap<(u32, i32), u64>,
     pub(crate) names: BTreeMap<u32, ReceiveName>,
-    /// What is known of the time after a line.
+    /// What is known of the time after a checkpoint.
     pub(crate) replay: Option<Replay>,
     /// Matched receives that are not complete.
     pub matched: BTreeMap<u32, Message>,

@@ -44,7 +44,7 @@ pub struct Wire {
     pub frames: VecDeque<Vec<u8>>,
     bytes: usize,
     partial: Option<Partial>,
-    /// Frames that were put in and taken out (or lost), but for those of lines.
+    /// Frames that were put in and taken out (or lost), but for those of checkpoints.
     pub passed: [u64; 2],
 }
 
@@ -287,7 +287,7 @@ impl Wire {
         }
     }
 
-    /// Nothing but frames of a line under way?
+    /// Nothing but frames of a checkpoint under way?
     pub fn is_silent_but_for_lines(&self) -> bool {
         let half = self.partial.as_ref().is_none_or(|half| half.header[5] == Kind::Line as u8);
         half && self.frames.iter().all(|frame| is(frame, Kind::Line))

@@ -1,7 +1,7 @@
 //! What one seed stands for: the shape of the job, of the transports and of the faults.
 
 use crate::prng::Prng;
-use rustbtl_coordination::silence::Way;
+use rustbtl_coordination::quiescence::QuiesceMethod;
 
 /// A bug that the simulator plants into its own half of the contract, to prove that the checkers
 /// would see the same bug in the engine.
@@ -21,7 +21,7 @@ pub enum Planted {
     SynchronousEarly,
     /// A receive buffer is said to be larger than it is.
     Overrun,
-    /// Senders trim what the receiver's set has accepted, not what its line holds.
+    /// Senders trim what the receiver's set has accepted, not what its checkpoint holds.
     TrimTooEarly,
     /// A grant arrives twice.
     DoubleGrant,
@@ -29,7 +29,7 @@ pub enum Planted {
     FrameLost,
     /// A half-taken frame is offered again from its start.
     SendBufferReused,
-    /// Frames of lines have a way of their own, past all others.
+    /// Frames of checkpoints have a way of their own, past all others.
     TokenOvertakes,
     /// A token is sent while the frame before it is half taken.
     TokenPastHalfTaken,
@@ -39,23 +39,23 @@ pub enum Planted {
     FlushSkipped,
     /// A process goes on when it has its picture, whatever the others have.
     ResumeEarly,
-    /// A set goes on when it has its pictures of a global line, whatever the others have.
+    /// A set goes on when it has its pictures of a global checkpoint, whatever the others have.
     SetResumesEarly,
-    /// Sends to other sets are not stopped for a global line.
+    /// Sends to other sets are not stopped for a global checkpoint.
     OutgoingNotHeld,
-    /// Frames that a line held are dropped at its end.
+    /// Frames that a checkpoint held are dropped at its end.
     HeldFramesLost,
-    /// Frames of an earlier line are taken for those of this one.
+    /// Frames of an earlier checkpoint are taken for those of this one.
     StaleLineAccepted,
-    /// Senders trim when a line is frozen, before it is complete.
+    /// Senders trim when a checkpoint is frozen, before it is complete.
     TrimBeforeCommit,
-    /// A picture of a global line is taken whatever a set that went back has not repeated.
+    /// A picture of a global checkpoint is taken whatever a set that went back has not repeated.
     PicturedBehind,
-    /// News of matches pass between sets while a global line is taken.
+    /// News of matches pass between sets while a global checkpoint is taken.
     MatchesNotHeld,
     /// Frames leave the set whatever is stable.
     GateRemoved,
-    /// Determinants are dropped when a line is frozen, before it is complete.
+    /// Determinants are dropped when a checkpoint is frozen, before it is complete.
     DeterminantsTrimmedEarly,
     /// A match is recorded after the frames that depend on it have left.
     RecordedAfterSend,
@@ -73,7 +73,7 @@ pub enum Planted {
     CameEarly,
     /// Counts: nobody says that a rendezvous is open.
     OpenNotTold,
-    /// Counts: those who came to an earlier line count for this one.
+    /// Counts: those who came to an earlier checkpoint count for this one.
     OldCountsCount,
     /// A frame to a third set does not wait for what was carried here.
     CarriedOn,
@@ -92,16 +92,16 @@ pub enum Planted {
 }
 
 impl Planted {
-    /// The way of taking lines that a bug is in, if it is in one of them.
-    pub fn way(self) -> Option<Way> {
+    /// The way of taking checkpoints that a bug is in, if it is in one of them.
+    pub fn way(self) -> Option<QuiesceMethod> {
         match self {
             Self::RingsNotEmptied | Self::CameEarly | Self::OpenNotTold | Self::OldCountsCount => {
-                Some(Way::Counts)
+                Some(QuiesceMethod::Counters)
             }
             Self::TokenOvertakes
             | Self::TokenPastHalfTaken
             | Self::FlushSkipped
-            | Self::StaleLineAccepted => Some(Way::Frames),
+            | Self::StaleLineAccepted => Some(QuiesceMethod::Frames),
             _ => None,
         }
     }
@@ -146,30 +146,30 @@ pub struct Options {
     pub resets: u32,
     /// Deaths of sets.
     pub deaths: u32,
-    /// Lines taken before.
-    pub lines: u32,
-    /// Logs are trimmed when a line is complete.
+    /// Checkpoints taken before.
+    pub checkpoints: u32,
+    /// Logs are trimmed when a checkpoint is complete.
     pub trim: bool,
     /// Frames of a dead incarnation may still arrive.
     pub ghosts: bool,
     /// Percent of opportunities for a fault that are taken.
     pub fault_rate: u32,
-    /// Lines are taken by the real machines and a coordinator.
+    /// Checkpoints are taken by the real machines and a coordinator.
     pub coordinated: bool,
     /// How: by frames, or by counts in memory that a set shares.
-    pub way: Way,
-    /// Lines that are ordered.
+    pub way: QuiesceMethod,
+    /// Checkpoints that are ordered.
     pub orders: u32,
-    /// Whole jobs that are started again from a global line.
+    /// Whole jobs that are started again from a global checkpoint.
     pub restarts: u32,
-    /// Steps after which the coordinator gives a line up.
+    /// Steps after which the coordinator gives a checkpoint up.
     pub timeout: u64,
     /// Percent of pictures that fail, of images that cannot be stored, of manifests.
     pub failures: u32,
     /// A pair of processes between which frames are long on their way.
     pub slow_wire: Option<(usize, usize)>,
-    /// Lines that are kept.
-    pub kept_lines: usize,
+    /// Checkpoints that are kept.
+    pub checkpoints_kept: usize,
     /// Outcomes are recorded, and sets that come back replay them; sends depend on outcomes.
     pub determinants: bool,
     /// Percent of steps in which determinants move on.
@@ -191,11 +191,11 @@ pub enum Tier {
     Resets,
     /// Connections are reset and sets die.
     Deaths,
-    /// Lines of sets and of the job by the real machines; jobs start again from the latter. Also
+    /// Checkpoints of sets and of the job by the real machines; jobs start again from the latter. Also
     /// resets, and deaths of sets where results repeat.
     Lines,
     /// All of MPI, programs whose messages depend on what they observe; single sets die at any
-    /// time, also while lines are taken and others recover.
+    /// time, also while checkpoints are taken and others recover.
     Replay,
     /// The same, with determinants that go with messages; the coordinator is slow, and sets die
     /// together.
@@ -249,12 +249,16 @@ impl Options {
                 _ => prng.from_to(u64::from(!deaths), 12) as u32,
             },
             deaths: if deaths { prng.from_to(1, 6) as u32 } else { 0 },
-            lines: if tier == Tier::Deaths { prng.from_to(0, 12) as u32 } else { 0 },
+            checkpoints: if tier == Tier::Deaths { prng.from_to(0, 12) as u32 } else { 0 },
             trim: prng.chance(60),
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
             coordinated,
-            way: if Prng::new(seed).fork(10).chance(50) { Way::Counts } else { Way::Frames },
+            way: if Prng::new(seed).fork(10).chance(50) {
+                QuiesceMethod::Counters
+            } else {
+                QuiesceMethod::Frames
+            },
             orders: if coordinated { prng.from_to(1, 12) as u32 } else { 0 },
             restarts: if coordinated { prng.from_to(0, 4) as u32 } else { 0 },
             timeout: prng.pick(&[300, 1000, 3000, u64::MAX, u64::MAX]),
@@ -263,7 +267,7 @@ impl Options {
                 let rank = |prng: &mut Prng| prng.below(ranks as usize);
                 (rank(&mut prng), rank(&mut prng))
             }),
-            kept_lines: prng.from_to(1, 3) as usize,
+            checkpoints_kept: prng.from_to(1, 3) as usize,
             determinants: replay,
             copies: prng.pick(&[1, 1, 2]),
             carrying,
@@ -274,7 +278,7 @@ impl Options {
 
     /// The same program without faults.
     pub fn without_faults(&self) -> Self {
-        let calm = Self { resets: 0, deaths: 0, lines: 0, planted: None, ..self.clone() };
+        let calm = Self { resets: 0, deaths: 0, checkpoints: 0, planted: None, ..self.clone() };
         Self { coordinated: false, orders: 0, restarts: 0, ..calm }
     }
 

@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// The program's state: goes into a line.
+/// The program's state: goes into a checkpoint.
 #[derive(Clone, Default)]
 pub struct Program {
     segment: usize,

@@ -16,7 +16,7 @@ enum Fate {
     Undecided,
 }
 
-/// What is known of the time after a line.
+/// What is known of the time after a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     me: usize,

@@ -17,7 +17,7 @@ pub fn run(options: &Options) -> Report {
     report
 }
 
-/// Run a seed; false and a line that runs it again, if it fails.
+/// Run a seed; false and a checkpoint that runs it again, if it fails.
 pub fn passes(tier: Tier, seed: u64) -> bool {
     let ran = catch_unwind(AssertUnwindSafe(|| run(&Options::of(tier, seed))));
     if ran.is_err() {

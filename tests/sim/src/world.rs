@@ -1,10 +1,10 @@
 //! The job: all processes, the network between them, and one random step after the other.
 
 use crate::carrying::Carrying;
+use crate::checkpoints::{LineReport, LineWorld};
 use crate::determinants::Determinants;
 use crate::faults::Faults;
 use crate::host::SimHost;
-use crate::lines::{LineReport, LineWorld};
 use crate::model::{Book, Message};
 use crate::network::{Network, is};
 use crate::options::Options;
@@ -32,10 +32,10 @@ pub struct World {
     pub shared: Shared,
     /// Randomness of the schedule.
     pub prng: Prng,
-    /// Faults and lines.
+    /// Faults and checkpoints.
     pub faults: Faults,
-    /// Lines by the real machines.
-    pub lines: LineWorld,
+    /// Checkpoints by the real machines.
+    pub checkpoints: LineWorld,
     /// Determinants on their way, and their keepers.
     pub determinants: Determinants,
     /// Determinants that go with messages.
@@ -51,7 +51,7 @@ pub struct Report {
     pub results: Results,
     /// Steps taken.
     pub steps: u64,
-    /// Faults that happened: resets, deaths, lines.
+    /// Faults that happened: resets, deaths, checkpoints.
     pub faults: [u32; 3],
     /// The engines' counters at the end.
     pub counters: Vec<Counters>,
@@ -59,8 +59,8 @@ pub struct Report {
     pub trimmed: usize,
     /// Payloads that were read straight to their place.
     pub landed: u64,
-    /// What became of lines.
-    pub lines: LineReport,
+    /// What became of checkpoints.
+    pub checkpoints: LineReport,
     /// What became of determinants.
     pub determinants: crate::determinants::DeterminantReport,
 }
@@ -82,11 +82,11 @@ impl World {
             .collect();
         let (book, agreed) = (Book::default(), BTreeSet::new());
         let shared = Shared { options: options.clone(), script, book, agreed, now: 0 };
-        let (faults, lines) = (Faults::new(options), LineWorld::new(options));
+        let (faults, checkpoints) = (Faults::new(options), LineWorld::new(options));
         let determinants = Determinants::new(options);
         let (prng, carrying) = (root.fork(2), Carrying::default());
         let mut world =
-            Self { processes, net, shared, prng, faults, lines, determinants, carrying };
+            Self { processes, net, shared, prng, faults, checkpoints, determinants, carrying };
         for set in world.sets() {
             world.take_line(set);
         }
@@ -110,9 +110,9 @@ impl World {
             if steps > STEPS_MAX {
                 let at: Vec<String> = self.processes.iter().map(Process::position).collect();
                 let net = self.net.borrow();
-                let lines = crate::lines::describe(&self.lines, &net);
+                let checkpoints = crate::checkpoints::describe(&self.checkpoints, &net);
                 let net = net.describe();
-                panic!("no end after {steps} steps:\n{}\n{lines}{net}", at.join("\n"));
+                panic!("no end after {steps} steps:\n{}\n{checkpoints}{net}", at.join("\n"));
             }
             if !self.line_step() && !self.fault_step() && !self.determinant_step() {
                 self.step();
@@ -130,8 +130,8 @@ impl World {
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
         let landed = self.processes.iter().map(|process| process.host.landed).sum();
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
-        let lines = self.lines.report;
-        Report { results, steps, faults, counters, trimmed, landed, lines, determinants }
+        let checkpoints = self.checkpoints.report;
+        Report { results, steps, faults, counters, trimmed, landed, checkpoints, determinants }
     }
 
     /// Everybody has finished, nothing is under way.
@@ -143,7 +143,7 @@ impl World {
                     && process.engine.open() == (0, 0, 0)
             })
             && self.is_quiet()
-            && (!self.shared.options.coordinated || self.lines.is_over())
+            && (!self.shared.options.coordinated || self.checkpoints.is_over())
     }
 
     fn is_quiet(&self) -> bool {
@@ -164,7 +164,7 @@ impl World {
             return;
         }
         let draw = self.prng.bits() as usize;
-        let (runs, polls) = self.lines.may(me);
+        let (runs, polls) = self.checkpoints.may(me);
         if !polls {
             return;
         }
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// The log holds exactly the outgoing messages that no line of their receiver covers.
+    /// The log holds exactly the outgoing messages that no checkpoint of their receiver covers.
     fn check_log(&self, process: &Process) {
         let (me, options) = (process.me, &self.shared.options);
         process.host.memory.log.check();

@@ -1,6 +1,6 @@
 //! The seeds really meet what they are for.
 
-use rustbtl_sim::lines::PHASES;
+use rustbtl_sim::checkpoints::PHASES;
 use rustbtl_sim::options::{Options, Tier};
 use rustbtl_sim::run::run;
 
@@ -27,7 +27,7 @@ fn seeds_meet_what_they_are_for() {
         }
     }
     eprintln!(
-        "resets, deaths, lines, resent, suppressed, stale, unexpected, rendezvous, trimmed, \
+        "resets, deaths, checkpoints, resent, suppressed, stale, unexpected, rendezvous, trimmed, \
          landed: {total:?}; longest run {steps_max} steps"
     );
     assert!(total.iter().all(|&count| count > 50), "{total:?}");
@@ -39,17 +39,17 @@ fn seeds_of_lines_meet_what_they_are_for() {
     let mut aborted_in = [0; 8];
     let mut other = [0; 8];
     for seed in 1_000_000..1_001_000 {
-        let lines = run(&Options::of(Tier::Lines, seed)).lines;
-        (0..2).for_each(|at| complete[at] += lines.complete[at]);
-        (0..8).for_each(|at| aborted_in[at] += lines.aborted_in[at]);
-        let [counted, counted_open] = lines.counted;
+        let checkpoints = run(&Options::of(Tier::Lines, seed)).checkpoints;
+        (0..2).for_each(|at| complete[at] += checkpoints.complete[at]);
+        (0..8).for_each(|at| aborted_in[at] += checkpoints.aborted_in[at]);
+        let [counted, counted_open] = checkpoints.counted;
         for (total, count) in other.iter_mut().zip([
-            lines.restarts,
-            lines.held_frames,
-            lines.flushes,
-            lines.entered_late,
-            lines.trimmed,
-            lines.open_sends,
+            checkpoints.restarts,
+            checkpoints.held_frames,
+            checkpoints.flushes,
+            checkpoints.entered_late,
+            checkpoints.trimmed,
+            checkpoints.open_sends,
             counted,
             counted_open,
         ]) {
@@ -57,7 +57,7 @@ fn seeds_of_lines_meet_what_they_are_for() {
         }
     }
     eprintln!(
-        "complete set and global lines: {complete:?}; aborts in {PHASES:?} and outside: \
+        "complete set and global checkpoints: {complete:?}; aborts in {PHASES:?} and outside: \
          {aborted_in:?}; restarts, held frames, flushes, late entries, trimmed, open sends, \
          pictures after counts without and with a rendezvous: {other:?}"
     );
@@ -72,7 +72,7 @@ fn seeds_of_replay_meet_what_they_are_for() {
     for seed in 1_000_000..1_000_600 {
         let report = run(&Options::of(Tier::Replay, seed));
         let d = report.determinants;
-        let [set_lines, global_lines] = report.lines.complete;
+        let [set_lines, global_lines] = report.checkpoints.complete;
         for (total, count) in all.iter_mut().zip([
             d.replays,
             d.forced,
@@ -90,7 +90,7 @@ fn seeds_of_replay_meet_what_they_are_for() {
     eprintln!(
         "replays, outcomes forced, sets whose outcomes were lost, batches refused, sends that \
          nobody had seen and that differed, deaths before catching up, frames that waited at the \
-         gate, lines of sets and of all: {all:?}"
+         gate, checkpoints of sets and of all: {all:?}"
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }
@@ -101,7 +101,7 @@ fn seeds_of_carrying_meet_what_they_are_for() {
     for seed in 1_000_000..1_000_600 {
         let report = run(&Options::of(Tier::Carrying, seed));
         let d = report.determinants;
-        let [set_lines, global_lines] = report.lines.complete;
+        let [set_lines, global_lines] = report.checkpoints.complete;
         let [last_words, died_asked, waited] = d.met;
         for (total, count) in all.iter_mut().zip([
             d.replays,
@@ -120,7 +120,7 @@ fn seeds_of_carrying_meet_what_they_are_for() {
     eprintln!(
         "replays, sends that nobody had seen and that differed, frames of determinants that went \
          with messages, of them refused, of dead sets, sets that died while they were asked, looks \
-         at pictures that had to wait, lines of sets and of all: {all:?}"
+         at pictures that had to wait, checkpoints of sets and of all: {all:?}"
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }

@@ -1,4 +1,4 @@
-//! What the engine holds back while a line is taken, and in which order everything leaves.
+//! What the engine holds back while a checkpoint is taken, and in which order everything leaves.
 
 use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
 use rustbtl_fragments::engine::*;
@@ -85,7 +85,7 @@ fn a_token_follows_what_has_left_and_passes_what_waits_for_room() {
     zero.engine.send_line(&mut zero.host, PeerId(1), TOKEN);
     zero.host.full = None;
     zero.flush();
-    assert_eq!(zero.left(), "eager 1, line", "what waits for room is part of the line");
+    assert_eq!(zero.left(), "eager 1, checkpoint", "what waits for room is part of the checkpoint");
     assert!(matches!(zero.send(1, 4, Mode::Standard), Sent::Pending(_)));
     zero.flush();
     assert_eq!((zero.left().as_str(), zero.engine.held_frames()), ("", 3));
@@ -108,7 +108,7 @@ fn a_half_taken_frame_is_finished_before_the_token() {
     assert!(!zero.engine.is_rendezvous_silent(), "a frame is half taken");
     zero.host.full = None;
     zero.flush();
-    assert_eq!(zero.left(), "eager 2, line");
+    assert_eq!(zero.left(), "eager 2, checkpoint");
     assert_eq!(zero.engine.held_frames(), 1);
 }
 
@@ -160,8 +160,8 @@ fn nothing_but_payloads_leaves_the_set_while_a_global_line_is_taken() {
     assert_eq!(zero.left(), "eager 1, done, grant, resync");
 }
 
-/// A line's picture holds the holds; a restored engine has none, and its waiting frames are of the
-/// new incarnation. The old line's frames are gone.
+/// A checkpoint's picture holds the holds; a restored engine has none, and its waiting frames are of the
+/// new incarnation. The old checkpoint's frames are gone.
 #[test]
 fn a_restored_engine_is_released() {
     let mut zero = Zero::new();

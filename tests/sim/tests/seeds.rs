@@ -20,7 +20,7 @@ fn deaths() {
 }
 
 #[test]
-fn lines() {
+fn checkpoints() {
     run_many(Tier::Lines, 2000);
 }
 

@@ -94,7 +94,7 @@ mod tests {
 
     /// Invariant 2, for every size, with the frames in an order that favours some processes.
     #[test]
-    fn invariant_2_nobody_leaves_before_all_have_come() {
+    fn invariant_2_nobody_leaves_before_all_have_arrive() {
         for n in (1..80usize).chain([511, 512, 513, 600]) {
             let shape = Shape::of(n);
             let mut barriers = vec![Barrier::default(); n];

@@ -1,12 +1,12 @@
 //! What may follow what when an agent brings an image to another: the receiver's side. No I/O; the
-//! driver does what [`Step`] says, in this order.
+//! driver does what [`TransferStep`] says, in this order.
 //!
 //! Source: docs/adr/0007.
 //!
 //! ```text
 //! Begin, then for each file: File Piece… Digest; then Commit
 //! ```
-//! 1. What is stored where follows from the numbers of rank, line and part alone; no name comes
+//! 1. What is stored where follows from the numbers of rank, checkpoint and part alone; no name comes
 //!    from the network.
 //! 2. A file is as long as it was said to be, each comes once, and none is left out unfinished.
 //! 3. `Commit` only when the image itself is there.
@@ -26,7 +26,7 @@ pub const BASES_MAX: u16 = 255;
 
 /// A file of an image.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Part {
+pub enum ImagePart {
     /// The image itself.
     Image,
     /// An older one that it builds on, by its number in there, from 1.
@@ -35,7 +35,7 @@ pub enum Part {
     Output,
 }
 
-impl Part {
+impl ImagePart {
     /// On the wire.
     pub const fn number(self) -> u16 {
         match self {
@@ -58,18 +58,18 @@ impl Part {
 
 /// What the receiver does.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum TransferStep {
     /// Of this image.
     Begin {
         /// Whose.
         rank: PeerId,
-        /// Of this line.
-        line: CheckpointId,
+        /// Of this checkpoint.
+        checkpoint: CheckpointId,
     },
     /// Make room for a file.
     Open {
         /// Which one.
-        part: Part,
+        part: ImagePart,
         /// Its size.
         bytes: u64,
     },
@@ -83,7 +83,7 @@ pub enum Step {
 
 /// The other end does not keep to the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ShelfError {
+pub enum TransferError {
     /// This message does not belong here.
     Order,
     /// There is no such part, or it was there already.
@@ -94,7 +94,7 @@ pub enum ShelfError {
     Incomplete,
 }
 
-impl fmt::Display for ShelfError {
+impl fmt::Display for TransferError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Order => f.write_str("a message that does not belong there"),
@@ -105,7 +105,7 @@ impl fmt::Display for ShelfError {
     }
 }
 
-impl core::error::Error for ShelfError {}
+impl core::error::Error for TransferError {}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -117,23 +117,23 @@ enum State {
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Receipt {
+pub struct TransferReceiver {
     state: State,
-    parts: BTreeSet<Part>,
+    parts: BTreeSet<ImagePart>,
 }
 
-impl Default for Receipt {
+impl Default for TransferReceiver {
     fn default() -> Self {
         Self { state: State::New, parts: BTreeSet::new() }
     }
 }
 
-impl Receipt {
+impl TransferReceiver {
     /// What a message of the sender means.
     ///
     /// # Errors
-    /// See [`ShelfError`]: the connection is of no more use.
-    pub fn handle(&mut self, message: ToReplicaServer) -> Result<Step, ShelfError> {
+    /// See [`TransferError`]: the connection is of no more use.
+    pub fn handle(&mut self, message: ToReplicaServer) -> Result<TransferStep, TransferError> {
         let done = self.step(message);
         if done.is_err() {
             self.state = State::Over;
@@ -141,37 +141,37 @@ impl Receipt {
         done
     }
 
-    fn step(&mut self, message: ToReplicaServer) -> Result<Step, ShelfError> {
+    fn step(&mut self, message: ToReplicaServer) -> Result<TransferStep, TransferError> {
         match (self.state, message) {
-            (State::New, ToReplicaServer::Begin { rank, checkpoint: line }) => {
+            (State::New, ToReplicaServer::Begin { rank, checkpoint }) => {
                 self.state = State::Between;
-                Ok(Step::Begin { rank, line })
+                Ok(TransferStep::Begin { rank, checkpoint })
             }
             (State::Between, ToReplicaServer::File { part: number, bytes }) => {
-                let part = Part::of(number).ok_or(ShelfError::Part(number))?;
+                let part = ImagePart::of(number).ok_or(TransferError::Part(number))?;
                 if !self.parts.insert(part) {
-                    return Err(ShelfError::Part(number));
+                    return Err(TransferError::Part(number));
                 }
                 self.state = State::In { left: bytes };
-                Ok(Step::Open { part, bytes })
+                Ok(TransferStep::Open { part, bytes })
             }
             (State::In { left }, ToReplicaServer::Piece { bytes }) => {
                 let fits = !bytes.is_empty() && bytes.len() <= PIECE_BYTES_MAX;
                 let left = left.checked_sub(bytes.len() as u64).filter(|_| fits);
-                self.state = State::In { left: left.ok_or(ShelfError::Bytes)? };
-                Ok(Step::Write(bytes))
+                self.state = State::In { left: left.ok_or(TransferError::Bytes)? };
+                Ok(TransferStep::Write(bytes))
             }
             (State::In { left }, ToReplicaServer::Digest { sha256 }) => {
                 let digest = sha256.try_into().ok().filter(|_| left == 0);
                 self.state = State::Between;
-                digest.map(Step::Close).ok_or(ShelfError::Bytes)
+                digest.map(TransferStep::Close).ok_or(TransferError::Bytes)
             }
             (State::Between, ToReplicaServer::Commit {}) => {
                 self.state = State::Over;
-                let whole = self.parts.contains(&Part::Image);
-                if whole { Ok(Step::Commit) } else { Err(ShelfError::Incomplete) }
+                let whole = self.parts.contains(&ImagePart::Image);
+                if whole { Ok(TransferStep::Commit) } else { Err(TransferError::Incomplete) }
             }
-            _ => Err(ShelfError::Order),
+            _ => Err(TransferError::Order),
         }
     }
 }
@@ -184,7 +184,7 @@ mod tests {
         ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) }
     }
 
-    fn file(part: Part, bytes: u64) -> ToReplicaServer {
+    fn file(part: ImagePart, bytes: u64) -> ToReplicaServer {
         ToReplicaServer::File { part: part.number(), bytes }
     }
 
@@ -198,56 +198,59 @@ mod tests {
 
     #[test]
     fn an_image_with_all_it_needs_comes_through() {
-        let mut receipt = Receipt::default();
+        let mut receiver = TransferReceiver::default();
         for message in [
             begin(),
-            file(Part::Base(2), 3),
+            file(ImagePart::Base(2), 3),
             piece(1),
             piece(2),
             digest(),
-            file(Part::Output, 0),
+            file(ImagePart::Output, 0),
             digest(),
-            file(Part::Image, 5),
+            file(ImagePart::Image, 5),
             piece(5),
             digest(),
             ToReplicaServer::Commit {},
         ] {
-            receipt.handle(message.clone()).unwrap_or_else(|error| panic!("{message:?}: {error}"));
+            receiver.handle(message.clone()).unwrap_or_else(|error| panic!("{message:?}: {error}"));
         }
-        assert_eq!(receipt.handle(begin()), Err(ShelfError::Order), "4");
+        assert_eq!(receiver.handle(begin()), Err(TransferError::Order), "4");
     }
 
     #[test]
     fn what_breaks_a_rule_is_refused_and_nothing_follows_it() {
-        let image = || file(Part::Image, 2);
-        let refused: [(&[ToReplicaServer], ShelfError); 11] = [
-            (&[image()], ShelfError::Order),
-            (&[begin(), begin()], ShelfError::Order),
-            (&[begin(), piece(1)], ShelfError::Order),
-            (&[begin(), ToReplicaServer::Commit {}], ShelfError::Incomplete),
-            (&[begin(), image(), piece(3)], ShelfError::Bytes),
-            (&[begin(), image(), piece(0)], ShelfError::Bytes),
-            (&[begin(), image(), piece(1), digest()], ShelfError::Bytes),
-            (&[begin(), image(), ToReplicaServer::Commit {}], ShelfError::Order),
-            (&[begin(), image(), piece(2), digest(), image()], ShelfError::Part(0)),
-            (&[begin(), ToReplicaServer::File { part: 257, bytes: 1 }], ShelfError::Part(257)),
-            (&[begin(), file(Part::Image, 1 << 40), piece((1 << 20) + 1)], ShelfError::Bytes),
+        let image = || file(ImagePart::Image, 2);
+        let refused: [(&[ToReplicaServer], TransferError); 11] = [
+            (&[image()], TransferError::Order),
+            (&[begin(), begin()], TransferError::Order),
+            (&[begin(), piece(1)], TransferError::Order),
+            (&[begin(), ToReplicaServer::Commit {}], TransferError::Incomplete),
+            (&[begin(), image(), piece(3)], TransferError::Bytes),
+            (&[begin(), image(), piece(0)], TransferError::Bytes),
+            (&[begin(), image(), piece(1), digest()], TransferError::Bytes),
+            (&[begin(), image(), ToReplicaServer::Commit {}], TransferError::Order),
+            (&[begin(), image(), piece(2), digest(), image()], TransferError::Part(0)),
+            (&[begin(), ToReplicaServer::File { part: 257, bytes: 1 }], TransferError::Part(257)),
+            (
+                &[begin(), file(ImagePart::Image, 1 << 40), piece((1 << 20) + 1)],
+                TransferError::Bytes,
+            ),
         ];
         for (messages, error) in refused {
-            let mut receipt = Receipt::default();
+            let mut receiver = TransferReceiver::default();
             let (last, before) = messages.split_last().unwrap();
-            before.iter().for_each(|message| drop(receipt.handle(message.clone()).unwrap()));
-            assert_eq!(receipt.handle(last.clone()), Err(error), "{messages:?}");
-            assert_eq!(receipt.handle(digest()), Err(ShelfError::Order), "4: {messages:?}");
+            before.iter().for_each(|message| drop(receiver.handle(message.clone()).unwrap()));
+            assert_eq!(receiver.handle(last.clone()), Err(error), "{messages:?}");
+            assert_eq!(receiver.handle(digest()), Err(TransferError::Order), "4: {messages:?}");
         }
     }
 
     #[test]
     fn parts_have_one_number_each() {
         for number in 0..=u16::MAX {
-            let part = Part::of(number);
-            assert_eq!(part.map(Part::number), part.map(|_| number));
+            let part = ImagePart::of(number);
+            assert_eq!(part.map(ImagePart::number), part.map(|_| number));
         }
-        assert!(Part::of(257).is_none());
+        assert!(ImagePart::of(257).is_none());
     }
 }

@@ -1,18 +1,25 @@
-//! Jobs that start again from a global line, sets that come back alone from one of theirs.
+//! Jobs that start again from a global checkpoint, sets that come back alone from one of theirs.
 
 use super::coordinator;
 use crate::world::World;
-use rustbtl_coordination::lines;
+use rustbtl_coordination::checkpoints;
 use rustbtl_fragments::ids::*;
 
 impl World {
-    /// All processes end, and a new job starts from the last global line.
+    /// All processes end, and a new job starts from the last global checkpoint.
     pub(super) fn restart_job(&mut self) {
-        let Some(line) = self.lines.coordinator.last_global() else { panic!("there is line 0") };
-        assert!(self.lines.exit.is_none_or(|exit| exit == line), "exit with a complete line");
-        self.lines.exit = None;
-        let Some(images) = self.lines.images.get(&line).cloned() else { panic!("no {line}") };
-        self.lines.report.restarts += 1;
+        let Some(checkpoint) = self.checkpoints.coordinator.last_global() else {
+            panic!("there is checkpoint 0")
+        };
+        assert!(
+            self.checkpoints.exit.is_none_or(|exit| exit == checkpoint),
+            "exit with a complete checkpoint"
+        );
+        self.checkpoints.exit = None;
+        let Some(images) = self.checkpoints.images.get(&checkpoint).cloned() else {
+            panic!("no {checkpoint}")
+        };
+        self.checkpoints.report.restarts += 1;
         self.faults.happened[1] += 1;
         let ranks = self.processes.len();
         self.faults.dead.clear();
@@ -40,45 +47,46 @@ impl World {
                 }
             }
         }
-        let lines = &mut self.lines;
-        let first = lines.next_line;
-        lines.coordinator = coordinator(&self.shared.options, line, first, lines.now);
-        lines.images.retain(|&kept, _| kept == line);
-        lines.storing.clear();
-        lines.behind.clear();
-        lines.again = None;
-        lines.committing.clear();
-        lines.accounts.clear();
+        let checkpoints = &mut self.checkpoints;
+        let first = checkpoints.next_checkpoint;
+        checkpoints.coordinator =
+            coordinator(&self.shared.options, checkpoint, first, checkpoints.now);
+        checkpoints.images.retain(|&kept, _| kept == checkpoint);
+        checkpoints.storing.clear();
+        checkpoints.behind.clear();
+        checkpoints.again = None;
+        checkpoints.committing.clear();
+        checkpoints.accounts.clear();
         self.restart_determinants();
     }
 
     /// A set has died: its guardians tell.
     pub fn lines_lost(&mut self, members: &[usize]) {
         for &rank in members {
-            let thread = &mut self.lines.threads[rank];
+            let thread = &mut self.checkpoints.threads[rank];
             thread.orders.clear();
             thread.freezing = None;
-            self.lines.storing.retain(|(of, _)| *of != rank);
+            self.checkpoints.storing.retain(|(of, _)| *of != rank);
             // What it has said before is heard before.
-            let lost = lines::Input::Lost { rank: PeerId(rank as u32) };
-            self.lines.threads[rank].answers.push_back(lost);
+            let lost = checkpoints::Input::RankFailed { rank: PeerId(rank as u32) };
+            self.checkpoints.threads[rank].answers.push_back(lost);
         }
     }
 
-    /// A dead set comes back from one of the lines that the coordinator names.
+    /// A dead set comes back from one of the checkpoints that the coordinator names.
     pub fn come_back_from_line(&mut self, set: u32) -> bool {
         for rank in self.members(set) {
-            while let Some(answer) = self.lines.threads[rank].answers.pop_front() {
+            while let Some(answer) = self.checkpoints.threads[rank].answers.pop_front() {
                 self.coordinate(answer);
             }
         }
-        let kept: Vec<u64> = self.lines.coordinator.lines_of(SetId(set)).collect();
-        let mut line = self.prng.pick(&kept);
+        let kept: Vec<u64> = self.checkpoints.coordinator.checkpoints_of(SetId(set)).collect();
+        let mut checkpoint = self.prng.pick(&kept);
         if self.shared.options.determinants {
             // Older ones are of no use: determinants between them and the youngest may be lost.
-            line = kept.last().copied().unwrap_or(line);
+            checkpoint = kept.last().copied().unwrap_or(checkpoint);
         }
-        let images = self.lines.images[&line].clone();
+        let images = self.checkpoints.images[&checkpoint].clone();
         let taken_in = images[&self.members(set)[0]].engine.incarnation();
         if !self.fetch_determinants(set, taken_in) {
             // More has failed than there are copies.
@@ -90,8 +98,8 @@ impl World {
         for rank in self.members(set) {
             self.restore(rank, &images[&rank], keep_exposed);
         }
-        self.coordinate(lines::Input::Back { set: SetId(set), line });
-        self.lines.behind.insert(set);
+        self.coordinate(checkpoints::Input::SetRestarted { set: SetId(set), checkpoint });
+        self.checkpoints.behind.insert(set);
         true
     }
 
@@ -132,30 +140,31 @@ impl World {
     pub(super) fn catch_up(&mut self) {
         for rank in 0..self.processes.len() {
             let alive = !self.faults.is_dead(self.shared.options.sets[rank]);
-            if alive && self.lines.threads[rank].late && self.has_caught_up(rank) {
-                self.lines.threads[rank].late = false;
-                let repaired = lines::Input::Repaired { rank: PeerId(rank as u32) };
-                self.lines.threads[rank].answers.push_back(repaired);
+            if alive && self.checkpoints.threads[rank].late && self.has_caught_up(rank) {
+                self.checkpoints.threads[rank].late = false;
+                let repaired = checkpoints::Input::RankReplayComplete { rank: PeerId(rank as u32) };
+                self.checkpoints.threads[rank].answers.push_back(repaired);
             }
         }
         if self.shared.options.determinants {
-            for set in self.lines.behind.clone() {
+            for set in self.checkpoints.behind.clone() {
                 if !self.faults.is_dead(set) && self.has_replayed(set) {
-                    self.lines.behind.remove(&set);
-                    self.coordinate(lines::Input::ReplayComplete { set: SetId(set) });
+                    self.checkpoints.behind.remove(&set);
+                    self.coordinate(checkpoints::Input::ReplayComplete { set: SetId(set) });
                 }
             }
             return;
         }
-        if self.lines.behind.is_empty() || !self.faults.dead.is_empty() || !self.is_repaired() {
+        if self.checkpoints.behind.is_empty() || !self.faults.dead.is_empty() || !self.is_repaired()
+        {
             return;
         }
         let programs = self.processes.iter().map(|process| &process.program).enumerate();
         if self.orphan(&programs.collect()).is_some() {
             return;
         }
-        for set in core::mem::take(&mut self.lines.behind) {
-            self.coordinate(lines::Input::ReplayComplete { set: SetId(set) });
+        for set in core::mem::take(&mut self.checkpoints.behind) {
+            self.coordinate(checkpoints::Input::ReplayComplete { set: SetId(set) });
         }
     }
 }

@@ -1,22 +1,23 @@
-//! Lines taken by the real machines: each process has its `Quiescence`, the job a coordinator.
+//! Checkpoints taken by the real machines: each process has its `Quiescence`, the job a coordinator.
 //!
 //! What would be the checkpoint thread, guardian and agents are random steps here: orders and
 //! answers travel in queues of their own, a picture takes its time, images are stored later or not
 //! at all. A process that computes takes no part in anything until an order enters it.
 
-mod back;
-mod counting;
 mod orders;
+mod rollback;
+mod set_counters;
 
 use crate::image::Image;
 use crate::network::Network;
 use crate::options::{Options, Planted};
 use crate::prng::Prng;
 use crate::world::World;
+use rustbtl_coordination::checkpoints::{self, CheckpointScheduler, Config};
 use rustbtl_coordination::interval::Interval;
-use rustbtl_coordination::lines::{self, Config, Lines};
-use rustbtl_coordination::silence::{
-    Answer, Count, Input, Output, Phase, Quiescence, Refusal, Scope,
+use rustbtl_coordination::quiescence::{
+    CheckpointAnswer, CheckpointRefusal, CheckpointScope, Input, Output, Phase, PhaseCounter,
+    Quiescence,
 };
 use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
 use rustbtl_fragments::engine::Side;
@@ -34,27 +35,27 @@ struct Account {
 struct Thread {
     machine: Quiescence,
     orders: VecDeque<Input>,
-    answers: VecDeque<lines::Input>,
+    answers: VecDeque<checkpoints::Input>,
     /// The program computes: nobody polls.
     computes: bool,
     freezing: Option<u64>,
     finished: bool,
-    /// It has refused a global line, and not said since that it would not do so any more.
+    /// It has refused a global checkpoint, and not said since that it would not do so any more.
     late: bool,
 }
 
 /// What happened, for coverage.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LineReport {
-    /// Lines of one set, and of all, that became complete.
+    /// Checkpoints of one set, and of all, that became complete.
     pub complete: [u64; 2],
     /// Aborts that met a process in each phase (and before it had entered).
     pub aborted_in: [u64; 8],
     /// Whole jobs started again.
     pub restarts: u64,
-    /// Global lines that a process refused since something was not repaired.
+    /// Global checkpoints that a process refused since something was not repaired.
     pub refused: u64,
-    /// Frames that lines held, when pictures were taken.
+    /// Frames that checkpoints held, when pictures were taken.
     pub held_frames: u64,
     /// Flushes.
     pub flushes: u64,
@@ -70,12 +71,12 @@ pub struct LineReport {
 
 /// See the module's documentation.
 pub struct LineWorld {
-    coordinator: Lines,
+    coordinator: CheckpointScheduler,
     threads: Vec<Thread>,
     /// What each set counts in.
-    words: BTreeMap<u32, [Count; 3]>,
+    words: BTreeMap<u32, [PhaseCounter; 3]>,
     images: BTreeMap<u64, BTreeMap<usize, Image>>,
-    scopes: BTreeMap<u64, Scope>,
+    scopes: BTreeMap<u64, CheckpointScope>,
     storing: Vec<(usize, u64)>,
     committing: Vec<u64>,
     accounts: Vec<Account>,
@@ -84,7 +85,7 @@ pub struct LineWorld {
     again: Option<SetId>,
     orders_left: u32,
     restarts_left: u32,
-    next_line: u64,
+    next_checkpoint: u64,
     now: u64,
     /// All programs have ended: MPI_Finalize's fence is passed.
     fence: bool,
@@ -103,8 +104,8 @@ fn config(options: &Options) -> Config {
         set_interval: interval(&mut prng),
         global_interval: interval(&mut prng),
         sets_at_once: prng.from_to(1, 3) as usize,
-        kept_lines: options.kept_lines,
-        silence_timeout_ms: options.timeout,
+        checkpoints_kept: options.checkpoints_kept,
+        quiescence_timeout_ms: options.timeout,
         store_timeout_ms: options.timeout,
         retry_ms: prng.below(3) as u64 * 100,
     }
@@ -116,18 +117,23 @@ fn silence(options: &Options, rank: usize) -> Quiescence {
         .map(|other| PeerId(other as u32))
         .collect();
     let mut silence = Quiescence::new(PeerId(rank as u32), &members);
-    silence.go(options.way);
+    silence.set_method(options.way);
     silence
 }
 
-fn coordinator(options: &Options, line: u64, first_line: u64, now: u64) -> Lines {
+fn coordinator(
+    options: &Options,
+    checkpoint: u64,
+    first_line: u64,
+    now: u64,
+) -> CheckpointScheduler {
     let sets: Vec<(PeerId, SetId)> =
         (0..).map(PeerId).zip(options.sets.iter().copied().map(SetId)).collect();
-    Lines::restored(config(options), &sets, line, first_line, now)
+    CheckpointScheduler::restored(config(options), &sets, checkpoint, first_line, now)
 }
 
 impl LineWorld {
-    /// Nothing has happened yet. Line 0 is the beginning of the job.
+    /// Nothing has happened yet. Checkpoint 0 is the beginning of the job.
     pub fn new(options: &Options) -> Self {
         let threads = (0..options.ranks())
             .map(|rank| Thread {
@@ -145,7 +151,7 @@ impl LineWorld {
             threads,
             words: BTreeMap::new(),
             images: BTreeMap::new(),
-            scopes: BTreeMap::from([(0, Scope::Global)]),
+            scopes: BTreeMap::from([(0, CheckpointScope::Global)]),
             storing: Vec::new(),
             committing: Vec::new(),
             accounts: Vec::new(),
@@ -154,7 +160,7 @@ impl LineWorld {
             again: None,
             orders_left: options.orders,
             restarts_left: options.restarts,
-            next_line: 1,
+            next_checkpoint: 1,
             now: 0,
             fence: false,
             report: LineReport::default(),
@@ -186,7 +192,7 @@ impl LineWorld {
         (!active && !thread.computes, polls)
     }
 
-    /// Is nothing of a line under way anywhere?
+    /// Is nothing of a checkpoint under way anywhere?
     pub fn is_over(&self) -> bool {
         self.fence
             && self.coordinator.under_way() == 0
@@ -205,18 +211,18 @@ impl LineWorld {
 }
 
 impl World {
-    /// Line 0: the beginning.
+    /// Checkpoint 0: the beginning.
     pub fn first_line(&mut self) {
         let images = (0..self.processes.len()).map(|rank| (rank, self.picture(rank))).collect();
-        self.lines.images.insert(0, images);
+        self.checkpoints.images.insert(0, images);
     }
 
-    /// Maybe a step of a line. True: that was this step.
+    /// Maybe a step of a checkpoint. True: that was this step.
     pub fn line_step(&mut self) -> bool {
         if !self.shared.options.coordinated {
             return false;
         }
-        self.lines.now += 1;
+        self.checkpoints.now += 1;
         if !self.prng.chance(40) {
             return false;
         }
@@ -235,34 +241,34 @@ impl World {
             8 => self.fence_or_restart(rank),
             _ => {}
         }
-        self.lines.coordinator.check();
-        self.lines.threads[rank].machine.check();
+        self.checkpoints.coordinator.check();
+        self.checkpoints.threads[rank].machine.check();
         true
     }
 
     fn order(&mut self) {
-        let now = self.lines.now;
-        if let Some(set) = self.lines.again.take()
-            && self.lines.orders_left > 0
-            && !self.lines.fence
+        let now = self.checkpoints.now;
+        if let Some(set) = self.checkpoints.again.take()
+            && self.checkpoints.orders_left > 0
+            && !self.checkpoints.fence
         {
-            self.lines.orders_left -= 1;
-            self.coordinate(lines::Input::Demand { set });
+            self.checkpoints.orders_left -= 1;
+            self.coordinate(checkpoints::Input::RequestSetCheckpoint { set });
             return;
         }
         let rate = 2 * self.shared.options.fault_rate;
-        if self.lines.orders_left == 0 || self.lines.fence || !self.prng.chance(rate) {
-            if self.lines.coordinator.next_deadline().is_some_and(|due| due <= now) {
-                self.coordinate(lines::Input::Tick);
+        if self.checkpoints.orders_left == 0 || self.checkpoints.fence || !self.prng.chance(rate) {
+            if self.checkpoints.coordinator.next_deadline().is_some_and(|due| due <= now) {
+                self.coordinate(checkpoints::Input::Tick);
             }
             return;
         }
-        self.lines.orders_left -= 1;
+        self.checkpoints.orders_left -= 1;
         let set = SetId(self.prng.pick(&self.shared.options.sets));
-        let exit = self.lines.restarts_left > 0 && self.prng.chance(20);
+        let exit = self.checkpoints.restarts_left > 0 && self.prng.chance(20);
         let input = match self.prng.below(2) {
-            0 => lines::Input::Demand { set },
-            _ => lines::Input::Checkpoint { exit },
+            0 => checkpoints::Input::RequestSetCheckpoint { set },
+            _ => checkpoints::Input::RequestGlobalCheckpoint { exit },
         };
         self.coordinate(input);
     }
@@ -270,7 +276,7 @@ impl World {
     /// A process's checkpoint thread reads an order.
     fn obey(&mut self, rank: usize) {
         let hears = self.prng.chance(30);
-        let thread = &mut self.lines.threads[rank];
+        let thread = &mut self.checkpoints.threads[rank];
         if thread.freezing.is_some() && !hears {
             return;
         }
@@ -278,8 +284,8 @@ impl World {
         if matches!(order, Input::StopOutgoing { .. }) {
             self.read_cards(rank);
         }
-        let thread = &mut self.lines.threads[rank];
-        let report = &mut self.lines.report;
+        let thread = &mut self.checkpoints.threads[rank];
+        let report = &mut self.checkpoints.report;
         match order {
             Input::Abort { .. } => {
                 let phase = thread.machine.phase().map_or(7, |(_, phase)| phase as usize);
@@ -293,7 +299,7 @@ impl World {
 
     /// Hand something to a machine, and do what it says.
     fn machine(&mut self, rank: usize, input: Input) {
-        let machine = &mut self.lines.threads[rank].machine;
+        let machine = &mut self.checkpoints.threads[rank].machine;
         if let Err(error) = machine.handle(input.clone()) {
             panic!("{rank}: {input:?}: {error}");
         }
@@ -304,7 +310,7 @@ impl World {
     /// What the driver does with outputs.
     pub fn carry_out(&mut self, rank: usize) {
         let planted = self.shared.options.planted;
-        while let Some(output) = self.lines.threads[rank].machine.poll_output() {
+        while let Some(output) = self.checkpoints.threads[rank].machine.poll_output() {
             let process = &mut self.processes[rank];
             match output {
                 Output::HoldOutgoing => match planted {
@@ -318,9 +324,11 @@ impl World {
                 }
                 Output::Enter { .. } => process.engine.hold(Side::Internal),
                 Output::Send { to, frame } => self.send_frame(rank, to, frame),
-                Output::Come { line, station, open } => self.come(rank, (line, station), open),
-                Output::Freeze { line } => {
-                    self.lines.threads[rank].freezing = Some(line);
+                Output::Arrive { checkpoint, phase: station, in_flight: open } => {
+                    self.come(rank, (checkpoint, station), open)
+                }
+                Output::Freeze { checkpoint } => {
+                    self.checkpoints.threads[rank].freezing = Some(checkpoint);
                     if planted == Some(Planted::DeterminantsTrimmedEarly) {
                         let set = self.shared.options.sets[rank];
                         let images = BTreeMap::from([(rank, self.picture(rank))]);
@@ -336,7 +344,7 @@ impl World {
                     process.host.net(|net| net.swallow = lost);
                     process.engine.release(&mut process.host, Side::Internal);
                     process.host.net(|net| net.swallow = false);
-                    self.lines.threads[rank].freezing = None;
+                    self.checkpoints.threads[rank].freezing = None;
                 }
             }
             self.processes[rank].settle(&mut self.shared);
@@ -346,13 +354,13 @@ impl World {
     fn trim_before_commit(&mut self, rank: usize) {
         let held = self.picture(rank).held;
         let accounts = held.into_iter().map(|(to, held)| Account { to, from: rank, held });
-        self.lines.accounts.extend(accounts);
+        self.checkpoints.accounts.extend(accounts);
     }
 
     fn send_frame(&mut self, rank: usize, to: PeerId, frame: CheckpointFrame) {
         let to_rank = to.0 as usize;
         let token = matches!(frame.what, LineWhat::Token { .. });
-        self.lines.report.flushes += u64::from(frame.what == LineWhat::Flush);
+        self.checkpoints.report.flushes += u64::from(frame.what == LineWhat::Flush);
         let bug = self.shared.options.planted == Some(Planted::TokenPastHalfTaken);
         if bug && token && self.net.borrow_mut().wire(rank, to_rank).is_half() {
             let mut net = self.net.borrow_mut();
@@ -365,82 +373,88 @@ impl World {
         process.engine.send_line(&mut process.host, to, frame);
     }
 
-    fn answer(&mut self, rank: usize, answer: Answer) {
-        let input = lines::Input::Answered { rank: PeerId(rank as u32), answer };
-        self.lines.threads[rank].answers.push_back(input);
+    fn answer(&mut self, rank: usize, answer: CheckpointAnswer) {
+        let input = checkpoints::Input::Answered { rank: PeerId(rank as u32), answer };
+        self.checkpoints.threads[rank].answers.push_back(input);
     }
 
     /// One round of the driver's loop.
     fn turn(&mut self, rank: usize) {
-        if !self.lines.may(rank).1 {
+        if !self.checkpoints.may(rank).1 {
             return;
         }
         let planted = self.shared.options.planted;
         while let Some((from, mut frame)) = self.processes[rank].host.line_frames.pop_front() {
             if planted == Some(Planted::StaleLineAccepted)
-                && let Some((line, _)) = self.lines.threads[rank].machine.phase()
+                && let Some((checkpoint, _)) = self.checkpoints.threads[rank].machine.phase()
             {
-                frame.line = frame.line.max(line);
+                frame.line = frame.line.max(checkpoint);
             }
             self.machine(rank, Input::Frame { from, frame });
-            if self.lines.threads[rank].freezing.is_some() {
+            if self.checkpoints.threads[rank].freezing.is_some() {
                 return;
             }
         }
         let process = &mut self.processes[rank];
         let silent = process.engine.is_rendezvous_silent()
             || planted == Some(Planted::RendezvousSilenceSkipped);
-        if self.lines.threads[rank].machine.wants_rendezvous_silence() && silent {
+        if self.checkpoints.threads[rank].machine.wants_rendezvous_quiescence() && silent {
             let mut told = process.engine.take_told();
             if planted == Some(Planted::FlushSkipped) {
                 told.clear();
             }
-            self.machine(rank, Input::RendezvousSilent { told });
+            self.machine(rank, Input::RendezvousQuiescent { done_recipients: told });
         }
         self.count(rank);
     }
 
     /// The picture is taken.
     fn freeze(&mut self, rank: usize) {
-        let Some(line) = self.lines.threads[rank].freezing else { return };
+        let Some(checkpoint) = self.checkpoints.threads[rank].freezing else { return };
         // Frames of the barrier that others wait for go out first.
         let process = &mut self.processes[rank];
         process.engine.flush(&mut process.host);
         process.settle(&mut self.shared);
         let failures = self.shared.options.failures;
         if self.prng.chance(failures) {
-            self.lines.threads[rank].freezing = None;
-            self.machine(rank, Input::NotFrozen { line, why: Refusal::SnapshotMemory });
+            self.checkpoints.threads[rank].freezing = None;
+            self.machine(
+                rank,
+                Input::SnapshotFailed { checkpoint, refusal: CheckpointRefusal::Snapshot },
+            );
             return;
         }
-        let global = self.lines.scopes.get(&line) == Some(&Scope::Global);
+        let global = self.checkpoints.scopes.get(&checkpoint) == Some(&CheckpointScope::Global);
         let sound = self.shared.options.planted != Some(Planted::PicturedBehind);
         if global && sound && !self.has_caught_up(rank) {
-            self.lines.report.refused += 1;
-            self.lines.threads[rank].freezing = None;
-            self.lines.threads[rank].late = true;
-            self.machine(rank, Input::NotFrozen { line, why: Refusal::Behind });
+            self.checkpoints.report.refused += 1;
+            self.checkpoints.threads[rank].freezing = None;
+            self.checkpoints.threads[rank].late = true;
+            self.machine(
+                rank,
+                Input::SnapshotFailed { checkpoint, refusal: CheckpointRefusal::ReplayPending },
+            );
             return;
         }
         let process = &mut self.processes[rank];
         let date = process.clock(&self.shared);
         process.host.memory.decisions.pictured(date);
         let image = self.picture(rank);
-        self.lines.report.held_frames += image.engine.held_frames() as u64;
-        self.lines.report.open_sends += image.engine.open().2 as u64;
-        self.lines.images.entry(line).or_default().insert(rank, image);
-        self.lines.threads[rank].freezing = None;
-        self.lines.storing.push((rank, line));
-        self.pictured(rank, line);
-        self.machine(rank, Input::Frozen { line });
+        self.checkpoints.report.held_frames += image.engine.held_frames() as u64;
+        self.checkpoints.report.open_sends += image.engine.open().2 as u64;
+        self.checkpoints.images.entry(checkpoint).or_default().insert(rank, image);
+        self.checkpoints.threads[rank].freezing = None;
+        self.checkpoints.storing.push((rank, checkpoint));
+        self.pictured(rank, checkpoint);
+        self.machine(rank, Input::Frozen { checkpoint });
         if self.shared.options.planted == Some(Planted::SetResumesEarly) {
             let set = self.members(self.shared.options.sets[rank]);
-            if set.iter().all(|member| self.lines.images[&line].contains_key(member)) {
-                set.iter().for_each(|&member| self.machine(member, Input::Resume { line }));
+            if set.iter().all(|member| self.checkpoints.images[&checkpoint].contains_key(member)) {
+                set.iter().for_each(|&member| self.machine(member, Input::Resume { checkpoint }));
             }
         }
         if self.shared.options.planted == Some(Planted::ResumeEarly) {
-            self.lines.threads[rank].computes = false;
+            self.checkpoints.threads[rank].computes = false;
             let process = &mut self.processes[rank];
             process.engine.release(&mut process.host, Side::Internal);
             process.settle(&mut self.shared);
@@ -448,30 +462,32 @@ impl World {
     }
 
     fn fence_or_restart(&mut self, rank: usize) {
-        if self.lines.exit.is_some() {
+        if self.checkpoints.exit.is_some() {
             self.restart_job();
             return;
         }
         let shared = &self.shared;
         let ended =
             |world: &Self| world.processes.iter().all(|process| process.is_finished(shared));
-        if self.lines.fence {
-            let thread = &mut self.lines.threads[rank];
+        if self.checkpoints.fence {
+            let thread = &mut self.checkpoints.threads[rank];
             thread.computes = false;
             if !core::mem::replace(&mut thread.finished, true) {
                 self.machine(rank, Input::Finish);
                 let rank = PeerId(rank as u32);
-                let finishing = lines::Input::Finishing { rank };
-                self.lines.threads[rank.0 as usize].answers.push_back(finishing);
+                let finishing = checkpoints::Input::Finishing { rank };
+                self.checkpoints.threads[rank.0 as usize].answers.push_back(finishing);
             }
         } else if self.faults.dead.is_empty() && ended(self) && self.prng.chance(10) {
-            self.lines.fence = true;
-        } else if self.lines.restarts_left > 0 && self.prng.chance(self.shared.options.fault_rate) {
-            self.lines.restarts_left -= 1;
+            self.checkpoints.fence = true;
+        } else if self.checkpoints.restarts_left > 0
+            && self.prng.chance(self.shared.options.fault_rate)
+        {
+            self.checkpoints.restarts_left -= 1;
             self.restart_job();
         } else {
             let computes = self.prng.chance(25);
-            self.lines.threads[rank].computes = computes;
+            self.checkpoints.threads[rank].computes = computes;
         }
     }
 }
@@ -494,7 +510,7 @@ pub fn describe(world: &LineWorld, net: &Network) -> String {
         format!(
             "{rank}: {phase:?} last {:?} computes {} freezing {:?} orders {:?} answers {:?} \
              incarnation {}\n",
-            t.machine.last_line(),
+            t.machine.last_checkpoint(),
             t.computes,
             t.freezing,
             t.orders,

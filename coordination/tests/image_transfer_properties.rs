@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::control::{CheckpointId, FrameBuffer, Message, ToReplicaServer};
-use rustbtl_coordination::shelf::{Part, Receipt, ShelfError, Step};
+use rustbtl_coordination::image_transfer::{
+    ImagePart, TransferError, TransferReceiver, TransferStep,
+};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeSet;
 
@@ -12,9 +14,9 @@ fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
 
 fn message() -> impl Strategy<Value = ToReplicaServer> {
     let begin = (any::<u32>(), any::<u64>());
-    let begin = begin.prop_map(|(rank, line)| (PeerId(rank), CheckpointId(line)));
+    let begin = begin.prop_map(|(rank, checkpoint)| (PeerId(rank), CheckpointId(checkpoint)));
     prop_oneof![
-        1 => begin.prop_map(|(rank, line)| ToReplicaServer::Begin { rank, checkpoint: line }),
+        1 => begin.prop_map(|(rank, checkpoint)| ToReplicaServer::Begin { rank, checkpoint }),
         3 => (0u16..4, 0u64..4).prop_map(|(part, bytes)| ToReplicaServer::File { part, bytes }),
         1 => any::<(u16, u64)>().prop_map(|(part, bytes)| ToReplicaServer::File { part, bytes }),
         4 => bytes(4).prop_map(|bytes| ToReplicaServer::Piece { bytes }),
@@ -62,13 +64,13 @@ fn is_good(said: &[ToReplicaServer]) -> bool {
 proptest! {
     #[test]
     fn what_is_taken_is_what_the_rules_allow(said in prop::collection::vec(message(), 0..12)) {
-        let mut receipt = Receipt::default();
+        let mut receiver = TransferReceiver::default();
         for (at, message) in said.iter().enumerate() {
-            let step = receipt.handle(message.clone());
+            let step = receiver.handle(message.clone());
             prop_assert_eq!(step.is_ok(), is_good(&said[..=at]), "{:?}", &said[..=at]);
             if step.is_err() {
-                let more = receipt.handle(ToReplicaServer::Commit {});
-                prop_assert_eq!(more, Err(ShelfError::Order), "nothing follows an error");
+                let more = receiver.handle(ToReplicaServer::Commit {});
+                prop_assert_eq!(more, Err(TransferError::Order), "nothing follows an error");
                 return Ok(());
             }
         }
@@ -88,12 +90,12 @@ proptest! {
             said.push(ToReplicaServer::Digest { sha256: vec![9; 32] });
         }
         said.push(ToReplicaServer::Commit {});
-        let mut receipt = Receipt::default();
+        let mut receiver = TransferReceiver::default();
         let mut written: Vec<(u16, Vec<u8>)> = Vec::new();
         for message in said {
-            match receipt.handle(message) {
-                Ok(Step::Open { part, .. }) => written.push((part.number(), Vec::new())),
-                Ok(Step::Write(bytes)) => written.last_mut().unwrap().1.extend(bytes),
+            match receiver.handle(message) {
+                Ok(TransferStep::Open { part, .. }) => written.push((part.number(), Vec::new())),
+                Ok(TransferStep::Write(bytes)) => written.last_mut().unwrap().1.extend(bytes),
                 Ok(_) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -105,9 +107,9 @@ proptest! {
     fn bytes_from_nowhere_are_survived(bytes in bytes(200)) {
         let mut buffer = FrameBuffer::new();
         buffer.add(&bytes);
-        let mut receipt = Receipt::default();
+        let mut receiver = TransferReceiver::default();
         while let Ok(Some(message)) = buffer.next_message::<ToReplicaServer>() {
-            let _ = receipt.handle(message);
+            let _ = receiver.handle(message);
         }
     }
 
@@ -115,7 +117,7 @@ proptest! {
     fn a_flipped_bit_gives_other_messages_or_an_error(at in 0usize..400, bit in 0u8..8) {
         let said = [
             ToReplicaServer::Begin { rank: PeerId(1), checkpoint: CheckpointId(2) },
-            ToReplicaServer::File { part: Part::Image.number(), bytes: 3 },
+            ToReplicaServer::File { part: ImagePart::Image.number(), bytes: 3 },
             ToReplicaServer::Piece { bytes: vec![1, 2, 3] },
             ToReplicaServer::Digest { sha256: vec![4; 32] },
             ToReplicaServer::Commit {},

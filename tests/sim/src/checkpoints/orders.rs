@@ -1,0 +1,165 @@
+//! The coordinator of a simulated job, its storage, and what senders trim.
+
+use super::Account;
+use crate::world::World;
+use rustbtl_coordination::checkpoints;
+use rustbtl_coordination::quiescence::{CheckpointScope, Input};
+use rustbtl_fragments::engine::Held;
+use rustbtl_fragments::ids::*;
+
+impl World {
+    /// Hand something to the coordinator, and do what it says.
+    pub fn coordinate(&mut self, input: checkpoints::Input) {
+        let now = self.checkpoints.now;
+        match self.checkpoints.coordinator.handle(now, input.clone()) {
+            Ok(()) | Err(checkpoints::SchedulerError::Finishing) => {}
+            Err(error) => panic!("{input:?}: {error}"),
+        }
+        while let Some(output) = self.checkpoints.coordinator.poll_output() {
+            self.dispatch(output);
+        }
+        self.checkpoints.coordinator.check();
+    }
+
+    fn tell(&mut self, sets: Option<&[SetId]>, order: &Input) {
+        for rank in 0..self.processes.len() {
+            let set = self.shared.options.sets[rank];
+            let named = sets.is_none_or(|sets| sets.contains(&SetId(set)));
+            if named && !self.faults.is_dead(set) {
+                self.checkpoints.threads[rank].orders.push_back(order.clone());
+            }
+        }
+    }
+
+    fn dispatch(&mut self, output: checkpoints::Output) {
+        match output {
+            checkpoints::Output::StopOutgoing { checkpoint } => {
+                self.checkpoints.next_checkpoint =
+                    self.checkpoints.next_checkpoint.max(checkpoint + 1);
+                self.tell(None, &Input::StopOutgoing { checkpoint });
+            }
+            checkpoints::Output::Begin { checkpoint, scope, sets } => {
+                self.checkpoints.next_checkpoint =
+                    self.checkpoints.next_checkpoint.max(checkpoint + 1);
+                self.checkpoints.scopes.insert(checkpoint, scope);
+                self.tell(Some(&sets), &Input::Begin { checkpoint, scope });
+            }
+            checkpoints::Output::Resume { checkpoint } => {
+                self.tell(None, &Input::Resume { checkpoint })
+            }
+            checkpoints::Output::Abort { checkpoint, sets, .. } => {
+                self.tell(Some(&sets), &Input::Abort { checkpoint });
+                // Somebody asks again at once: frames of the aborted checkpoint are still under way.
+                if self.checkpoints.orders_left > 0 && self.prng.chance(70) {
+                    self.checkpoints.again = Some(sets[0]);
+                }
+            }
+            checkpoints::Output::Commit { checkpoint, .. } => {
+                self.checkpoints.committing.push(checkpoint)
+            }
+            checkpoints::Output::Complete { checkpoint, .. } => self.complete(checkpoint),
+            checkpoints::Output::Trim { set, checkpoint } => self.send_accounts(set, checkpoint),
+            checkpoints::Output::Delete { checkpoint } => {
+                self.checkpoints.images.remove(&checkpoint);
+                self.checkpoints.committing.retain(|other| *other != checkpoint);
+            }
+            checkpoints::Output::Exit { checkpoint } => self.checkpoints.exit = Some(checkpoint),
+        }
+    }
+
+    fn complete(&mut self, checkpoint: u64) {
+        let images = &self.checkpoints.images[&checkpoint];
+        self.assert_consistent(images);
+        let global = self.checkpoints.scopes[&checkpoint] == CheckpointScope::Global;
+        self.checkpoints.report.complete[usize::from(global)] += 1;
+        if global {
+            assert_eq!(images.len(), self.processes.len(), "a picture of every process");
+        }
+    }
+
+    /// The members of a set tell their peers what they held at a checkpoint.
+    fn send_accounts(&mut self, set: SetId, checkpoint: u64) {
+        let Some(images) = self.checkpoints.images.get(&checkpoint) else {
+            panic!("checkpoint {checkpoint} of {set} is to be trimmed by, and is gone")
+        };
+        let images = images.clone();
+        self.cover_determinants(set.0, &images);
+        if !self.shared.options.trim {
+            return;
+        }
+        let options = &self.shared.options;
+        for (&from, image) in images.iter().filter(|(rank, _)| options.sets[**rank] == set.0) {
+            let accounts = image.held.iter();
+            self.checkpoints.accounts.extend(accounts.map(|(&to, held)| Account {
+                to,
+                from,
+                held: held.clone(),
+            }));
+        }
+    }
+
+    pub(super) fn trim_by_account(&mut self) {
+        if self.checkpoints.accounts.is_empty() {
+            return;
+        }
+        let at = self.prng.below(self.checkpoints.accounts.len());
+        let Account { to: me, from, held } = self.checkpoints.accounts.swap_remove(at);
+        if self.faults.is_dead(self.shared.options.sets[me]) {
+            return;
+        }
+        let held = match Held::decode(&held) {
+            Ok(held) => held,
+            Err(error) => panic!("{error}"),
+        };
+        let set = SetId(self.shared.options.sets[from]);
+        let (covered, report) = (&mut self.faults.covered, &mut self.checkpoints.report);
+        self.processes[me].host.memory.log.trim(set, |entry| {
+            let covers = entry.to.0 as usize == from && held.covers(entry);
+            if covers {
+                let stream = (entry.stream.context.number(), me, from, entry.stream.lane);
+                covered.insert((stream, entry.sequence.0));
+                report.trimmed += 1;
+            }
+            covers
+        });
+    }
+
+    /// The coordinator reads an answer.
+    pub(super) fn hear(&mut self, rank: usize) {
+        if let Some(answer) = self.checkpoints.threads[rank].answers.pop_front() {
+            self.coordinate(answer);
+        }
+    }
+
+    pub(super) fn store_or_commit(&mut self) {
+        let failures = self.shared.options.failures;
+        match self.prng.below(4) {
+            0 | 1 if !self.checkpoints.storing.is_empty() => {
+                let at = self.prng.below(self.checkpoints.storing.len());
+                let (rank, checkpoint) = self.checkpoints.storing[at];
+                if !self.is_picture_stable(rank, checkpoint) {
+                    return;
+                }
+                self.checkpoints.storing.swap_remove(at);
+                let rank_id = PeerId(rank as u32);
+                let input = if self.prng.chance(failures) {
+                    checkpoints::Input::NotStored { rank: rank_id, checkpoint }
+                } else {
+                    checkpoints::Input::Stored { rank: rank_id, checkpoint }
+                };
+                self.checkpoints.threads[rank].answers.push_back(input);
+            }
+            2 => {
+                if let Some(checkpoint) = self.checkpoints.committing.pop() {
+                    let input = if self.prng.chance(failures) {
+                        checkpoints::Input::NotCommitted { checkpoint }
+                    } else {
+                        checkpoints::Input::Committed { checkpoint }
+                    };
+                    self.coordinate(input);
+                }
+            }
+            _ => self.trim_by_account(),
+        }
+    }
+}
