@@ -1,5 +1,5 @@
 //! What this process records of nondeterministic calls, and what it is forced to do again after it
-//! was restored. The machine is coordination's `Decisions`; here are its places: the counts that
+//! was restored. The machine is coordination's `ReplayDecisions`; here are its places: the counts that
 //! the ranks of a set on this node share, and the outbox from which the checkpoint thread ships.
 //!
 //! Off until the first line is taken (of a protected job whose lines have a directory). Then the
@@ -25,7 +25,7 @@ use journal::Journal;
 pub use outbox::{Parcel, take_parcel};
 use outbox::{outbox, put};
 use rustbtl_coordination::determinants::{
-    Ask, Decisions, Divergence, Numbered, Outcome, Question, carried,
+    Divergence, NondetCall, Numbered, Outcome, ReplayDecision, ReplayDecisions, piggyback,
 };
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
@@ -183,7 +183,7 @@ enum Place {
 #[derive(Debug, Default)]
 pub struct Record {
     on: bool,
-    decisions: Decisions,
+    decisions: ReplayDecisions,
     place: Place,
     /// Place of the first determinant of this incarnation.
     base: u64,
@@ -238,12 +238,12 @@ impl Record {
 
     /// A picture is taken next, at this date of the machine.
     pub fn pictured(&mut self, now: u64) {
-        self.decisions.pictured(now);
+        self.decisions.before_snapshot(now);
     }
 
-    /// See `Decisions::ask`.
-    pub fn ask(&mut self, question: Question) -> Result<Ask, Divergence> {
-        self.decisions.ask(question)
+    /// See `ReplayDecisions::decide`.
+    pub fn ask(&mut self, question: NondetCall) -> Result<ReplayDecision, Divergence> {
+        self.decisions.decide(question)
     }
 
     /// Nothing is recorded or forced any more, and nothing has to wait: the job ends, or nobody
@@ -295,7 +295,7 @@ impl EngineHost {
                         with shared memory, or of single processes");
         }
         self.record.on = true;
-        self.record.decisions.make_room(DATES_ROOM);
+        self.record.decisions.reserve(DATES_ROOM);
         self.record.journal = Journal::of(self.peers.rank());
         rustbtl_recording.store(1, Ordering::Relaxed);
         rustbtl_epoch.fetch_add(1, Ordering::AcqRel);
@@ -356,7 +356,7 @@ impl EngineHost {
             let at = order.next();
             if *carries {
                 entry.clear();
-                carried::append(entry, own, &numbered);
+                piggyback::append(entry, own, &numbered);
                 order.write(at, Entry::Own(entry));
             }
             put(&mut outbox, at, &numbered);
@@ -404,25 +404,25 @@ impl Process {
     /// After anything that the machine was asked or told, and after a receive was posted in
     /// replay: have the outcomes run out, and what do sends and receives have to look at?
     pub fn attend(&mut self) {
-        let past = self.host.record.decisions.has_past();
+        let past = self.host.record.decisions.has_outcomes_to_replay();
         if self.engine.is_replaying() && !past && !self.engine.awaits_receives() {
             self.engine.end_replay(&mut self.host);
             self.host.push();
         }
         let decisions = &self.host.record.decisions;
-        let run = if decisions.has_run() || decisions.untaken() > 0 { RUN } else { 0 };
+        let run = if decisions.has_run() || decisions.recorded_pending() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
         let late = if self.behind || !self.late.is_empty() { LATE } else { 0 };
         ATTENTION.store(run | replay | late, Ordering::Relaxed);
     }
 
     /// The answer to a question; None: it found nothing.
-    pub fn answered(&mut self, question: Question, outcome: Option<Outcome>) {
+    pub fn answered(&mut self, question: NondetCall, outcome: Option<Outcome>) {
         let decisions = &mut self.host.record.decisions;
         match outcome {
-            None => decisions.nothing(question),
+            None => decisions.record_nothing(question),
             Some(outcome) => {
-                if let Err(divergence) = decisions.found(question, outcome) {
+                if let Err(divergence) = decisions.record_outcome(question, outcome) {
                     self.host.diverged(&divergence);
                 }
                 self.host.ship_recorded();
@@ -436,12 +436,12 @@ impl Process {
     pub fn read(&mut self, outcome: Option<Outcome>, unshipped_max: usize) {
         let decisions = &mut self.host.record.decisions;
         match outcome {
-            None => decisions.nothing(Question::CLOCK),
+            None => decisions.record_nothing(NondetCall::CLOCK),
             Some(outcome) => {
-                if let Err(divergence) = decisions.found(Question::CLOCK, outcome) {
+                if let Err(divergence) = decisions.record_outcome(NondetCall::CLOCK, outcome) {
                     self.host.diverged(&divergence);
                 }
-                if decisions.untaken() >= unshipped_max {
+                if decisions.recorded_pending() >= unshipped_max {
                     self.host.ship_recorded();
                 }
             }
@@ -453,8 +453,8 @@ impl Process {
     /// may do so in a signal handler.
     pub fn read_date(&mut self, now: u64) -> u64 {
         let decisions = &mut self.host.record.decisions;
-        let date = decisions.date(now);
-        if decisions.untaken() > 0 {
+        let date = decisions.program_time(now);
+        if decisions.recorded_pending() > 0 {
             // Not one operation: whoever else writes it is in here, too.
             ATTENTION.store(ATTENTION.load(Ordering::Relaxed) | RUN, Ordering::Relaxed);
         }
@@ -462,10 +462,10 @@ impl Process {
     }
 
     /// What to do with a question. Ends the job if it is another one than before.
-    pub fn asked(&mut self, question: Question) -> Ask {
+    pub fn asked(&mut self, question: NondetCall) -> ReplayDecision {
         match self.host.record.ask(question) {
             Ok(ask) => {
-                if ask == Ask::Nothing {
+                if ask == ReplayDecision::ReportNothing {
                     self.attend();
                 }
                 ask
@@ -512,6 +512,6 @@ impl Process {
 
     /// Has everything been done again that was done before (`ReplayComplete`)?
     pub fn has_caught_up(&self) -> bool {
-        !self.host.record.decisions.has_past() && self.engine.has_caught_up()
+        !self.host.record.decisions.has_outcomes_to_replay() && self.engine.has_caught_up()
     }
 }

@@ -22,7 +22,7 @@ use crate::in_place::WTIME;
 use crate::process::{Process, is_installed, shared};
 use crate::record::rustbtl_recording;
 use core::sync::atomic::{AtomicI64, Ordering};
-use rustbtl_coordination::determinants::{Ask, Outcome, Question};
+use rustbtl_coordination::determinants::{NondetCall, Outcome, ReplayDecision};
 use std::time::{Duration, SystemTime};
 
 const NS_PER_SECOND: f64 = 1e9;
@@ -111,10 +111,10 @@ pub fn install(glue: &Glue) {
 impl Process {
     /// The program's first thread reads the clock while outcomes are recorded or forced.
     fn read_clock(&mut self) -> i64 {
-        let given = match self.asked(Question::CLOCK) {
-            Ask::Nothing => return self.host.wtime.last_ns,
-            Ask::Await(Outcome::Time(ns)) => Some(i64::try_from(ns).unwrap_or(i64::MAX)),
-            Ask::Await(_) | Ask::Look => {
+        let given = match self.asked(NondetCall::CLOCK) {
+            ReplayDecision::ReportNothing => return self.host.wtime.last_ns,
+            ReplayDecision::Await(Outcome::Time(ns)) => Some(i64::try_from(ns).unwrap_or(i64::MAX)),
+            ReplayDecision::Await(_) | ReplayDecision::Execute => {
                 let (given, behind) = self.host.wtime.tell(machine_ns());
                 OFFSET_NS.fetch_add(behind, Ordering::Relaxed);
                 given

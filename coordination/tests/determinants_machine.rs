@@ -21,18 +21,18 @@ fn message_name() -> impl Strategy<Value = MessageName> {
     })
 }
 
-fn question() -> impl Strategy<Value = Question> {
+fn question() -> impl Strategy<Value = NondetCall> {
     let calls = [
-        Call::Test,
-        Call::TestSome,
-        Call::WaitAny,
-        Call::Probe,
-        Call::Claim,
-        Call::Cancel,
-        Call::Clock,
+        CallKind::Test,
+        CallKind::TestSome,
+        CallKind::WaitAny,
+        CallKind::Probe,
+        CallKind::Claim,
+        CallKind::Cancel,
+        CallKind::Clock,
     ];
     (prop::sample::select(calls.to_vec()), any::<u64>())
-        .prop_map(|(call, shape)| Question { call, shape })
+        .prop_map(|(call, shape)| NondetCall { kind: call, arguments: shape })
 }
 
 fn determinant() -> impl Strategy<Value = Determinant> {
@@ -55,12 +55,10 @@ fn determinant() -> impl Strategy<Value = Determinant> {
             hash
         }),
         (question(), outcome)
-            .prop_map(|(question, outcome)| Determinant::Found { question, outcome }),
-        any::<[u64; 3]>().prop_map(|[call, calls, seconds]| Determinant::Date(Date {
-            call,
-            calls,
-            seconds
-        })),
+            .prop_map(|(question, outcome)| Determinant::Outcome { call: question, outcome }),
+        any::<[u64; 3]>().prop_map(|[call, calls, seconds]| Determinant::ProgramTime(
+            TimeReading { call, calls, seconds }
+        )),
     ]
 }
 
@@ -85,12 +83,12 @@ proptest! {
         let records = all.into_iter().map(|(skip, rank, number, determinant)| {
             at += skip + 1;
             let numbered = Numbered { number, determinant };
-            Record { at: at - 1, rank: PeerId(rank), numbered }
+            DeterminantRecord { at: at - 1, rank: PeerId(rank), numbered }
         });
-        let records: Vec<Record> = records.collect();
+        let records: Vec<DeterminantRecord> = records.collect();
         let (set, incarnation) = (SetId(3), Incarnation(7));
-        let batch = Batch { set, incarnation, from, upto: at, inherits: 5, records };
-        prop_assert_eq!(Batch::decode(&batch.encode()).unwrap(), batch);
+        let batch = DeterminantBatch { set, incarnation, from, upto: at, inherits: 5, records };
+        prop_assert_eq!(DeterminantBatch::decode(&batch.encode()).unwrap(), batch);
     }
 
     #[test]
@@ -98,10 +96,10 @@ proptest! {
         kept in prop::collection::vec(any::<[u64; 3]>(), 0..10),
         small in prop::collection::vec([0u64..60, 0u64..9, 0u64..200], 0..30),
     ) {
-        let mut dates = Dates::default();
+        let mut dates = ProgramTime::default();
         let all = small.into_iter().chain(kept);
-        dates.restored(all.map(|[call, calls, seconds]| Date { call, calls, seconds }));
-        let given: Vec<u64> = (0..100).map(|now| dates.give(now).0).collect();
+        dates.restored(all.map(|[call, calls, seconds]| TimeReading { call, calls, seconds }));
+        let given: Vec<u64> = (0..100).map(|now| dates.read(now).0).collect();
         prop_assert!(given.is_sorted(), "{:?}", given);
     }
 
@@ -111,10 +109,10 @@ proptest! {
     ) {
         let mut rest = bytes.as_slice();
         while !rest.is_empty() && decode(&mut rest).is_ok() {}
-        let _ = Batch::decode(&bytes);
+        let _ = DeterminantBatch::decode(&bytes);
         let mut named = b"Dtm1".to_vec();
         named.extend(bytes);
-        let _ = Batch::decode(&named);
+        let _ = DeterminantBatch::decode(&named);
     }
 }
 
@@ -122,18 +120,18 @@ proptest! {
 fn the_format_is_fixed() {
     let receive = ReceiveName { context: 300, lane: -2, number: 5 };
     let name = MessageName { from: PeerId(7), context: 300, lane: -2, sequence: MessageSeq(200) };
-    let question = Question::requests(Call::TestAny, 4);
+    let question = NondetCall::requests(CallKind::TestAny, 4);
     let mut bytes = Vec::new();
     encode(&Determinant::Matched { receive, message: name }, &mut bytes);
     encode(&Determinant::Nothing { first: question, count: 130, hash: 0x0102 }, &mut bytes);
     let outcome = Outcome::Requests(vec![3]);
-    encode(&Determinant::Found { question, outcome }, &mut bytes);
-    let question = Question::requests(Call::Cancel, 1);
+    encode(&Determinant::Outcome { call: question, outcome }, &mut bytes);
+    let question = NondetCall::requests(CallKind::Cancel, 1);
     encode(
-        &Determinant::Found { question, outcome: Outcome::Cancelled(Some(receive)) },
+        &Determinant::Outcome { call: question, outcome: Outcome::Cancelled(Some(receive)) },
         &mut bytes,
     );
-    encode(&Determinant::Date(Date { call: 3, calls: 4, seconds: 200 }), &mut bytes);
+    encode(&Determinant::ProgramTime(TimeReading { call: 3, calls: 4, seconds: 200 }), &mut bytes);
     let golden = [
         1, 0xAC, 2, 2, 5, 7, 0xC8, 1, // a match
         2, 3, 4, 0x82, 1, 2, 1, 0, 0, 0, 0, 0, 0, // a run
@@ -147,20 +145,20 @@ fn the_format_is_fixed() {
     assert_eq!(decode(&mut &[4u8, 3, 4, 200, 1][..]), Err(CodecError::Short));
 }
 
-fn test_of(requests: u32) -> Question {
-    Question::requests(Call::Test, requests)
+fn test_of(requests: u32) -> NondetCall {
+    NondetCall::requests(CallKind::Test, requests)
 }
 
-fn recorded(decisions: &mut Decisions) -> Vec<Numbered> {
+fn recorded(decisions: &mut ReplayDecisions) -> Vec<Numbered> {
     core::iter::from_fn(|| decisions.take_recorded()).collect()
 }
 
 #[test]
 fn d2_a_million_failed_tests_are_one_determinant_recorded_before_what_follows() {
-    let mut decisions = Decisions::default();
+    let mut decisions = ReplayDecisions::default();
     for _ in 0..1_000_000 {
-        assert_eq!(decisions.ask(test_of(1)), Ok(Ask::Look));
-        decisions.nothing(test_of(1));
+        assert_eq!(decisions.decide(test_of(1)), Ok(ReplayDecision::Execute));
+        decisions.record_nothing(test_of(1));
     }
     assert_eq!(recorded(&mut decisions), []);
     assert!(decisions.has_run());
@@ -173,11 +171,11 @@ fn d2_a_million_failed_tests_are_one_determinant_recorded_before_what_follows() 
 
 /// What a program did: tests that fail, one that succeeds, a send, more that fail.
 fn past() -> Vec<Numbered> {
-    let mut decisions = Decisions::default();
-    decisions.nothing(test_of(1));
-    decisions.nothing(test_of(2));
-    decisions.found(test_of(1), Outcome::Done).unwrap();
-    decisions.nothing(test_of(3));
+    let mut decisions = ReplayDecisions::default();
+    decisions.record_nothing(test_of(1));
+    decisions.record_nothing(test_of(2));
+    decisions.record_outcome(test_of(1), Outcome::Done).unwrap();
+    decisions.record_nothing(test_of(3));
     decisions.before_action().unwrap();
     recorded(&mut decisions)
 }
@@ -185,221 +183,221 @@ fn past() -> Vec<Numbered> {
 #[test]
 fn replay_gives_what_was_recorded_and_then_the_process_is_live() {
     let past = past();
-    let mut again = Decisions::default();
+    let mut again = ReplayDecisions::default();
     again.restored(&past).unwrap();
-    assert_eq!(again.ask(test_of(1)), Ok(Ask::Nothing));
-    assert_eq!(again.ask(test_of(2)), Ok(Ask::Nothing));
-    assert_eq!(again.ask(test_of(1)), Ok(Ask::Await(Outcome::Done)));
-    again.found(test_of(1), Outcome::Done).unwrap();
-    assert_eq!(again.ask(test_of(3)), Ok(Ask::Nothing));
-    assert!(!again.has_past());
+    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
+    assert_eq!(again.decide(test_of(2)), Ok(ReplayDecision::ReportNothing));
+    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Await(Outcome::Done)));
+    again.record_outcome(test_of(1), Outcome::Done).unwrap();
+    assert_eq!(again.decide(test_of(3)), Ok(ReplayDecision::ReportNothing));
+    assert!(!again.has_outcomes_to_replay());
     again.before_action().unwrap();
-    assert_eq!(again.ask(test_of(1)), Ok(Ask::Look));
+    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Execute));
     assert_eq!((recorded(&mut again), again.clock()), (vec![], past.len() as u64));
 }
 
 #[test]
 fn d3_a_divergence_names_both_sides_and_changes_nothing() {
     let past = past();
-    let mut again = Decisions::default();
+    let mut again = ReplayDecisions::default();
     again.restored(&past).unwrap();
     let before = format!("{again:?}");
-    let error = again.ask(test_of(9)).unwrap_err();
+    let error = again.decide(test_of(9)).unwrap_err();
     assert_eq!(error.number, 0);
     let text = error.to_string();
     assert!(text.contains("2 questions") && text.contains("0x9"), "{text}");
     assert_eq!(format!("{again:?}"), before);
     // The run is left too early, then it is gone on with in another way.
-    assert_eq!(again.ask(test_of(1)), Ok(Ask::Nothing));
+    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
     assert!(again.before_action().unwrap_err().now.contains("a send"));
-    assert!(again.ask(test_of(3)).is_err());
-    assert_eq!(again.ask(test_of(2)), Ok(Ask::Nothing));
-    assert!(again.ask(Question::requests(Call::TestAny, 1)).is_err());
+    assert!(again.decide(test_of(3)).is_err());
+    assert_eq!(again.decide(test_of(2)), Ok(ReplayDecision::ReportNothing));
+    assert!(again.decide(NondetCall::requests(CallKind::TestAny, 1)).is_err());
 }
 
 /// A program that looks at the date in a run of failed tests, and after it.
-fn dated(decisions: &mut Decisions, now: [u64; 3]) -> Vec<u64> {
+fn dated(decisions: &mut ReplayDecisions, now: [u64; 3]) -> Vec<u64> {
     let mut given = Vec::new();
     for now in &now[..2] {
-        if decisions.ask(test_of(1)) == Ok(Ask::Look) {
-            decisions.nothing(test_of(1));
+        if decisions.decide(test_of(1)) == Ok(ReplayDecision::Execute) {
+            decisions.record_nothing(test_of(1));
         }
-        given.push(decisions.date(*now));
+        given.push(decisions.program_time(*now));
     }
     decisions.before_action().unwrap();
-    given.push(decisions.date(now[2]));
+    given.push(decisions.program_time(now[2]));
     given
 }
 
 #[test]
 fn d4_dates_have_numbers_and_no_place_among_questions() {
-    let mut decisions = Decisions::default();
+    let mut decisions = ReplayDecisions::default();
     assert_eq!(dated(&mut decisions, [70, 71, 72]), [70, 71, 72]);
     let past = recorded(&mut decisions);
     let numbers: Vec<u64> = past.iter().map(|numbered| numbered.number).collect();
     assert_eq!(numbers, [0, 1, 2, 3]);
     assert!(matches!(past[2].determinant, Determinant::Nothing { count: 2, .. }), "{past:?}");
-    let mut again = Decisions::default();
+    let mut again = ReplayDecisions::default();
     again.restored(&past).unwrap();
-    assert!(again.has_past());
+    assert!(again.has_outcomes_to_replay());
     assert_eq!(dated(&mut again, [90; 3]), [70, 71, 72]);
-    assert!(!again.has_past());
-    assert_eq!((again.date(90), recorded(&mut again)[0].number), (90, 4));
+    assert!(!again.has_outcomes_to_replay());
+    assert_eq!((again.program_time(90), recorded(&mut again)[0].number), (90, 4));
     // A date that is lost is a gap like any other.
-    assert_eq!(Decisions::default().restored(&past[1..]), Err(0));
+    assert_eq!(ReplayDecisions::default().restored(&past[1..]), Err(0));
 }
 
 #[test]
 fn d4_a_program_that_asks_for_the_date_no_more_has_no_past_left() {
-    let mut decisions = Decisions::default();
-    assert!((70..80).all(|now| decisions.date(now) == now));
+    let mut decisions = ReplayDecisions::default();
+    assert!((70..80).all(|now| decisions.program_time(now) == now));
     let past = recorded(&mut decisions);
-    let mut again = Decisions::default();
+    let mut again = ReplayDecisions::default();
     again.restored(&past).unwrap();
-    assert!(!again.has_past() && again.clock() == 10);
-    assert_eq!(again.ask(test_of(1)), Ok(Ask::Look));
-    again.found(test_of(1), Outcome::Done).unwrap();
+    assert!(!again.has_outcomes_to_replay() && again.clock() == 10);
+    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Execute));
+    again.record_outcome(test_of(1), Outcome::Done).unwrap();
     // Nor does one diverge that asks for it more often.
-    let given: Vec<u64> = (0..11).map(|_| again.date(95)).collect();
+    let given: Vec<u64> = (0..11).map(|_| again.program_time(95)).collect();
     assert_eq!(given, (70..80).chain([95]).collect::<Vec<u64>>());
 }
 
 #[test]
 fn a_picture_taken_inside_a_run_goes_on_inside_it() {
-    let mut decisions = Decisions::default();
-    (0..3).for_each(|_| decisions.nothing(test_of(1)));
+    let mut decisions = ReplayDecisions::default();
+    (0..3).for_each(|_| decisions.record_nothing(test_of(1)));
     let mut picture = decisions.clone();
-    (0..2).for_each(|_| decisions.nothing(test_of(1)));
+    (0..2).for_each(|_| decisions.record_nothing(test_of(1)));
     decisions.before_action().unwrap();
     picture.restored(&recorded(&mut decisions)).unwrap();
     for _ in 0..2 {
-        assert!(picture.has_past());
-        assert_eq!(picture.ask(test_of(1)), Ok(Ask::Nothing));
+        assert!(picture.has_outcomes_to_replay());
+        assert_eq!(picture.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
     }
-    assert!(!picture.has_past());
-    assert_eq!(picture.ask(test_of(1)), Ok(Ask::Look));
+    assert!(!picture.has_outcomes_to_replay());
+    assert_eq!(picture.decide(test_of(1)), Ok(ReplayDecision::Execute));
 }
 
 #[test]
 fn d1_a_gap_is_told() {
     let mut past = past();
     past.remove(1);
-    assert_eq!(Decisions::default().restored(&past), Err(1));
+    assert_eq!(ReplayDecisions::default().restored(&past), Err(1));
 }
 
-fn shipper(incarnation: u16, past: Vec<Record>) -> DeterminantLog {
+fn log(incarnation: u16, past: Vec<DeterminantRecord>) -> DeterminantLog {
     let past = past.into_iter().map(|record| (record.rank, record.numbered));
     DeterminantLog::new(SetId(0), Incarnation(incarnation), past, 1, 2)
 }
 
-fn note(shipper: &mut DeterminantLog, number: u64) {
-    let determinant = Determinant::Found { question: test_of(1), outcome: Outcome::Done };
-    shipper.record(PeerId(0), Numbered { number, determinant });
+fn note(log: &mut DeterminantLog, number: u64) {
+    let determinant = Determinant::Outcome { call: test_of(1), outcome: Outcome::Done };
+    log.record(PeerId(0), Numbered { number, determinant });
 }
 
-fn id(start: u64) -> KeeperId {
-    KeeperId { set: SetId(4), start }
+fn id(start: u64) -> ReplicaId {
+    ReplicaId { set: SetId(4), start }
 }
 
-fn carry(shipper: &mut DeterminantLog, keeper: &mut DeterminantReplica) -> bool {
-    let Some((to, batch)) = shipper.poll_output() else { return false };
-    assert_eq!(to, keeper.id());
-    let ack = keeper.on_batch(batch).unwrap();
-    shipper.on_ack(&ack);
+fn carry(log: &mut DeterminantLog, replica: &mut DeterminantReplica) -> bool {
+    let Some((to, batch)) = log.poll_output() else { return false };
+    assert_eq!(to, replica.id());
+    let ack = replica.on_batch(batch).unwrap();
+    log.on_ack(&ack);
     true
 }
 
 #[test]
 fn s1_stable_is_what_every_keeper_has_acknowledged() {
-    let (mut shipper, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
-    assert!(shipper.marks().now().is_some(), "nothing is recorded");
-    (0..5).for_each(|number| note(&mut shipper, number));
-    assert!(shipper.marks().now().is_none(), "no keeper");
-    shipper.set_keepers(&[id(1)]);
-    assert!(carry(&mut shipper, &mut keeper));
-    assert_eq!((shipper.marks().stable, shipper.marks().recorded), (2, Recorded(5)));
-    while carry(&mut shipper, &mut keeper) {}
-    assert!(shipper.marks().now().is_some());
+    let (mut log, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
+    assert!(log.marks().now().is_some(), "nothing is recorded");
+    (0..5).for_each(|number| note(&mut log, number));
+    assert!(log.marks().now().is_none(), "no replica");
+    log.set_replicas(&[id(1)]);
+    assert!(carry(&mut log, &mut replica));
+    assert_eq!((log.marks().stable, log.marks().recorded), (2, Recorded(5)));
+    while carry(&mut log, &mut replica) {}
+    assert!(log.marks().now().is_some());
     // Another start of the agent has forgotten everything.
-    shipper.set_keepers(&[id(2)]);
-    assert!(shipper.marks().now().is_none());
+    log.set_replicas(&[id(2)]);
+    assert!(log.marks().now().is_none());
 }
 
 #[test]
 fn s3_acknowledgements_of_an_earlier_incarnation_change_nothing() {
-    let (mut shipper, mut keeper) = (shipper(3, vec![]), DeterminantReplica::new(id(1)));
-    shipper.set_keepers(&[id(1)]);
-    note(&mut shipper, 0);
-    let (_, batch) = shipper.poll_output().unwrap();
-    let ack = keeper.on_batch(batch).unwrap();
+    let (mut log, mut replica) = (log(3, vec![]), DeterminantReplica::new(id(1)));
+    log.set_replicas(&[id(1)]);
+    note(&mut log, 0);
+    let (_, batch) = log.poll_output().unwrap();
+    let ack = replica.on_batch(batch).unwrap();
     for wrong in [
-        Ack { incarnation: Incarnation(2), ..ack },
-        Ack { keeper: id(9), ..ack },
-        Ack { set: SetId(8), ..ack },
+        BatchAck { incarnation: Incarnation(2), ..ack },
+        BatchAck { replica: id(9), ..ack },
+        BatchAck { set: SetId(8), ..ack },
     ] {
-        assert!(!shipper.on_ack(&wrong) && shipper.marks().now().is_none());
+        assert!(!log.on_ack(&wrong) && log.marks().now().is_none());
     }
-    assert!(shipper.on_ack(&ack) && shipper.marks().now().is_some());
+    assert!(log.on_ack(&ack) && log.marks().now().is_some());
 }
 
 #[test]
 fn k1_until_the_new_incarnation_has_sent_all_that_it_inherited_the_old_one_counts() {
-    let (mut first, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
-    assert_eq!(keeper.fetch(SetId(0)), None);
-    first.set_keepers(&[id(1)]);
+    let (mut first, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
+    assert_eq!(replica.fetch(SetId(0)), None);
+    first.set_replicas(&[id(1)]);
     (0..5).for_each(|number| note(&mut first, number));
-    while carry(&mut first, &mut keeper) {}
-    let kept = keeper.fetch(SetId(0)).unwrap().1.to_vec();
-    let mut second = shipper(1, kept.clone());
+    while carry(&mut first, &mut replica) {}
+    let kept = replica.fetch(SetId(0)).unwrap().1.to_vec();
+    let mut second = log(1, kept.clone());
     note(&mut second, 5);
-    second.set_keepers(&[id(1)]);
-    assert!(carry(&mut second, &mut keeper));
-    assert_eq!(keeper.fetch(SetId(0)).unwrap().1, kept, "2 of 6 are not all");
-    while carry(&mut second, &mut keeper) {}
-    assert_eq!(keeper.fetch(SetId(0)).unwrap().1.len(), 6);
+    second.set_replicas(&[id(1)]);
+    assert!(carry(&mut second, &mut replica));
+    assert_eq!(replica.fetch(SetId(0)).unwrap().1, kept, "2 of 6 are not all");
+    while carry(&mut second, &mut replica) {}
+    assert_eq!(replica.fetch(SetId(0)).unwrap().1.len(), 6);
     note(&mut first, 9);
     let (_, late) = first.poll_output().unwrap();
-    assert_eq!(keeper.on_batch(late), Err(Refused::Stale { known: Incarnation(1) }), "K2");
+    assert_eq!(replica.on_batch(late), Err(BatchRefused::Stale { known: Incarnation(1) }), "K2");
 }
 
 #[test]
 fn a_batch_that_was_lost_is_noticed_and_sent_again() {
-    let (mut shipper, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
-    shipper.set_keepers(&[id(1)]);
-    (0..6).for_each(|number| note(&mut shipper, number));
-    let _lost = shipper.poll_output().unwrap();
-    let (_, second) = shipper.poll_output().unwrap();
-    assert_eq!(keeper.on_batch(second), Err(Refused::Gap { upto: 0 }));
-    shipper.resend(id(1));
-    while carry(&mut shipper, &mut keeper) {}
-    assert_eq!(keeper.fetch(SetId(0)).unwrap().1.len(), 6);
-    assert!(shipper.marks().now().is_some());
+    let (mut log, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
+    log.set_replicas(&[id(1)]);
+    (0..6).for_each(|number| note(&mut log, number));
+    let _lost = log.poll_output().unwrap();
+    let (_, second) = log.poll_output().unwrap();
+    assert_eq!(replica.on_batch(second), Err(BatchRefused::Gap { upto: 0 }));
+    log.resend(id(1));
+    while carry(&mut log, &mut replica) {}
+    assert_eq!(replica.fetch(SetId(0)).unwrap().1.len(), 6);
+    assert!(log.marks().now().is_some());
 }
 
 #[test]
 fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
-    let (mut shipper, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
-    shipper.set_keepers(&[id(1)]);
-    (0..6).for_each(|number| note(&mut shipper, number));
-    carry(&mut shipper, &mut keeper);
+    let (mut log, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
+    log.set_replicas(&[id(1)]);
+    (0..6).for_each(|number| note(&mut log, number));
+    carry(&mut log, &mut replica);
     let clocks = BTreeMap::from([(PeerId(0), 4)]);
-    shipper.covered(&clocks);
-    keeper.covered(SetId(0), &clocks);
-    assert_eq!(shipper.held(), 2);
-    while carry(&mut shipper, &mut keeper) {}
-    let numbers = keeper.fetch(SetId(0)).unwrap().1.iter().map(|record| record.numbered.number);
+    log.trim(&clocks);
+    replica.trim(SetId(0), &clocks);
+    assert_eq!(log.held(), 2);
+    while carry(&mut log, &mut replica) {}
+    let numbers = replica.fetch(SetId(0)).unwrap().1.iter().map(|record| record.numbered.number);
     assert_eq!(numbers.collect::<Vec<_>>(), [4, 5]);
-    assert!(shipper.marks().now().is_some());
+    assert!(log.marks().now().is_some());
 }
 
 #[test]
 fn an_account_that_is_older_than_the_line_is_empty() {
-    let (mut shipper, mut keeper) = (shipper(2, vec![]), DeterminantReplica::new(id(1)));
-    shipper.set_keepers(&[id(1)]);
-    note(&mut shipper, 0);
-    while carry(&mut shipper, &mut keeper) {}
-    let account = || [None, keeper.fetch(SetId(0))];
-    assert_eq!(choose(Incarnation(2), account()).unwrap().len(), 1);
-    assert_eq!(choose(Incarnation(3), account()), Some(vec![]));
-    assert_eq!(choose(Incarnation(0), [None]), None);
+    let (mut log, mut replica) = (log(2, vec![]), DeterminantReplica::new(id(1)));
+    log.set_replicas(&[id(1)]);
+    note(&mut log, 0);
+    while carry(&mut log, &mut replica) {}
+    let account = || [None, replica.fetch(SetId(0))];
+    assert_eq!(choose_history(Incarnation(2), account()).unwrap().len(), 1);
+    assert_eq!(choose_history(Incarnation(3), account()), Some(vec![]));
+    assert_eq!(choose_history(Incarnation(0), [None]), None);
 }

@@ -5,7 +5,7 @@ use super::Checkpoint;
 use crate::process::Process;
 use crate::record::{self, Parcel, carry, direct};
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
-use rustbtl_coordination::determinants::parcel;
+use rustbtl_coordination::determinants::rank_batch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::os::fd::RawFd;
 
@@ -279,7 +279,7 @@ impl Checkpoint {
         let kept = Shipping { incarnation, later, coordinator, ..Shipping::default() };
         self.shipping = Shipping { in_line: true, ..kept };
         let (at, bytes) = replay.unwrap_or_default();
-        let kept = match parcel::read_numbered(&bytes) {
+        let kept = match rank_batch::read_numbered(&bytes) {
             Ok(kept) => kept,
             Err(error) => self.fatal(&error.to_string()),
         };

@@ -3,7 +3,7 @@
 //! Typical sizes: a match 8 bytes, a successful test 3, a run of failed ones 13, a time 9,
 //! a date 9.
 
-use super::{Call, Date, Determinant, Outcome, Question};
+use super::{CallKind, Determinant, NondetCall, Outcome, TimeReading};
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, MessageSeq, PeerId, ReceiveName};
 
@@ -82,15 +82,15 @@ fn take_lane(from: &mut &[u8]) -> Result<i32, CodecError> {
     i32::try_from(lane).map(|lane| -lane).map_err(|_| CodecError::Range)
 }
 
-fn put_question(out: &mut Vec<u8>, question: &Question) {
-    out.push(question.call as u8);
-    put(out, question.shape);
+fn put_question(out: &mut Vec<u8>, question: &NondetCall) {
+    out.push(question.kind as u8);
+    put(out, question.arguments);
 }
 
-fn take_question(from: &mut &[u8]) -> Result<Question, CodecError> {
+fn take_question(from: &mut &[u8]) -> Result<NondetCall, CodecError> {
     let kind = byte(from)?;
-    let call = Call::of(kind).ok_or(CodecError::Kind(kind))?;
-    Ok(Question { call, shape: take(from)? })
+    let call = CallKind::of(kind).ok_or(CodecError::Kind(kind))?;
+    Ok(NondetCall { kind: call, arguments: take(from)? })
 }
 
 fn put_receive(out: &mut Vec<u8>, receive: &ReceiveName) {
@@ -119,15 +119,15 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
             put(out, *count);
             out.extend_from_slice(&hash.to_le_bytes());
         }
-        Determinant::Found { question, outcome } => encode_found(question, outcome, out),
-        Determinant::Date(Date { call, calls, seconds }) => {
+        Determinant::Outcome { call: question, outcome } => encode_found(question, outcome, out),
+        Determinant::ProgramTime(TimeReading { call, calls, seconds }) => {
             out.push(DATE);
             [call, calls, seconds].into_iter().for_each(|number| put(out, *number));
         }
     }
 }
 
-fn encode_found(question: &Question, outcome: &Outcome, out: &mut Vec<u8>) {
+fn encode_found(question: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
     let kind = match outcome {
         Outcome::Done => FOUND_DONE,
         Outcome::Requests(_) => FOUND_REQUESTS,
@@ -177,7 +177,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
         }
         DATE => {
             let (call, calls, seconds) = (take(from)?, take(from)?, take(from)?);
-            Determinant::Date(Date { call, calls, seconds })
+            Determinant::ProgramTime(TimeReading { call, calls, seconds })
         }
         _ => {
             let question = match kind {
@@ -185,7 +185,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
                 _ => return Err(CodecError::Kind(kind)),
             };
             let outcome = decode_outcome(kind, from)?;
-            Determinant::Found { question, outcome }
+            Determinant::Outcome { call: question, outcome }
         }
     })
 }

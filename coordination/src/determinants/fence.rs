@@ -71,7 +71,7 @@ impl Fence {
     }
 
     /// This set has fallen, too: what it took in is gone with it.
-    pub fn fallen(&mut self, set: SetId) {
+    pub fn set_failed(&mut self, set: SetId) {
         self.asked.retain(|_, asked| asked.set != set);
     }
 
@@ -117,7 +117,7 @@ mod tests {
     fn f1_who_falls_need_not_answer() {
         let mut fence = fence();
         fence.answered(PeerId(2), LIFE, Incarnation(1), 0);
-        fence.fallen(A);
+        fence.set_failed(A);
         assert!(fence.is_complete(|_, _| None));
     }
 

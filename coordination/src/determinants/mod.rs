@@ -6,32 +6,32 @@
 //!
 //! | file | machine |
 //! |---|---|
-//! | `decisions` | one process: records outcomes; after a restore says what they have to be |
-//! | `dates` | its dates: what time() gives, beside the order of its questions |
-//! | `shipper` | one set: numbers them, brings them to keepers, says what is stable |
-//! | `keeper` | an agent: keeps those of other sets, gives them back |
-//! | `order` | the coordinator: puts those of a set into their order, from whoever has them |
+//! | `replay_decisions` | one process: records outcomes; after a restore says what they have to be |
+//! | `program_time` | its dates: what time() gives, beside the order of its questions |
+//! | `log` | one set: numbers them, brings them to replicas, says what is stable |
+//! | `replica` | an agent: keeps those of other sets, gives them back |
+//! | `set_order` | the coordinator: puts those of a set into their order, from whoever has them |
 //! | `fence` | the coordinator: asks the others what they have of a set that has fallen |
-//! | `codec`, `parcel`, `carried` | determinants, batches and what goes with messages as bytes |
+//! | `codec`, `rank_batch`, `piggyback` | determinants, batches and what goes with messages as bytes |
 
-pub mod carried;
 mod codec;
-mod dates;
-mod decisions;
 mod fence;
-mod keeper;
-mod order;
-pub mod parcel;
-mod shipper;
+mod log;
+pub mod piggyback;
+mod program_time;
+pub mod rank_batch;
+mod replay_decisions;
+mod replica;
+mod set_order;
 
-pub use carried::Carried;
 pub use codec::{CodecError, decode, encode};
-pub use dates::{Date, Dates};
-pub use decisions::{Ask, Decisions, Divergence, Numbered};
 pub use fence::Fence;
-pub use keeper::{DeterminantReplica, Refused, choose};
-pub use order::Order;
-pub use shipper::{Ack, Batch, DeterminantLog, KeeperId, Record};
+pub use log::{BatchAck, DeterminantBatch, DeterminantLog, DeterminantRecord, ReplicaId};
+pub use piggyback::Piggybacked;
+pub use program_time::{ProgramTime, TimeReading};
+pub use replay_decisions::{Divergence, Numbered, ReplayDecision, ReplayDecisions};
+pub use replica::{BatchRefused, DeterminantReplica, choose_history};
+pub use set_order::SetOrder;
 
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};
@@ -39,7 +39,7 @@ use rustbtl_fragments::ids::{MessageName, ReceiveName};
 /// What sort of call asked for an outcome.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-pub enum Call {
+pub enum CallKind {
     /// MPI_Test, MPI_Request_get_status.
     Test = 1,
     /// MPI_Testall.
@@ -62,7 +62,7 @@ pub enum Call {
     Clock = 10,
 }
 
-impl Call {
+impl CallKind {
     /// The call with this number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|call| *call as u8 == number)
@@ -85,32 +85,32 @@ impl Call {
 /// A question of the program: the call, and what it asks for in a form that is the same when the
 /// program is executed again (number of requests; communicator, source and tag of a probe).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Question {
+pub struct NondetCall {
     /// Which call.
-    pub call: Call,
-    /// Its arguments; see [`Question::probe`].
-    pub shape: u64,
+    pub kind: CallKind,
+    /// Its arguments; see [`NondetCall::probe`].
+    pub arguments: u64,
 }
 
-impl Question {
+impl NondetCall {
     /// A call on `requests` active requests.
-    pub fn requests(call: Call, requests: u32) -> Self {
-        Self { call, shape: u64::from(requests) }
+    pub fn requests(call: CallKind, requests: u32) -> Self {
+        Self { kind: call, arguments: u64::from(requests) }
     }
 
     /// MPI_Wtime.
-    pub const CLOCK: Self = Self { call: Call::Clock, shape: 0 };
+    pub const CLOCK: Self = Self { kind: CallKind::Clock, arguments: 0 };
 
     /// A probe. `context`: MPI's id; any source and any tag are as MPI's C constants are.
-    pub fn probe(call: Call, context: u16, source: i32, tag: i32) -> Self {
+    pub fn probe(call: CallKind, context: u16, source: i32, tag: i32) -> Self {
         let envelope = (u64::from(source as u32) << 32) | u64::from(tag as u32);
-        Self { call, shape: mix(envelope, u64::from(context)) }
+        Self { kind: call, arguments: mix(envelope, u64::from(context)) }
     }
 }
 
-impl fmt::Display for Question {
+impl fmt::Display for NondetCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} (arguments {:#x})", self.call, self.shape)
+        write!(f, "{:?} (arguments {:#x})", self.kind, self.arguments)
     }
 }
 
@@ -148,19 +148,19 @@ pub enum Determinant {
     /// `count` questions in a row found nothing.
     Nothing {
         /// The first of them.
-        first: Question,
+        first: NondetCall,
         /// How many.
         count: u64,
         /// All of them, in their order.
         hash: u64,
     },
     /// A question found something.
-    Found {
+    Outcome {
         /// The question.
-        question: Question,
+        call: NondetCall,
         /// The answer.
         outcome: Outcome,
     },
     /// time() gave a date that is not known to be given from those before.
-    Date(Date),
+    ProgramTime(TimeReading),
 }

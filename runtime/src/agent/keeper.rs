@@ -1,7 +1,9 @@
 //! What this agent keeps of sets of other nodes: their determinants (coordination's `DeterminantReplica`).
 
 use rustbtl_coordination::control::{FromNode, RankClock, ToNode};
-use rustbtl_coordination::determinants::{Batch, DeterminantReplica, KeeperId, Refused};
+use rustbtl_coordination::determinants::{
+    BatchRefused, DeterminantBatch, DeterminantReplica, ReplicaId,
+};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ pub struct Kept(DeterminantReplica);
 impl Default for Kept {
     fn default() -> Self {
         // The coordinator tells agents apart by their connections.
-        Self(DeterminantReplica::new(KeeperId { set: SetId(0), start: 0 }))
+        Self(DeterminantReplica::new(ReplicaId { set: SetId(0), start: 0 }))
     }
 }
 
@@ -23,11 +25,11 @@ impl Kept {
             ToNode::TrimDeterminants { set, clocks } => {
                 let clocks: BTreeMap<PeerId, u64> =
                     clocks.iter().map(|RankClock { rank, clock }| (*rank, *clock)).collect();
-                self.0.covered(*set, &clocks);
+                self.0.trim(*set, &clocks);
                 None
             }
             ToNode::DropDeterminants { set } => {
-                self.0.forget(*set);
+                self.0.drop_set(*set);
                 None
             }
             _ => return None,
@@ -36,7 +38,7 @@ impl Kept {
 
     fn keep(&mut self, batch: &[u8]) -> FromNode {
         let not = |set, reason| FromNode::DeterminantsNotReplicated { set, reason };
-        let batch = match Batch::decode(batch) {
+        let batch = match DeterminantBatch::decode(batch) {
             Ok(batch) => batch,
             Err(error) => return not(SetId(u32::MAX), error.to_string()),
         };
@@ -47,10 +49,10 @@ impl Kept {
                 incarnation: ack.incarnation,
                 upto: ack.upto,
             },
-            Err(Refused::Stale { known }) => {
+            Err(BatchRefused::Stale { known }) => {
                 not(set, format!("incarnation {} is known already", known.0))
             }
-            Err(Refused::Gap { upto }) => not(set, format!("what follows {upto} is missing")),
+            Err(BatchRefused::Gap { upto }) => not(set, format!("what follows {upto} is missing")),
         }
     }
 }
@@ -59,17 +61,17 @@ impl Kept {
 mod tests {
     use super::*;
     use rustbtl_coordination::determinants::{
-        Call, Determinant, DeterminantLog, Numbered, Outcome, Question,
+        CallKind, Determinant, DeterminantLog, NondetCall, Numbered, Outcome,
     };
     use rustbtl_fragments::ids::Incarnation;
 
     fn shipped(count: u64) -> Vec<ToNode> {
-        let keeper = KeeperId { set: SetId(0), start: 7 };
+        let keeper = ReplicaId { set: SetId(0), start: 7 };
         let mut shipper = DeterminantLog::new(SetId(2), Incarnation(0), [], 1, 2);
-        shipper.set_keepers(&[keeper]);
-        let question = Question::requests(Call::Test, 1);
+        shipper.set_replicas(&[keeper]);
+        let question = NondetCall::requests(CallKind::Test, 1);
         for number in 0..count {
-            let determinant = Determinant::Found { question, outcome: Outcome::Done };
+            let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
             shipper.record(PeerId(2), Numbered { number, determinant });
         }
         core::iter::from_fn(|| shipper.poll_output())

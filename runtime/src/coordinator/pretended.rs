@@ -4,7 +4,7 @@ use super::determinants::{Determinants, Out};
 use super::job::{Effect, Job};
 use super::setup::Setup;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
-use rustbtl_coordination::determinants::Batch;
+use rustbtl_coordination::determinants::DeterminantBatch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl World {
         let (answers, notes) = (self.answers, core::mem::take(&mut self.notes));
         self = Self { answers, ..Self::empty() };
         for notes in notes.into_values() {
-            let batches = notes.iter().map(|batch| Batch::decode(batch).unwrap());
+            let batches = notes.iter().map(|batch| DeterminantBatch::decode(batch).unwrap());
             self.determinants.resume(batches.collect());
         }
         self.job.resume(0, serde_json::from_slice(&kept).unwrap()).unwrap();

@@ -1,21 +1,22 @@
-//! Determinants of a simulated job: rings of sets, keepers, what is on its way between them, and
+//! Determinants of a simulated job: rings of sets, replicas, what is on its way between them, and
 //! sets that come back and replay.
 
 use crate::image::Image;
 use crate::options::{Options, Planted};
 use crate::world::World;
 use rustbtl_coordination::determinants::{
-    Ack, Batch, DeterminantLog, DeterminantReplica, KeeperId, Numbered, Record, choose,
+    BatchAck, DeterminantBatch, DeterminantLog, DeterminantRecord, DeterminantReplica, Numbered,
+    ReplicaId, choose_history,
 };
 use rustbtl_fragments::ids::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// Something between a set and a keeper.
+/// Something between a set and a replica.
 enum Mail {
-    Batch(KeeperId, Vec<u8>),
-    Ack(Ack),
+    DeterminantBatch(ReplicaId, Vec<u8>),
+    BatchAck(BatchAck),
 }
 
 /// What happened, for coverage.
@@ -39,7 +40,7 @@ pub struct DeterminantReport {
     pub carried: u64,
     /// Of them: refused, since the life that they were of was over.
     pub refused_carried: u64,
-    /// See [`crate::carrying::Carrying::met`].
+    /// See [`crate::piggyback::Carrying::met`].
     pub met: [u64; 3],
 }
 
@@ -47,12 +48,12 @@ pub struct DeterminantReport {
 pub struct Determinants {
     on: bool,
     shippers: BTreeMap<u32, Rc<RefCell<DeterminantLog>>>,
-    keepers: BTreeMap<u32, DeterminantReplica>,
+    replicas: BTreeMap<u32, DeterminantReplica>,
     starts: BTreeMap<u32, u64>,
     mail: BTreeMap<(u32, u32), VecDeque<Mail>>,
     /// Batches of dead incarnations that are long on their way.
     ghosts: Vec<((u32, u32), Mail)>,
-    forced: BTreeMap<u32, Vec<Record>>,
+    forced: BTreeMap<u32, Vec<DeterminantRecord>>,
     /// What happened.
     pub report: DeterminantReport,
 }
@@ -66,7 +67,7 @@ impl Determinants {
         Self {
             on: options.determinants,
             shippers: BTreeMap::new(),
-            keepers: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             starts: BTreeMap::new(),
             mail: BTreeMap::new(),
             ghosts: Vec::new(),
@@ -105,48 +106,48 @@ impl World {
     fn start_keeper(&mut self, set: u32) {
         let start = self.determinants.starts.entry(set).or_default();
         *start += 1;
-        let id = KeeperId { set: SetId(set), start: *start };
-        self.determinants.keepers.insert(set, DeterminantReplica::new(id));
+        let id = ReplicaId { set: SetId(set), start: *start };
+        self.determinants.replicas.insert(set, DeterminantReplica::new(id));
     }
 
     fn start_shipper(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
         let members = self.members(set);
         let incarnation = Incarnation(self.net.borrow().incarnations[members[0]]);
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
-        let shipper = DeterminantLog::new(SetId(set), incarnation, past, copies, BATCH);
-        let shipper = Rc::new(RefCell::new(shipper));
+        let log = DeterminantLog::new(SetId(set), incarnation, past, copies, BATCH);
+        let log = Rc::new(RefCell::new(log));
         for rank in members {
-            self.processes[rank].host.shipper = Some(Rc::clone(&shipper));
+            self.processes[rank].host.log = Some(Rc::clone(&log));
         }
-        self.determinants.shippers.insert(set, shipper);
+        self.determinants.shippers.insert(set, log);
     }
 
-    /// A set keeps those keepers that live, and takes the next ones after it for the others.
+    /// A set keeps those replicas that live, and takes the next ones after it for the others.
     fn choose_keepers(&mut self, set: u32) {
-        let Some(shipper) = self.determinants.shippers.get(&set).cloned() else { return };
+        let Some(log) = self.determinants.shippers.get(&set).cloned() else { return };
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
         let all = self.sets();
-        let alive = |id: &KeeperId| {
-            self.determinants.keepers.get(&id.set.0).is_some_and(|keeper| keeper.id() == *id)
+        let alive = |id: &ReplicaId| {
+            self.determinants.replicas.get(&id.set.0).is_some_and(|replica| replica.id() == *id)
         };
-        let mut chosen: Vec<KeeperId> = shipper.borrow().keepers().filter(alive).collect();
+        let mut chosen: Vec<ReplicaId> = log.borrow().replicas().filter(alive).collect();
         let at = all.iter().position(|other| *other == set).unwrap_or(0);
         for turn in 1..all.len() {
             let other = all[(at + turn) % all.len()];
-            let Some(keeper) = self.determinants.keepers.get(&other) else { continue };
-            if chosen.len() < copies && !chosen.contains(&keeper.id()) {
-                chosen.push(keeper.id());
+            let Some(replica) = self.determinants.replicas.get(&other) else { continue };
+            if chosen.len() < copies && !chosen.contains(&replica.id()) {
+                chosen.push(replica.id());
             }
         }
         chosen.truncate(copies);
-        shipper.borrow_mut().set_keepers(&chosen);
+        log.borrow_mut().set_replicas(&chosen);
     }
 
     fn ship(&mut self, set: u32) -> bool {
-        let Some(shipper) = self.determinants.shippers.get(&set) else { return false };
-        let Some((to, batch)) = shipper.borrow_mut().poll_output() else { return false };
+        let Some(log) = self.determinants.shippers.get(&set) else { return false };
+        let Some((to, batch)) = log.borrow_mut().poll_output() else { return false };
         let mail = self.determinants.mail.entry((set, to.set.0)).or_default();
-        mail.push_back(Mail::Batch(to, batch.encode()));
+        mail.push_back(Mail::DeterminantBatch(to, batch.encode()));
         true
     }
 
@@ -159,31 +160,31 @@ impl World {
     fn receive_mail(&mut self, (from, to): (u32, u32), mail: Option<Mail>) {
         let planted = self.shared.options.planted;
         match mail {
-            Some(Mail::Batch(id, bytes)) => {
-                let Ok(mut batch) = Batch::decode(&bytes) else {
+            Some(Mail::DeterminantBatch(id, bytes)) => {
+                let Ok(mut batch) = DeterminantBatch::decode(&bytes) else {
                     panic!("a batch does not decode")
                 };
                 if planted == Some(Planted::StaleIncarnationAccepted) {
                     let first = self.members(from)[0];
                     batch.incarnation = Incarnation(self.net.borrow().incarnations[first]);
                 }
-                let keeper = self.determinants.keepers.get_mut(&to);
-                let Some(keeper) = keeper.filter(|keeper| keeper.id() == id) else { return };
-                match keeper.on_batch(batch) {
+                let replica = self.determinants.replicas.get_mut(&to);
+                let Some(replica) = replica.filter(|replica| replica.id() == id) else { return };
+                match replica.on_batch(batch) {
                     Ok(ack) => {
                         let mail = self.determinants.mail.entry((to, from)).or_default();
-                        mail.push_back(Mail::Ack(ack));
+                        mail.push_back(Mail::BatchAck(ack));
                     }
                     Err(_) => self.determinants.report.refused += 1,
                 }
             }
-            Some(Mail::Ack(mut ack)) => {
-                let Some(shipper) = self.determinants.shippers.get(&to) else { return };
+            Some(Mail::BatchAck(mut ack)) => {
+                let Some(log) = self.determinants.shippers.get(&to) else { return };
                 if planted == Some(Planted::StaleIncarnationAccepted) {
                     let first = self.members(to)[0];
                     ack.incarnation = Incarnation(self.net.borrow().incarnations[first]);
                 }
-                shipper.borrow_mut().on_ack(&ack);
+                log.borrow_mut().on_ack(&ack);
             }
             None => {}
         }
@@ -227,7 +228,7 @@ impl World {
         if !determinants.on {
             return;
         }
-        determinants.keepers.remove(&set);
+        determinants.replicas.remove(&set);
         determinants.report.died_again += u64::from(behind);
         for ((_, to), mail) in &mut determinants.mail {
             // Batches on their way to others may still arrive; what is for it is lost.
@@ -243,7 +244,7 @@ impl World {
         }
     }
 
-    /// What the keepers have of a dead set. None: it is lost.
+    /// What the replicas have of a dead set. None: it is lost.
     pub fn fetch_determinants(&mut self, set: u32, checkpoint: Incarnation) -> bool {
         if !self.determinants.on {
             return true;
@@ -253,16 +254,16 @@ impl World {
             self.determinants.forced.insert(set, records);
             return true;
         }
-        let Some(shipper) = self.determinants.shippers.get(&set) else { return false };
+        let Some(log) = self.determinants.shippers.get(&set) else { return false };
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
-        let keepers: Vec<KeeperId> = shipper.borrow().keepers().collect();
-        let none: &[Record] = &[];
+        let replicas: Vec<ReplicaId> = log.borrow().replicas().collect();
+        let none: &[DeterminantRecord] = &[];
         let alone = (copies == 0).then_some(Some((checkpoint, none)));
-        let kept = keepers.iter().map(|id| {
-            let keeper = self.determinants.keepers.get(&id.set.0);
-            keeper.filter(|keeper| keeper.id() == *id)?.fetch(SetId(set))
+        let kept = replicas.iter().map(|id| {
+            let replica = self.determinants.replicas.get(&id.set.0);
+            replica.filter(|replica| replica.id() == *id)?.fetch(SetId(set))
         });
-        let best = choose(checkpoint, kept.chain(alone));
+        let best = choose_history(checkpoint, kept.chain(alone));
         match best {
             Some(records) => {
                 self.determinants.forced.insert(set, records);
@@ -302,7 +303,7 @@ impl World {
         self.choose_keepers(set);
     }
 
-    fn replay(&mut self, set: u32, records: &[Record]) {
+    fn replay(&mut self, set: u32, records: &[DeterminantRecord]) {
         let before = self.determinants.report.forced;
         for rank in self.members(set) {
             let mine = records.iter().filter(|record| record.rank.0 as usize == rank);
@@ -335,7 +336,7 @@ impl World {
     /// Has it repeated its past, as far as it knows itself?
     pub fn has_caught_up(&self, rank: usize) -> bool {
         let process = &self.processes[rank];
-        !process.host.memory.decisions.has_past() && process.engine.has_caught_up()
+        !process.host.memory.decisions.has_outcomes_to_replay() && process.engine.has_caught_up()
     }
 
     /// The oldest checkpoint that a set may go back to: what is before is not needed any more.
@@ -347,11 +348,11 @@ impl World {
         if self.shared.options.carrying {
             return self.cover_order(set, &clocks);
         }
-        if let Some(shipper) = self.determinants.shippers.get(&set) {
-            shipper.borrow_mut().covered(&clocks);
+        if let Some(log) = self.determinants.shippers.get(&set) {
+            log.borrow_mut().trim(&clocks);
         }
-        for keeper in self.determinants.keepers.values_mut() {
-            keeper.covered(SetId(set), &clocks);
+        for replica in self.determinants.replicas.values_mut() {
+            replica.trim(SetId(set), &clocks);
         }
     }
 
@@ -374,7 +375,7 @@ impl World {
 
 fn shorten(numbered: &mut Numbered) {
     use rustbtl_coordination::determinants::Determinant;
-    if let Determinant::Date(date) = &mut numbered.determinant {
+    if let Determinant::ProgramTime(date) = &mut numbered.determinant {
         date.calls = 1;
     }
 }

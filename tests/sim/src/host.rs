@@ -1,12 +1,12 @@
 //! The engine's surroundings in the simulator: memory of the program, log, network.
 
-use crate::carrying::Carrier;
 use crate::model::Message;
 use crate::network::Network;
 use crate::options::{Options, Planted};
+use crate::piggyback::Carrier;
 use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
-use rustbtl_coordination::determinants::{Decisions, DeterminantLog};
+use rustbtl_coordination::determinants::{DeterminantLog, ReplayDecisions};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
@@ -66,7 +66,7 @@ pub struct Memory {
     /// Receives that got their ids after they were posted.
     pub named: BTreeMap<u32, ReceiveId>,
     /// Outcomes: recorded, or forced.
-    pub decisions: Decisions,
+    pub decisions: ReplayDecisions,
 }
 
 /// Host of one simulated process.
@@ -84,7 +84,7 @@ pub struct SimHost {
     /// Pulls that go on.
     pub pulls: Vec<Pulling>,
     /// The set's determinants on their way out.
-    pub shipper: Option<Rc<RefCell<DeterminantLog>>>,
+    pub log: Option<Rc<RefCell<DeterminantLog>>>,
     /// In place of it: its share in what goes with messages.
     pub carrier: Option<Carrier>,
     /// Planted: recorded, but not counted yet.
@@ -115,7 +115,7 @@ impl SimHost {
             log: Log::new(Segments, limits),
             comms,
             named: BTreeMap::new(),
-            decisions: Decisions::default(),
+            decisions: ReplayDecisions::default(),
         };
         let prng = Prng::new(options.seed).fork(100 + me as u64);
         let options = options.clone();
@@ -126,7 +126,7 @@ impl SimHost {
             line_frames: VecDeque::new(),
             refuses_messages: false,
             pulls: Vec::new(),
-            shipper: None,
+            log: None,
             carrier: None,
             late: Vec::new(),
             waited: Cell::new(0),
@@ -151,8 +151,8 @@ impl SimHost {
     /// What is recorded goes into the set's ring.
     pub fn drain(&mut self) {
         while let Some(numbered) = self.memory.decisions.take_recorded() {
-            if let Some(shipper) = &self.shipper {
-                shipper.borrow_mut().record(PeerId(self.me as u32), numbered);
+            if let Some(log) = &self.log {
+                log.borrow_mut().record(PeerId(self.me as u32), numbered);
             } else if let Some(carrier) = &mut self.carrier {
                 carrier.record(self.me, numbered);
             }
@@ -382,15 +382,15 @@ impl Host for SimHost {
             self.late.push((receive, message));
             return;
         }
-        if self.shipper.is_some() || self.carrier.is_some() {
+        if self.log.is_some() || self.carrier.is_some() {
             self.memory.decisions.matched(receive, message);
             self.drain();
         }
     }
 
     fn marks(&self) -> Marks {
-        let marks = match (&self.shipper, &self.carrier) {
-            (Some(shipper), _) => shipper.borrow().marks(),
+        let marks = match (&self.log, &self.carrier) {
+            (Some(log), _) => log.borrow().marks(),
             (None, Some(carrier)) => carrier.marks(),
             (None, None) => return Marks::NONE,
         };

@@ -5,7 +5,6 @@
 //! this folder tells more.
 #![forbid(unsafe_code)]
 
-pub mod carrying;
 pub mod checkpoints;
 pub mod decoder;
 pub mod determinants;
@@ -14,10 +13,11 @@ pub mod host;
 pub mod image;
 pub mod model;
 pub mod network;
+pub mod nondet_calls;
 pub mod options;
+pub mod piggyback;
 pub mod prng;
 pub mod process;
-pub mod questions;
 pub mod replay_model;
 pub mod run;
 pub mod script;

@@ -2,8 +2,8 @@
 
 use crate::host::{BLANK, Buffer, SimHost};
 use crate::model::{Book, Matching, Message, Pattern, Sent as SentRecord, Stream, lane};
+use crate::nondet_calls::Pending;
 use crate::options::{Options, Planted};
-use crate::questions::Pending;
 use crate::script::{Op, Request, Script, lonely, pattern};
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::*;

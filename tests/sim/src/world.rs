@@ -1,6 +1,5 @@
 //! The job: all processes, the network between them, and one random step after the other.
 
-use crate::carrying::Carrying;
 use crate::checkpoints::{LineReport, LineWorld};
 use crate::determinants::Determinants;
 use crate::faults::Faults;
@@ -8,6 +7,7 @@ use crate::host::SimHost;
 use crate::model::{Book, Message};
 use crate::network::{Network, is};
 use crate::options::Options;
+use crate::piggyback::Carrying;
 use crate::prng::Prng;
 use crate::process::{Outcome, Process, Program, Shared};
 use crate::script::{Request, script};
@@ -36,7 +36,7 @@ pub struct World {
     pub faults: Faults,
     /// Checkpoints by the real machines.
     pub checkpoints: LineWorld,
-    /// Determinants on their way, and their keepers.
+    /// Determinants on their way, and their replicas.
     pub determinants: Determinants,
     /// Determinants that go with messages.
     pub carrying: Carrying,

@@ -3,7 +3,9 @@
 
 use super::*;
 use rustbtl_coordination::control::ReplayBlocker;
-use rustbtl_coordination::determinants::{Batch, Call, Determinant, Outcome, Question};
+use rustbtl_coordination::determinants::{
+    CallKind, Determinant, DeterminantBatch, NondetCall, Outcome,
+};
 
 mod carried;
 mod fences;
@@ -41,15 +43,15 @@ fn job(agents: &[u64]) -> Determinants {
 }
 
 fn determinant(place: u32) -> Determinant {
-    let question = Question::requests(Call::WaitAny, 9);
-    Determinant::Found { question, outcome: Outcome::Requests(vec![place]) }
+    let question = NondetCall::requests(CallKind::WaitAny, 9);
+    Determinant::Outcome { call: question, outcome: Outcome::Requests(vec![place]) }
 }
 
 /// `rank` has recorded these, from its number `from` on, at these places.
 fn recorded(rank: u32, incarnation: Incarnation, from: u64, places: &[u64]) -> FromNode {
     let mut bytes = Vec::new();
     for &at in places {
-        parcel::append(&mut bytes, at, &determinant(at as u32));
+        rank_batch::append(&mut bytes, at, &determinant(at as u32));
     }
     let message = FromRank::Determinants { incarnation, from, bytes };
     FromNode::Rank { rank: PeerId(rank), message }
@@ -67,7 +69,7 @@ fn stable(out: &[Out]) -> Vec<(u32, u64)> {
 fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
     let sent = |out: &Out| match out {
         Out::Agent(agent, ToNode::StoreDeterminants { batch }) => {
-            let records = Batch::decode(batch).unwrap().records;
+            let records = DeterminantBatch::decode(batch).unwrap().records;
             Some((*agent, records.iter().map(|record| record.at).collect()))
         }
         _ => None,
@@ -180,7 +182,7 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let numbers = |(_, message): &(PeerId, ToRank)| match message {
         ToRank::Replay { at: 1, bytes, .. } => {
-            parcel::read_numbered(bytes).unwrap().iter().map(|n| n.number).collect()
+            rank_batch::read_numbered(bytes).unwrap().iter().map(|n| n.number).collect()
         }
         other => panic!("{other:?}"),
     };
@@ -198,7 +200,7 @@ fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_ke
     let told = all.replay(SET, next, &[PeerId(0), PeerId(1)]);
     let sent = |at: usize| match &told[at] {
         (rank, ToRank::Replay { incarnation, at: 2, bytes }) if *incarnation == next => {
-            (rank.0, parcel::read_numbered(bytes).unwrap().len())
+            (rank.0, rank_batch::read_numbered(bytes).unwrap().len())
         }
         other => panic!("{other:?}"),
     };
@@ -228,7 +230,7 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
     for (rank, message) in &told {
         let ToRank::Replay { bytes, .. } = message else { panic!("{message:?}") };
         assert!(bytes.len() < REPLAY_BYTES + 100);
-        let read = parcel::read_numbered(bytes).unwrap();
+        let read = rank_batch::read_numbered(bytes).unwrap();
         assert!(rank.0 == 0 || read.is_empty());
         numbers.extend(read.iter().map(|numbered| numbered.number));
     }
@@ -271,11 +273,11 @@ fn damage_is_noted_and_changes_nothing() {
 }
 
 /// What another coordinator would read.
-fn noted(out: &[Out], notes: &mut Vec<Batch>) {
+fn noted(out: &[Out], notes: &mut Vec<DeterminantBatch>) {
     for out in out {
         match out {
-            Out::Note(_, batch) => notes.push(Batch::decode(batch).unwrap()),
-            Out::NoteAnew(_, batch) => *notes = vec![Batch::decode(batch).unwrap()],
+            Out::Note(_, batch) => notes.push(DeterminantBatch::decode(batch).unwrap()),
+            Out::NoteAnew(_, batch) => *notes = vec![DeterminantBatch::decode(batch).unwrap()],
             _ => {}
         }
     }
@@ -324,7 +326,7 @@ fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_ba
     let mut all = Determinants::new(0);
     all.resume(notes);
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
-    let numbers = |bytes: &[u8]| parcel::read_numbered(bytes).unwrap().len();
+    let numbers = |bytes: &[u8]| rank_batch::read_numbered(bytes).unwrap().len();
     let told = told.iter().map(|(rank, message)| match message {
         ToRank::Replay { at: 3, bytes, .. } => (rank.0, numbers(bytes)),
         other => panic!("{other:?}"),

@@ -4,7 +4,7 @@ use super::super::pretended::{NODES, World};
 use super::*;
 use crate::coordinator::setup::Setup;
 use rustbtl_coordination::control::{FromNode, FromRank, ReplayBlocker, ToNode, ToRank};
-use rustbtl_coordination::determinants::{Call, Determinant, Outcome, Question, parcel};
+use rustbtl_coordination::determinants::{CallKind, Determinant, NondetCall, Outcome, rank_batch};
 use rustbtl_fragments::ids::Incarnation;
 
 const WINDOW: &str = "it has a window";
@@ -76,17 +76,17 @@ fn what_was_recorded_after_the_line_is_not_repeated() {
     let repeats = |marks: bool| {
         let world = World::with_line();
         let mut world = if marks { marked(world) } else { world };
-        let question = Question::requests(Call::WaitAny, 9);
+        let question = NondetCall::requests(CallKind::WaitAny, 9);
         let mut bytes = Vec::new();
-        let determinant = Determinant::Found { question, outcome: Outcome::Done };
-        parcel::append(&mut bytes, 0, &determinant);
+        let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
+        rank_batch::append(&mut bytes, 0, &determinant);
         let message = FromRank::Determinants { incarnation: Incarnation(0), from: 0, bytes };
         world.rank(1, "b", message);
         world.falls(1, "b", 0);
         ALL.into_iter().for_each(|rank| world.hello(rank, node(rank), 1));
         let told = |message: &ToNode| match message {
             ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
-                Some(parcel::read_numbered(bytes).unwrap().len())
+                Some(rank_batch::read_numbered(bytes).unwrap().len())
             }
             _ => None,
         };

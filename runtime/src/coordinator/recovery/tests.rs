@@ -4,7 +4,7 @@ use super::super::pretended::{NODES, World};
 use super::*;
 use rustbtl_coordination::control::{FromNode, FromRank};
 use rustbtl_coordination::determinants::{
-    Call, Carried, Determinant, Numbered, Outcome, Question, parcel,
+    CallKind, Determinant, NondetCall, Numbered, Outcome, Piggybacked, rank_batch,
 };
 
 const FIRST: Incarnation = Incarnation(0);
@@ -35,7 +35,7 @@ fn cards(world: &World, rank: u32) -> usize {
 fn repeats(world: &World, rank: u32) -> Option<usize> {
     let told = |message: &ToNode| match message {
         ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
-            Some(parcel::read_numbered(bytes).unwrap().len())
+            Some(rank_batch::read_numbered(bytes).unwrap().len())
         }
         _ => None,
     };
@@ -44,10 +44,10 @@ fn repeats(world: &World, rank: u32) -> Option<usize> {
 
 /// Rank `by` has recorded at this place what the first life of set 1 has carried to it.
 fn brings(world: &mut World, by: u32, at: u64) {
-    let question = Question::requests(Call::WaitAny, 9);
-    let determinant = Determinant::Found { question, outcome: Outcome::Done };
+    let question = NondetCall::requests(CallKind::WaitAny, 9);
+    let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
     let entries = vec![Some((PeerId(1), Numbered { number: 5, determinant }))];
-    let carried = Carried { set: SetId(1), incarnation: FIRST, from: 0, entries };
+    let carried = Piggybacked { set: SetId(1), incarnation: FIRST, from: 0, entries };
     let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: carried.encode() };
     world.rank(by, NODES[by as usize], message);
 }

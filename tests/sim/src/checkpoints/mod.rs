@@ -438,14 +438,14 @@ impl World {
         }
         let process = &mut self.processes[rank];
         let date = process.clock(&self.shared);
-        process.host.memory.decisions.pictured(date);
+        process.host.memory.decisions.before_snapshot(date);
         let image = self.picture(rank);
         self.checkpoints.report.held_frames += image.engine.held_frames() as u64;
         self.checkpoints.report.open_sends += image.engine.open().2 as u64;
         self.checkpoints.images.entry(checkpoint).or_default().insert(rank, image);
         self.checkpoints.threads[rank].freezing = None;
         self.checkpoints.storing.push((rank, checkpoint));
-        self.pictured(rank, checkpoint);
+        self.before_snapshot(rank, checkpoint);
         self.machine(rank, Input::Frozen { checkpoint });
         if self.shared.options.planted == Some(Planted::SetResumesEarly) {
             let set = self.members(self.shared.options.sets[rank]);

@@ -35,14 +35,16 @@ pub fn read_numbered(bytes: &[u8]) -> Result<Vec<Numbered>, CodecError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, Outcome, Question};
+    use super::super::{CallKind, NondetCall, Outcome};
     use super::*;
 
     #[test]
     fn what_is_appended_is_read_and_a_cut_is_an_error() {
-        let question = Question::requests(Call::TestAny, 3);
-        let found =
-            |place| Determinant::Found { question, outcome: Outcome::Requests(vec![place]) };
+        let question = NondetCall::requests(CallKind::TestAny, 3);
+        let found = |place| Determinant::Outcome {
+            call: question,
+            outcome: Outcome::Requests(vec![place]),
+        };
         let mut bytes = Vec::new();
         append(&mut bytes, 7, &found(1));
         append(&mut bytes, 900, &found(2));

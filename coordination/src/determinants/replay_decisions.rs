@@ -1,6 +1,6 @@
 //! The outcomes of one process: recorded while it is live, forced after a restore.
 //!
-//! Source: DESIGN §5, §7.4. The driver asks before it looks ([`Decisions::ask`]) and says what it
+//! Source: DESIGN §5, §7.4. The driver asks before it looks ([`ReplayDecisions::decide`]) and says what it
 //! found. Plain data of the process: part of its picture, so that a checkpoint taken in the middle of a
 //! run of failed tests, or of a replay, goes on there.
 //!
@@ -10,9 +10,9 @@
 //! * D2 A run of questions that found nothing is recorded before anything that follows it.
 //! * D3 In replay every question is the recorded one, or a [`Divergence`] is reported and nothing
 //!   changes.
-//! * D4 Dates are no questions: none is left over that a question, or the end of replay, waits for.
+//! * D4 ProgramTime are no questions: none is left over that a question, or the end of replay, waits for.
 
-use super::{Call, Dates, Determinant, Outcome, Question, mix};
+use super::{CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
 use core::fmt;
 use rustbtl_fragments::engine::Forced;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};
@@ -29,12 +29,12 @@ pub struct Numbered {
 
 /// What the driver is to do with a question.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
-    /// Look, then say [`Decisions::nothing`] or [`Decisions::found`].
-    Look,
+pub enum ReplayDecision {
+    /// Look, then say [`ReplayDecisions::record_nothing`] or [`ReplayDecisions::record_outcome`].
+    Execute,
     /// It found nothing: say so to the program without looking.
-    Nothing,
-    /// It found this: wait until it can be given, then say [`Decisions::found`] with it.
+    ReportNothing,
+    /// It found this: wait until it can be given, then say [`ReplayDecisions::record_outcome`] with it.
     Await(Outcome),
 }
 
@@ -64,14 +64,14 @@ impl fmt::Display for Divergence {
 /// A run of questions that found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
-    first: Question,
+    first: NondetCall,
     count: u64,
     hash: u64,
 }
 
 impl Run {
-    fn more(run: Option<Self>, question: Question) -> Self {
-        let word = mix(question.shape, question.call as u64);
+    fn more(run: Option<Self>, question: NondetCall) -> Self {
+        let word = mix(question.arguments, question.kind as u64);
         match run {
             None => Self { first: question, count: 1, hash: word },
             Some(run) => Self { count: run.count + 1, hash: mix(run.hash, word), ..run },
@@ -81,7 +81,7 @@ impl Run {
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub struct Decisions {
+pub struct ReplayDecisions {
     /// Number of the next determinant.
     clock: u64,
     /// The run that is going on.
@@ -90,28 +90,28 @@ pub struct Decisions {
     recorded: VecDeque<Numbered>,
     /// Outcomes to be forced, oldest first; matches and dates are not among them.
     past: VecDeque<Numbered>,
-    dates: Dates,
+    dates: ProgramTime,
 }
 
-impl Decisions {
+impl ReplayDecisions {
     /// Number of the next determinant: with a checkpoint, what it covers.
     pub fn clock(&self) -> u64 {
         self.clock
     }
 
-    /// Is there a run that [`Decisions::before_action`] would end? One comparison.
+    /// Is there a run that [`ReplayDecisions::before_action`] would end? One comparison.
     #[inline]
     pub fn has_run(&self) -> bool {
         self.run.is_some()
     }
 
     /// How many determinants wait to be taken.
-    pub fn untaken(&self) -> usize {
+    pub fn recorded_pending(&self) -> usize {
         self.recorded.len()
     }
 
     /// Are there outcomes of questions left to be forced?
-    pub fn has_past(&self) -> bool {
+    pub fn has_outcomes_to_replay(&self) -> bool {
         !self.past.is_empty()
     }
 
@@ -169,8 +169,8 @@ impl Decisions {
     ///
     /// # Errors
     /// In replay: it asked for something else before.
-    pub fn ask(&mut self, question: Question) -> Result<Ask, Divergence> {
-        let Some(past) = self.past.front() else { return Ok(Ask::Look) };
+    pub fn decide(&mut self, question: NondetCall) -> Result<ReplayDecision, Divergence> {
+        let Some(past) = self.past.front() else { return Ok(ReplayDecision::Execute) };
         match &past.determinant {
             Determinant::Nothing { first, count, hash } => {
                 let run = Run::more(self.run, question);
@@ -182,15 +182,15 @@ impl Decisions {
                 }
                 self.run = Some(run);
                 self.drop_spent_run();
-                Ok(Ask::Nothing)
+                Ok(ReplayDecision::ReportNothing)
             }
-            Determinant::Found { question: before, outcome } => {
+            Determinant::Outcome { call: before, outcome } => {
                 if *before != question {
                     return Err(self.divergence(question.to_string()));
                 }
-                Ok(Ask::Await(outcome.clone()))
+                Ok(ReplayDecision::Await(outcome.clone()))
             }
-            Determinant::Matched { .. } | Determinant::Date(_) => {
+            Determinant::Matched { .. } | Determinant::ProgramTime(_) => {
                 unreachable!("matches are the engine's, dates the program's without asking")
             }
         }
@@ -215,27 +215,27 @@ impl Decisions {
     }
 
     /// The program calls time(), and the machine would say `now`: what it is given. No memory is
-    /// allocated while there is room (see [`Decisions::make_room`]).
-    pub fn date(&mut self, now: u64) -> u64 {
-        let (given, date) = self.dates.give(now);
+    /// allocated while there is room (see [`ReplayDecisions::reserve`]).
+    pub fn program_time(&mut self, now: u64) -> u64 {
+        let (given, date) = self.dates.read(now);
         if let Some(date) = date {
-            self.record(Determinant::Date(date));
+            self.record(Determinant::ProgramTime(date));
         }
         given
     }
 
     /// A picture is taken next, at this date of the machine.
-    pub fn pictured(&mut self, now: u64) {
-        self.dates.pictured(now);
+    pub fn before_snapshot(&mut self, now: u64) {
+        self.dates.before_snapshot(now);
     }
 
     /// So many can wait to be taken without an allocation.
-    pub fn make_room(&mut self, untaken: usize) {
-        self.recorded.reserve(untaken);
+    pub fn reserve(&mut self, recorded_pending: usize) {
+        self.recorded.reserve(recorded_pending);
     }
 
-    /// A question found nothing (after [`Ask::Look`]).
-    pub fn nothing(&mut self, question: Question) {
+    /// A question found nothing (after [`ReplayDecision::Execute`]).
+    pub fn record_nothing(&mut self, question: NondetCall) {
         debug_assert!(self.past.is_empty(), "D3: replay says what is found");
         self.run = Some(Run::more(self.run, question));
     }
@@ -244,8 +244,12 @@ impl Decisions {
     ///
     /// # Errors
     /// In replay: it found something else.
-    pub fn found(&mut self, question: Question, outcome: Outcome) -> Result<(), Divergence> {
-        let found = Determinant::Found { question, outcome };
+    pub fn record_outcome(
+        &mut self,
+        question: NondetCall,
+        outcome: Outcome,
+    ) -> Result<(), Divergence> {
+        let found = Determinant::Outcome { call: question, outcome };
         match self.past.front() {
             None => {
                 self.end_run("")?;
@@ -284,12 +288,12 @@ impl Decisions {
                     forced.matches.push((*receive, *message));
                     continue;
                 }
-                Determinant::Date(date) => {
+                Determinant::ProgramTime(date) => {
                     dates.push(*date);
                     continue;
                 }
-                Determinant::Found { question, outcome } => match outcome {
-                    Outcome::Message(message) if question.call == Call::Claim => {
+                Determinant::Outcome { call: question, outcome } => match outcome {
+                    Outcome::Message(message) if question.kind == CallKind::Claim => {
                         forced.claimed.push(*message);
                     }
                     Outcome::Cancelled(Some(receive)) => forced.cancelled.push(*receive),
@@ -314,8 +318,8 @@ impl fmt::Display for Determinant {
             Self::Nothing { first, count, .. } => {
                 write!(f, "{count} questions that found nothing, the first {first}")
             }
-            Self::Found { question, outcome } => write!(f, "{question} gives {outcome:?}"),
-            Self::Date(date) => write!(f, "{date:?}"),
+            Self::Outcome { call: question, outcome } => write!(f, "{question} gives {outcome:?}"),
+            Self::ProgramTime(date) => write!(f, "{date:?}"),
         }
     }
 }

@@ -11,30 +11,30 @@
 //! * O4 A place that holds what was carried to the set counts when all before it are here and what
 //!   it holds is in the order of the set that it is of. So that order has it whenever this one is
 //!   said to go so far, and of a place that another set says to hold something of its own
-//!   ([`Carried`] without an entry) the same is true: it says so at a later place of its own.
+//!   ([`Piggybacked`] without an entry) the same is true: it says so at a later place of its own.
 
 use super::Determinant;
-use super::carried::Carried;
-use super::decisions::Numbered;
-use super::shipper::{DeterminantLog, Record};
+use super::log::{DeterminantLog, DeterminantRecord};
+use super::piggyback::Piggybacked;
+use super::replay_decisions::Numbered;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use std::collections::BTreeMap;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Order {
+pub struct SetOrder {
     incarnation: Incarnation,
-    shipper: DeterminantLog,
+    log: DeterminantLog,
     /// Came before others that have a place before theirs. None: nothing that is repeated.
     early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
     /// What was carried to the set, by the places that hold it and do not count yet.
-    brought: BTreeMap<u64, Carried>,
+    brought: BTreeMap<u64, Piggybacked>,
 }
 
-impl Order {
-    /// Of a set that runs in this life; `shipper` has what it inherits.
-    pub fn new(incarnation: Incarnation, shipper: DeterminantLog) -> Self {
-        Self { incarnation, shipper, early: BTreeMap::new(), brought: BTreeMap::new() }
+impl SetOrder {
+    /// Of a set that runs in this life; `log` has what it inherits.
+    pub fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
+        Self { incarnation, log, early: BTreeMap::new(), brought: BTreeMap::new() }
     }
 
     /// The life that it is of.
@@ -43,22 +43,22 @@ impl Order {
     }
 
     /// What is here in its order.
-    pub fn shipper(&self) -> &DeterminantLog {
-        &self.shipper
+    pub fn log(&self) -> &DeterminantLog {
+        &self.log
     }
 
     /// The same, to ship it.
-    pub fn shipper_mut(&mut self) -> &mut DeterminantLog {
-        &mut self.shipper
+    pub fn log_mut(&mut self) -> &mut DeterminantLog {
+        &mut self.log
     }
 
     /// All places before this one are here.
     pub fn next(&self) -> u64 {
-        self.shipper.next()
+        self.log.next()
     }
 
     /// A rank of the set has recorded determinants of consecutive numbers, each with its place.
-    pub fn recorded(
+    pub fn add_recorded(
         &mut self,
         rank: PeerId,
         first: u64,
@@ -70,17 +70,17 @@ impl Order {
         self.advance();
     }
 
-    /// A rank of the set has recorded what was carried to it. It is handed out by [`Self::due`].
-    pub fn brought(&mut self, at: u64, carried: Carried) {
+    /// A rank of the set has recorded what was carried to it. It is handed out by [`Self::next_received`].
+    pub fn add_received(&mut self, at: u64, carried: Piggybacked) {
         if at >= self.next() {
             self.brought.entry(at).or_insert(carried);
         }
     }
 
     /// What the next place holds, if that is all that it waits for: to be put into the order of
-    /// the set that it is of, if that is in that life. After that ([`Self::blank`]) the place
+    /// the set that it is of, if that is in that life. After that ([`Self::skip`]) the place
     /// counts (O4).
-    pub fn due(&mut self) -> Option<(u64, Carried)> {
+    pub fn next_received(&mut self) -> Option<(u64, Piggybacked)> {
         let next = self.next();
         // Of those before it others have said that they hold something.
         self.brought = self.brought.split_off(&next);
@@ -88,13 +88,13 @@ impl Order {
     }
 
     /// A place that holds what was carried to the set: nothing that it repeats.
-    pub fn blank(&mut self, at: u64) {
+    pub fn skip(&mut self, at: u64) {
         self.put(at, None);
         self.advance();
     }
 
     /// What the set's messages carried to another one. False: of another life (O2).
-    pub fn carried(&mut self, carried: Carried) -> bool {
+    pub fn add_piggybacked(&mut self, carried: Piggybacked) -> bool {
         if carried.incarnation != self.incarnation {
             return false;
         }
@@ -106,29 +106,29 @@ impl Order {
     }
 
     fn put(&mut self, at: u64, entry: Option<(PeerId, Numbered)>) {
-        if at >= self.shipper.next() {
+        if at >= self.log.next() {
             self.early.entry(at).or_insert(entry);
         }
     }
 
     fn advance(&mut self) {
-        while let Some(entry) = self.early.remove(&self.shipper.next()) {
+        while let Some(entry) = self.early.remove(&self.log.next()) {
             match entry {
-                Some((rank, numbered)) => self.shipper.record(rank, numbered),
-                None => self.shipper.skip(),
+                Some((rank, numbered)) => self.log.record(rank, numbered),
+                None => self.log.skip(),
             }
         }
     }
 
     /// What a next life repeats.
-    pub fn past(&self) -> impl Iterator<Item = &Record> + '_ {
-        self.shipper.records()
+    pub fn history(&self) -> impl Iterator<Item = &DeterminantRecord> + '_ {
+        self.log.records()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, Outcome, Question};
+    use super::super::{CallKind, NondetCall, Outcome};
     use super::*;
     use rustbtl_fragments::ids::SetId;
 
@@ -136,63 +136,63 @@ mod tests {
     const LIFE: Incarnation = Incarnation(1);
 
     fn found(place: u32) -> Determinant {
-        let question = Question::requests(Call::TestAny, 3);
-        Determinant::Found { question, outcome: Outcome::Requests(vec![place]) }
+        let question = NondetCall::requests(CallKind::TestAny, 3);
+        Determinant::Outcome { call: question, outcome: Outcome::Requests(vec![place]) }
     }
 
     fn entry(rank: u32, number: u64, place: u32) -> Option<(PeerId, Numbered)> {
         Some((PeerId(rank), Numbered { number, determinant: found(place) }))
     }
 
-    fn order() -> Order {
-        Order::new(LIFE, DeterminantLog::new(SET, LIFE, [], 0, 100))
+    fn order() -> SetOrder {
+        SetOrder::new(LIFE, DeterminantLog::new(SET, LIFE, [], 0, 100))
     }
 
-    fn carried(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Carried {
-        Carried { set: SET, incarnation: LIFE, from, entries }
+    fn carried(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Piggybacked {
+        Piggybacked { set: SET, incarnation: LIFE, from, entries }
     }
 
     #[test]
     fn o1_o3_places_count_in_their_order_whoever_brings_them() {
         let mut order = order();
-        order.recorded(PeerId(3), 0, [(2, found(12))]);
+        order.add_recorded(PeerId(3), 0, [(2, found(12))]);
         assert_eq!(order.next(), 0, "O3");
-        assert!(order.carried(carried(0, vec![entry(2, 0, 10), None])));
+        assert!(order.add_piggybacked(carried(0, vec![entry(2, 0, 10), None])));
         assert_eq!(order.next(), 3);
         // Again, by its own rank: O1.
-        order.recorded(PeerId(2), 0, [(0, found(10)), (4, found(14))]);
-        order.blank(3);
+        order.add_recorded(PeerId(2), 0, [(0, found(10)), (4, found(14))]);
+        order.skip(3);
         assert_eq!(order.next(), 5);
         let places: Vec<(u64, u32, u64)> =
-            order.past().map(|r| (r.at, r.rank.0, r.numbered.number)).collect();
+            order.history().map(|r| (r.at, r.rank.0, r.numbered.number)).collect();
         assert_eq!(places, [(0, 2, 0), (2, 3, 0), (4, 2, 1)]);
-        assert_eq!(order.shipper().marks().stable, 5);
+        assert_eq!(order.log().marks().stable, 5);
     }
 
     #[test]
     fn o2_what_another_life_carried_is_not_in_it() {
         let mut order = order();
-        let old = Carried { incarnation: Incarnation(0), ..carried(0, vec![entry(2, 0, 1)]) };
-        assert!(!order.carried(old));
-        assert_eq!((order.next(), order.past().count()), (0, 0));
+        let old = Piggybacked { incarnation: Incarnation(0), ..carried(0, vec![entry(2, 0, 1)]) };
+        assert!(!order.add_piggybacked(old));
+        assert_eq!((order.next(), order.history().count()), (0, 0));
     }
 
     #[test]
     fn o4_what_was_carried_here_is_due_when_all_before_it_are_here_and_counts_after_that() {
-        let theirs = |from| Carried { set: SetId(0), ..carried(from, vec![entry(7, from, 1)]) };
+        let theirs = |from| Piggybacked { set: SetId(0), ..carried(from, vec![entry(7, from, 1)]) };
         let mut order = order();
-        order.brought(1, theirs(40));
-        order.brought(3, theirs(41));
-        assert_eq!(order.due(), None);
-        order.recorded(PeerId(2), 0, [(0, found(10)), (2, found(12))]);
-        assert_eq!((order.next(), order.due()), (1, Some((1, theirs(40)))), "not 3");
-        assert_eq!(order.due(), None, "once");
-        order.blank(1);
+        order.add_received(1, theirs(40));
+        order.add_received(3, theirs(41));
+        assert_eq!(order.next_received(), None);
+        order.add_recorded(PeerId(2), 0, [(0, found(10)), (2, found(12))]);
+        assert_eq!((order.next(), order.next_received()), (1, Some((1, theirs(40)))), "not 3");
+        assert_eq!(order.next_received(), None, "once");
+        order.skip(1);
         assert_eq!(order.next(), 3);
         // The set that it is of was faster: it says that there is something of its own.
-        assert!(order.carried(carried(2, vec![entry(2, 1, 12), None])));
-        assert_eq!((order.next(), order.due()), (4, None));
-        order.brought(3, theirs(41));
-        assert_eq!(order.due(), None, "said again");
+        assert!(order.add_piggybacked(carried(2, vec![entry(2, 1, 12), None])));
+        assert_eq!((order.next(), order.next_received()), (4, None));
+        order.add_received(3, theirs(41));
+        assert_eq!(order.next_received(), None, "said again");
     }
 }

@@ -1,24 +1,24 @@
-//! The determinants of one set on their way to their keepers: agents of other sets.
+//! The determinants of one set on their way to their replicas: agents of other sets.
 //!
 //! Source: DESIGN §5 (persist before send). All processes of the set record into one order, so
 //! that what is stable is a beginning of it, and closed under "happened before". Data owned by the
 //! driver (a ring that the ranks of a node share); time and transports are its own as well.
 //!
 //! Invariants:
-//! * S1 `stable` counts determinants that every keeper has, and nothing else.
-//! * S2 A keeper gets everything since the oldest checkpoint that the set may go back to, in order and
+//! * S1 `stable` counts determinants that every replica has, and nothing else.
+//! * S2 A replica gets everything since the oldest checkpoint that the set may go back to, in order and
 //!   without gaps.
-//! * S3 Acknowledgements of another incarnation, or of an agent that is no keeper, change nothing.
+//! * S3 Acknowledgements of another incarnation, or of an agent that is no replica, change nothing.
 
 use super::codec;
-use super::decisions::Numbered;
+use super::replay_decisions::Numbered;
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// An agent as a keeper: its set, and which start of it (another start has forgotten everything).
+/// An agent as a replica: its set, and which start of it (another start has forgotten everything).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct KeeperId {
+pub struct ReplicaId {
     /// The set that it lives with.
     pub set: SetId,
     /// Which start.
@@ -27,7 +27,7 @@ pub struct KeeperId {
 
 /// One determinant in the order of its set.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Record {
+pub struct DeterminantRecord {
     /// Its place in the order.
     pub at: u64,
     /// Whose.
@@ -36,28 +36,28 @@ pub struct Record {
     pub numbered: Numbered,
 }
 
-/// Determinants for a keeper.
+/// Determinants for a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Batch {
+pub struct DeterminantBatch {
     /// Whose.
     pub set: SetId,
     /// In which incarnation the set recorded them (or inherited them from an earlier one).
     pub incarnation: Incarnation,
-    /// Before these places the keeper has everything.
+    /// Before these places the replica has everything.
     pub from: u64,
     /// With the batch it has everything before this place.
     pub upto: u64,
-    /// The keeper is of use from this place on; until then an earlier one is.
+    /// The replica is of use from this place on; until then an earlier one is.
     pub inherits: u64,
     /// Those of places `from..upto` that no checkpoint covers.
-    pub records: Vec<Record>,
+    pub records: Vec<DeterminantRecord>,
 }
 
-/// What a keeper has.
+/// What a replica has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ack {
+pub struct BatchAck {
     /// Who says it.
-    pub keeper: KeeperId,
+    pub replica: ReplicaId,
     /// Whose determinants.
     pub set: SetId,
     /// Of which incarnation.
@@ -67,8 +67,8 @@ pub struct Ack {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Shipment {
-    keeper: KeeperId,
+struct ReplicaProgress {
+    replica: ReplicaId,
     inherits: u64,
     opened: bool,
     sent: u64,
@@ -81,15 +81,15 @@ pub struct DeterminantLog {
     set: SetId,
     incarnation: Incarnation,
     recorded: u64,
-    records: VecDeque<Record>,
-    keepers: Vec<Shipment>,
+    records: VecDeque<DeterminantRecord>,
+    replicas: Vec<ReplicaProgress>,
     wanted: usize,
     batch_records_max: usize,
 }
 
 impl DeterminantLog {
-    /// The shipper of a set in an incarnation that knows these determinants of its past (none at
-    /// the job's start). `copies`: keepers that must have a determinant before it is stable.
+    /// The log of a set in an incarnation that knows these determinants of its past (none at
+    /// the job's start). `copies`: replicas that must have a determinant before it is stable.
     pub fn new(
         set: SetId,
         incarnation: Incarnation,
@@ -97,38 +97,38 @@ impl DeterminantLog {
         copies: usize,
         batch_records_max: usize,
     ) -> Self {
-        let mut shipper = Self {
+        let mut log = Self {
             set,
             incarnation,
             recorded: 0,
             records: VecDeque::new(),
-            keepers: Vec::new(),
+            replicas: Vec::new(),
             wanted: copies,
             batch_records_max: batch_records_max.max(1),
         };
-        past.into_iter().for_each(|(rank, numbered)| shipper.record(rank, numbered));
-        shipper
+        past.into_iter().for_each(|(rank, numbered)| log.record(rank, numbered));
+        log
     }
 
-    /// The shipper of a set whose machine was lost in the middle of an incarnation: the places of
+    /// The log of a set whose machine was lost in the middle of an incarnation: the places of
     /// what is left, and of what is recorded next, stay the same.
     pub fn resumed(
         set: SetId,
         incarnation: Incarnation,
-        records: impl IntoIterator<Item = Record>,
+        records: impl IntoIterator<Item = DeterminantRecord>,
         recorded: u64,
         copies: usize,
         batch_records_max: usize,
     ) -> Self {
-        let mut shipper = Self::new(set, incarnation, None, copies, batch_records_max);
-        shipper.records.extend(records);
-        shipper.recorded = recorded;
-        shipper
+        let mut log = Self::new(set, incarnation, None, copies, batch_records_max);
+        log.records.extend(records);
+        log.recorded = recorded;
+        log
     }
 
     /// A process has recorded a determinant.
     pub fn record(&mut self, rank: PeerId, numbered: Numbered) {
-        self.records.push_back(Record { at: self.recorded, rank, numbered });
+        self.records.push_back(DeterminantRecord { at: self.recorded, rank, numbered });
         self.recorded += 1;
     }
 
@@ -146,15 +146,15 @@ impl DeterminantLog {
         if self.wanted == 0 {
             return self.recorded;
         }
-        if self.keepers.len() < self.wanted {
+        if self.replicas.len() < self.wanted {
             return 0;
         }
-        self.keepers.iter().map(|copy| copy.acked).min().unwrap_or(0)
+        self.replicas.iter().map(|copy| copy.acked).min().unwrap_or(0)
     }
 
-    /// So many keepers must have a determinant before it is stable. 0: whoever owns this machine
+    /// So many replicas must have a determinant before it is stable. 0: whoever owns this machine
     /// keeps it well enough.
-    pub fn set_copies(&mut self, copies: usize) {
+    pub fn set_required_replicas(&mut self, copies: usize) {
         self.wanted = copies;
     }
 
@@ -164,48 +164,48 @@ impl DeterminantLog {
     }
 
     /// What is held: everything that no checkpoint covers, in its order.
-    pub fn records(&self) -> impl Iterator<Item = &Record> + '_ {
+    pub fn records(&self) -> impl Iterator<Item = &DeterminantRecord> + '_ {
         self.records.iter()
     }
 
     /// The same, from this place on.
-    pub fn records_from(&self, from: u64) -> impl Iterator<Item = &Record> + '_ {
+    pub fn records_from(&self, from: u64) -> impl Iterator<Item = &DeterminantRecord> + '_ {
         self.records.iter().skip(self.records.partition_point(|record| record.at < from))
     }
 
     /// These agents keep copies from now on. A new one gets everything; until it has what is
     /// recorded now, nothing that was recorded since it came is stable.
-    pub fn set_keepers(&mut self, keepers: &[KeeperId]) {
-        self.keepers.retain(|copy| keepers.contains(&copy.keeper));
-        for &keeper in keepers {
-            if self.keepers.iter().all(|copy| copy.keeper != keeper) {
+    pub fn set_replicas(&mut self, replicas: &[ReplicaId]) {
+        self.replicas.retain(|copy| replicas.contains(&copy.replica));
+        for &replica in replicas {
+            if self.replicas.iter().all(|copy| copy.replica != replica) {
                 let inherits = self.recorded;
-                let copy = Shipment { keeper, inherits, opened: false, sent: 0, acked: 0 };
-                self.keepers.push(copy);
+                let copy = ReplicaProgress { replica, inherits, opened: false, sent: 0, acked: 0 };
+                self.replicas.push(copy);
             }
         }
     }
 
     /// Who keeps copies.
-    pub fn keepers(&self) -> impl Iterator<Item = KeeperId> + '_ {
-        self.keepers.iter().map(|copy| copy.keeper)
+    pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.replicas.iter().map(|copy| copy.replica)
     }
 
-    /// The connection to a keeper was lost: what it has not acknowledged is sent again.
-    pub fn resend(&mut self, keeper: KeeperId) {
-        for copy in self.keepers.iter_mut().filter(|copy| copy.keeper == keeper) {
+    /// The connection to a replica was lost: what it has not acknowledged is sent again.
+    pub fn resend(&mut self, replica: ReplicaId) {
+        for copy in self.replicas.iter_mut().filter(|copy| copy.replica == replica) {
             copy.sent = copy.acked;
             copy.opened = false;
         }
     }
 
     /// The next batch, and to whom it goes.
-    pub fn poll_output(&mut self) -> Option<(KeeperId, Batch)> {
+    pub fn poll_output(&mut self) -> Option<(ReplicaId, DeterminantBatch)> {
         let recorded = self.recorded;
-        let copy = self.keepers.iter_mut().find(|copy| !copy.opened || copy.sent < recorded)?;
+        let copy = self.replicas.iter_mut().find(|copy| !copy.opened || copy.sent < recorded)?;
         let from = copy.sent;
         let first = self.records.partition_point(|record| record.at < from);
-        let records: Vec<Record> =
+        let records: Vec<DeterminantRecord> =
             self.records.iter().skip(first).take(self.batch_records_max).cloned().collect();
         let rest = self.records.len() - first > records.len();
         let upto = match records.last() {
@@ -215,23 +215,23 @@ impl DeterminantLog {
         copy.sent = upto;
         copy.opened = true;
         let (set, incarnation, inherits) = (self.set, self.incarnation, copy.inherits);
-        Some((copy.keeper, Batch { set, incarnation, from, upto, inherits, records }))
+        Some((copy.replica, DeterminantBatch { set, incarnation, from, upto, inherits, records }))
     }
 
-    /// A keeper says what it has. True: more is stable.
-    pub fn on_ack(&mut self, ack: &Ack) -> bool {
+    /// A replica says what it has. True: more is stable.
+    pub fn on_ack(&mut self, ack: &BatchAck) -> bool {
         if ack.set != self.set || ack.incarnation != self.incarnation {
             return false;
         }
         let before = self.stable();
-        for copy in self.keepers.iter_mut().filter(|copy| copy.keeper == ack.keeper) {
+        for copy in self.replicas.iter_mut().filter(|copy| copy.replica == ack.replica) {
             copy.acked = copy.acked.max(ack.upto.min(copy.sent));
         }
         self.stable() > before
     }
 
     /// The oldest checkpoint that the set may go back to has these clocks: what is before is dropped.
-    pub fn covered(&mut self, clocks: &BTreeMap<PeerId, u64>) {
+    pub fn trim(&mut self, clocks: &BTreeMap<PeerId, u64>) {
         self.records.retain(|record| !is_covered(record, clocks));
     }
 
@@ -241,15 +241,15 @@ impl DeterminantLog {
     }
 }
 
-pub(super) fn is_covered(record: &Record, clocks: &BTreeMap<PeerId, u64>) -> bool {
+pub(super) fn is_covered(record: &DeterminantRecord, clocks: &BTreeMap<PeerId, u64>) -> bool {
     clocks.get(&record.rank).is_some_and(|clock| record.numbered.number < *clock)
 }
 
 /// First bytes of an encoded batch: name and version.
 const MAGIC: [u8; 4] = *b"Dtm1";
 
-impl Batch {
-    /// For the way to the keeper.
+impl DeterminantBatch {
+    /// For the way to the replica.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.set.0.to_le_bytes());
@@ -280,7 +280,7 @@ impl Batch {
         }
         let incarnation = u16::try_from(word(8)).map_err(|_| codec::CodecError::Range)?;
         let (from, upto, inherits) = (long(12), long(20), long(28));
-        let mut records: Vec<Record> = Vec::new();
+        let mut records: Vec<DeterminantRecord> = Vec::new();
         while !rest.is_empty() {
             let at = from.checked_add(codec::take(&mut rest)?).filter(|at| *at < upto);
             let at = at.ok_or(codec::CodecError::Range)?;
@@ -290,7 +290,11 @@ impl Batch {
             let rank = PeerId(codec::take_u32(&mut rest)?);
             let number = codec::take(&mut rest)?;
             let determinant = codec::decode(&mut rest)?;
-            records.push(Record { at, rank, numbered: Numbered { number, determinant } });
+            records.push(DeterminantRecord {
+                at,
+                rank,
+                numbered: Numbered { number, determinant },
+            });
         }
         let (set, incarnation) = (SetId(word(4)), Incarnation(incarnation));
         Ok(Self { set, incarnation, from, upto, inherits, records })

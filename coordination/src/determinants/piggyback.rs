@@ -12,7 +12,7 @@ pub const BLANK: u8 = 0;
 
 /// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Carried {
+pub struct Piggybacked {
     /// Whose.
     pub set: SetId,
     /// Of which life of the set.
@@ -37,7 +37,7 @@ pub fn append(out: &mut Vec<u8>, rank: PeerId, numbered: &Numbered) {
     codec::encode(&numbered.determinant, out);
 }
 
-impl Carried {
+impl Piggybacked {
     /// The place behind the last.
     pub fn upto(&self) -> u64 {
         self.from + self.entries.len() as u64
@@ -88,18 +88,20 @@ impl Carried {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, Determinant, Outcome, Question};
+    use super::super::{CallKind, Determinant, NondetCall, Outcome};
     use super::*;
 
     #[test]
     fn what_is_encoded_decodes_and_a_cut_or_nothing_is_an_error() {
-        let question = Question::requests(Call::TestAny, 3);
+        let question = NondetCall::requests(CallKind::TestAny, 3);
         let found = |number| {
-            let determinant =
-                Determinant::Found { question, outcome: Outcome::Requests(vec![number as u32]) };
+            let determinant = Determinant::Outcome {
+                call: question,
+                outcome: Outcome::Requests(vec![number as u32]),
+            };
             Some((PeerId(300), Numbered { number, determinant }))
         };
-        let carried = Carried {
+        let carried = Piggybacked {
             set: SetId(4),
             incarnation: Incarnation(2),
             from: 1000,
@@ -107,14 +109,14 @@ mod tests {
         };
         assert_eq!(carried.upto(), 1003);
         let bytes = carried.encode();
-        assert_eq!(Carried::decode(&bytes), Ok(carried));
-        assert_eq!(Carried::decode(&bytes[..bytes.len() - 1]), Err(CodecError::Short));
+        assert_eq!(Piggybacked::decode(&bytes), Ok(carried));
+        assert_eq!(Piggybacked::decode(&bytes[..bytes.len() - 1]), Err(CodecError::Short));
         let mut none = Vec::new();
         begin(&mut none, SetId(0), Incarnation(0), 0);
-        assert_eq!(Carried::decode(&none), Err(CodecError::Short), "what for?");
+        assert_eq!(Piggybacked::decode(&none), Err(CodecError::Short), "what for?");
         let mut past = Vec::new();
         begin(&mut past, SetId(0), Incarnation(0), u64::MAX);
         past.push(BLANK);
-        assert_eq!(Carried::decode(&past), Err(CodecError::Range));
+        assert_eq!(Piggybacked::decode(&past), Err(CodecError::Range));
     }
 }

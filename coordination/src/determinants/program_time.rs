@@ -5,7 +5,7 @@
 //! calls it more or less often than before gets some date, and does not diverge.
 //!
 //! Most calls give what the one before gave, and are not recorded. But replay has to know for how
-//! long that was so. So a [`Date`] is recorded ahead, for a number of calls: one at first, then for
+//! long that was so. So a [`TimeReading`] is recorded ahead, for a number of calls: one at first, then for
 //! as many as have had it, as long as the second lasts. That are the logarithm of the calls in a
 //! second, and replay gives an old date to at most as many calls as have had it before.
 //!
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 /// A date that was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Date {
+pub struct TimeReading {
     /// Index of the first call that it is for.
     pub call: u64,
     /// For so many calls, unless a later one begins among them.
@@ -28,7 +28,7 @@ pub struct Date {
     pub seconds: u64,
 }
 
-impl Date {
+impl TimeReading {
     fn end(&self) -> u64 {
         self.call.saturating_add(self.calls)
     }
@@ -36,7 +36,7 @@ impl Date {
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub struct Dates {
+pub struct ProgramTime {
     /// Index of the next call.
     next: u64,
     /// What was given last.
@@ -48,13 +48,13 @@ pub struct Dates {
     /// Calls before this one are given what is known of them.
     known: u64,
     /// What was recorded in an earlier life for calls to come, in their order.
-    past: VecDeque<Date>,
+    past: VecDeque<TimeReading>,
 }
 
-impl Dates {
+impl ProgramTime {
     /// The program asks, and the machine says `now`: what is it given, and what has to be recorded
     /// before it is?
-    pub fn give(&mut self, now: u64) -> (u64, Option<Date>) {
+    pub fn read(&mut self, now: u64) -> (u64, Option<TimeReading>) {
         let call = self.next;
         self.next += 1;
         while let Some(&date) = self.past.front().filter(|date| date.call <= call) {
@@ -66,12 +66,12 @@ impl Dates {
         }
         let seconds = now.max(self.given);
         let had = if seconds == self.given { call - self.since } else { 0 };
-        let date = Date { call, calls: had + 1, seconds };
+        let date = TimeReading { call, calls: had + 1, seconds };
         self.note(date);
         (self.given, Some(date))
     }
 
-    fn note(&mut self, date: Date) {
+    fn note(&mut self, date: TimeReading) {
         if date.seconds > self.given {
             self.given = date.seconds;
             self.since = date.call;
@@ -81,7 +81,7 @@ impl Dates {
     }
 
     /// A picture is taken when the machine says `now`: who is made from it goes on from here.
-    pub fn pictured(&mut self, now: u64) {
+    pub fn before_snapshot(&mut self, now: u64) {
         if self.next < self.known {
             return;
         }
@@ -94,9 +94,9 @@ impl Dates {
     }
 
     /// The process was restored: these were kept, in the order of their calls.
-    pub fn restored(&mut self, kept: impl IntoIterator<Item = Date>) {
+    pub fn restored(&mut self, kept: impl IntoIterator<Item = TimeReading>) {
         self.past.extend(kept);
-        self.known = self.past.back().map_or(self.known.max(self.covered), Date::end);
+        self.known = self.past.back().map_or(self.known.max(self.covered), TimeReading::end);
     }
 
     /// The machine's date from now on: for a job that is to end.
@@ -111,13 +111,17 @@ mod tests {
     use super::*;
 
     /// Calls the machine's date of each says, and what is recorded.
-    fn live(dates: &mut Dates, clock: &[u64]) -> (Vec<u64>, Vec<Date>) {
-        let all = clock.iter().map(|&now| dates.give(now));
-        let (given, recorded): (Vec<u64>, Vec<Option<Date>>) = all.unzip();
+    fn live(dates: &mut ProgramTime, clock: &[u64]) -> (Vec<u64>, Vec<TimeReading>) {
+        let all = clock.iter().map(|&now| dates.read(now));
+        let (given, recorded): (Vec<u64>, Vec<Option<TimeReading>>) = all.unzip();
         (given, recorded.into_iter().flatten().collect())
     }
 
-    fn again(picture: &Dates, kept: &[Date], clock: &[u64]) -> (Vec<u64>, Vec<Date>) {
+    fn again(
+        picture: &ProgramTime,
+        kept: &[TimeReading],
+        clock: &[u64],
+    ) -> (Vec<u64>, Vec<TimeReading>) {
         let mut dates = picture.clone();
         dates.restored(kept.iter().copied());
         live(&mut dates, clock)
@@ -125,19 +129,19 @@ mod tests {
 
     #[test]
     fn the_calls_of_a_second_need_the_logarithm_of_their_number() {
-        let mut dates = Dates::default();
+        let mut dates = ProgramTime::default();
         let clock: Vec<u64> = (0..3_000_000).map(|call| 100 + call / 1_000_000).collect();
         let (given, recorded) = live(&mut dates, &clock);
         assert_eq!(given, clock);
         assert!((60..=63).contains(&recorded.len()), "{}", recorded.len());
-        let first = |call, calls| Date { call, calls, seconds: 100 };
+        let first = |call, calls| TimeReading { call, calls, seconds: 100 };
         assert_eq!(recorded[..4], [first(0, 1), first(1, 2), first(3, 4), first(7, 8)]);
         assert_eq!(recorded.iter().filter(|date| date.calls == 1).count(), 3);
     }
 
     #[test]
     fn t2_every_call_gives_again_what_it_gave_wherever_the_past_ends() {
-        let picture = Dates::default();
+        let picture = ProgramTime::default();
         let clock: Vec<u64> = (0u64..200).map(|call| 50 + call * call / 900).collect();
         let (given, recorded) = live(&mut picture.clone(), &clock);
         assert_eq!(given, clock);
@@ -161,21 +165,21 @@ mod tests {
 
     #[test]
     fn t1_a_clock_that_goes_back_stands_still() {
-        let mut dates = Dates::default();
+        let mut dates = ProgramTime::default();
         assert_eq!(live(&mut dates, &[70, 60, 69, 71, 10]).0, [70, 70, 70, 71, 71]);
         let picture = dates.clone();
         assert_eq!(again(&picture, &[], &[3, 3, 72]).0, [71, 71, 72]);
-        // Dates that were read before anything was recorded count.
-        let mut dates = Dates::default();
-        dates.pictured(500);
+        // ProgramTime that were read before anything was recorded count.
+        let mut dates = ProgramTime::default();
+        dates.before_snapshot(500);
         assert_eq!(again(&dates, &[], &[400, 501]).0, [500, 501]);
     }
 
     #[test]
     fn a_picture_holds_no_calls_back() {
-        let mut dates = Dates::default();
+        let mut dates = ProgramTime::default();
         live(&mut dates, &[5; 100]);
-        dates.pictured(5);
+        dates.before_snapshot(5);
         let (given, recorded) = again(&dates, &[], &[6, 6]);
         assert_eq!((given, recorded.len()), (vec![6, 6], 2));
         // Who was not asked again notes that its next call gave the same.
@@ -187,23 +191,23 @@ mod tests {
     #[test]
     fn a_picture_in_the_middle_of_replay_goes_on_there() {
         let clock = [1, 1, 2, 3, 3, 3, 4];
-        let (given, recorded) = live(&mut Dates::default(), &clock);
-        let mut picture = Dates::default();
+        let (given, recorded) = live(&mut ProgramTime::default(), &clock);
+        let mut picture = ProgramTime::default();
         picture.restored(recorded);
         live(&mut picture, &[9; 3]);
-        picture.pictured(9);
+        picture.before_snapshot(9);
         assert_eq!(again(&picture, &[], &[9; 5]).0, [&given[3..], &[9]].concat());
     }
 
     #[test]
     fn more_or_fewer_calls_get_dates_that_do_not_go_back() {
-        let (_, recorded) = live(&mut Dates::default(), &[1, 2, 3, 4]);
+        let (_, recorded) = live(&mut ProgramTime::default(), &[1, 2, 3, 4]);
         // It asks no more: nothing is left to wait for, as nobody asks for it.
-        let (fewer, _) = again(&Dates::default(), &recorded, &[9]);
+        let (fewer, _) = again(&ProgramTime::default(), &recorded, &[9]);
         assert_eq!(fewer, [1]);
-        let (more, _) = again(&Dates::default(), &recorded, &[9; 6]);
+        let (more, _) = again(&ProgramTime::default(), &recorded, &[9; 6]);
         assert_eq!(more, [1, 2, 3, 4, 9, 9]);
-        let mut ends = Dates::default();
+        let mut ends = ProgramTime::default();
         ends.restored(recorded);
         ends.give_up();
         assert_eq!(live(&mut ends, &[9]).0, [9]);
@@ -211,9 +215,9 @@ mod tests {
 
     #[test]
     fn numbers_from_nowhere_do_no_harm() {
-        let most = Date { call: u64::MAX, calls: u64::MAX, seconds: u64::MAX };
-        assert_eq!(again(&Dates::default(), &[most], &[5]).0, [0]);
-        let first = Date { call: 0, calls: u64::MAX, seconds: u64::MAX };
-        assert_eq!(again(&Dates::default(), &[first, most], &[5, 6]).0, [u64::MAX; 2]);
+        let most = TimeReading { call: u64::MAX, calls: u64::MAX, seconds: u64::MAX };
+        assert_eq!(again(&ProgramTime::default(), &[most], &[5]).0, [0]);
+        let first = TimeReading { call: 0, calls: u64::MAX, seconds: u64::MAX };
+        assert_eq!(again(&ProgramTime::default(), &[first, most], &[5, 6]).0, [u64::MAX; 2]);
     }
 }

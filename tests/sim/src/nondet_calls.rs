@@ -7,7 +7,9 @@ use crate::options::Planted;
 use crate::process::{Open, Process, Shared, engine_pattern};
 use crate::replay_model::name_of;
 use crate::script::Request;
-use rustbtl_coordination::determinants::{Ask, Call, Divergence, Outcome, Question};
+use rustbtl_coordination::determinants::{
+    CallKind, Divergence, NondetCall, Outcome, ReplayDecision,
+};
 use rustbtl_fragments::ids::*;
 
 /// A request of the program that it has not seen complete.
@@ -35,18 +37,18 @@ impl Process {
         self.host.memory.decisions.give_up();
     }
 
-    fn ask(&mut self, shared: &Shared, question: Question) -> Ask {
-        match self.host.memory.decisions.ask(question) {
+    fn ask(&mut self, shared: &Shared, question: NondetCall) -> ReplayDecision {
+        match self.host.memory.decisions.decide(question) {
             Ok(ask) => ask,
             Err(divergence) => {
                 self.diverged(shared, divergence);
-                Ask::Look
+                ReplayDecision::Execute
             }
         }
     }
 
-    fn found(&mut self, shared: &Shared, question: Question, outcome: Outcome) {
-        if let Err(divergence) = self.host.memory.decisions.found(question, outcome) {
+    fn found(&mut self, shared: &Shared, question: NondetCall, outcome: Outcome) {
+        if let Err(divergence) = self.host.memory.decisions.record_outcome(question, outcome) {
             self.diverged(shared, divergence);
         }
         self.host.drain();
@@ -97,7 +99,7 @@ impl Process {
     /// time(): what the program does next depends on it. The clocks of nodes differ, and those who
     /// come back do so where it is earlier.
     pub(crate) fn look_at_date(&mut self, shared: &Shared) {
-        let date = self.host.memory.decisions.date(self.clock(shared));
+        let date = self.host.memory.decisions.program_time(self.clock(shared));
         assert!(date >= self.program.date, "T1: {} after {}", date, self.program.date);
         self.program.date = date;
         fold(&mut self.program.digest, date);
@@ -115,25 +117,30 @@ impl Process {
             return true;
         }
         let digest = self.program.digest;
-        let mut call = [Call::Test, Call::TestAll, Call::TestAny, Call::TestSome, Call::WaitAny]
-            [(digest % 5) as usize];
+        let mut call = [
+            CallKind::Test,
+            CallKind::TestAll,
+            CallKind::TestAny,
+            CallKind::TestSome,
+            CallKind::WaitAny,
+        ][(digest % 5) as usize];
         let strays = [Planted::Diverges, Planted::DivergenceIgnored].map(Some);
         let incarnation = self.host.incarnation();
         if strays.contains(&shared.options.planted) && incarnation > 0 && digest.is_multiple_of(7) {
-            call = if call == Call::Test { Call::TestAny } else { Call::Test };
+            call = if call == CallKind::Test { CallKind::TestAny } else { CallKind::Test };
         }
         let one = (digest >> 8) as usize % list.len();
-        let asked: Vec<Request> = if call == Call::Test { vec![list[one]] } else { list };
-        let question = Question::requests(call, asked.len() as u32);
+        let asked: Vec<Request> = if call == CallKind::Test { vec![list[one]] } else { list };
+        let question = NondetCall::requests(call, asked.len() as u32);
         let done: Vec<u32> =
             (0..).zip(&asked).filter(|(_, r)| self.is_complete(**r)).map(|(at, _)| at).collect();
         let all = done.len() == asked.len();
         let outcome = match self.ask(shared, question) {
-            Ask::Nothing => {
+            ReplayDecision::ReportNothing => {
                 self.miss();
                 return false;
             }
-            Ask::Await(outcome) => {
+            ReplayDecision::Await(outcome) => {
                 let wanted = match &outcome {
                     Outcome::Requests(places) => places.iter().all(|place| done.contains(place)),
                     _ => all,
@@ -143,15 +150,15 @@ impl Process {
                 }
                 outcome
             }
-            Ask::Look => match call {
-                _ if done.is_empty() && call == Call::WaitAny => return false,
-                Call::Test | Call::TestAll if all => Outcome::Done,
-                Call::TestSome if !done.is_empty() => Outcome::Requests(done),
-                Call::TestAny | Call::WaitAny if !done.is_empty() => {
+            ReplayDecision::Execute => match call {
+                _ if done.is_empty() && call == CallKind::WaitAny => return false,
+                CallKind::Test | CallKind::TestAll if all => Outcome::Done,
+                CallKind::TestSome if !done.is_empty() => Outcome::Requests(done),
+                CallKind::TestAny | CallKind::WaitAny if !done.is_empty() => {
                     Outcome::Requests(vec![done[draw % done.len()]])
                 }
                 _ => {
-                    self.host.memory.decisions.nothing(question);
+                    self.host.memory.decisions.record_nothing(question);
                     self.miss();
                     return false;
                 }
@@ -166,34 +173,34 @@ impl Process {
         false
     }
 
-    fn probe_question(call: Call, pattern: Pattern) -> Question {
+    fn probe_question(call: CallKind, pattern: Pattern) -> NondetCall {
         let context = ContextId(pattern.context).number() as u16;
         let source = pattern.source.map_or(-1, |source| source as i32);
-        Question::probe(call, context, source, pattern.tag.unwrap_or(-1))
+        NondetCall::probe(call, context, source, pattern.tag.unwrap_or(-1))
     }
 
     /// MPI_Iprobe in a loop.
     pub(crate) fn iprobe(&mut self, shared: &Shared, comm: usize, pattern: Pattern) -> bool {
-        let question = Self::probe_question(Call::Probe, pattern);
+        let question = Self::probe_question(CallKind::Probe, pattern);
         let (source, tag) = engine_pattern(pattern);
         let name = match self.ask(shared, question) {
-            Ask::Nothing => {
+            ReplayDecision::ReportNothing => {
                 self.miss();
                 return false;
             }
-            Ask::Await(Outcome::Message(name)) => {
+            ReplayDecision::Await(Outcome::Message(name)) => {
                 if self.engine.probe_named(&name).is_none() {
                     return false;
                 }
                 name
             }
-            Ask::Await(other) => panic!("{other:?} of a probe"),
-            Ask::Look => {
+            ReplayDecision::Await(other) => panic!("{other:?} of a probe"),
+            ReplayDecision::Execute => {
                 let comm = self.program.comms[&comm];
                 let status = self.engine.probe(comm, source, tag);
                 self.check_probe(pattern, status);
                 let Some(name) = self.engine.probe_name(comm, source, tag) else {
-                    self.host.memory.decisions.nothing(question);
+                    self.host.memory.decisions.record_nothing(question);
                     self.miss();
                     return false;
                 };
@@ -213,26 +220,26 @@ impl Process {
         pattern: Pattern,
         request: Request,
     ) -> Option<MessageId> {
-        let question = Self::probe_question(Call::Claim, pattern);
+        let question = Self::probe_question(CallKind::Claim, pattern);
         let (source, tag) = engine_pattern(pattern);
         let (id, name) = match self.ask(shared, question) {
-            Ask::Nothing => {
+            ReplayDecision::ReportNothing => {
                 self.miss();
                 return None;
             }
-            Ask::Await(Outcome::Message(name)) => {
+            ReplayDecision::Await(Outcome::Message(name)) => {
                 let (id, _) = self.engine.claim_named(&name)?;
                 self.program.matching.claim_named(request, &name);
                 (id, name)
             }
-            Ask::Await(other) => panic!("{other:?} of a matched probe"),
-            Ask::Look => {
+            ReplayDecision::Await(other) => panic!("{other:?} of a matched probe"),
+            ReplayDecision::Execute => {
                 let comm = self.program.comms[&comm];
                 let name = self.engine.probe_name(comm, source, tag);
                 let claimed = self.engine.claim(comm, source, tag);
                 self.check_probe(pattern, claimed.map(|(_, status)| status));
                 let (Some((id, _)), Some(name)) = (claimed, name) else {
-                    self.host.memory.decisions.nothing(question);
+                    self.host.memory.decisions.record_nothing(question);
                     self.miss();
                     return None;
                 };
@@ -249,7 +256,7 @@ impl Process {
 
     /// MPI_Cancel of a receive; if it was in time it is posted again.
     pub(crate) fn cancel_asked(&mut self, shared: &mut Shared, request: Request) {
-        let question = Question::requests(Call::Cancel, 1);
+        let question = NondetCall::requests(CallKind::Cancel, 1);
         let open = match self.program.open.get(&request).copied() {
             Some(Open::Receive { id: Some(id), comm, pattern, capacity }) => {
                 Some((id, comm, pattern, capacity))
@@ -258,7 +265,7 @@ impl Process {
         };
         let ask = self.ask(shared, question);
         let name = match (&ask, open) {
-            (Ask::Await(Outcome::Cancelled(None)), _) | (_, None) => None,
+            (ReplayDecision::Await(Outcome::Cancelled(None)), _) | (_, None) => None,
             (_, Some((id, ..))) => {
                 let id = self.receive_id(request, id);
                 let name = self.engine.receive_name(id);
@@ -277,7 +284,8 @@ impl Process {
 
     /// Determinants of the past have run out: free what waits for that.
     pub(crate) fn maybe_end_replay(&mut self, shared: &mut Shared) {
-        let past = self.host.memory.decisions.has_past() || self.engine.awaits_receives();
+        let past =
+            self.host.memory.decisions.has_outcomes_to_replay() || self.engine.awaits_receives();
         if past || !self.engine.is_replaying() {
             return;
         }

@@ -6,7 +6,8 @@ use crate::network::is;
 use crate::options::Planted;
 use crate::world::World;
 use rustbtl_coordination::determinants::{
-    Carried, Determinant, DeterminantLog, Fence, Numbered, Order, Record, carried,
+    Determinant, DeterminantLog, DeterminantRecord, Fence, Numbered, Piggybacked, SetOrder,
+    piggyback,
 };
 use rustbtl_fragments::gate::{Marks, Recorded};
 use rustbtl_fragments::ids::*;
@@ -20,7 +21,7 @@ const SLOT_BYTES: usize = 24;
 
 /// What is in a place of a set's order.
 enum Slot {
-    /// What it recorded itself, as `carried::append` writes it.
+    /// What it recorded itself, as `piggyback::append` writes it.
     Own(Vec<u8>),
     /// What was carried to it, of that set.
     Of(u32),
@@ -41,7 +42,7 @@ pub enum Item {
     /// Own: number, place.
     Own(u64, u64, Determinant),
     /// The place of what was carried.
-    Carried(u64, Vec<u8>),
+    Piggybacked(u64, Vec<u8>),
 }
 
 /// One process's share.
@@ -69,7 +70,7 @@ impl Carrier {
         let at = shared.recorded;
         shared.recorded += 1;
         let mut entry = Vec::new();
-        carried::append(&mut entry, PeerId(rank as u32), &numbered);
+        piggyback::append(&mut entry, PeerId(rank as u32), &numbered);
         if entry.len() <= SLOT_BYTES {
             shared.slots.insert(at, Slot::Own(entry));
         }
@@ -80,13 +81,13 @@ impl Carrier {
     pub fn carry(&self, to: u32, from: u64, made: u64, out: &mut Vec<u8>) -> bool {
         let shared = self.shared.borrow();
         let first = from.max(shared.stable);
-        carried::begin(out, SetId(shared.set), shared.incarnation, first);
+        piggyback::begin(out, SetId(shared.set), shared.incarnation, first);
         for at in first..made {
             match shared.slots.get(&at) {
                 Some(Slot::Own(entry)) => out.extend_from_slice(entry),
-                Some(Slot::Of(set)) if *set == to => out.push(carried::BLANK),
+                Some(Slot::Of(set)) if *set == to => out.push(piggyback::BLANK),
                 Some(Slot::Of(_)) if self.planted == Some(Planted::CarriedOn) => {
-                    out.push(carried::BLANK);
+                    out.push(piggyback::BLANK);
                 }
                 _ => {
                     out.clear();
@@ -99,7 +100,9 @@ impl Carrier {
 
     /// See `Host::carried`; None: it is of a life that is over.
     pub fn carried(&mut self, bytes: &[u8]) -> Option<()> {
-        let Ok(carried) = Carried::decode(bytes) else { panic!("what is carried does not decode") };
+        let Ok(carried) = Piggybacked::decode(bytes) else {
+            panic!("what is carried does not decode")
+        };
         let (set, upto) = (carried.set.0, carried.upto());
         let over = self.fences.get(&set).is_some_and(|before| carried.incarnation < *before);
         if over && self.planted != Some(Planted::FenceForgotten) {
@@ -114,7 +117,7 @@ impl Carrier {
         let at = shared.recorded;
         shared.recorded += 1;
         shared.slots.insert(at, Slot::Of(set));
-        self.outbox.push_back(Item::Carried(at, bytes.to_vec()));
+        self.outbox.push_back(Item::Piggybacked(at, bytes.to_vec()));
         Some(())
     }
 }
@@ -125,7 +128,7 @@ type Answer = (u32, Incarnation, Incarnation, u64);
 /// See the module's documentation.
 #[derive(Default)]
 pub struct Carrying {
-    orders: BTreeMap<u32, Order>,
+    orders: BTreeMap<u32, SetOrder>,
     fences: BTreeMap<u32, Fence>,
     /// Of each rank, in which life of its set.
     mail: BTreeMap<usize, VecDeque<(Incarnation, Item)>>,
@@ -161,8 +164,8 @@ impl World {
         let members = self.members(set);
         let incarnation = Incarnation(self.net.borrow().incarnations[members[0]]);
         let recorded = past.len() as u64;
-        let shipper = DeterminantLog::new(SetId(set), incarnation, past, 0, 1);
-        self.carrying.orders.insert(set, Order::new(incarnation, shipper));
+        let log = DeterminantLog::new(SetId(set), incarnation, past, 0, 1);
+        self.carrying.orders.insert(set, SetOrder::new(incarnation, log));
         self.carrying.fences.remove(&set);
         self.carrying.stable.insert(set, VecDeque::from([(incarnation, recorded)]));
         let slots = BTreeMap::new();
@@ -233,12 +236,12 @@ impl World {
         match item {
             Item::Own(number, at, determinant) => {
                 let Some(order) = orders.get_mut(&set) else { return };
-                order.recorded(PeerId(rank as u32), number, [(at, determinant)]);
+                order.add_recorded(PeerId(rank as u32), number, [(at, determinant)]);
             }
-            Item::Carried(at, bytes) => {
-                let Ok(carried) = Carried::decode(&bytes) else { panic!("it was read before") };
+            Item::Piggybacked(at, bytes) => {
+                let Ok(carried) = Piggybacked::decode(&bytes) else { panic!("it was read before") };
                 if let Some(order) = orders.get_mut(&set) {
-                    order.brought(at, carried);
+                    order.add_received(at, carried);
                 }
             }
         }
@@ -249,24 +252,24 @@ impl World {
         self.tell_stable(set);
     }
 
-    fn due(&mut self) -> Option<(u32, u64, Carried)> {
+    fn due(&mut self) -> Option<(u32, u64, Piggybacked)> {
         self.carrying.orders.iter_mut().find_map(|(&set, order)| {
-            let (at, carried) = order.due()?;
+            let (at, carried) = order.next_received()?;
             Some((set, at, carried))
         })
     }
 
     /// What was carried to a set goes into the order of the set that it is of; then its place
     /// counts.
-    fn merge(&mut self, set: u32, at: u64, carried: Carried) {
+    fn merge(&mut self, set: u32, at: u64, carried: Piggybacked) {
         let of = carried.set.0;
         if self.shared.options.planted != Some(Planted::CarriedUnmerged)
             && let Some(order) = self.carrying.orders.get_mut(&of)
         {
-            order.carried(carried);
+            order.add_piggybacked(carried);
         }
         if let Some(order) = self.carrying.orders.get_mut(&set) {
-            order.blank(at);
+            order.skip(at);
         }
         self.tell_stable(of);
         self.tell_stable(set);
@@ -332,7 +335,7 @@ impl World {
         for fence in self.carrying.fences.values_mut() {
             let asked = |rank: PeerId| members.contains(&(rank.0 as usize));
             self.carrying.met[1] += u64::from(fence.missing().any(asked));
-            fence.fallen(SetId(set));
+            fence.set_failed(SetId(set));
         }
         for &rank in &members {
             if let Some(carrier) = &mut self.processes[rank].host.carrier {
@@ -378,19 +381,19 @@ impl World {
     }
 
     /// What a dead set has to repeat.
-    pub fn past_of(&self, set: u32) -> Vec<Record> {
-        self.carrying.orders[&set].past().cloned().collect()
+    pub fn past_of(&self, set: u32) -> Vec<DeterminantRecord> {
+        self.carrying.orders[&set].history().cloned().collect()
     }
 
     /// Its oldest checkpoint is a younger one now.
     pub fn cover_order(&mut self, set: u32, clocks: &BTreeMap<PeerId, u64>) {
         if let Some(order) = self.carrying.orders.get_mut(&set) {
-            order.shipper_mut().covered(clocks);
+            order.log_mut().trim(clocks);
         }
     }
 
     /// A picture is taken.
-    pub fn pictured(&mut self, rank: usize, checkpoint: u64) {
+    pub fn before_snapshot(&mut self, rank: usize, checkpoint: u64) {
         if let Some(carrier) = &self.processes[rank].host.carrier {
             let shared = carrier.shared.borrow();
             let upto = (shared.incarnation, shared.recorded);
