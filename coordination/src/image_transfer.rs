@@ -6,8 +6,8 @@
 //! ```text
 //! Begin, then for each file: File Piece… Digest; then Commit
 //! ```
-//! 1. What is stored where follows from the numbers of rank, checkpoint and part alone; no name comes
-//!    from the network.
+//! 1. What is stored where follows from the numbers of rank, checkpoint and part alone; no name
+//!    comes from the network.
 //! 2. A file is as long as it was said to be, each comes once, and none is left out unfinished.
 //! 3. `Commit` only when the image itself is there.
 //! 4. After an error, and after `Commit`, nothing is accepted any more.

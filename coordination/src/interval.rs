@@ -24,8 +24,8 @@ pub enum Interval {
 pub const COST_GUESS_MS: u64 = 1000;
 
 impl Interval {
-    /// Milliseconds from the beginning of one checkpoint to that of the next. `sets`: how many sets go
-    /// back together; `cost_ms`: how long a checkpoint stopped them.
+    /// Milliseconds from the beginning of one checkpoint to that of the next. `sets`: how many sets
+    /// go back together; `cost_ms`: how long a checkpoint stopped them.
     pub fn next_ms(self, sets: usize, cost_ms: Option<u64>) -> Option<u64> {
         match self {
             Self::Off => None,

@@ -34,7 +34,7 @@ fn text(checkpoints: &mut CheckpointScheduler) -> String {
             }
             Output::Resume { checkpoint } => format!("resume {checkpoint}"),
             Output::Abort { checkpoint, sets, reason: why, retried, .. } => {
-                let retried = if retried { " (tried retried)" } else { "" };
+                let retried = if retried { " (tried again)" } else { "" };
                 format!("abort {checkpoint} of {}: {why}{retried}", names(&sets))
             }
             Output::Commit { checkpoint, sets, .. } => {
@@ -147,7 +147,8 @@ fn a_global_line_and_one_that_ends_the_job() {
     assert_eq!(checkpoints.next_deadline(), None, "nothing is ordered any more");
 }
 
-/// L5: with two checkpoints kept, the older one says what is trimmed; global checkpoints are kept for the job.
+/// L5: with two checkpoints kept, the older one says what is trimmed; global checkpoints are kept
+/// for the job.
 #[test]
 fn lines_are_kept_dropped_and_trimmed_by() {
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
@@ -267,7 +268,8 @@ fn no_lines_while_a_set_is_lost_behind_or_finishing() {
     }
 }
 
-/// Sets take their checkpoints one after the other, each at its interval; two at once where allowed.
+/// Sets take their checkpoints one after the other, each at its interval; two at once where
+/// allowed.
 #[test]
 fn intervals_are_staggered_and_bounded() {
     let sets: Vec<(PeerId, SetId)> = (0..4).map(|rank| (PeerId(rank), SetId(rank))).collect();
@@ -341,7 +343,7 @@ fn a_global_line_that_was_refused_comes_when_all_is_repaired() {
     let repaired = |rank| Input::RankReplayComplete { rank: PeerId(rank) };
     let retried = |checkpoint: u64, rank: u32| {
         format!(
-            "abort {checkpoint} of 0+2: rank {rank}: {} (tried retried), drop {checkpoint}",
+            "abort {checkpoint} of 0+2: rank {rank}: {} (tried again), drop {checkpoint}",
             CheckpointRefusal::ReplayPending
         )
     };
@@ -388,7 +390,7 @@ fn a_global_line_that_was_refused_comes_when_all_is_repaired() {
 #[test]
 fn a_set_that_has_gone_back_has_refused_nothing() {
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
-    let why = format!("rank 0: {} (tried retried)", CheckpointRefusal::ReplayPending);
+    let why = format!("rank 0: {} (tried again)", CheckpointRefusal::ReplayPending);
     run(
         &mut checkpoints,
         &[
@@ -411,7 +413,7 @@ fn a_refused_line_that_was_due_does_not_wait_twice_as_long() {
     let interval = Interval::Fixed { interval_ms: 10_000 };
     let config = Config { global_interval: interval, retry_ms: 50, ..config() };
     let mut checkpoints = CheckpointScheduler::new(config, &SETS, 1, 0);
-    let why = format!("rank 0: {} (tried retried)", CheckpointRefusal::ReplayPending);
+    let why = format!("rank 0: {} (tried again)", CheckpointRefusal::ReplayPending);
     run(
         &mut checkpoints,
         &[
@@ -438,7 +440,7 @@ fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
         &mut checkpoints,
         &[
             (0, demand(2), "begin Set 1 of 2"),
-            (1, picture(2, 1), &format!("abort 1 of 2: {why} (tried retried), drop 1")),
+            (1, picture(2, 1), &format!("abort 1 of 2: {why} (tried again), drop 1")),
             (50, Input::Tick, ""),
         ],
     );
@@ -462,7 +464,7 @@ fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
         &[
             (100, Input::RequestGlobalCheckpoint { exit: true }, "stop 3"),
             (101, stopped(0, 3), ""),
-            (102, picture(2, 3), &format!("abort 3 of 0+2: {why} (tried retried), drop 3")),
+            (102, picture(2, 3), &format!("abort 3 of 0+2: {why} (tried again), drop 3")),
             (110, Input::RequestGlobalCheckpoint { exit: false }, ""),
         ],
     );
@@ -486,7 +488,7 @@ fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
             (
                 201,
                 Input::RankFailed { rank: PeerId(1) },
-                "abort 2 of 0: rank 1 has died (tried retried), drop 2",
+                "abort 2 of 0: rank 1 has died (tried again), drop 2",
             ),
             (300, Input::Tick, ""),
             (301, Input::SetRestarted { set: SetId(0), checkpoint: 9 }, "begin Set 3 of 0"),

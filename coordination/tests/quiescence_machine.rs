@@ -1,5 +1,6 @@
-//! The machine of one process's checkpoints: many of them in a random world of their own (no engine), the
-//! cost of a checkpoint, each error, and what is written down of a checkpoint step by step.
+//! The machine of one process's checkpoints: many of them in a random world of their own (no
+//! engine), the cost of a checkpoint, each error, and what is written down of a checkpoint step by
+//! step.
 
 use proptest::prelude::*;
 use rustbtl_coordination::quiescence::*;
@@ -162,9 +163,9 @@ fn ways() -> impl Strategy<Value = QuiesceMethod> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Checkpoints one after the other, each ordered at some processes and noticed by token at others, in
-    /// any order of events: all freeze, nobody before all are silent, nobody goes on before all
-    /// are frozen; frames that come twice change nothing.
+    /// Checkpoints one after the other, each ordered at some processes and noticed by token at
+    /// others, in any order of events: all freeze, nobody before all are silent, nobody goes on
+    /// before all are frozen; frames that come twice change nothing.
     #[test]
     fn checkpoints_end_with_a_picture_of_everybody(
         n in 1usize..14,
@@ -201,8 +202,8 @@ proptest! {
         }
     }
 
-    /// A checkpoint that is aborted while it is in any state leaves nobody in it, and the next one is
-    /// taken as if it had not been, whatever of the old one is still under method.
+    /// A checkpoint that is aborted while it is in any state leaves nobody in it, and the next one
+    /// is taken as if it had not been, whatever of the old one is still under method.
     #[test]
     fn aborted_checkpoints_leave_nobody_behind(
         n in 1usize..10,
@@ -438,7 +439,7 @@ fn counted_checkpoints_step_by_step() {
             (all_arrived(7, Quiescent, false), "freeze 7"),
             (
                 not_frozen(CheckpointRefusal::Snapshot),
-                "failed 7 SnapshotMemory, come SnapshotTaken false",
+                "failed 7 Snapshot, come SnapshotTaken false",
             ),
             (all_arrived(7, SnapshotTaken, false), "resume 7 false"),
             (all_arrived(7, SnapshotTaken, false), ""),
@@ -512,10 +513,7 @@ fn a_picture_that_cannot_be_taken_keeps_nobody_waiting() {
         (silent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(2, 7, false, 1), ""),
         (barrier(0, 7, false, 0), "freeze 7"),
-        (
-            not_frozen(CheckpointRefusal::Snapshot),
-            "failed 7 SnapshotMemory, barrier2.0>2, barrier2.1>0",
-        ),
+        (not_frozen(CheckpointRefusal::Snapshot), "failed 7 Snapshot, barrier2.0>2, barrier2.1>0"),
         (barrier(0, 7, true, 0), ""),
         (barrier(2, 7, true, 1), "resume 7 false"),
     ]);

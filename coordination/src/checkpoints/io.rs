@@ -1,4 +1,5 @@
-//! What goes into the coordinator's [`CheckpointScheduler`](super::CheckpointScheduler) and what comes out.
+//! What goes into the coordinator's [`CheckpointScheduler`](super::CheckpointScheduler) and what
+//! comes out.
 //!
 //! Source: DESIGN §6; docs/adr/0002. See the machine for the numbered invariants.
 
@@ -19,12 +20,12 @@ pub struct Config {
     pub sets_at_once: usize,
     /// Checkpoints to keep, of each set and of the job; at least 1.
     pub checkpoints_kept: usize,
-    /// From the order until all have their picture.
+    /// From the order until all have their snapshot.
     pub quiescence_timeout_ms: u64,
     /// From there until all is stored and committed.
     pub store_timeout_ms: u64,
-    /// A checkpoint that somebody asked for and that has failed is tried once more after this time, if
-    /// the reason may pass. 0: it is not.
+    /// A checkpoint that somebody asked for and that has failed is tried once more after this time,
+    /// if the reason may pass. 0: it is not.
     pub retry_ms: u64,
 }
 
@@ -61,7 +62,7 @@ pub enum Input {
         /// Its answer.
         answer: CheckpointAnswer,
     },
-    /// A rank's picture is stored at the configured level.
+    /// A rank's snapshot is stored at the configured level.
     Stored {
         /// The rank.
         rank: PeerId,
@@ -97,7 +98,8 @@ pub enum Input {
         /// The checkpoint it was restored from.
         checkpoint: u64,
     },
-    /// All sets go back together to this global checkpoint: what was done after it counts for nobody.
+    /// All sets go back together to this global checkpoint: what was done after it counts for
+    /// nobody.
     /// `SetRestarted` follows for each of them.
     GlobalRollback {
         /// The checkpoint.
@@ -109,7 +111,8 @@ pub enum Input {
         /// The set.
         set: SetId,
     },
-    /// A rank that has refused a global checkpoint ([`CheckpointRefusal::ReplayPending`]) would not refuse it any more.
+    /// A rank that has refused a global checkpoint ([`CheckpointRefusal::ReplayPending`]) would not
+    /// refuse it any more.
     RankReplayComplete {
         /// The rank.
         rank: PeerId,
@@ -195,9 +198,9 @@ pub enum Output {
 /// AbortReason a checkpoint was aborted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AbortReason {
-    /// A rank has no picture.
+    /// A rank has no snapshot.
     Failed(PeerId, CheckpointRefusal),
-    /// A rank's picture could not be stored.
+    /// A rank's snapshot could not be stored.
     NotStored(PeerId),
     /// A rank has died.
     RankFailed(PeerId),

@@ -9,19 +9,24 @@
 //!
 //! Invariants:
 //! * L1 Numbers of checkpoints ascend; each is used once.
-//! * L2 A global checkpoint is taken alone; at most `sets_at_once` set checkpoints are under way, one of a set.
-//! * L3 `Commit` only when every rank of the checkpoint has stored; `Trim`, `Delete` of older checkpoints and
+//! * L2 A global checkpoint is taken alone; at most `sets_at_once` set checkpoints are under way,
+//!   one of a set.
+//! * L3 `Commit` only when every rank of the checkpoint has stored; `Trim`, `Delete` of older
+//!   checkpoints and
 //!   `Exit` only after `Committed`.
 //! * L4 A checkpoint that is ordered ends in `Complete` or in `Abort` and `Delete`, once.
-//! * L5 Messages are trimmed by the oldest checkpoint that their receiver's set can go back to alone.
-//! * L6 No checkpoint is ordered of a set that has lost a rank or of which one is in MPI_Finalize; no
-//!   global checkpoint while there is such a set or one that repeats its past, or a rank has refused one
-//!   since something is not repaired ([`AbortReason::is_transient`]) and has not said that it is.
-//! * L7 A checkpoint that somebody asked for and that failed is tried once more, if its reason may pass
-//!   ([`AbortReason::is_retryable`]); checkpoints that are due are tried again after twice the time, each time. What
-//!   passes by itself does not count: such a checkpoint is ordered again when it has (L6).
-//! * L8 When all sets go back together, the checkpoint that they go to is the youngest of each of them
-//!   and of the job from then on, whatever was kept.
+//! * L5 Messages are trimmed by the oldest checkpoint that their receiver's set can go back to
+//!   alone.
+//! * L6 No checkpoint is ordered of a set that has lost a rank or of which one is in MPI_Finalize;
+//!   no global checkpoint while there is such a set or one that repeats its past, or a rank has
+//!   refused one since something is not repaired ([`AbortReason::is_transient`]) and has not said
+//!   that it is.
+//! * L7 A checkpoint that somebody asked for and that failed is tried once more, if its reason may
+//!   pass ([`AbortReason::is_retryable`]); checkpoints that are due are tried again after twice the
+//!   time, each time. What passes by itself does not count: such a checkpoint is ordered again when
+//!   it has (L6).
+//! * L8 When all sets go back together, the checkpoint that they go to is the youngest of each of
+//!   them and of the job from then on, whatever was kept.
 
 mod io;
 mod rollback;
@@ -44,8 +49,8 @@ struct PendingRequest {
 struct Set {
     ranks: BTreeSet<PeerId>,
     lost: bool,
-    /// Others have seen what it has not done again yet: of such a state a global checkpoint would hold
-    /// messages that nobody has sent.
+    /// Others have seen what it has not done again yet: of such a state a global checkpoint would
+    /// hold messages that nobody has sent.
     replaying: bool,
     /// Ranks that have refused a global checkpoint since something is not repaired.
     replay_pending: BTreeSet<PeerId>,
@@ -106,8 +111,8 @@ pub struct CheckpointScheduler {
 }
 
 impl CheckpointScheduler {
-    /// For a job whose ranks belong to these sets. `first_checkpoint`: checkpoints are numbered from here;
-    /// above all that its folder holds. `now` in milliseconds, here and below.
+    /// For a job whose ranks belong to these sets. `first_checkpoint`: checkpoints are numbered
+    /// from here; above all that its folder holds. `now` in milliseconds, here and below.
     pub fn new(
         config: Config,
         set_of: &[(PeerId, SetId)],
@@ -146,7 +151,8 @@ impl CheckpointScheduler {
         checkpoints
     }
 
-    /// For a job that was restored from the global checkpoint `checkpoint`: every set can go back to it.
+    /// For a job that was restored from the global checkpoint `checkpoint`: every set can go back
+    /// to it.
     pub fn restored(
         config: Config,
         set_of: &[(PeerId, SetId)],
@@ -258,8 +264,8 @@ impl CheckpointScheduler {
         self.globals.iter().copied()
     }
 
-    /// The complete checkpoints that a set can go back to alone, ascending. After `RankFailed` and until `SetRestarted`
-    /// they do not change.
+    /// The complete checkpoints that a set can go back to alone, ascending. After `RankFailed` and
+    /// until `SetRestarted` they do not change.
     pub fn checkpoints_of(&self, set: SetId) -> impl Iterator<Item = u64> + '_ {
         self.sets.get(&set).into_iter().flat_map(|set| set.kept.iter().copied())
     }
@@ -274,7 +280,8 @@ impl CheckpointScheduler {
         if set.finishing {
             return Err(SchedulerError::Finishing);
         }
-        // Also while a checkpoint of it is under way: the pictures may be older than what is asked for.
+        // Also while a checkpoint of it is under way: the snapshots may be older than what is asked
+        // for.
         set.wanted.get_or_insert(PendingRequest { from: self.now, retried: false });
         Ok(())
     }
@@ -308,7 +315,8 @@ impl CheckpointScheduler {
             answer,
             CheckpointAnswer::Failed { refusal: CheckpointRefusal::ReplayPending, .. }
         ) {
-            // Also if another one was faster, and the checkpoint is aborted: it would refuse the next.
+            // Also if another one was faster, and the checkpoint is aborted: it would refuse the
+            // next.
             self.rank(rank)?.replay_pending.insert(rank);
         }
         let Some(checkpoint) = self.checkpoints.get_mut(&number) else { return Ok(()) };
@@ -604,8 +612,8 @@ impl CheckpointScheduler {
     }
 }
 
-/// Checkpoints that fail again and again must not keep the program from its work: each waits twice as
-/// long as the one before.
+/// Checkpoints that fail again and again must not keep the program from its work: each waits twice
+/// as long as the one before.
 fn later(now: u64, interval_ms: u64, aborted: u32) -> u64 {
     now.saturating_add(interval_ms.saturating_mul(1 << aborted.min(16)))
 }

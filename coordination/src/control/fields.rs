@@ -1,4 +1,4 @@
-//! What messages consist of besides ids: checkpoints, pictures, what belongs to a rank.
+//! What messages consist of besides ids: checkpoints, snapshots, what belongs to a rank.
 
 use super::codec::Field;
 use super::frame::ControlError;

@@ -5,8 +5,8 @@ use super::fields::{CheckpointId, SnapshotMemory};
 use super::frame::{BODY_BYTES_MAX, HEADER_BYTES, Message, VERSION};
 use super::rank_messages::FromRank;
 
-/// The frame of [`FromRank::Frozen`] for [`SnapshotMemory::InPause`], into memory that is there already:
-/// while threads are parked nothing may be allocated. False: there is too little of it.
+/// The frame of [`FromRank::Frozen`] for [`SnapshotMemory::InPause`], into memory that is there
+/// already: while threads are parked nothing may be allocated. False: there is too little of it.
 pub fn frozen_in_pause(
     checkpoint: CheckpointId,
     description: &[u8],

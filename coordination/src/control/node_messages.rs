@@ -89,7 +89,7 @@ class 3 FromNode {
         /// Counts up.
         count: u64,
     },
-    /// The program of a rank was ended by a signal; its guardian waits for `Restore` or `GiveUp`.
+    /// The program of a rank was ended by a signal; its guardian waits for `Restore` or `NoRestart`.
     30 RankFailed {
         /// Which.
         rank: PeerId,
@@ -127,7 +127,7 @@ class 3 FromNode {
         err: u64,
     },
     /// Of a guardian whose rank has no daemon of mpirun's: what the rank prints, for mpirun. Sent
-    /// again, from what was not `Taken` on, when there is another coordinator; empty: here the rank
+    /// again, from what was not `OutputAccepted` on, when there is another coordinator; empty: here the rank
     /// goes on.
     36 Output {
         /// Which.
@@ -161,7 +161,7 @@ class 3 FromNode {
         /// With blanks between them, each as `IP:PORT`: the agent knows them. Empty: no more.
         addresses: String,
     },
-    /// CheckpointAnswer to `Keep`, of an agent.
+    /// CheckpointAnswer to `StoreDeterminants`, of an agent.
     40 DeterminantsReplicated {
         /// Whose determinants.
         set: SetId,
@@ -170,7 +170,7 @@ class 3 FromNode {
         /// Everything before this place is here.
         upto: u64,
     },
-    /// First on a connection of a rank itself, which says nothing but `Determinants` and `Carried`,
+    /// First on a connection of a rank itself, which says nothing but `Determinants` and `Piggybacked`,
     /// and hears nothing but `Stable`.
     42 DirectConnection {
         /// Which.
@@ -188,7 +188,7 @@ class 3 FromNode {
         /// With blanks between them, each as `IP:PORT`.
         addresses: String,
     },
-    /// CheckpointAnswer to `Copy`: it is safe there.
+    /// CheckpointAnswer to `ReplicateImage`: it is safe there.
     51 ImageReplicated {
         /// Whose image.
         rank: PeerId,
@@ -258,8 +258,8 @@ class 4 ToNode {
     /// For the agent: the coordinator ends because mpirun does, or lets the job go on without it;
     /// nobody comes after it.
     7 CoordinatorExits {},
-    /// From the agent: there is another coordinator, which has to hear who the rank is. A checkpoint
-    /// that the one before has ordered will not be.
+    /// From the agent: there is another coordinator, which has to hear who the rank is. A
+    /// checkpoint that the one before has ordered will not be.
     8 Reregister {},
     /// End the program if it runs, and make it again from its image.
     30 Restore {
@@ -314,7 +314,7 @@ class 4 ToNode {
         err: u64,
         /// So much has come to mpirun, and no more, whatever was handed on.
         exact: bool,
-        /// As the spare node has said in `Spare`.
+        /// As the spare node has said in `SpareNode`.
         addresses: String,
     },
     /// A rank that was started on a spare node goes on elsewhere: do not wait for it.
@@ -333,11 +333,11 @@ class 4 ToNode {
         /// Bytes of the stream that were taken, in all lives.
         position: u64,
     },
-    /// For who has said `Spare`: nobody will be started here any more.
+    /// For who has sent `SpareNode`: nobody will be started here any more.
     34 DismissSpare {},
     /// For the agent: determinants of a set of another node.
     40 StoreDeterminants {
-        /// `determinants::Batch`.
+        /// `determinants::DeterminantBatch`.
         batch: Vec<u8>,
     },
     /// For the agent: so much of them a checkpoint covers.
@@ -360,7 +360,7 @@ class 4 ToNode {
         checkpoint: CheckpointId,
         /// To the agent of this node.
         node: String,
-        /// As it has said in `Shelf`.
+        /// As it has said in `ReplicaServer`.
         addresses: String,
     },
     /// For the agent: remove what there is of this checkpoint, own images and copies.

@@ -33,7 +33,7 @@ class 1 FromRank {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// CheckpointAnswer to `Begin`: the picture is taken. The guardian writes the image.
+    /// CheckpointAnswer to `Begin`: the snapshot is taken. The guardian writes the image.
     4 Frozen {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
@@ -86,16 +86,16 @@ class 1 FromRank {
         /// `CheckpointAnswer` shall come when the checkpoint is complete, not when it is ordered.
         wait: bool,
     },
-    /// To the guardian only: the program stands still for its picture. Answered by `Drained`.
+    /// To the guardian only: the program stands still for its snapshot. Answered by `Drained`.
     10 Suspended {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
     /// Of a rank that was started again alone: it has repeated all that others have of its lost
-    /// future, as far as it knows. Of any rank that has said `Behind`: that is over.
+    /// future, as far as it knows. Of any rank that has said `ReplayPending`: that is over.
     30 ReplayComplete {},
-    /// In place of `Frozen`, of a global checkpoint: lost work is not repeated, or a channel to a rank
-    /// that was started again is not repaired. `ReplayComplete` follows.
+    /// In place of `Frozen`, of a global checkpoint: lost work is not repeated, or a channel to a
+    /// rank that was started again is not repaired. `ReplayComplete` follows.
     31 ReplayPending {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
@@ -106,10 +106,11 @@ class 1 FromRank {
         incarnation: Incarnation,
         /// Number of the first.
         from: u64,
-        /// `determinants::parcel`, each with its place in the order of the set.
+        /// `determinants::rank_batch`, each with its place in the order of the set.
         bytes: Vec<u8>,
     },
-    /// Its event clock at the freeze of a checkpoint: what the checkpoint covers of its determinants.
+    /// Its event clock at the freeze of a checkpoint: what the checkpoint covers of its
+    /// determinants.
     41 EventClock {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
@@ -117,11 +118,11 @@ class 1 FromRank {
         clock: u64,
         /// In which incarnation.
         incarnation: Incarnation,
-        /// Place of the next one in the order of the set. The checkpoint is of use when all before it
-        /// are stable: the picture depends on what was carried to it.
+        /// Place of the next one in the order of the set. The checkpoint is of use when all before
+        /// it are stable: the snapshot depends on what was carried to it.
         recorded: u64,
     },
-    /// What was carried to it with messages: `determinants::Carried`.
+    /// What was carried to it with messages: `determinants::Piggybacked`.
     43 Piggybacked {
         /// In which incarnation of its own it took that in.
         incarnation: Incarnation,
@@ -189,8 +190,8 @@ class 2 ToRank {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// The checkpoint will not be: undo, go on. Comes at any point between `StopOutgoing` or `Begin`
-    /// and `CheckpointComplete`.
+    /// The checkpoint will not be: undo, go on. Comes at any point between `StopOutgoing` or
+    /// `Begin` and `CheckpointComplete`.
     5 Abort {
         /// This checkpoint.
         checkpoint: CheckpointId,
@@ -222,14 +223,15 @@ class 2 ToRank {
     },
     /// All ranks are `Finishing`.
     9 MayFinish {},
-    /// The image of the checkpoint is read: the frozen child is gone, or the rank may leave its pause.
+    /// The image of the checkpoint is read: the frozen child is gone, or the rank may leave its
+    /// pause.
     10 Release {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
     /// CheckpointAnswer `Status`.
     11 ReportStatus {},
-    /// CheckpointAnswer to `Ask`.
+    /// CheckpointAnswer to `RequestCheckpoint`.
     12 CheckpointRequestResult {
         /// The number that was asked with.
         number: u32,
@@ -238,12 +240,13 @@ class 2 ToRank {
         /// Empty, or why there is no checkpoint.
         problem: String,
     },
-    /// This set goes back to no checkpoint before this one: send `Covered` to peers of other sets.
+    /// This set goes back to no checkpoint before this one: send `ReceivedVector` to peers of other sets.
     13 Trim {
         /// The oldest checkpoint that it can go back to.
         checkpoint: CheckpointId,
     },
-    /// CheckpointAnswer to `Suspended`: all that the program has printed so far is taken in and counted.
+    /// CheckpointAnswer to `Suspended`: all that the program has printed so far is taken in and
+    /// counted.
     14 OutputDrained {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
@@ -262,13 +265,13 @@ class 2 ToRank {
         /// This place; `u64::MAX`: nothing is kept any more, and nothing has to wait.
         upto: u64,
     },
-    /// To a restored process, before `Cards`: do again what you did after the checkpoint.
+    /// To a restored process, before `Endpoints`: do again what you did after the checkpoint.
     42 Replay {
         /// The one that begins.
         incarnation: Incarnation,
         /// Place of the first determinant that will be recorded.
         at: u64,
-        /// `determinants::parcel`, each with its number.
+        /// `determinants::rank_batch`, each with its number.
         bytes: Vec<u8>,
     },
     /// A set has fallen: take in nothing more of what its lives before this one carry, answer

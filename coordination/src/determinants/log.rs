@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! * S1 `stable` counts determinants that every replica has, and nothing else.
-//! * S2 A replica gets everything since the oldest checkpoint that the set may go back to, in order and
-//!   without gaps.
+//! * S2 A replica gets everything since the oldest checkpoint that the set may go back to, in order
+//!   and without gaps.
 //! * S3 Acknowledgements of another incarnation, or of an agent that is no replica, change nothing.
 
 use super::codec;
@@ -230,7 +230,8 @@ impl DeterminantLog {
         self.stable() > before
     }
 
-    /// The oldest checkpoint that the set may go back to has these clocks: what is before is dropped.
+    /// The oldest checkpoint that the set may go back to has these clocks: what is before is
+    /// dropped.
     pub fn trim(&mut self, clocks: &BTreeMap<PeerId, u64>) {
         self.records.retain(|record| !is_covered(record, clocks));
     }

@@ -5,9 +5,9 @@
 //! calls it more or less often than before gets some date, and does not diverge.
 //!
 //! Most calls give what the one before gave, and are not recorded. But replay has to know for how
-//! long that was so. So a [`TimeReading`] is recorded ahead, for a number of calls: one at first, then for
-//! as many as have had it, as long as the second lasts. That are the logarithm of the calls in a
-//! second, and replay gives an old date to at most as many calls as have had it before.
+//! long that was so. So a [`TimeReading`] is recorded ahead, for a number of calls: one at first,
+//! then for as many as have had it, as long as the second lasts. That are the logarithm of the
+//! calls in a second, and replay gives an old date to at most as many calls as have had it before.
 //!
 //! Invariants:
 //! * T1 What is given never goes back.
@@ -80,7 +80,7 @@ impl ProgramTime {
         self.covered = date.end();
     }
 
-    /// A picture is taken when the machine says `now`: who is made from it goes on from here.
+    /// A snapshot is taken when the machine says `now`: who is made from it goes on from here.
     pub fn before_snapshot(&mut self, now: u64) {
         if self.next < self.known {
             return;
@@ -118,11 +118,11 @@ mod tests {
     }
 
     fn again(
-        picture: &ProgramTime,
+        snapshot: &ProgramTime,
         kept: &[TimeReading],
         clock: &[u64],
     ) -> (Vec<u64>, Vec<TimeReading>) {
-        let mut dates = picture.clone();
+        let mut dates = snapshot.clone();
         dates.restored(kept.iter().copied());
         live(&mut dates, clock)
     }
@@ -141,15 +141,15 @@ mod tests {
 
     #[test]
     fn t2_every_call_gives_again_what_it_gave_wherever_the_past_ends() {
-        let picture = ProgramTime::default();
+        let snapshot = ProgramTime::default();
         let clock: Vec<u64> = (0u64..200).map(|call| 50 + call * call / 900).collect();
-        let (given, recorded) = live(&mut picture.clone(), &clock);
+        let (given, recorded) = live(&mut snapshot.clone(), &clock);
         assert_eq!(given, clock);
         for kept in 0..=recorded.len() {
             let (kept, lost) = recorded.split_at(kept);
             // The first call of which nothing is known.
             let seen = lost.first().map_or(clock.len(), |date| date.call as usize);
-            let (second, more) = again(&picture, kept, &[900; 300]);
+            let (second, more) = again(&snapshot, kept, &[900; 300]);
             assert_eq!(second[..seen], clock[..seen], "with {} dates", kept.len());
             // T3: no more calls have an old date than had it in the second that was the last.
             let last = second[..seen]
@@ -158,7 +158,7 @@ mod tests {
             assert!(second[seen + last..].iter().all(|&date| date == 900));
             assert!(second.is_sorted() && more[0].seconds == 900 && more[0].calls == 1);
             // The third life has what both have recorded.
-            let (third, _) = again(&picture, &[kept, &more].concat(), &[7777; 300]);
+            let (third, _) = again(&snapshot, &[kept, &more].concat(), &[7777; 300]);
             assert_eq!(third, second);
         }
     }
@@ -167,8 +167,8 @@ mod tests {
     fn t1_a_clock_that_goes_back_stands_still() {
         let mut dates = ProgramTime::default();
         assert_eq!(live(&mut dates, &[70, 60, 69, 71, 10]).0, [70, 70, 70, 71, 71]);
-        let picture = dates.clone();
-        assert_eq!(again(&picture, &[], &[3, 3, 72]).0, [71, 71, 72]);
+        let snapshot = dates.clone();
+        assert_eq!(again(&snapshot, &[], &[3, 3, 72]).0, [71, 71, 72]);
         // ProgramTime that were read before anything was recorded count.
         let mut dates = ProgramTime::default();
         dates.before_snapshot(500);
@@ -192,11 +192,11 @@ mod tests {
     fn a_picture_in_the_middle_of_replay_goes_on_there() {
         let clock = [1, 1, 2, 3, 3, 3, 4];
         let (given, recorded) = live(&mut ProgramTime::default(), &clock);
-        let mut picture = ProgramTime::default();
-        picture.restored(recorded);
-        live(&mut picture, &[9; 3]);
-        picture.before_snapshot(9);
-        assert_eq!(again(&picture, &[], &[9; 5]).0, [&given[3..], &[9]].concat());
+        let mut snapshot = ProgramTime::default();
+        snapshot.restored(recorded);
+        live(&mut snapshot, &[9; 3]);
+        snapshot.before_snapshot(9);
+        assert_eq!(again(&snapshot, &[], &[9; 5]).0, [&given[3..], &[9]].concat());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The outcomes of one process: recorded while it is live, forced after a restore.
 //!
-//! Source: DESIGN §5, §7.4. The driver asks before it looks ([`ReplayDecisions::decide`]) and says what it
-//! found. Plain data of the process: part of its picture, so that a checkpoint taken in the middle of a
-//! run of failed tests, or of a replay, goes on there.
+//! Source: DESIGN §5, §7.4. The driver asks before it looks ([`ReplayDecisions::decide`]) and says
+//! what it found. Plain data of the process: part of its snapshot, so that a checkpoint taken in the
+//! middle of a run of failed tests, or of a replay, goes on there.
 //!
 //! Invariants:
 //! * D1 Determinants of a process are numbered from 0 without gaps; a number is used once in all
@@ -10,7 +10,8 @@
 //! * D2 A run of questions that found nothing is recorded before anything that follows it.
 //! * D3 In replay every question is the recorded one, or a [`Divergence`] is reported and nothing
 //!   changes.
-//! * D4 ProgramTime are no questions: none is left over that a question, or the end of replay, waits for.
+//! * D4 ProgramTime are no questions: none is left over that a question, or the end of replay,
+//!   waits for.
 
 use super::{CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
 use core::fmt;
@@ -34,7 +35,8 @@ pub enum ReplayDecision {
     Execute,
     /// It found nothing: say so to the program without looking.
     ReportNothing,
-    /// It found this: wait until it can be given, then say [`ReplayDecisions::record_outcome`] with it.
+    /// It found this: wait until it can be given, then say [`ReplayDecisions::record_outcome`] with
+    /// it.
     Await(Outcome),
 }
 
@@ -224,7 +226,7 @@ impl ReplayDecisions {
         given
     }
 
-    /// A picture is taken next, at this date of the machine.
+    /// A snapshot is taken next, at this date of the machine.
     pub fn before_snapshot(&mut self, now: u64) {
         self.dates.before_snapshot(now);
     }
@@ -268,11 +270,11 @@ impl ReplayDecisions {
         self.record(Determinant::Matched { receive, message });
     }
 
-    /// The process was restored from a picture: these determinants of it were kept, of any
+    /// The process was restored from a snapshot: these determinants of it were kept, of any
     /// number. Gives what the engine is to force.
     ///
     /// # Errors
-    /// They do not follow the picture without a gap: determinants are lost.
+    /// They do not follow the snapshot without a gap: determinants are lost.
     pub fn restored(&mut self, kept: &[Numbered]) -> Result<Forced, u64> {
         self.recorded.clear();
         let mut forced = Forced::default();

@@ -1,4 +1,5 @@
-//! What an agent keeps of other sets: their determinants since the oldest checkpoint they may go back to.
+//! What an agent keeps of other sets: their determinants since the oldest checkpoint they may go
+//! back to.
 //!
 //! Source: DESIGN §5, §7.3. A set that comes back inherits what was kept of it and sends it again
 //! under its new incarnation, since other replicas may have to have it. Until that is complete the
@@ -48,10 +49,10 @@ struct ReplicatedSet {
     coming: Option<Generation>,
 }
 
-/// What is to be forced of a set that goes back to a checkpoint taken in incarnation `checkpoint`, from what
-/// its replicas give: the youngest incarnation counts, then the longest account. One that is older
-/// than the checkpoint tells of a past that the checkpoint is not part of, and shows that nothing that was
-/// recorded since was ever stable. None: lost.
+/// What is to be forced of a set that goes back to a checkpoint taken in incarnation `checkpoint`,
+/// from what its replicas give: the youngest incarnation counts, then the longest account. One that
+/// is older than the checkpoint tells of a past that the checkpoint is not part of, and shows that
+/// nothing that was recorded since was ever stable. None: lost.
 pub fn choose_history<'a>(
     checkpoint: Incarnation,
     accounts: impl IntoIterator<Item = Option<(Incarnation, &'a [DeterminantRecord])>>,
@@ -125,8 +126,8 @@ impl DeterminantReplica {
         Some((complete.incarnation, &complete.records))
     }
 
-    /// The oldest checkpoint that the set may go back to has these clocks. To be told when that checkpoint is
-    /// complete (the coordinator's `Trim`), not before.
+    /// The oldest checkpoint that the set may go back to has these clocks. To be told when that
+    /// checkpoint is complete (the coordinator's `Trim`), not before.
     pub fn trim(&mut self, set: SetId, clocks: &BTreeMap<PeerId, u64>) {
         let Some(kept) = self.sets.get_mut(&set) else { return };
         for generation in kept.complete.iter_mut().chain(&mut kept.coming) {

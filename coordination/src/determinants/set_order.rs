@@ -70,7 +70,8 @@ impl SetOrder {
         self.advance();
     }
 
-    /// A rank of the set has recorded what was carried to it. It is handed out by [`Self::next_received`].
+    /// A rank of the set has recorded what was carried to it. It is handed out by
+    /// [`Self::next_received`].
     pub fn add_received(&mut self, at: u64, carried: Piggybacked) {
         if at >= self.next() {
             self.brought.entry(at).or_insert(carried);

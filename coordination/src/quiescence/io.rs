@@ -48,8 +48,8 @@ pub enum Input {
         /// A send to the set is not finished, or a payload from it is under method.
         in_flight: bool,
     },
-    /// Counters: all of the set have come to where this process waits, while `awaited_phase`, and since
-    /// then its rings were seen to be empty.
+    /// Counters: all of the set have come to where this process waits, while `awaited_phase`, and
+    /// since then its rings were seen to be empty.
     AllArrived {
         /// The checkpoint.
         checkpoint: u64,
@@ -58,7 +58,7 @@ pub enum Input {
         /// What the word says: one of them has something in_flight.
         in_flight: bool,
     },
-    /// The picture of this process is taken (it may still have to be stored).
+    /// The snapshot of this process is taken (it may still have to be stored).
     Frozen {
         /// The checkpoint.
         checkpoint: u64,
@@ -82,7 +82,7 @@ pub enum Input {
     },
     /// The program is in MPI_Finalize and past its last message.
     Finish,
-    /// The process was restored from the picture of the checkpoint it was in.
+    /// The process was restored from the snapshot of the checkpoint it was in.
     Restored,
 }
 
@@ -114,7 +114,7 @@ pub enum Output {
         /// It has something in_flight.
         in_flight: bool,
     },
-    /// Take the picture, then hand in `Frozen` or `SnapshotFailed`.
+    /// Take the snapshot, then hand in `Frozen` or `SnapshotFailed`.
     Freeze {
         /// The checkpoint.
         checkpoint: u64,
@@ -125,7 +125,7 @@ pub enum Output {
     Resume {
         /// The checkpoint.
         checkpoint: u64,
-        /// A picture was taken.
+        /// A snapshot was taken.
         frozen: bool,
     },
 }
@@ -138,12 +138,12 @@ pub enum CheckpointAnswer {
         /// The checkpoint.
         checkpoint: u64,
     },
-    /// The picture is taken.
+    /// The snapshot is taken.
     Frozen {
         /// The checkpoint.
         checkpoint: u64,
     },
-    /// No picture of this process will be in the checkpoint.
+    /// No snapshot of this process will be in the checkpoint.
     Failed {
         /// The checkpoint.
         checkpoint: u64,
@@ -152,15 +152,15 @@ pub enum CheckpointAnswer {
     },
 }
 
-/// Why a process has no picture in a checkpoint.
+/// Why a process has no snapshot in a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointRefusal {
     /// It is in MPI_Finalize.
     Finishing,
-    /// The picture could not be taken; the driver knows more.
+    /// The snapshot could not be taken; the driver knows more.
     Snapshot,
-    /// Of a global checkpoint: what it was before it went back is not repeated, or a channel to a process
-    /// that went back is not repaired (docs/adr/0016). It passes by itself.
+    /// Of a global checkpoint: what it was before it went back is not repeated, or a channel to a
+    /// process that went back is not repaired (docs/adr/0016). It passes by itself.
     ReplayPending,
     /// A global checkpoint began here without `StopOutgoing`.
     NotStopped,
@@ -170,7 +170,7 @@ impl fmt::Display for CheckpointRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Finishing => "the process is in MPI_Finalize",
-            Self::Snapshot => "the picture of the process could not be taken",
+            Self::Snapshot => "the snapshot of the process could not be taken",
             Self::ReplayPending => {
                 "what was lost when a set went back is not repeated yet, or its channels are not \
                  repaired"

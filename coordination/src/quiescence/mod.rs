@@ -1,26 +1,30 @@
-//! One process's part in the checkpoints of its set: enter, fall silent, meet, take the picture, go on.
+//! One process's part in the checkpoints of its set: enter, fall silent, meet, take the snapshot, go
+//! on.
 //!
-//! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence); docs/adr/0002. Phases of a checkpoint:
+//! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence); docs/adr/0002. Phases of a
+//! checkpoint:
 //!
 //! ```text
 //!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─silent─> Flush
-//!  ─all seen─> First barrier ─> Freeze (picture) ─Frozen─> Second barrier ─> Idle
+//!  ─all seen─> First barrier ─> Freeze (snapshot) ─Frozen─> Second barrier ─> Idle
 //!                                          └ global checkpoint: wait for Resume ┘
 //! ```
 //!
 //! * **Token** to each process of the set: no message from me follows. When all are in, every
 //!   eager fragment that has left has arrived.
 //! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no
-//!   `Data` can be under method, but a `Done` can: to those who were sent one behind our token goes a
+//!   `Data` can be under method, but a `Done` can: to those who were sent one behind our token goes
+//!   a
 //!   **Flush**, and we wait for the answer. Most checkpoints need none.
 //! * **First barrier** (dissemination in ⌈log₈ n⌉ rounds, `barrier.rs`): who leaves it knows that
 //!   all have come here, so nothing but frames of the barrier is under method inside the set.
-//! * **Second barrier**: nobody sends before all have their picture. A set of one needs neither; in
+//! * **Second barrier**: nobody sends before all have their snapshot. A set of one needs neither; in
 //!   a global checkpoint the order to resume, which comes when all sets have theirs, stands for it.
 //!
 //! Invariants (N is the number of processes in the set):
 //! * S1 Each checkpoint that is entered is resumed once, before the next is entered.
-//! * S2 Each other process of the set gets one token of a checkpoint, after `Enter` and before `Freeze`.
+//! * S2 Each other process of the set gets one token of a checkpoint, after `Enter` and before
+//!   `Freeze`.
 //! * S3 `Freeze` comes after all tokens are in, all flushes are answered and every round of the
 //!   first barrier is in.
 //! * S4 Frames and orders of a checkpoint up to `last` (over, abandoned or refused) change nothing.
@@ -30,8 +34,8 @@
 //!
 //! A newer checkpoint abandons an older one: the coordinator orders it only when the older is over.
 //!
-//! That is the method by frames. Where all of a set share memory they count instead (`set_counters.rs`):
-//! S1, S4 and S5 hold in both, C1 to C4 stand for the others.
+//! That is the method by frames. Where all of a set share memory they count instead
+//! (`set_counters.rs`): S1, S4 and S5 hold in both, C1 to C4 stand for the others.
 
 mod barrier;
 mod io;
@@ -57,7 +61,7 @@ pub enum Phase {
     Flush,
     /// All have to come.
     FirstBarrier,
-    /// The driver takes the picture.
+    /// The driver takes the snapshot.
     Freeze,
     /// All must have theirs.
     SecondBarrier,
@@ -384,7 +388,7 @@ impl Quiescence {
             .as_mut()
             .filter(|current| current.checkpoint == checkpoint && current.phase == Phase::Freeze)
         else {
-            return Err(QuiescenceError::Unexpected("a picture"));
+            return Err(QuiescenceError::Unexpected("a snapshot"));
         };
         current.frozen = refusal.is_none();
         let scope = current.scope;
@@ -530,9 +534,9 @@ impl Quiescence {
             assert!(!past || all, "S3: past eager silence without a token");
             let barrier = !matches!(current.phase, Phase::Flush | Phase::Rendezvous | Phase::Eager);
             assert!(!barrier || current.flushing.is_empty(), "S3: a flush is not answered");
-            let picture = barrier && current.phase != Phase::FirstBarrier;
+            let snapshot = barrier && current.phase != Phase::FirstBarrier;
             let met = current.barriers[0].is_complete(self.shape());
-            assert!(!picture || met, "S3: a round is missing");
+            assert!(!snapshot || met, "S3: a round is missing");
         }
         assert!(
             self.stopped.is_none_or(|checkpoint| !self.is_over(checkpoint)),

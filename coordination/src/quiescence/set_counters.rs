@@ -1,5 +1,5 @@
-//! Checkpoints of a set whose processes all share memory: they count in three words instead of sending
-//! tokens and rounds of a barrier to each other.
+//! Checkpoints of a set whose processes all share memory: they count in three words instead of
+//! sending tokens and rounds of a barrier to each other.
 //!
 //! Source: DESIGN §6, docs/adr/0009. A process comes to a phase when the count goes up by it.
 //!
@@ -11,17 +11,19 @@
 //! ```
 //!
 //! A ring in shared memory can be seen to be empty, which is what a token was for: when all have
-//! come to `Drained`, every message that left before the checkpoint lies in a ring, and who finds its rings
-//! empty after that has it. Then nothing new is matched. Where nobody has an unfinished send
-//! to the set or a payload under method, no `Grant`, `Data` or `Done` can follow, and the picture may
-//! be taken at once: nobody goes on before all have theirs, so no barrier has to stand before it.
-//! Else `Quiescent` says that all payloads are in; a `Done` may still lie in a ring, before the count.
+//! come to `Drained`, every message that left before the checkpoint lies in a ring, and who finds
+//! its rings empty after that has it. Then nothing new is matched. Where nobody has an unfinished
+//! send to the set or a payload under method, no `Grant`, `Data` or `Done` can follow, and the
+//! snapshot may be taken at once: nobody goes on before all have theirs, so no barrier has to stand
+//! before it. Else `Quiescent` says that all payloads are in; a `Done` may still lie in a ring,
+//! before the count.
 //!
 //! Invariants, beside those of the machine:
 //! * C1 A process comes to a phase of a checkpoint once, and only to the one that it is at.
-//! * C2 Whether a rendezvous is in_flight is known when the last one has come, and the same for all:
-//!   it is in the word that they count in.
-//! * C3 A count of one checkpoint never counts for another one, and an older checkpoint changes nothing.
+//! * C2 Whether a rendezvous is in_flight is known when the last one has come, and the same for
+//!   all: it is in the word that they count in.
+//! * C3 A count of one checkpoint never counts for another one, and an older checkpoint changes
+//!   nothing.
 //! * C4 Not more than three counts in a checkpoint, whatever the number of processes; two if no
 //!   rendezvous is in_flight, one less in a global checkpoint.
 
@@ -34,7 +36,7 @@ pub enum CounterPhase {
     Drained,
     /// Every matched receive is complete.
     Quiescent,
-    /// The picture is taken, or cannot be.
+    /// The snapshot is taken, or cannot be.
     SnapshotTaken,
 }
 

@@ -1,7 +1,7 @@
 //! Faults: connections that are reset, sets that die and come back from a checkpoint.
 //!
-//! A checkpoint of a set is taken when the set is silent inside: its programs pause until no frame is
-//! under way among its processes and every matched receive from inside is complete (DESIGN §6).
+//! A checkpoint of a set is taken when the set is silent inside: its programs pause until no frame
+//! is under way among its processes and every matched receive from inside is complete (DESIGN §6).
 
 use crate::image::Image;
 use crate::model::{Stream, lane};
@@ -252,7 +252,7 @@ impl World {
 
     /// Take a checkpoint of a silent set.
     pub fn take_line(&mut self, set: u32) {
-        let checkpoint = self.members(set).into_iter().map(|rank| self.picture(rank)).collect();
+        let checkpoint = self.members(set).into_iter().map(|rank| self.snapshot(rank)).collect();
         self.faults.store(set, checkpoint);
         if self.shared.options.trim {
             let others = self.others(set).into_iter().map(|rank| (rank, set));

@@ -1,4 +1,4 @@
-//! The picture of a simulated process, and what must hold of a checkpoint made of them.
+//! The snapshot of a simulated process, and what must hold of a checkpoint made of them.
 
 use crate::faults::Faults;
 use crate::host::{Memory, SimHost};
@@ -23,7 +23,8 @@ pub struct Image {
     machine: Quiescence,
     /// What it holds of the messages of processes of other sets, as it goes to them.
     pub held: BTreeMap<usize, Vec<u8>>,
-    /// Its receives that have matched, its messages that checkpoints of others cover, its agreements.
+    /// Its receives that have matched, its messages that checkpoints of others cover, its
+    /// agreements.
     matched: BTreeSet<(Stream, u64)>,
     covered: BTreeSet<(Stream, u64)>,
     agreed: BTreeSet<(usize, usize)>,
@@ -42,8 +43,8 @@ impl Image {
 }
 
 impl World {
-    /// The picture of a process, now.
-    pub fn picture(&self, rank: usize) -> Image {
+    /// The snapshot of a process, now.
+    pub fn snapshot(&self, rank: usize) -> Image {
         let missed = self.missed(rank);
         let process = &self.processes[rank];
         let options = &self.shared.options;
@@ -87,7 +88,7 @@ impl World {
         arrived.map(|(stream, &count)| (*stream, sent(stream, count))).collect()
     }
 
-    /// The process goes back to its picture, in the next incarnation. Its channels to other sets
+    /// The process goes back to its snapshot, in the next incarnation. Its channels to other sets
     /// are still to be reported.
     pub fn restore(&mut self, rank: usize, image: &Image, keep_exposed: bool) {
         // Senders may have gone back while nobody was here who had seen what they sent.
@@ -115,7 +116,7 @@ impl World {
         let mut machine = image.machine.clone();
         if machine.is_active() {
             let restored = machine.handle(Input::Restored);
-            assert_eq!(restored, Ok(()), "a picture is taken in phase Freeze");
+            assert_eq!(restored, Ok(()), "a snapshot is taken in phase Freeze");
         }
         self.checkpoints.put_machine(rank, machine);
         self.carry_out(rank);
@@ -128,9 +129,9 @@ impl World {
         self.shared.agreed = images.values().flat_map(|i| i.agreed.clone()).collect();
     }
 
-    /// What a picture taken now would miss: frames under way inside the set, open rendezvous. (Of a
-    /// checkpoint that is aborted elsewhere there may be some. Nobody of the set goes on before all have
-    /// their picture.)
+    /// What a snapshot taken now would miss: frames under way inside the set, open rendezvous. (Of a
+    /// checkpoint that is aborted elsewhere there may be some. Nobody of the set goes on before all
+    /// have their snapshot.)
     fn missed(&self, rank: usize) -> Vec<String> {
         let members = self.members(self.shared.options.sets[rank]);
         let mut net = self.net.borrow_mut();

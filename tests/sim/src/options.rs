@@ -37,9 +37,9 @@ pub enum Planted {
     RendezvousSilenceSkipped,
     /// Nobody is asked whether a `Done` behind the token has arrived.
     FlushSkipped,
-    /// A process goes on when it has its picture, whatever the others have.
+    /// A process goes on when it has its snapshot, whatever the others have.
     ResumeEarly,
-    /// A set goes on when it has its pictures of a global checkpoint, whatever the others have.
+    /// A set goes on when it has its snapshots of a global checkpoint, whatever the others have.
     SetResumesEarly,
     /// Sends to other sets are not stopped for a global checkpoint.
     OutgoingNotHeld,
@@ -49,7 +49,7 @@ pub enum Planted {
     StaleLineAccepted,
     /// Senders trim when a checkpoint is frozen, before it is complete.
     TrimBeforeCommit,
-    /// A picture of a global checkpoint is taken whatever a set that went back has not repeated.
+    /// A snapshot of a global checkpoint is taken whatever a set that went back has not repeated.
     PicturedBehind,
     /// News of matches pass between sets while a global checkpoint is taken.
     MatchesNotHeld,
@@ -164,7 +164,7 @@ pub struct Options {
     pub restarts: u32,
     /// Steps after which the coordinator gives a checkpoint up.
     pub timeout: u64,
-    /// Percent of pictures that fail, of images that cannot be stored, of manifests.
+    /// Percent of snapshots that fail, of images that cannot be stored, of manifests.
     pub failures: u32,
     /// A pair of processes between which frames are long on their way.
     pub slow_wire: Option<(usize, usize)>,
@@ -191,8 +191,8 @@ pub enum Tier {
     Resets,
     /// Connections are reset and sets die.
     Deaths,
-    /// Checkpoints of sets and of the job by the real machines; jobs start again from the latter. Also
-    /// resets, and deaths of sets where results repeat.
+    /// Checkpoints of sets and of the job by the real machines; jobs start again from the latter.
+    /// Also resets, and deaths of sets where results repeat.
     Lines,
     /// All of MPI, programs whose messages depend on what they observe; single sets die at any
     /// time, also while checkpoints are taken and others recover.

@@ -138,9 +138,9 @@ pub struct Carrying {
     stable: BTreeMap<u32, VecDeque<(Incarnation, u64)>>,
     /// Processes that have not said yet that they keep what comes.
     unsaid: BTreeSet<usize>,
-    /// How far their sets had recorded when pictures were taken.
+    /// How far their sets had recorded when snapshots were taken.
     pictured: BTreeMap<(usize, u64), (Incarnation, u64)>,
-    /// Frames of dead sets that carried something, sets that died while they were asked, pictures
+    /// Frames of dead sets that carried something, sets that died while they were asked, snapshots
     /// that had to wait.
     pub met: [u64; 3],
 }
@@ -392,7 +392,7 @@ impl World {
         }
     }
 
-    /// A picture is taken.
+    /// A snapshot is taken.
     pub fn before_snapshot(&mut self, rank: usize, checkpoint: u64) {
         if let Some(carrier) = &self.processes[rank].host.carrier {
             let shared = carrier.shared.borrow();
@@ -401,7 +401,7 @@ impl World {
         }
     }
 
-    /// Is everything stable that the picture depends on?
+    /// Is everything stable that the snapshot depends on?
     pub fn is_picture_stable(&mut self, rank: usize, checkpoint: u64) -> bool {
         let Some(&(incarnation, upto)) = self.carrying.pictured.get(&(rank, checkpoint)) else {
             return true;

@@ -160,8 +160,8 @@ fn nothing_but_payloads_leaves_the_set_while_a_global_line_is_taken() {
     assert_eq!(zero.left(), "eager 1, done, grant, resync");
 }
 
-/// A checkpoint's picture holds the holds; a restored engine has none, and its waiting frames are of the
-/// new incarnation. The old checkpoint's frames are gone.
+/// A checkpoint's picture holds the holds; a restored engine has none, and its waiting frames are
+/// of the new incarnation. The old checkpoint's frames are gone.
 #[test]
 fn a_restored_engine_is_released() {
     let mut zero = Zero::new();

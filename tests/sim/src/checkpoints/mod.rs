@@ -1,7 +1,8 @@
-//! Checkpoints taken by the real machines: each process has its `Quiescence`, the job a coordinator.
+//! Checkpoints taken by the real machines: each process has its `Quiescence`, the job a
+//! coordinator.
 //!
 //! What would be the checkpoint thread, guardian and agents are random steps here: orders and
-//! answers travel in queues of their own, a picture takes its time, images are stored later or not
+//! answers travel in queues of their own, a snapshot takes its time, images are stored later or not
 //! at all. A process that computes takes no part in anything until an order enters it.
 
 mod orders;
@@ -55,7 +56,7 @@ pub struct LineReport {
     pub restarts: u64,
     /// Global checkpoints that a process refused since something was not repaired.
     pub refused: u64,
-    /// Frames that checkpoints held, when pictures were taken.
+    /// Frames that checkpoints held, when snapshots were taken.
     pub held_frames: u64,
     /// Flushes.
     pub flushes: u64,
@@ -65,7 +66,7 @@ pub struct LineReport {
     pub entered_late: u64,
     /// Log records that were trimmed.
     pub trimmed: u64,
-    /// Synchronous sends and others that were open in a picture.
+    /// Synchronous sends and others that were open in a snapshot.
     pub open_sends: u64,
 }
 
@@ -213,7 +214,7 @@ impl LineWorld {
 impl World {
     /// Checkpoint 0: the beginning.
     pub fn first_line(&mut self) {
-        let images = (0..self.processes.len()).map(|rank| (rank, self.picture(rank))).collect();
+        let images = (0..self.processes.len()).map(|rank| (rank, self.snapshot(rank))).collect();
         self.checkpoints.images.insert(0, images);
     }
 
@@ -331,7 +332,7 @@ impl World {
                     self.checkpoints.threads[rank].freezing = Some(checkpoint);
                     if planted == Some(Planted::DeterminantsTrimmedEarly) {
                         let set = self.shared.options.sets[rank];
-                        let images = BTreeMap::from([(rank, self.picture(rank))]);
+                        let images = BTreeMap::from([(rank, self.snapshot(rank))]);
                         self.cover_determinants(set, &images);
                     }
                     if planted == Some(Planted::TrimBeforeCommit) {
@@ -352,7 +353,7 @@ impl World {
     }
 
     fn trim_before_commit(&mut self, rank: usize) {
-        let held = self.picture(rank).held;
+        let held = self.snapshot(rank).held;
         let accounts = held.into_iter().map(|(to, held)| Account { to, from: rank, held });
         self.checkpoints.accounts.extend(accounts);
     }
@@ -408,7 +409,7 @@ impl World {
         self.count(rank);
     }
 
-    /// The picture is taken.
+    /// The snapshot is taken.
     fn freeze(&mut self, rank: usize) {
         let Some(checkpoint) = self.checkpoints.threads[rank].freezing else { return };
         // Frames of the barrier that others wait for go out first.
@@ -439,7 +440,7 @@ impl World {
         let process = &mut self.processes[rank];
         let date = process.clock(&self.shared);
         process.host.memory.decisions.before_snapshot(date);
-        let image = self.picture(rank);
+        let image = self.snapshot(rank);
         self.checkpoints.report.held_frames += image.engine.held_frames() as u64;
         self.checkpoints.report.open_sends += image.engine.open().2 as u64;
         self.checkpoints.images.entry(checkpoint).or_default().insert(rank, image);

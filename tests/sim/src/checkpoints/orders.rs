@@ -49,7 +49,8 @@ impl World {
             }
             checkpoints::Output::Abort { checkpoint, sets, .. } => {
                 self.tell(Some(&sets), &Input::Abort { checkpoint });
-                // Somebody asks again at once: frames of the aborted checkpoint are still under way.
+                // Somebody asks again at once: frames of the aborted checkpoint are still under
+                // way.
                 if self.checkpoints.orders_left > 0 && self.prng.chance(70) {
                     self.checkpoints.again = Some(sets[0]);
                 }
@@ -73,7 +74,7 @@ impl World {
         let global = self.checkpoints.scopes[&checkpoint] == CheckpointScope::Global;
         self.checkpoints.report.complete[usize::from(global)] += 1;
         if global {
-            assert_eq!(images.len(), self.processes.len(), "a picture of every process");
+            assert_eq!(images.len(), self.processes.len(), "a snapshot of every process");
         }
     }
 
