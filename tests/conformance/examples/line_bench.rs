@@ -6,7 +6,7 @@
 //! `cargo run --release -p rustbtl-conformance --example line_bench [ROUNDS [N…]]`
 
 use rustbtl_component::transports::inproc::{Inproc, connected};
-use rustbtl_component::transports::shm::Meeting;
+use rustbtl_component::transports::set_memory::SetCounters;
 use rustbtl_component::transports::{Payload as Outgoing, Sent, Transport};
 use rustbtl_coordination::silence::{Input, Output, Quiescence, Scope, Station, Way};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;

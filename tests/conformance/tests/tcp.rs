@@ -60,7 +60,7 @@ fn pair() -> Driver<Tcp> {
 }
 
 fn address(driver: &mut Driver<Tcp>, at: usize) -> std::net::SocketAddr {
-    driver.end(at).card().addresses[0]
+    driver.end(at).address().addresses[0]
 }
 
 fn notices(driver: &Driver<Tcp>, at: usize) -> Vec<String> {
@@ -144,7 +144,7 @@ fn slow_strangers_time_out_and_their_number_is_bounded() {
 fn a_wrong_secret_is_refused_by_both_ends() {
     let quick = TcpConfig { connect_ms_max: 200, ..on("127.0.0.0/8") };
     let mut driver = Driver::new(&Loopback(quick), 2);
-    let card = TcpPeer { secret: [1; 32], ..driver.end(1).card() };
+    let card = TcpPeer { secret: [1; 32], ..driver.end(1).address() };
     driver.end(0).add_peer(id(1), card);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some());
@@ -158,7 +158,7 @@ fn another_version_is_named_at_both_ends() {
     let config = |version| TcpConfig { version, ..on("127.0.0.0/8") };
     let mut old = Tcp::new(TcpConfig { me: id(0), ..config(7) }).unwrap();
     let new = Tcp::new(TcpConfig { me: id(1), ..config(9) }).unwrap();
-    old.add_peer(id(1), new.card());
+    old.add_peer(id(1), new.address());
     let mut driver = Driver::of(vec![old, new]);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some() && !notices(d, 1).is_empty());
@@ -172,7 +172,7 @@ fn nobody_listening_is_down_with_the_address_after_a_bounded_time() {
     let quick = TcpConfig { connect_ms_max: 100, ..on("127.0.0.0/8") };
     let mut driver = Driver::new(&Loopback(quick), 2);
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let card = TcpPeer { addresses: vec![unused], ..driver.end(1).card() };
+    let card = TcpPeer { addresses: vec![unused], ..driver.end(1).address() };
     driver.end(0).add_peer(id(1), card);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some());
@@ -185,8 +185,8 @@ fn the_next_address_is_tried_when_one_does_not_work() {
     let mut driver = pair();
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     // An address of somebody else of this job: it says that it is not the one who is meant.
-    let other = driver.end(0).card().addresses[0];
-    let mut card = driver.end(1).card();
+    let other = driver.end(0).address().addresses[0];
+    let mut card = driver.end(1).address();
     card.addresses = vec![unused, other, card.addresses[0]];
     driver.end(0).add_peer(id(1), card);
     driver.send(0, 1, 8);
@@ -302,11 +302,11 @@ fn a_peer_that_comes_back_in_a_new_incarnation_is_up_again() {
     driver.settle(0);
     driver.settle(1);
     let old = driver.ends[1].take().unwrap();
-    let known = driver.end(0).card();
+    let known = driver.end(0).address();
     drop(old);
     let mut again = Tcp::new(TcpConfig { me: id(1), incarnation: 1, ..on("127.0.0.0/8") }).unwrap();
     again.add_peer(id(0), known);
-    let card = again.card();
+    let card = again.address();
     driver.ends[1] = Some(again);
     driver.until("the loss", |d| d.loss(0, 1).is_some());
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Down);
@@ -325,7 +325,7 @@ fn a_restarted_peer_replaces_a_connection_that_seems_to_be_open() {
     driver.settle(0);
     // The old one is neither driven nor closed: a node that vanished.
     let _frozen = driver.ends[1].take().unwrap();
-    let known = driver.end(0).card();
+    let known = driver.end(0).address();
     let mut again = Tcp::new(TcpConfig { me: id(1), incarnation: 4, ..on("127.0.0.0/8") }).unwrap();
     again.add_peer(id(0), known);
     driver.ends[1] = Some(again);
@@ -393,7 +393,7 @@ impl Places {
     fn step(&mut self, driver: &mut Driver<Tcp>, gives: impl Fn(u64) -> bool) {
         driver.step(1);
         let tcp = driver.end(1);
-        if let Some((from, head)) = tcp.landed() {
+        if let Some((from, head)) = tcp.placed() {
             let header = Header::decode_alone(&head).unwrap();
             assert_eq!(from, id(0));
             self.landed.push((header.sequence, self.memory[..self.open].to_vec()));
@@ -518,12 +518,12 @@ fn a_payload_whose_connection_breaks_never_lands_and_nothing_is_written_afterwar
         places.step(&mut driver, |_| true);
         assert!(start.elapsed() < PATIENCE);
     }
-    assert!(places.landed.is_empty() && !driver.end(1).has_landed());
+    assert!(places.landed.is_empty() && !driver.end(1).has_placed());
     let before = places.memory.clone();
     for _ in 0..1000 {
         driver.step(1);
     }
-    assert!(driver.end(1).landed().is_none() && driver.end(1).unplaced().is_none());
+    assert!(driver.end(1).placed().is_none() && driver.end(1).unplaced().is_none());
     assert!(places.memory == before);
 }
 
