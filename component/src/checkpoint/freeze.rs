@@ -38,7 +38,7 @@ pub fn covered(process: &Process) -> Vec<(PeerId, Vec<u8>)> {
 fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
     let mut descriptors = process.host.transports.descriptors();
     let ranges = process.host.transports.memory();
-    descriptors.extend(crate::determinants::coordinator_link::descriptor());
+    descriptors.extend(crate::determinants::coordinator_link::COORDINATOR_LINK.descriptor());
     (descriptors, ranges)
 }
 

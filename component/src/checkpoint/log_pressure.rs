@@ -6,11 +6,8 @@
 //! older lines stay usable. So as long as the log is above its first mark it asks again, after
 //! twice the time each time.
 
-use crate::checkpoint::state::Checkpoint;
 use crate::os::now_ns;
-use crate::sync::checkpoint_signals::count;
-use core::sync::atomic::Ordering;
-use rustbtl_coordination::control::FromRank;
+use rustbtl_fragments::ids::SetId;
 
 /// From the first question to the second.
 const AGAIN_MS: u64 = 500;
@@ -29,6 +26,26 @@ struct Again {
 }
 
 impl LogPressure {
+    /// Is a checkpoint to be asked for, now that a mark was passed or time has gone by? `largest`:
+    /// the set that holds most of the log and how much, if the log is above its first mark. Gives
+    /// what to ask for.
+    pub fn handle(
+        &mut self,
+        mark: bool,
+        now_ns: u64,
+        largest: impl FnOnce() -> Option<Option<(SetId, u64)>>,
+    ) -> Option<(SetId, u64)> {
+        if !mark && !self.is_due(now_ns) {
+            return None;
+        }
+        let largest = largest()?;
+        match largest {
+            Some(_) => self.asked(mark, now_ns),
+            None => *self = Self::default(),
+        }
+        largest
+    }
+
     fn is_due(self, now_ns: u64) -> bool {
         self.0.is_some_and(|again| again.at_ns <= now_ns)
     }
@@ -44,34 +61,6 @@ impl LogPressure {
     pub fn timeout_ms(self) -> i32 {
         let left = |again: Again| again.at_ns.saturating_sub(now_ns()).div_ceil(MS);
         self.0.map_or(-1, |again| left(again).min(AGAIN_MS_MAX) as i32)
-    }
-}
-
-impl Checkpoint {
-    /// Ask for a line if the log wants one.
-    pub(crate) fn pass_on_log(&mut self) {
-        let mark = Self::signals().nearly_full.swap(false, Ordering::Relaxed);
-        let now = now_ns();
-        if !mark && !self.log_pressure.is_due(now) {
-            return;
-        }
-        let Ok(process) = self.shared.take() else { return };
-        let log = &process.host.log;
-        let largest = log.largest_set().filter(|_| log.is_nearly_full());
-        drop(process);
-        let Some((set, bytes)) = largest else {
-            self.log_pressure = LogPressure::default();
-            return;
-        };
-        count(0);
-        self.say(&FromRank::LogNearlyFull { set, bytes });
-        self.log_pressure.asked(mark, now);
-    }
-
-    /// Another process, perhaps on another node, whose clock is another one: look afresh.
-    pub(crate) fn restored_log(&mut self) {
-        self.log_pressure = LogPressure::default();
-        Self::signals().nearly_full.store(true, Ordering::Relaxed);
     }
 }
 

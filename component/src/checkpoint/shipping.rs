@@ -2,7 +2,7 @@
 //! frames go when that is stable, and hands a restored process what it has to do again.
 
 use crate::checkpoint::state::{Checkpoint, Shipping};
-use crate::determinants::coordinator_link;
+use crate::determinants::coordinator_link::{COORDINATOR_LINK, PACE_MS, Sent};
 use crate::determinants::outbox;
 use crate::determinants::outbox::Parcel;
 use crate::determinants::piggyback;
@@ -32,7 +32,7 @@ impl Checkpoint {
         match (self.ready, set_order::is_held()) {
             (false, _) => crate::checkpoint::thread::INIT_POLL_MS,
             (true, true) => HELD_POLL_MS,
-            _ if self.comes_soon() || !coordinator_link::watch(false) => coordinator_link::PACE_MS,
+            _ if self.comes_soon() || !COORDINATOR_LINK.watch(false) => PACE_MS,
             (true, false) if self.repairing => crate::checkpoint::thread::REPAIR_POLL_MS,
             (true, false) if self.behind => crate::checkpoint::thread::BEHIND_POLL_MS,
             (true, false) => self.log_pressure.timeout_ms(),
@@ -42,16 +42,18 @@ impl Checkpoint {
     /// The direct connection, unless the program looks at it anyway, or this thread will before
     /// long and nobody waits for that.
     pub(crate) fn direct_to_poll(&self) -> Option<RawFd> {
-        let looks = coordinator_link::waits() && self.shipping.looking;
-        coordinator_link::descriptor()
+        let looks = COORDINATOR_LINK.awaits_answer() && self.shipping.looking;
+        COORDINATOR_LINK
+            .descriptor()
             .filter(|_| !looks && (set_order::is_held() || !self.shipping.recording))
     }
 
     /// Does this thread come by before long, without being woken? What is recorded next need not
     /// wake it then.
     fn comes_soon(&self) -> bool {
-        let soon = coordinator_link::waits() && self.shipping.looking || self.shipping.recording;
-        soon && coordinator_link::watch(true)
+        let soon =
+            COORDINATOR_LINK.awaits_answer() && self.shipping.looking || self.shipping.recording;
+        soon && COORDINATOR_LINK.watch(true)
     }
 
     /// Where the coordinator is.
@@ -114,20 +116,19 @@ impl Checkpoint {
         for message in core::mem::take(&mut self.shipping.later) {
             self.hear(message, &mut None);
         }
-        if coordinator_link::has_broken() {
+        if COORDINATOR_LINK.has_broken() {
             self.ship_again();
         }
-        coordinator_link::look();
+        COORDINATOR_LINK.poll();
         let recorded = piggyback::recorded();
         let before = core::mem::replace(&mut self.shipping.recorded, recorded);
         self.shipping.recording = recorded != before;
-        let is_long =
-            coordinator_link::send(set_order::is_held()) == coordinator_link::Sent::NotHere;
+        let is_long = COORDINATOR_LINK.send(set_order::is_held()) == Sent::NotOpen;
         if is_long
             && self.ship_all()
             && let Some((addresses, secret)) = self.shipping.coordinator.take()
         {
-            coordinator_link::open(&addresses, &secret);
+            COORDINATOR_LINK.open(&addresses, &secret);
         }
         // A program that waits in MPI sees by itself what may go; to take the engine from it would
         // only hold both up.
@@ -149,7 +150,7 @@ impl Checkpoint {
         let mut shipped = false;
         while let Some(parcel) = outbox::take_parcel() {
             self.ship(&parcel);
-            coordinator_link::shipped(parcel);
+            COORDINATOR_LINK.sent_elsewhere(parcel);
             shipped = true;
         }
         shipped
@@ -168,7 +169,7 @@ impl Checkpoint {
 
     /// The coordinator may not have heard of what is not known to be stable.
     pub(crate) fn ship_again(&self) {
-        coordinator_link::unstable().iter().for_each(|parcel| self.ship(parcel));
+        COORDINATOR_LINK.unstable().iter().for_each(|parcel| self.ship(parcel));
     }
 
     /// For tests: record although no line was taken yet.
@@ -199,7 +200,7 @@ impl Checkpoint {
         }
         // Once the program may leave MPI_Finalize, the memory of the counts may go.
         if self.ending != crate::checkpoint::state::Ending::Over {
-            coordinator_link::stable(incarnation, upto);
+            COORDINATOR_LINK.set_stable(incarnation, upto);
         }
     }
 
@@ -224,7 +225,7 @@ impl Checkpoint {
         let recorded = piggyback::fence(set, before);
         self.fenced(set, before, recorded);
         // The coordinator waits for it.
-        if coordinator_link::send(true) == coordinator_link::Sent::NotHere {
+        if COORDINATOR_LINK.send(true) == Sent::NotOpen {
             self.ship_all();
         }
     }
@@ -256,7 +257,7 @@ impl Checkpoint {
         let later = core::mem::take(&mut self.shipping.later);
         let replay = self.shipping.replay.take();
         let incarnation = process.host.incarnation;
-        coordinator_link::begin(
+        COORDINATOR_LINK.begin(
             PeerId(process.host.peers.rank()),
             incarnation,
             !process.host.record.carries,

@@ -89,7 +89,11 @@ pub fn start(
     crate::mpi::interpose::look_again();
     let own = PeerId(process.host.peers.rank());
     let hurries = !process.host.record.carries;
-    crate::determinants::coordinator_link::begin(own, process.host.incarnation, hurries);
+    crate::determinants::coordinator_link::COORDINATOR_LINK.begin(
+        own,
+        process.host.incarnation,
+        hurries,
+    );
     let mut silence = Quiescence::new(me, &members);
     crate::checkpoint::set_counters::choose(&mut silence, &process, &members);
     drop(process);
@@ -337,6 +341,27 @@ impl Checkpoint {
             self.huge_pages_for = line;
             self.freezer.make_huge_pages();
         }
+    }
+
+    /// Ask for a checkpoint if the log wants one.
+    fn pass_on_log(&mut self) {
+        let mark = Self::signals().nearly_full.swap(false, Ordering::Relaxed);
+        let shared = self.shared;
+        let wanted = self.log_pressure.handle(mark, now_ns(), || {
+            let process = shared.take().ok()?;
+            let log = &process.host.log;
+            Some(log.largest_set().filter(|_| log.is_nearly_full()))
+        });
+        if let Some((set, bytes)) = wanted {
+            count(0);
+            self.say(&FromRank::LogNearlyFull { set, bytes });
+        }
+    }
+
+    /// Another process, perhaps on another node, whose clock is another one: look afresh.
+    pub(crate) fn restored_log(&mut self) {
+        self.log_pressure = Default::default();
+        Self::signals().nearly_full.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn input(&mut self, input: Input) {

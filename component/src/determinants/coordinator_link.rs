@@ -10,8 +10,9 @@
 //! checkpoint thread ships again the long way.
 
 use crate::determinants::outbox::{Parcel, take_parcel};
-use crate::determinants::set_order::{is_held, presses, set_stable};
+use crate::determinants::set_order::{is_held, must_flush, set_stable};
 use crate::os::now_ns;
+use crate::sync::checkpoint_signals;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use rustbtl_coordination::control::{FrameBuffer, FromNode, FromRank, Message, ToRank};
 use rustbtl_coordination::handshake::{
@@ -35,128 +36,291 @@ const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 4096;
 
-/// What this process has recorded and does not know to be stable.
+/// The connection, and what this process has recorded and does not know to be stable.
 #[derive(Debug)]
-struct Way {
+pub struct CoordinatorLink {
+    unstable: Mutex<Unstable>,
+    /// Its descriptor; -1: it is not open.
+    fd: AtomicI32,
+    /// An answer is awaited on it.
+    awaits_answer: AtomicBool,
+    /// Something is recorded whose time has not come.
+    has_unsent: AtomicBool,
+    /// The checkpoint thread comes by itself before long.
+    is_watched: AtomicBool,
+    /// It has broken: what is not stable has to be sent again.
+    is_broken: AtomicBool,
+}
+
+/// There is one in a process.
+pub static COORDINATOR_LINK: CoordinatorLink = CoordinatorLink::new();
+
+/// What the lock protects.
+#[derive(Debug)]
+struct Unstable {
     rank: PeerId,
     incarnation: Incarnation,
-    link: Option<Link>,
-    unstable: VecDeque<Parcel>,
-    /// What is recorded goes out at once: frames do not take it along.
-    hurries: bool,
-    shipped_ns: u64,
+    stream: Option<Stream>,
+    batches: VecDeque<Parcel>,
+    /// What is recorded goes out at once: it is not piggybacked.
+    send_immediately: bool,
+    sent_ns: u64,
 }
 
-/// Outcome of [`send`].
+/// Outcome of [`CoordinatorLink::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// It was shipped, or somebody will see to it.
-    Shipped,
+    /// It was sent, or somebody will see to it.
+    Sent,
     /// It will be, if somebody asks again when its time has come.
     Later,
-    /// This is not the way.
-    NotHere,
+    /// The link is not open: the guardian is the way.
+    NotOpen,
 }
 
 #[derive(Debug)]
-struct Link {
-    stream: TcpStream,
+struct Stream {
+    socket: TcpStream,
     incoming: FrameBuffer,
     outgoing: Vec<u8>,
 }
 
-static WAY: Mutex<Way> = Mutex::new(Way {
-    rank: PeerId(0),
-    incarnation: Incarnation(0),
-    link: None,
-    unstable: VecDeque::new(),
-    hurries: true,
-    shipped_ns: 0,
-});
-/// Its descriptor; -1: it is not open.
-static FD: AtomicI32 = AtomicI32::new(-1);
-/// An answer is awaited on it.
-static WAITS: AtomicBool = AtomicBool::new(false);
-/// Something is recorded whose time has not come.
-static GATHERS: AtomicBool = AtomicBool::new(false);
-/// The checkpoint thread comes by itself before long.
-static WATCHED: AtomicBool = AtomicBool::new(false);
-/// It has broken: what is not stable has to be shipped again.
-static BROKEN: AtomicBool = AtomicBool::new(false);
+impl CoordinatorLink {
+    /// Not open, nothing recorded.
+    pub const fn new() -> Self {
+        Self {
+            unstable: Mutex::new(Unstable {
+                rank: PeerId(0),
+                incarnation: Incarnation(0),
+                stream: None,
+                batches: VecDeque::new(),
+                send_immediately: true,
+                sent_ns: 0,
+            }),
+            fd: AtomicI32::new(-1),
+            awaits_answer: AtomicBool::new(false),
+            has_unsent: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+        }
+    }
 
-fn way() -> MutexGuard<'static, Way> {
-    WAY.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Unstable> {
+        self.unstable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To poll, and to leave out of images.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        Some(self.fd.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
+    }
+
+    /// Is an answer awaited on it?
+    #[inline]
+    pub fn awaits_answer(&self) -> bool {
+        self.awaits_answer.load(Ordering::Relaxed)
+    }
+
+    /// Is something recorded whose time has not come?
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.has_unsent.load(Ordering::Relaxed)
+    }
+
+    /// Does the checkpoint thread come by itself before long?
+    pub fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// The checkpoint thread says whether it will. False: it has to, something waits for its time.
+    /// The lock orders this: who puts something there afterwards sees that nobody comes.
+    pub fn watch(&self, watched: bool) -> bool {
+        self.is_watched.store(watched, Ordering::Relaxed);
+        let _unstable = self.lock();
+        watched || !self.has_unsent()
+    }
+
+    /// Has it broken since this was asked last?
+    pub fn has_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed) && self.is_broken.swap(false, Ordering::Relaxed)
+    }
+
+    /// A new incarnation begins, in which nothing was recorded yet. The descriptor of an earlier
+    /// one is not here any more. `send_immediately`: what is recorded is not piggybacked.
+    pub fn begin(&self, rank: PeerId, incarnation: Incarnation, send_immediately: bool) {
+        let mut unstable = self.lock();
+        unstable.send_immediately = send_immediately;
+        // Maybe of another machine's clock.
+        unstable.sent_ns = 0;
+        core::mem::forget(unstable.stream.take());
+        unstable.batches.clear();
+        (unstable.rank, unstable.incarnation) = (rank, incarnation);
+        self.is_broken.store(false, Ordering::Relaxed);
+        self.awaits_answer.store(false, Ordering::Relaxed);
+        self.has_unsent.store(false, Ordering::Relaxed);
+        self.fd.store(-1, Ordering::Relaxed);
+    }
+
+    /// Nothing is recorded any more.
+    pub fn end(&self) {
+        let mut unstable = self.lock();
+        unstable.batches.clear();
+        self.close(&mut unstable);
+    }
+
+    /// Open it. It does not matter if that fails: the guardian is the other way.
+    pub fn open(&self, addresses: &str, secret: &[u8]) {
+        let Ok(secret) = <&[u8; 32]>::try_from(secret) else { return };
+        let rank = self.lock().rank;
+        let addresses = addresses.split(' ').filter_map(|address| address.parse().ok());
+        let socket = addresses.filter_map(|address| connect(address, secret, rank)).next();
+        let Some(socket) = socket else { return };
+        let mut unstable = self.lock();
+        self.fd.store(socket.as_raw_fd(), Ordering::Relaxed);
+        let (incoming, outgoing) = (FrameBuffer::new(), Vec::new());
+        unstable.stream = Some(Stream { socket, incoming, outgoing });
+    }
+
+    /// Send what is recorded, at once (`now`) or when it is time.
+    pub fn send(&self, now: bool) -> Sent {
+        if self.fd.load(Ordering::Relaxed) < 0 {
+            return Sent::NotOpen;
+        }
+        let mut unstable = self.lock();
+        if unstable.stream.is_none() {
+            return Sent::NotOpen;
+        }
+        if !now && !unstable.is_time() {
+            self.has_unsent.store(true, Ordering::Relaxed);
+            // Who takes in the answer sees to it.
+            return if unstable.batches.is_empty() { Sent::Later } else { Sent::Sent };
+        }
+        if self.flush(&mut unstable, now) { Sent::Sent } else { Sent::NotOpen }
+    }
+
+    /// It was sent by way of the guardian.
+    pub fn sent_elsewhere(&self, batch: Parcel) {
+        self.lock().batches.push_back(batch);
+    }
+
+    /// Everything that the coordinator may not have.
+    pub fn unstable(&self) -> Vec<Parcel> {
+        self.lock().batches.iter().cloned().collect()
+    }
+
+    /// The coordinator says what is stable. False: it speaks of another incarnation.
+    pub fn set_stable(&self, incarnation: Incarnation, upto: u64) -> bool {
+        self.drop_stable(&mut self.lock(), incarnation, upto)
+    }
+
+    /// Take what has come.
+    pub fn poll(&self) {
+        let mut unstable = self.lock();
+        loop {
+            match unstable.next() {
+                Ok(Some(ToRank::Stable { incarnation, upto })) => {
+                    self.drop_stable(&mut unstable, incarnation, upto);
+                    if unstable.batches.is_empty() {
+                        // Nothing else is awaited.
+                        break;
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(()) => return self.lose(&mut unstable),
+            }
+        }
+        if self.has_unsent() && unstable.is_time() {
+            self.flush(&mut unstable, is_held());
+        }
+    }
+
+    fn drop_stable(&self, unstable: &mut Unstable, incarnation: Incarnation, upto: u64) -> bool {
+        if incarnation != unstable.incarnation {
+            return false;
+        }
+        unstable.batches.retain(|batch| batch.last_at() >= upto);
+        let awaits = unstable.stream.is_some() && !unstable.batches.is_empty();
+        self.awaits_answer.store(awaits, Ordering::Relaxed);
+        set_stable(upto);
+        true
+    }
+
+    /// `waits`: a frame does. False: it has broken.
+    fn flush(&self, unstable: &mut Unstable, mut waits: bool) -> bool {
+        let Unstable { rank, incarnation, stream: Some(stream), batches, sent_ns, .. } = unstable
+        else {
+            return false;
+        };
+        self.has_unsent.store(false, Ordering::Relaxed);
+        *sent_ns = now_ns();
+        while let Some(batch) = take_parcel() {
+            let message = batch.message(*incarnation);
+            batches.push_back(batch);
+            let first = core::mem::take(&mut waits).then_some(FromRank::Waits {});
+            for message in first.into_iter().chain([message]) {
+                let frame = FromNode::Rank { rank: *rank, message }.encode();
+                // Not in silence: what is lost here would be waited for for ever.
+                stream.outgoing.extend_from_slice(&frame.expect("batches are short"));
+            }
+            self.awaits_answer.store(true, Ordering::Relaxed);
+        }
+        let sent = stream.flush();
+        if sent.is_err() {
+            self.lose(unstable);
+        }
+        sent.is_ok()
+    }
+
+    /// The checkpoint thread takes over.
+    fn lose(&self, unstable: &mut Unstable) {
+        self.close(unstable);
+        self.is_broken.store(true, Ordering::Relaxed);
+        checkpoint_signals::wake();
+    }
+
+    fn close(&self, unstable: &mut Unstable) {
+        unstable.stream = None;
+        self.fd.store(-1, Ordering::Relaxed);
+        self.awaits_answer.store(false, Ordering::Relaxed);
+        self.has_unsent.store(false, Ordering::Relaxed);
+    }
 }
 
-/// To poll and to leave out of pictures.
-pub fn descriptor() -> Option<RawFd> {
-    Some(FD.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
+impl Default for CoordinatorLink {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
-/// Is an answer awaited on it?
-#[inline]
-pub fn waits() -> bool {
-    WAITS.load(Ordering::Relaxed)
-}
+impl Unstable {
+    /// Has what is recorded to be sent now?
+    fn is_time(&self) -> bool {
+        if self.send_immediately {
+            return self.batches.is_empty() || is_held();
+        }
+        let paced = now_ns().saturating_sub(self.sent_ns) >= PACE_NS;
+        must_flush() || self.batches.is_empty() && paced
+    }
 
-/// Is something recorded whose time has not come?
-#[inline]
-pub fn gathers() -> bool {
-    GATHERS.load(Ordering::Relaxed)
-}
-
-/// Does the checkpoint thread come by itself before long?
-pub fn is_watched() -> bool {
-    WATCHED.load(Ordering::Relaxed)
-}
-
-/// The checkpoint thread says whether it will. False: it has to, something waits for its time.
-/// The lock orders this: who puts something there afterwards sees that nobody comes.
-pub fn watch(watched: bool) -> bool {
-    WATCHED.store(watched, Ordering::Relaxed);
-    let _way = way();
-    watched || !gathers()
-}
-
-/// Has it broken since this was asked last?
-pub fn has_broken() -> bool {
-    BROKEN.load(Ordering::Relaxed) && BROKEN.swap(false, Ordering::Relaxed)
-}
-
-/// A new life begins, in which nothing was recorded yet. The descriptor of an earlier one is not
-/// here any more.
-/// `hurries`: frames do not take along what is recorded.
-pub fn begin(rank: PeerId, incarnation: Incarnation, hurries: bool) {
-    let mut way = way();
-    way.hurries = hurries;
-    // Maybe of another machine's clock.
-    way.shipped_ns = 0;
-    core::mem::forget(way.link.take());
-    way.unstable.clear();
-    (way.rank, way.incarnation) = (rank, incarnation);
-    BROKEN.store(false, Ordering::Relaxed);
-    WAITS.store(false, Ordering::Relaxed);
-    GATHERS.store(false, Ordering::Relaxed);
-    FD.store(-1, Ordering::Relaxed);
-}
-
-/// Nothing is recorded any more.
-pub fn end() {
-    let mut way = way();
-    way.unstable.clear();
-    way.close();
-}
-
-/// Open it. It does not matter if that fails: there is the long way.
-pub fn open(addresses: &str, secret: &[u8]) {
-    let Ok(secret) = <&[u8; 32]>::try_from(secret) else { return };
-    let rank = way().rank;
-    let addresses = addresses.split(' ').filter_map(|address| address.parse().ok());
-    let stream = addresses.filter_map(|address| connect(address, secret, rank)).next();
-    let Some(stream) = stream else { return };
-    let mut way = way();
-    FD.store(stream.as_raw_fd(), Ordering::Relaxed);
-    way.link = Some(Link { stream, incoming: FrameBuffer::new(), outgoing: Vec::new() });
+    fn next(&mut self) -> Result<Option<ToRank>, ()> {
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        stream.flush()?;
+        loop {
+            if let Some(message) = stream.incoming.next_message().map_err(drop)? {
+                return Ok(Some(message));
+            }
+            let mut piece = [0; READ_BYTES];
+            match stream.socket.read(&mut piece) {
+                Ok(0) => return Err(()),
+                Ok(bytes) => stream.incoming.add(&piece[..bytes]),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return Ok(None),
+                    ErrorKind::Interrupted => {}
+                    _ => return Err(()),
+                },
+            }
+        }
+    }
 }
 
 fn connect(address: SocketAddr, secret: &[u8; 32], rank: PeerId) -> Option<TcpStream> {
@@ -191,142 +355,10 @@ fn high(stream: TcpStream) -> TcpStream {
     TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Ship what is recorded, at once (`now`) or when it is time.
-pub fn send(now: bool) -> Sent {
-    if FD.load(Ordering::Relaxed) < 0 {
-        return Sent::NotHere;
-    }
-    let mut way = way();
-    if way.link.is_none() {
-        return Sent::NotHere;
-    }
-    if !now && !way.is_time() {
-        GATHERS.store(true, Ordering::Relaxed);
-        // Who takes in the answer sees to it.
-        return if way.unstable.is_empty() { Sent::Later } else { Sent::Shipped };
-    }
-    if way.ship(now) { Sent::Shipped } else { Sent::NotHere }
-}
-
-/// It was shipped the long way.
-pub fn shipped(parcel: Parcel) {
-    way().unstable.push_back(parcel);
-}
-
-/// Everything that the coordinator may not have.
-pub fn unstable() -> Vec<Parcel> {
-    way().unstable.iter().cloned().collect()
-}
-
-/// The coordinator says what is stable. False: it speaks of another life.
-pub fn stable(incarnation: Incarnation, upto: u64) -> bool {
-    way().stable(incarnation, upto)
-}
-
-/// Take what has come.
-pub fn look() {
-    let mut way = way();
-    loop {
-        match way.next() {
-            Ok(Some(ToRank::Stable { incarnation, upto })) => {
-                way.stable(incarnation, upto);
-                if way.unstable.is_empty() {
-                    // Nothing else is awaited.
-                    break;
-                }
-            }
-            Ok(Some(_)) => {}
-            Ok(None) => break,
-            Err(()) => return way.lose(),
-        }
-    }
-    if gathers() && way.is_time() {
-        way.ship(is_held());
-    }
-}
-
-impl Way {
-    fn stable(&mut self, incarnation: Incarnation, upto: u64) -> bool {
-        if incarnation != self.incarnation {
-            return false;
-        }
-        self.unstable.retain(|parcel| parcel.last_at() >= upto);
-        WAITS.store(self.link.is_some() && !self.unstable.is_empty(), Ordering::Relaxed);
-        set_stable(upto);
-        true
-    }
-
-    /// Has what is recorded to be shipped now?
-    fn is_time(&self) -> bool {
-        if self.hurries {
-            return self.unstable.is_empty() || is_held();
-        }
-        presses() || self.unstable.is_empty() && now_ns().saturating_sub(self.shipped_ns) >= PACE_NS
-    }
-
-    /// `waits`: a frame does. False: it has broken.
-    fn ship(&mut self, mut waits: bool) -> bool {
-        let Some(link) = &mut self.link else { return false };
-        GATHERS.store(false, Ordering::Relaxed);
-        self.shipped_ns = now_ns();
-        let rank = self.rank;
-        while let Some(parcel) = take_parcel() {
-            let message = parcel.message(self.incarnation);
-            self.unstable.push_back(parcel);
-            let first = core::mem::take(&mut waits).then_some(FromRank::Waits {});
-            for message in first.into_iter().chain([message]) {
-                let frame = FromNode::Rank { rank, message }.encode();
-                // Not in silence: what is lost here would be waited for for ever.
-                link.outgoing.extend_from_slice(&frame.expect("parcels are short"));
-            }
-            WAITS.store(true, Ordering::Relaxed);
-        }
-        let sent = link.flush();
-        if sent.is_err() {
-            self.lose();
-        }
-        sent.is_ok()
-    }
-
-    fn next(&mut self) -> Result<Option<ToRank>, ()> {
-        let Some(link) = &mut self.link else { return Ok(None) };
-        link.flush()?;
-        loop {
-            if let Some(message) = link.incoming.next_message().map_err(drop)? {
-                return Ok(Some(message));
-            }
-            let mut piece = [0; READ_BYTES];
-            match link.stream.read(&mut piece) {
-                Ok(0) => return Err(()),
-                Ok(bytes) => link.incoming.add(&piece[..bytes]),
-                Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock => return Ok(None),
-                    ErrorKind::Interrupted => {}
-                    _ => return Err(()),
-                },
-            }
-        }
-    }
-
-    /// The checkpoint thread takes over.
-    fn lose(&mut self) {
-        self.close();
-        BROKEN.store(true, Ordering::Relaxed);
-        crate::sync::checkpoint_signals::wake();
-    }
-
-    fn close(&mut self) {
-        self.link = None;
-        FD.store(-1, Ordering::Relaxed);
-        WAITS.store(false, Ordering::Relaxed);
-        GATHERS.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Link {
+impl Stream {
     fn flush(&mut self) -> Result<(), ()> {
         while !self.outgoing.is_empty() {
-            match self.stream.write(&self.outgoing) {
+            match self.socket.write(&self.outgoing) {
                 Ok(bytes) => drop(self.outgoing.drain(..bytes)),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(()),
@@ -393,16 +425,16 @@ mod tests {
         outbox().push_back(Parcel::Own { from: number, last_at: number, bytes });
     }
 
-    fn until(done: impl Fn() -> bool) {
+    fn until(link: &CoordinatorLink, done: impl Fn() -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
         while !done() && Instant::now() < end {
-            look();
+            link.poll();
             thread::yield_now();
         }
         assert!(done());
     }
 
-    /// One test: there is one connection in a process.
+    /// One test: there is one outbox in a process.
     #[test]
     fn determinants_go_out_one_at_a_time_and_again_when_the_connection_breaks() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -411,32 +443,36 @@ mod tests {
             assert!(coordinator(&listener, 9).is_empty(), "who does not know the secret");
             coordinator(&listener, 3)
         });
-        begin(PeerId(5), Incarnation(2), true);
-        assert!(send(true) == Sent::NotHere && descriptor().is_none());
-        open(&format!("nonsense {address}"), &[8; 32]);
-        assert!(descriptor().is_none(), "the coordinator does not prove itself");
-        open(&address.to_string(), &SECRET);
-        assert!(descriptor().is_some_and(|fd| fd >= FD_MIN));
+        let link = &CoordinatorLink::new();
+        link.begin(PeerId(5), Incarnation(2), true);
+        assert!(link.send(true) == Sent::NotOpen && link.descriptor().is_none());
+        link.open(&format!("nonsense {address}"), &[8; 32]);
+        assert!(link.descriptor().is_none(), "the coordinator does not prove itself");
+        link.open(&address.to_string(), &SECRET);
+        assert!(link.descriptor().is_some_and(|fd| fd >= FD_MIN));
 
         record(0);
-        assert!(send(false) == Sent::Shipped && waits());
+        assert!(link.send(false) == Sent::Sent && link.awaits_answer());
         record(1);
-        assert_eq!(send(false), Sent::Shipped);
-        until(|| !unstable().is_empty() && unstable()[0].last_at() == 1);
-        until(|| !waits());
+        assert_eq!(link.send(false), Sent::Sent);
+        until(link, || !link.unstable().is_empty() && link.unstable()[0].last_at() == 1);
+        until(link, || !link.awaits_answer());
         record(2);
-        assert!(send(false) == Sent::Shipped && !stable(Incarnation(1), 99), "of another life");
-        assert_eq!(unstable().len(), 1);
+        assert!(
+            link.send(false) == Sent::Sent && !link.set_stable(Incarnation(1), 99),
+            "of another life"
+        );
+        assert_eq!(link.unstable().len(), 1);
         assert_eq!(there.join().unwrap(), [0, 1, 2]);
         // It closes the connection behind its last answer.
-        until(|| descriptor().is_none());
-        assert!(has_broken() && !has_broken());
+        until(link, || link.descriptor().is_none());
+        assert!(link.has_broken() && !link.has_broken());
         record(3);
-        assert_eq!(send(true), Sent::NotHere);
-        shipped(take_parcel().unwrap());
-        assert_eq!(unstable().last().map(Parcel::last_at), Some(3));
-        end();
-        assert!(unstable().is_empty());
+        assert_eq!(link.send(true), Sent::NotOpen);
+        link.sent_elsewhere(take_parcel().unwrap());
+        assert_eq!(link.unstable().last().map(Parcel::last_at), Some(3));
+        link.end();
+        assert!(link.unstable().is_empty());
         what_nobody_waits_for_is_gathered();
     }
 
@@ -447,24 +483,25 @@ mod tests {
         let there = thread::spawn(move || coordinator(&listener, 2));
         let counts: &'static Counts = Box::leak(Box::default());
         COUNTS.store(core::ptr::from_ref(counts).cast_mut(), Ordering::Release);
-        begin(PeerId(5), Incarnation(2), false);
-        open(&address.to_string(), &SECRET);
+        let link = &CoordinatorLink::new();
+        link.begin(PeerId(5), Incarnation(2), false);
+        link.open(&address.to_string(), &SECRET);
         record(0);
-        assert_eq!(send(false), Sent::Shipped, "the first");
-        until(|| !waits());
-        way().shipped_ns = u64::MAX;
+        assert_eq!(link.send(false), Sent::Sent, "the first");
+        until(link, || !link.awaits_answer());
+        link.lock().sent_ns = u64::MAX;
         record(1);
-        assert_eq!(send(false), Sent::Later);
-        look();
-        assert!(gathers() && !waits());
-        assert!(watch(true) && is_watched());
-        assert!(!watch(false) && !is_watched(), "it has to come");
+        assert_eq!(link.send(false), Sent::Later);
+        link.poll();
+        assert!(link.has_unsent() && !link.awaits_answer());
+        assert!(link.watch(true) && link.is_watched());
+        assert!(!link.watch(false) && !link.is_watched(), "it has to come");
         counts.wanted.store(2, Ordering::Relaxed);
-        assert_eq!(send(false), Sent::Shipped, "a frame waits");
-        until(|| !waits());
-        assert!(watch(false) && !gathers());
+        assert_eq!(link.send(false), Sent::Sent, "a frame waits");
+        until(link, || !link.awaits_answer());
+        assert!(link.watch(false) && !link.has_unsent());
         assert_eq!(there.join().unwrap(), [0, 1]);
         COUNTS.store(core::ptr::null_mut(), Ordering::Release);
-        end();
+        link.end();
     }
 }

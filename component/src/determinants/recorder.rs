@@ -1,7 +1,7 @@
 //! What this process records: the machine of decisions, where its set counts, and what wakes the
 //! checkpoint thread.
 
-use crate::determinants::coordinator_link::{self, Sent};
+use crate::determinants::coordinator_link::{COORDINATOR_LINK, Sent};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::outbox;
 use crate::determinants::piggyback::{Known, Order};
@@ -26,10 +26,10 @@ pub fn look() {
     let looks = LOOKS.load(Ordering::Relaxed).wrapping_add(1);
     LOOKS.store(looks, Ordering::Relaxed);
     if is_held() || looks.is_multiple_of(LOOKS_FOR_STABLE) {
-        if coordinator_link::waits() {
-            coordinator_link::look();
-        } else if coordinator_link::gathers() {
-            coordinator_link::send(false);
+        if COORDINATOR_LINK.awaits_answer() {
+            COORDINATOR_LINK.poll();
+        } else if COORDINATOR_LINK.has_unsent() {
+            COORDINATOR_LINK.send(false);
         }
     }
 }
@@ -41,10 +41,10 @@ pub fn looks() -> u32 {
 
 /// Something was put into the empty outbox.
 pub(crate) fn ship_soon() {
-    match coordinator_link::send(false) {
-        Sent::Shipped => {}
-        Sent::Later if coordinator_link::is_watched() => {}
-        Sent::Later | Sent::NotHere => checkpoint_signals::wake(),
+    match COORDINATOR_LINK.send(false) {
+        Sent::Sent => {}
+        Sent::Later if COORDINATOR_LINK.is_watched() => {}
+        Sent::Later | Sent::NotOpen => checkpoint_signals::wake(),
     }
 }
 
@@ -139,8 +139,10 @@ impl Record {
         ATTENTION.store(ATTENTION.load(Ordering::Relaxed) & LATE, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
         PATIENT.store(0, Ordering::Relaxed);
+        // Who asks without the engine finds nothing to count in.
+        COUNTS.store(core::ptr::null_mut(), Ordering::Release);
         self.known.clear();
         outbox().clear();
-        coordinator_link::end();
+        COORDINATOR_LINK.end();
     }
 }

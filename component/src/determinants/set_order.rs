@@ -77,7 +77,7 @@ pub fn stable() -> u64 {
 
 /// Has what is recorded to be shipped at once? A frame of the set waits for it, or so much is not
 /// stable that frames will soon have to.
-pub fn presses() -> bool {
+pub fn must_flush() -> bool {
     let counts = COUNTS.load(Ordering::Acquire);
     // SAFETY: null, or in memory that is never unmapped while this process records.
     let Some(counts) = (unsafe { counts.as_ref() }) else { return true };

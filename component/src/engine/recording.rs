@@ -8,7 +8,7 @@
 //! eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a frame has
 //! to wait for the first time.
 
-use crate::determinants::coordinator_link::{self, Sent};
+use crate::determinants::coordinator_link::{COORDINATOR_LINK, Sent};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::{outbox, put};
 use crate::determinants::recorder::{Place, Record, counts, order, ship_soon};
@@ -48,6 +48,11 @@ impl EngineHost {
         self.record.base = base;
         self.record.known.clear();
         BASE.store(base, Ordering::Relaxed);
+        self.publish_counts();
+    }
+
+    /// For those who ask without the engine.
+    fn publish_counts(&self) {
         let counts = counts(&self.record.place, &self.transports);
         let counts = counts.map_or(core::ptr::null(), core::ptr::from_ref);
         COUNTS.store(counts.cast_mut(), Ordering::Release);
@@ -63,6 +68,7 @@ impl EngineHost {
                         count together what is to be repeated. Choose sets that lie within a node, \
                         with shared memory, or of single processes");
         }
+        self.publish_counts();
         self.record.on = true;
         self.record.decisions.make_room(DATES_ROOM);
         self.record.journal = Journal::of(self.peers.rank());
@@ -90,7 +96,7 @@ impl EngineHost {
             counts.wanted.fetch_max(recorded, Ordering::Relaxed);
         }
         PATIENT.store(PATIENT_WAITS, Ordering::Relaxed);
-        if coordinator_link::send(true) == Sent::NotHere && first {
+        if COORDINATOR_LINK.send(true) == Sent::NotOpen && first {
             checkpoint_signals::wake();
         }
     }

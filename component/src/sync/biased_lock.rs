@@ -39,8 +39,12 @@ impl Bias {
     }
 
     /// The program goes inside.
+    ///
+    /// # Panics
+    /// In debug builds, if it is inside already: to leave once would let the checkpoint thread in.
     #[inline(always)]
     pub fn enter(&self) {
+        debug_assert_eq!(self.busy.load(Ordering::Relaxed), 0, "B1: entered twice");
         self.busy.store(1, Ordering::Relaxed);
         // [bias] the checkpoint thread's barrier stands for a fence of ours between these two.
         compiler_fence(Ordering::SeqCst);
@@ -109,6 +113,15 @@ mod tests {
     use super::*;
     use core::cell::UnsafeCell;
     use core::sync::atomic::AtomicBool;
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "B1: entered twice")]
+    fn b1_a_program_that_enters_twice_is_a_bug() {
+        let bias = Bias::new();
+        bias.enter();
+        bias.enter();
+    }
 
     struct Counter(Bias, UnsafeCell<u64>);
     // SAFETY: the number is only touched inside.
