@@ -189,7 +189,7 @@ pub unsafe extern "C" fn rustbtl_receive_later(
     if attention && process.put_off(op, envelope, tag) {
         return PENDING;
     }
-    if attention || process.clock.on || !process.engine.receive_alike(comm, source, matches, op, op)
+    if attention || process.clock.on || !process.engine.receive_uniform(comm, source, matches, op, op)
     {
         return post(entered, op, envelope, tag);
     }

@@ -1,6 +1,6 @@
 //! Instances of context ids: which communicator of those that get the same id one after the other.
 //!
-//! Source: fragments/DESIGN.md "Context ids come again". Invariants:
+//! Source: fragments/DESIGN.md "Context ids are reused". Invariants:
 //! 1. All members of a communicator give it the same instance, without talking.
 //! 2. Executed again from a line, a communicator gets the instance that it had.
 //! 3. Communicators of the same members with the same id get different instances, one after the

@@ -12,7 +12,7 @@
 //! 3. `Commit` only when the image itself is there.
 //! 4. After an error, and after `Commit`, nothing is accepted any more.
 
-use crate::control::{CheckpointId, ToShelf};
+use crate::control::{CheckpointId, ToReplicaServer};
 use core::fmt;
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeSet;
@@ -83,7 +83,7 @@ pub enum Step {
 
 /// The other end does not keep to the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ShelfError {
+pub enum TransferError {
     /// This message does not belong here.
     Order,
     /// There is no such part, or it was there already.
@@ -94,7 +94,7 @@ pub enum ShelfError {
     Incomplete,
 }
 
-impl fmt::Display for ShelfError {
+impl fmt::Display for TransferError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Order => f.write_str("a message that does not belong there"),
@@ -105,7 +105,7 @@ impl fmt::Display for ShelfError {
     }
 }
 
-impl core::error::Error for ShelfError {}
+impl core::error::Error for TransferError {}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -132,8 +132,8 @@ impl Receipt {
     /// What a message of the sender means.
     ///
     /// # Errors
-    /// See [`ShelfError`]: the connection is of no more use.
-    pub fn handle(&mut self, message: ToShelf) -> Result<Step, ShelfError> {
+    /// See [`TransferError`]: the connection is of no more use.
+    pub fn handle(&mut self, message: ToReplicaServer) -> Result<Step, TransferError> {
         let done = self.step(message);
         if done.is_err() {
             self.state = State::Over;
@@ -141,37 +141,37 @@ impl Receipt {
         done
     }
 
-    fn step(&mut self, message: ToShelf) -> Result<Step, ShelfError> {
+    fn step(&mut self, message: ToReplicaServer) -> Result<Step, TransferError> {
         match (self.state, message) {
-            (State::New, ToShelf::Begin { rank, line }) => {
+            (State::New, ToReplicaServer::Begin { rank, line }) => {
                 self.state = State::Between;
                 Ok(Step::Begin { rank, line })
             }
-            (State::Between, ToShelf::File { part: number, bytes }) => {
-                let part = Part::of(number).ok_or(ShelfError::Part(number))?;
+            (State::Between, ToReplicaServer::File { part: number, bytes }) => {
+                let part = Part::of(number).ok_or(TransferError::Part(number))?;
                 if !self.parts.insert(part) {
-                    return Err(ShelfError::Part(number));
+                    return Err(TransferError::Part(number));
                 }
                 self.state = State::In { left: bytes };
                 Ok(Step::Open { part, bytes })
             }
-            (State::In { left }, ToShelf::Piece { bytes }) => {
+            (State::In { left }, ToReplicaServer::Piece { bytes }) => {
                 let fits = !bytes.is_empty() && bytes.len() <= PIECE_BYTES_MAX;
                 let left = left.checked_sub(bytes.len() as u64).filter(|_| fits);
-                self.state = State::In { left: left.ok_or(ShelfError::Bytes)? };
+                self.state = State::In { left: left.ok_or(TransferError::Bytes)? };
                 Ok(Step::Write(bytes))
             }
-            (State::In { left }, ToShelf::Digest { sha256 }) => {
+            (State::In { left }, ToReplicaServer::Digest { sha256 }) => {
                 let digest = sha256.try_into().ok().filter(|_| left == 0);
                 self.state = State::Between;
-                digest.map(Step::Close).ok_or(ShelfError::Bytes)
+                digest.map(Step::Close).ok_or(TransferError::Bytes)
             }
-            (State::Between, ToShelf::Commit {}) => {
+            (State::Between, ToReplicaServer::Commit {}) => {
                 self.state = State::Over;
                 let whole = self.parts.contains(&Part::Image);
-                if whole { Ok(Step::Commit) } else { Err(ShelfError::Incomplete) }
+                if whole { Ok(Step::Commit) } else { Err(TransferError::Incomplete) }
             }
-            _ => Err(ShelfError::Order),
+            _ => Err(TransferError::Order),
         }
     }
 }
@@ -180,20 +180,20 @@ impl Receipt {
 mod tests {
     use super::*;
 
-    fn begin() -> ToShelf {
-        ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) }
+    fn begin() -> ToReplicaServer {
+        ToReplicaServer::Begin { rank: PeerId(3), line: CheckpointId(2) }
     }
 
-    fn file(part: Part, bytes: u64) -> ToShelf {
-        ToShelf::File { part: part.number(), bytes }
+    fn file(part: Part, bytes: u64) -> ToReplicaServer {
+        ToReplicaServer::File { part: part.number(), bytes }
     }
 
-    fn piece(bytes: usize) -> ToShelf {
-        ToShelf::Piece { bytes: vec![7; bytes] }
+    fn piece(bytes: usize) -> ToReplicaServer {
+        ToReplicaServer::Piece { bytes: vec![7; bytes] }
     }
 
-    fn digest() -> ToShelf {
-        ToShelf::Digest { sha256: vec![0; DIGEST_BYTES] }
+    fn digest() -> ToReplicaServer {
+        ToReplicaServer::Digest { sha256: vec![0; DIGEST_BYTES] }
     }
 
     #[test]
@@ -210,35 +210,35 @@ mod tests {
             file(Part::Image, 5),
             piece(5),
             digest(),
-            ToShelf::Commit {},
+            ToReplicaServer::Commit {},
         ] {
             receipt.handle(message.clone()).unwrap_or_else(|error| panic!("{message:?}: {error}"));
         }
-        assert_eq!(receipt.handle(begin()), Err(ShelfError::Order), "4");
+        assert_eq!(receipt.handle(begin()), Err(TransferError::Order), "4");
     }
 
     #[test]
     fn what_breaks_a_rule_is_refused_and_nothing_follows_it() {
         let image = || file(Part::Image, 2);
-        let refused: [(&[ToShelf], ShelfError); 11] = [
-            (&[image()], ShelfError::Order),
-            (&[begin(), begin()], ShelfError::Order),
-            (&[begin(), piece(1)], ShelfError::Order),
-            (&[begin(), ToShelf::Commit {}], ShelfError::Incomplete),
-            (&[begin(), image(), piece(3)], ShelfError::Bytes),
-            (&[begin(), image(), piece(0)], ShelfError::Bytes),
-            (&[begin(), image(), piece(1), digest()], ShelfError::Bytes),
-            (&[begin(), image(), ToShelf::Commit {}], ShelfError::Order),
-            (&[begin(), image(), piece(2), digest(), image()], ShelfError::Part(0)),
-            (&[begin(), ToShelf::File { part: 257, bytes: 1 }], ShelfError::Part(257)),
-            (&[begin(), file(Part::Image, 1 << 40), piece((1 << 20) + 1)], ShelfError::Bytes),
+        let refused: [(&[ToReplicaServer], TransferError); 11] = [
+            (&[image()], TransferError::Order),
+            (&[begin(), begin()], TransferError::Order),
+            (&[begin(), piece(1)], TransferError::Order),
+            (&[begin(), ToReplicaServer::Commit {}], TransferError::Incomplete),
+            (&[begin(), image(), piece(3)], TransferError::Bytes),
+            (&[begin(), image(), piece(0)], TransferError::Bytes),
+            (&[begin(), image(), piece(1), digest()], TransferError::Bytes),
+            (&[begin(), image(), ToReplicaServer::Commit {}], TransferError::Order),
+            (&[begin(), image(), piece(2), digest(), image()], TransferError::Part(0)),
+            (&[begin(), ToReplicaServer::File { part: 257, bytes: 1 }], TransferError::Part(257)),
+            (&[begin(), file(Part::Image, 1 << 40), piece((1 << 20) + 1)], TransferError::Bytes),
         ];
         for (messages, error) in refused {
             let mut receipt = Receipt::default();
             let (last, before) = messages.split_last().unwrap();
             before.iter().for_each(|message| drop(receipt.handle(message.clone()).unwrap()));
             assert_eq!(receipt.handle(last.clone()), Err(error), "{messages:?}");
-            assert_eq!(receipt.handle(digest()), Err(ShelfError::Order), "4: {messages:?}");
+            assert_eq!(receipt.handle(digest()), Err(TransferError::Order), "4: {messages:?}");
         }
     }
 

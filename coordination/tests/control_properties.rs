@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::control::{
-    CheckpointId, CheckpointKind, FrameBuffer, FromNode, FromRank, HEADER_BYTES, Message, RankCard,
+    CheckpointId, CheckpointKind, FrameBuffer, FromNode, FromRank, HEADER_BYTES, Message, RankEndpoint,
     Reply, Request, SnapshotMemory, ToNode, ToRank, VERSION,
 };
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -55,7 +55,7 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
 }
 
 fn to_rank() -> impl Strategy<Value = ToRank> {
-    let card = (rank(), any::<u16>(), blob()).prop_map(|(rank, incarnation, card)| RankCard {
+    let card = (rank(), any::<u16>(), blob()).prop_map(|(rank, incarnation, card)| RankEndpoint {
         rank,
         incarnation: Incarnation(incarnation),
         card,

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::determinants::*;
-use rustbtl_fragments::gate::Recorded;
+use rustbtl_fragments::send_gate::Recorded;
 use rustbtl_fragments::ids::*;
 use std::collections::BTreeMap;
 
@@ -297,8 +297,8 @@ fn note(shipper: &mut DeterminantLog, number: u64) {
     shipper.record(PeerId(0), Numbered { number, determinant });
 }
 
-fn id(start: u64) -> KeeperId {
-    KeeperId { set: SetId(4), start }
+fn id(start: u64) -> ReplicaId {
+    ReplicaId { set: SetId(4), start }
 }
 
 fn carry(shipper: &mut DeterminantLog, keeper: &mut DeterminantReplica) -> bool {
@@ -312,17 +312,17 @@ fn carry(shipper: &mut DeterminantLog, keeper: &mut DeterminantReplica) -> bool 
 #[test]
 fn s1_stable_is_what_every_keeper_has_acknowledged() {
     let (mut shipper, mut keeper) = (shipper(0, vec![]), DeterminantReplica::new(id(1)));
-    assert!(shipper.marks().now().is_some(), "nothing is recorded");
+    assert!(shipper.marks().permit_now().is_some(), "nothing is recorded");
     (0..5).for_each(|number| note(&mut shipper, number));
-    assert!(shipper.marks().now().is_none(), "no keeper");
+    assert!(shipper.marks().permit_now().is_none(), "no keeper");
     shipper.set_keepers(&[id(1)]);
     assert!(carry(&mut shipper, &mut keeper));
     assert_eq!((shipper.marks().stable, shipper.marks().recorded), (2, Recorded(5)));
     while carry(&mut shipper, &mut keeper) {}
-    assert!(shipper.marks().now().is_some());
+    assert!(shipper.marks().permit_now().is_some());
     // Another start of the agent has forgotten everything.
     shipper.set_keepers(&[id(2)]);
-    assert!(shipper.marks().now().is_none());
+    assert!(shipper.marks().permit_now().is_none());
 }
 
 #[test]
@@ -337,9 +337,9 @@ fn s3_acknowledgements_of_an_earlier_incarnation_change_nothing() {
         Ack { keeper: id(9), ..ack },
         Ack { set: SetId(8), ..ack },
     ] {
-        assert!(!shipper.on_ack(&wrong) && shipper.marks().now().is_none());
+        assert!(!shipper.on_ack(&wrong) && shipper.marks().permit_now().is_none());
     }
-    assert!(shipper.on_ack(&ack) && shipper.marks().now().is_some());
+    assert!(shipper.on_ack(&ack) && shipper.marks().permit_now().is_some());
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_batch_that_was_lost_is_noticed_and_sent_again() {
     shipper.resend(id(1));
     while carry(&mut shipper, &mut keeper) {}
     assert_eq!(keeper.fetch(SetId(0)).unwrap().1.len(), 6);
-    assert!(shipper.marks().now().is_some());
+    assert!(shipper.marks().permit_now().is_some());
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
     while carry(&mut shipper, &mut keeper) {}
     let numbers = keeper.fetch(SetId(0)).unwrap().1.iter().map(|record| record.numbered.number);
     assert_eq!(numbers.collect::<Vec<_>>(), [4, 5]);
-    assert!(shipper.marks().now().is_some());
+    assert!(shipper.marks().permit_now().is_some());
 }
 
 #[test]

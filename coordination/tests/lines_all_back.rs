@@ -1,8 +1,8 @@
 //! All sets go back together (L8).
 
 use rustbtl_coordination::interval::Interval;
-use rustbtl_coordination::lines::{Config, Input, Lines, LinesError, Output};
-use rustbtl_coordination::silence::Answer;
+use rustbtl_coordination::checkpoints::{Config, Input, Lines, SchedulerError, Output};
+use rustbtl_coordination::quiescence::Answer;
 use rustbtl_fragments::ids::{PeerId, SetId};
 
 const SETS: [(PeerId, SetId); 2] = [(PeerId(0), SetId(0)), (PeerId(1), SetId(1))];
@@ -91,7 +91,7 @@ fn an_earlier_one_takes_the_later_with_it_and_one_that_is_none_is_refused() {
     global(&mut lines, 2);
     for none in [0, 3, u64::MAX] {
         let refused = lines.handle(0, Input::AllBack { line: none });
-        assert_eq!(refused, Err(LinesError::NotGlobal(none)));
+        assert_eq!(refused, Err(SchedulerError::NotGlobal(none)));
     }
     assert_eq!(dropped(&take(&mut lines, [Input::AllBack { line: 1 }])), [2]);
     assert_eq!(lines.globals().collect::<Vec<_>>(), [1]);

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use rustbtl_coordination::interval::Interval;
-use rustbtl_coordination::lines::*;
-use rustbtl_coordination::silence::{Answer, Refusal, Scope};
+use rustbtl_coordination::checkpoints::*;
+use rustbtl_coordination::quiescence::{Answer, Refusal, Scope};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -233,14 +233,14 @@ fn no_lines_while_a_set_is_lost_behind_or_finishing() {
     );
     let before = format!("{lines:?}");
     for (input, want) in [
-        (demand(2), LinesError::Finishing),
-        (Input::Checkpoint { exit: true }, LinesError::Finishing),
-        (demand(1), LinesError::Set(SetId(1))),
-        (stored(3, 3), LinesError::Rank(PeerId(3))),
-        (stored(0, 3), LinesError::NotAsked(PeerId(0), 3)),
-        (stopped(0, 3), LinesError::NotAsked(PeerId(0), 3)),
-        (frozen(2, 3), LinesError::NotAsked(PeerId(2), 3)),
-        (Input::Back { set: SetId(9), line: 0 }, LinesError::Set(SetId(9))),
+        (demand(2), SchedulerError::Finishing),
+        (Input::Checkpoint { exit: true }, SchedulerError::Finishing),
+        (demand(1), SchedulerError::Set(SetId(1))),
+        (stored(3, 3), SchedulerError::Rank(PeerId(3))),
+        (stored(0, 3), SchedulerError::NotAsked(PeerId(0), 3)),
+        (stopped(0, 3), SchedulerError::NotAsked(PeerId(0), 3)),
+        (frozen(2, 3), SchedulerError::NotAsked(PeerId(2), 3)),
+        (Input::Back { set: SetId(9), line: 0 }, SchedulerError::Set(SetId(9))),
     ] {
         assert_eq!(lines.handle(9, input), Err(want));
         assert_eq!(format!("{lines:?}"), before, "{want}");

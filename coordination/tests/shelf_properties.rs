@@ -1,8 +1,8 @@
 //! What agents take from each other: any messages in any order, against a plain model.
 
 use proptest::prelude::*;
-use rustbtl_coordination::control::{CheckpointId, FrameBuffer, Message, ToShelf};
-use rustbtl_coordination::shelf::{Part, Receipt, ShelfError, Step};
+use rustbtl_coordination::control::{CheckpointId, FrameBuffer, Message, ToReplicaServer};
+use rustbtl_coordination::image_transfer::{Part, Receipt, TransferError, Step};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::BTreeSet;
 
@@ -10,33 +10,33 @@ fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..most)
 }
 
-fn message() -> impl Strategy<Value = ToShelf> {
+fn message() -> impl Strategy<Value = ToReplicaServer> {
     let begin = (any::<u32>(), any::<u64>());
     let begin = begin.prop_map(|(rank, line)| (PeerId(rank), CheckpointId(line)));
     prop_oneof![
-        1 => begin.prop_map(|(rank, line)| ToShelf::Begin { rank, line }),
-        3 => (0u16..4, 0u64..4).prop_map(|(part, bytes)| ToShelf::File { part, bytes }),
-        1 => any::<(u16, u64)>().prop_map(|(part, bytes)| ToShelf::File { part, bytes }),
-        4 => bytes(4).prop_map(|bytes| ToShelf::Piece { bytes }),
-        4 => Just(ToShelf::Digest { sha256: vec![0; 32] }),
-        1 => bytes(40).prop_map(|sha256| ToShelf::Digest { sha256 }),
-        2 => Just(ToShelf::Commit {}),
+        1 => begin.prop_map(|(rank, line)| ToReplicaServer::Begin { rank, line }),
+        3 => (0u16..4, 0u64..4).prop_map(|(part, bytes)| ToReplicaServer::File { part, bytes }),
+        1 => any::<(u16, u64)>().prop_map(|(part, bytes)| ToReplicaServer::File { part, bytes }),
+        4 => bytes(4).prop_map(|bytes| ToReplicaServer::Piece { bytes }),
+        4 => Just(ToReplicaServer::Digest { sha256: vec![0; 32] }),
+        1 => bytes(40).prop_map(|sha256| ToReplicaServer::Digest { sha256 }),
+        2 => Just(ToReplicaServer::Commit {}),
     ]
 }
 
 /// The rules, as a list of what was said: is this the beginning of a good conversation?
-fn is_good(said: &[ToShelf]) -> bool {
-    let Some((ToShelf::Begin { .. }, mut rest)) = said.split_first() else {
+fn is_good(said: &[ToReplicaServer]) -> bool {
+    let Some((ToReplicaServer::Begin { .. }, mut rest)) = said.split_first() else {
         return said.is_empty();
     };
     let mut parts = BTreeSet::new();
     while let Some((first, more)) = rest.split_first() {
         rest = match first {
-            ToShelf::Commit {} => return more.is_empty() && parts.contains(&0),
-            ToShelf::File { part, bytes } if *part <= 256 && parts.insert(*part) => {
-                let pieces = more.iter().take_while(|m| matches!(m, ToShelf::Piece { .. })).count();
-                let length = |m: &ToShelf| match m {
-                    ToShelf::Piece { bytes } => bytes.len() as u64,
+            ToReplicaServer::Commit {} => return more.is_empty() && parts.contains(&0),
+            ToReplicaServer::File { part, bytes } if *part <= 256 && parts.insert(*part) => {
+                let pieces = more.iter().take_while(|m| matches!(m, ToReplicaServer::Piece { .. })).count();
+                let length = |m: &ToReplicaServer| match m {
+                    ToReplicaServer::Piece { bytes } => bytes.len() as u64,
                     _ => 0,
                 };
                 let sum: u64 = more[..pieces].iter().map(length).sum();
@@ -46,7 +46,7 @@ fn is_good(said: &[ToShelf]) -> bool {
                 }
                 match more.get(pieces) {
                     None => return true,
-                    Some(ToShelf::Digest { sha256 }) if sha256.len() == 32 && sum == *bytes => {}
+                    Some(ToReplicaServer::Digest { sha256 }) if sha256.len() == 32 && sum == *bytes => {}
                     Some(_) => return false,
                 }
                 &more[pieces + 1..]
@@ -65,8 +65,8 @@ proptest! {
             let step = receipt.handle(message.clone());
             prop_assert_eq!(step.is_ok(), is_good(&said[..=at]), "{:?}", &said[..=at]);
             if step.is_err() {
-                let more = receipt.handle(ToShelf::Commit {});
-                prop_assert_eq!(more, Err(ShelfError::Order), "nothing follows an error");
+                let more = receipt.handle(ToReplicaServer::Commit {});
+                prop_assert_eq!(more, Err(TransferError::Order), "nothing follows an error");
                 return Ok(());
             }
         }
@@ -79,13 +79,13 @@ proptest! {
         piece in 1usize..9,
     ) {
         let all: Vec<(u16, Vec<u8>)> = files.into_iter().chain([(0, image)]).collect();
-        let mut said = vec![ToShelf::Begin { rank: PeerId(1), line: CheckpointId(2) }];
+        let mut said = vec![ToReplicaServer::Begin { rank: PeerId(1), line: CheckpointId(2) }];
         for (part, bytes) in &all {
-            said.push(ToShelf::File { part: *part, bytes: bytes.len() as u64 });
-            said.extend(bytes.chunks(piece).map(|b| ToShelf::Piece { bytes: b.to_vec() }));
-            said.push(ToShelf::Digest { sha256: vec![9; 32] });
+            said.push(ToReplicaServer::File { part: *part, bytes: bytes.len() as u64 });
+            said.extend(bytes.chunks(piece).map(|b| ToReplicaServer::Piece { bytes: b.to_vec() }));
+            said.push(ToReplicaServer::Digest { sha256: vec![9; 32] });
         }
-        said.push(ToShelf::Commit {});
+        said.push(ToReplicaServer::Commit {});
         let mut receipt = Receipt::default();
         let mut written: Vec<(u16, Vec<u8>)> = Vec::new();
         for message in said {
@@ -104,7 +104,7 @@ proptest! {
         let mut buffer = FrameBuffer::new();
         buffer.add(&bytes);
         let mut receipt = Receipt::default();
-        while let Ok(Some(message)) = buffer.next_message::<ToShelf>() {
+        while let Ok(Some(message)) = buffer.next_message::<ToReplicaServer>() {
             let _ = receipt.handle(message);
         }
     }
@@ -112,11 +112,11 @@ proptest! {
     #[test]
     fn a_flipped_bit_gives_other_messages_or_an_error(at in 0usize..400, bit in 0u8..8) {
         let said = [
-            ToShelf::Begin { rank: PeerId(1), line: CheckpointId(2) },
-            ToShelf::File { part: Part::Image.number(), bytes: 3 },
-            ToShelf::Piece { bytes: vec![1, 2, 3] },
-            ToShelf::Digest { sha256: vec![4; 32] },
-            ToShelf::Commit {},
+            ToReplicaServer::Begin { rank: PeerId(1), line: CheckpointId(2) },
+            ToReplicaServer::File { part: Part::Image.number(), bytes: 3 },
+            ToReplicaServer::Piece { bytes: vec![1, 2, 3] },
+            ToReplicaServer::Digest { sha256: vec![4; 32] },
+            ToReplicaServer::Commit {},
         ];
         let mut bytes: Vec<u8> = said.iter().flat_map(|m| m.encode().unwrap()).collect();
         let at = at % bytes.len();
@@ -124,7 +124,7 @@ proptest! {
         let mut buffer = FrameBuffer::new();
         buffer.add(&bytes);
         let mut heard = Vec::new();
-        while let Ok(Some(message)) = buffer.next_message::<ToShelf>() {
+        while let Ok(Some(message)) = buffer.next_message::<ToReplicaServer>() {
             heard.push(message);
         }
         prop_assert_ne!(&heard[..], &said[..]);

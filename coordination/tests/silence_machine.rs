@@ -2,8 +2,8 @@
 //! cost of a line, each error, and what is written down of a line step by step.
 
 use proptest::prelude::*;
-use rustbtl_coordination::silence::*;
-use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
+use rustbtl_coordination::quiescence::*;
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -128,7 +128,7 @@ impl World {
                     (0..draw % 3).map(|more| (a + 1 + (draw >> 4) + more) % n).collect();
                 let told = told.into_iter().filter(|&to| to != a);
                 let told = told.map(|to| PeerId(to as u32 * 3)).collect();
-                self.hand_in(a, Input::RendezvousSilent { told });
+                self.hand_in(a, Input::RendezvousQuiescent { told });
             }
             3 => self.hand_in(a, Input::Left { open: draw % 5 == 4 }),
             4 => {
@@ -252,7 +252,7 @@ fn cost_of_a_line() {
             // Nobody is told `Done`.
             let wants = world.machines.iter().position(Quiescence::wants_rendezvous_silence);
             if let Some(at) = wants {
-                world.hand_in(at, Input::RendezvousSilent { told: Vec::new() });
+                world.hand_in(at, Input::RendezvousQuiescent { told: Vec::new() });
             } else if !world.step(0, false) {
                 break;
             }
@@ -264,9 +264,9 @@ fn cost_of_a_line() {
         let frames: usize = units.map(|unit| ((n - 1) / unit).min(7)).sum();
         for at in 0..n {
             let sent = world.sent.get(&at).cloned().unwrap_or_default();
-            let of = |kind: fn(&LineWhat) -> bool| sent.iter().filter(|f| kind(&f.what)).count();
-            assert_eq!(of(|what| matches!(what, LineWhat::Token { .. })), n - 1, "S2: {n}");
-            let barrier = of(|what| matches!(what, LineWhat::Barrier { .. }));
+            let of = |kind: fn(&CheckpointStep) -> bool| sent.iter().filter(|f| kind(&f.what)).count();
+            assert_eq!(of(|what| matches!(what, CheckpointStep::Token { .. })), n - 1, "S2: {n}");
+            let barrier = of(|what| matches!(what, CheckpointStep::Barrier { .. }));
             assert_eq!(barrier, 2 * frames, "S6: {n}");
             assert_eq!(sent.len(), n - 1 + 2 * frames, "nothing else");
             let bytes = 32 * sent.len();
@@ -298,10 +298,10 @@ fn text(machine: &mut Quiescence) -> String {
     while let Some(output) = machine.poll_output() {
         let piece = match output {
             Output::Send { to, frame: CheckpointFrame { what, .. } } => match what {
-                LineWhat::Token { .. } => format!("token>{to}"),
-                LineWhat::Flush => format!("flush>{to}"),
-                LineWhat::Flushed => format!("flushed>{to}"),
-                LineWhat::Barrier { second, round } => {
+                CheckpointStep::Token { .. } => format!("token>{to}"),
+                CheckpointStep::Flush => format!("flush>{to}"),
+                CheckpointStep::Flushed => format!("flushed>{to}"),
+                CheckpointStep::Barrier { second, round } => {
                     format!("barrier{}.{round}>{to}", 1 + u8::from(second))
                 }
             },
@@ -321,16 +321,16 @@ fn text(machine: &mut Quiescence) -> String {
     out
 }
 
-fn frame(from: u32, line: u64, what: LineWhat) -> Input {
-    Input::Frame { from: PeerId(from), frame: CheckpointFrame { line, what } }
+fn frame(from: u32, line: u64, what: CheckpointStep) -> Input {
+    Input::Frame { from: PeerId(from), frame: CheckpointFrame { checkpoint: line, what } }
 }
 
 fn token(from: u32, line: u64) -> Input {
-    frame(from, line, LineWhat::Token { global: false })
+    frame(from, line, CheckpointStep::Token { global: false })
 }
 
 fn barrier(from: u32, line: u64, second: bool, round: u8) -> Input {
-    frame(from, line, LineWhat::Barrier { second, round })
+    frame(from, line, CheckpointStep::Barrier { second, round })
 }
 
 /// An input, and what comes of it.
@@ -353,7 +353,7 @@ fn transcript_of(way: Way, steps: &[Step]) -> Quiescence {
 }
 
 fn silent(told: &[u32]) -> Input {
-    Input::RendezvousSilent { told: told.iter().copied().map(PeerId).collect() }
+    Input::RendezvousQuiescent { told: told.iter().copied().map(PeerId).collect() }
 }
 
 #[test]
@@ -362,11 +362,11 @@ fn a_set_line_step_by_step() {
         (token(2, 7), "enter 7, token>0, token>2"),
         (Input::Begin { line: 7, scope: Scope::Set }, ""),
         (token(2, 7), ""),
-        (frame(2, 7, LineWhat::Flush), "flushed>2"),
+        (frame(2, 7, CheckpointStep::Flush), "flushed>2"),
         (token(0, 7), ""),
         (silent(&[0]), "flush>0"),
         (barrier(2, 7, false, 1), ""),
-        (frame(0, 7, LineWhat::Flushed), "barrier1.0>2, barrier1.1>0"),
+        (frame(0, 7, CheckpointStep::Flushed), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 7, false, 0), "freeze 7"),
         (barrier(0, 7, true, 0), ""),
         (Input::Frozen { line: 7 }, "frozen 7, barrier2.0>2, barrier2.1>0"),
@@ -381,7 +381,7 @@ fn a_set_line_step_by_step() {
 
 #[test]
 fn a_global_line_step_by_step() {
-    let global = LineWhat::Token { global: true };
+    let global = CheckpointStep::Token { global: true };
     transcript(&[
         (Input::StopOutgoing { line: 7 }, "hold, stopped 7"),
         (Input::StopOutgoing { line: 7 }, ""),
@@ -433,15 +433,15 @@ fn counted_lines_step_by_step() {
     );
     let left = (Input::Left { open: false }, "come Left false");
     let entered = (Input::Begin { line: 7, scope: Scope::Set }, "enter 7");
-    let cases: [(&[Step], Input, SilenceError); 4] = [
-        (&[], token(0, 1), SilenceError::OtherWay(PeerId(0))),
-        (&[entered], met(7, Left, true), SilenceError::NotAsked("a count that is complete")),
+    let cases: [(&[Step], Input, QuiescenceError); 4] = [
+        (&[], token(0, 1), QuiescenceError::OtherWay(PeerId(0))),
+        (&[entered], met(7, Left, true), QuiescenceError::NotAsked("a count that is complete")),
         (
             &[(Input::Begin { line: 7, scope: Scope::Set }, "enter 7"), left],
             met(7, Silent, true),
-            SilenceError::NotAsked("a count that is complete"),
+            QuiescenceError::NotAsked("a count that is complete"),
         ),
-        (&[], Input::Left { open: false }, SilenceError::NotAsked("that all has left")),
+        (&[], Input::Left { open: false }, QuiescenceError::NotAsked("that all has left")),
     ];
     for (steps, input, want) in cases {
         let mut machine = transcript_of(Way::Counts, steps);
@@ -459,11 +459,11 @@ fn a_set_of_one_needs_nobody() {
         assert_eq!(text(&mut machine), want);
     };
     step(Input::Begin { line: 1, scope: Scope::Set }, "enter 1");
-    step(Input::RendezvousSilent { told: Vec::new() }, "freeze 1");
+    step(Input::RendezvousQuiescent { told: Vec::new() }, "freeze 1");
     step(Input::Frozen { line: 1 }, "frozen 1, resume 1 true");
     step(Input::StopOutgoing { line: 2 }, "hold, stopped 2");
     step(Input::Begin { line: 2, scope: Scope::Global }, "enter 2");
-    step(Input::RendezvousSilent { told: Vec::new() }, "freeze 2");
+    step(Input::RendezvousQuiescent { told: Vec::new() }, "freeze 2");
     step(Input::Frozen { line: 2 }, "frozen 2");
     step(Input::Resume { line: 2 }, "resume 2 true, release");
 }
@@ -536,8 +536,8 @@ fn a_process_that_finishes_takes_its_line_to_the_end_and_no_other() {
 fn a_restored_process_is_out_of_its_line() {
     let mut machine = transcript(&[
         (Input::StopOutgoing { line: 7 }, "hold, stopped 7"),
-        (frame(0, 7, LineWhat::Token { global: true }), "enter 7, token>0, token>2"),
-        (frame(2, 7, LineWhat::Token { global: true }), ""),
+        (frame(0, 7, CheckpointStep::Token { global: true }), "enter 7, token>0, token>2"),
+        (frame(2, 7, CheckpointStep::Token { global: true }), ""),
         (silent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 7, false, 0), ""),
         (barrier(2, 7, false, 1), "freeze 7"),
@@ -552,21 +552,21 @@ fn a_restored_process_is_out_of_its_line() {
 #[test]
 fn a_broken_protocol_is_named_and_changes_nothing() {
     let entered = [(Input::Begin { line: 7, scope: Scope::Set }, "enter 7, token>0, token>2")];
-    let flush = |line| frame(0, line, LineWhat::Flush);
-    let cases: [(&[Step], Input, SilenceError); 9] = [
-        (&[], token(5, 1), SilenceError::Stranger(PeerId(5))),
-        (&[], token(1, 1), SilenceError::Stranger(PeerId(1))),
-        (&[], flush(1), SilenceError::TooEarly(CheckpointFrame { line: 1, what: LineWhat::Flush })),
+    let flush = |line| frame(0, line, CheckpointStep::Flush);
+    let cases: [(&[Step], Input, QuiescenceError); 9] = [
+        (&[], token(5, 1), QuiescenceError::Stranger(PeerId(5))),
+        (&[], token(1, 1), QuiescenceError::Stranger(PeerId(1))),
+        (&[], flush(1), QuiescenceError::TooEarly(CheckpointFrame { checkpoint: 1, what: CheckpointStep::Flush })),
         (
             &entered,
             flush(8),
-            SilenceError::TooEarly(CheckpointFrame { line: 8, what: LineWhat::Flush }),
+            QuiescenceError::TooEarly(CheckpointFrame { checkpoint: 8, what: CheckpointStep::Flush }),
         ),
-        (&entered, barrier(0, 7, false, 2), SilenceError::Round(2)),
-        (&entered, silent(&[]), SilenceError::NotAsked("rendezvous silence")),
-        (&entered, silent(&[9]), SilenceError::Stranger(PeerId(9))),
-        (&entered, Input::Frozen { line: 7 }, SilenceError::NotAsked("a picture")),
-        (&entered, Input::Restored, SilenceError::NotAsked("a restored process")),
+        (&entered, barrier(0, 7, false, 2), QuiescenceError::Round(2)),
+        (&entered, silent(&[]), QuiescenceError::NotAsked("rendezvous silence")),
+        (&entered, silent(&[9]), QuiescenceError::Stranger(PeerId(9))),
+        (&entered, Input::Frozen { line: 7 }, QuiescenceError::NotAsked("a picture")),
+        (&entered, Input::Restored, QuiescenceError::NotAsked("a restored process")),
     ];
     for (steps, input, want) in cases {
         let mut machine = transcript(steps);

@@ -3,13 +3,13 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use rustbtl_fragments::ids::Incarnation;
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use std::hint::black_box;
 
 fn header(c: &mut Criterion) {
     let header = Header {
         length: 32,
-        kind: Kind::Eager,
+        kind: FrameType::Eager,
         flags: 0,
         context: 3,
         source: 5,

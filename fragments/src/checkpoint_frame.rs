@@ -2,11 +2,11 @@
 //! a line.
 //!
 //! Source: DESIGN §6. They travel like other control frames, in order behind the eager fragments of
-//! their pair: that is what makes a token mean something. As [`Kind::Line`] frames: `a` is the
+//! their pair: that is what makes a token mean something. As [`FrameType::Checkpoint`] frames: `a` is the
 //! number of the line; the bytes of `b`, lowest first, are what (1–4), an argument, and a round.
 
 use crate::ids::Incarnation;
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,12 +14,12 @@ pub struct CheckpointFrame {
     /// Number of the line.
     pub line: u64,
     /// What it says.
-    pub what: LineWhat,
+    pub what: CheckpointStep,
 }
 
 /// What a frame of a line says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LineWhat {
+pub enum CheckpointStep {
     /// No message from me will follow until the line is over.
     Token {
         /// The line is of all sets: the order to resume comes from outside.
@@ -45,12 +45,12 @@ impl CheckpointFrame {
     /// As it travels.
     pub fn header(&self, from: Incarnation, to: Incarnation) -> Header {
         let (what, argument, round) = match self.what {
-            LineWhat::Token { global } => (1, u64::from(global), 0),
-            LineWhat::Flush => (2, 0, 0),
-            LineWhat::Flushed => (3, 0, 0),
-            LineWhat::Barrier { second, round } => (4, u64::from(second), u64::from(round)),
+            CheckpointStep::Token { global } => (1, u64::from(global), 0),
+            CheckpointStep::Flush => (2, 0, 0),
+            CheckpointStep::Flushed => (3, 0, 0),
+            CheckpointStep::Barrier { second, round } => (4, u64::from(second), u64::from(round)),
         };
-        Header::control(Kind::Line, from, to, self.line, what | (argument << 8) | (round << 16))
+        Header::control(FrameType::Checkpoint, from, to, self.line, what | (argument << 8) | (round << 16))
     }
 
     /// What a header says; `None`: it is not one that a process of this version sends.
@@ -58,15 +58,15 @@ impl CheckpointFrame {
         let b = header.b();
         let (what, argument, round) = (b as u8, (b >> 8) as u8, (b >> 16) as u8);
         let plain = header.length as usize == HEADER_BYTES && header.flags == 0 && header.tag == 0;
-        if header.kind != Kind::Line || !plain || b >> 24 != 0 || argument > 1 {
+        if header.kind != FrameType::Checkpoint || !plain || b >> 24 != 0 || argument > 1 {
             return None;
         }
         let what = match (what, argument, round) {
-            (1, global, 0) => LineWhat::Token { global: global == 1 },
-            (2, 0, 0) => LineWhat::Flush,
-            (3, 0, 0) => LineWhat::Flushed,
+            (1, global, 0) => CheckpointStep::Token { global: global == 1 },
+            (2, 0, 0) => CheckpointStep::Flush,
+            (3, 0, 0) => CheckpointStep::Flushed,
             (4, second, round) if round < ROUNDS_MAX => {
-                LineWhat::Barrier { second: second == 1, round }
+                CheckpointStep::Barrier { second: second == 1, round }
             }
             _ => return None,
         };
@@ -78,28 +78,28 @@ impl CheckpointFrame {
 mod tests {
     use super::*;
 
-    const ALL: [LineWhat; 7] = [
-        LineWhat::Token { global: false },
-        LineWhat::Token { global: true },
-        LineWhat::Flush,
-        LineWhat::Flushed,
-        LineWhat::Barrier { second: false, round: 0 },
-        LineWhat::Barrier { second: false, round: ROUNDS_MAX - 1 },
-        LineWhat::Barrier { second: true, round: 5 },
+    const ALL: [CheckpointStep; 7] = [
+        CheckpointStep::Token { global: false },
+        CheckpointStep::Token { global: true },
+        CheckpointStep::Flush,
+        CheckpointStep::Flushed,
+        CheckpointStep::Barrier { second: false, round: 0 },
+        CheckpointStep::Barrier { second: false, round: ROUNDS_MAX - 1 },
+        CheckpointStep::Barrier { second: true, round: 5 },
     ];
 
     #[test]
     fn golden_bytes_of_a_barrier_frame() {
         let frame = CheckpointFrame {
             line: 0x0102_0304_0506_0708,
-            what: LineWhat::Barrier { second: true, round: 5 },
+            what: CheckpointStep::Barrier { second: true, round: 5 },
         };
         let golden = [
             32, 0, 0, 0, 0xB1, 7, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 0, 1, 0, 2, 0, 4, 1, 5, 0,
             0, 0, 0, 0,
         ];
         assert_eq!(frame.header(Incarnation(1), Incarnation(2)).encode(), golden);
-        let token = CheckpointFrame { line: 9, what: LineWhat::Token { global: true } };
+        let token = CheckpointFrame { checkpoint: 9, what: CheckpointStep::Token { global: true } };
         let golden = [
             32, 0, 0, 0, 0xB1, 7, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0,
             0, 0, 0, 0,
@@ -111,7 +111,7 @@ mod tests {
     fn what_is_encoded_decodes() {
         for what in ALL {
             for line in [0, 1, u64::MAX] {
-                let frame = CheckpointFrame { line, what };
+                let frame = CheckpointFrame { checkpoint: line, what };
                 let header = frame.header(Incarnation(3), Incarnation(4));
                 assert_eq!(Header::decode(&header.encode()), Ok(header));
                 assert_eq!(CheckpointFrame::of(&header), Some(frame));
@@ -124,22 +124,22 @@ mod tests {
     fn what_nobody_sends_is_refused() {
         let sent: Vec<u64> = ALL
             .iter()
-            .map(|&what| CheckpointFrame { line: 1, what })
+            .map(|&what| CheckpointFrame { checkpoint: 1, what })
             .chain((0..ROUNDS_MAX).flat_map(|round| {
                 [false, true].map(|second| CheckpointFrame {
                     line: 1,
-                    what: LineWhat::Barrier { second, round },
+                    what: CheckpointStep::Barrier { second, round },
                 })
             }))
             .map(|frame| frame.header(Incarnation(0), Incarnation(0)).b())
             .collect();
         for b in (0..1u64 << 24).chain((0..40).map(|bit| 1 | (1 << (bit + 24)))) {
-            let header = Header::control(Kind::Line, Incarnation(0), Incarnation(0), 1, b);
+            let header = Header::control(FrameType::Checkpoint, Incarnation(0), Incarnation(0), 1, b);
             assert_eq!(CheckpointFrame::of(&header).is_some(), sent.contains(&b), "{b:#x}");
         }
-        let good = CheckpointFrame { line: 1, what: LineWhat::Flush }
+        let good = CheckpointFrame { checkpoint: 1, what: CheckpointStep::Flush }
             .header(Incarnation(0), Incarnation(0));
-        assert_eq!(CheckpointFrame::of(&Header { kind: Kind::Grant, ..good }), None);
+        assert_eq!(CheckpointFrame::of(&Header { kind: FrameType::Grant, ..good }), None);
         assert_eq!(CheckpointFrame::of(&Header { flags: 1, ..good }), None);
         assert_eq!(CheckpointFrame::of(&Header { tag: 1, ..good }), None);
         assert_eq!(CheckpointFrame::of(&Header { length: 33, ..good }), None);

@@ -54,7 +54,7 @@ pub struct Counters {
     /// Messages that were sent again from the log.
     pub resent_messages: u64,
     /// Frames of determinants that went with messages.
-    pub carried_frames: u64,
+    pub piggyback_frames: u64,
 }
 
 impl Counters {

@@ -1,6 +1,6 @@
 //! Persist before send: no frame leaves the set before every determinant that the set had
 //! recorded when the frame was made is stable, or has gone before it to who keeps it
-//! (engine/carry.rs).
+//! (engine/piggyback.rs).
 //!
 //! Source: DESIGN §5; the paper's Theorem 1. The counts belong to the whole set (an internal
 //! message carries what its sender has seen to a neighbour that may send it out), so the driver
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn g1_a_frame_waits_for_what_was_recorded_before_it_and_for_no_more() {
         let marks = Marks { recorded: Recorded(5), stable: 3 };
-        assert!(marks.now().is_none());
+        assert!(marks.permit_now().is_none());
         assert!(marks.covers(Recorded(3)).is_some() && marks.covers(Recorded(4)).is_none());
         assert!(Marks::NONE.now().is_some());
         assert!(Marks::OPEN.now().is_some() && Marks::OPEN.covers(Recorded(7)).is_some());

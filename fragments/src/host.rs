@@ -59,7 +59,7 @@ pub enum Pull {
     Started,
 }
 
-/// Outcome of [`Host::carried`].
+/// Outcome of [`Host::on_piggyback`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
     /// They are kept until they are stable.
@@ -164,7 +164,7 @@ pub trait Host {
         None
     }
     /// A process that went back has sent something else than before.
-    fn differs(&mut self, _from: PeerId, _what: Difference) {}
+    fn payload_mismatch(&mut self, _from: PeerId, _what: PayloadMismatch) {}
 
     /// Bytes the receive buffer takes.
     fn capacity(&self, buffer: &Self::ReceiveBuffer) -> u64;
@@ -195,7 +195,7 @@ pub trait Host {
     fn complete(&mut self, token: Self::Token, status: Status);
 
     /// A receive that was posted without an id has one now. For drivers that cancel receives.
-    fn named(&mut self, _token: Self::Token, _receive: ReceiveId) {}
+    fn receive_id_assigned(&mut self, _token: Self::Token, _receive: ReceiveId) {}
 
     /// A receive from MPI_ANY_SOURCE has taken a message (a determinant; not called for matches
     /// that replay forces). Nothing that depends on it is offered to a transport before this
@@ -210,21 +210,21 @@ pub trait Host {
     }
 
     /// A frame that depends on what is not stable waits, and nothing was carried in its place.
-    fn waits(&mut self) {}
+    fn frame_gated(&mut self) {}
 
     /// Determinants that a frame for `to` depends on, and that are not stable: those of the places
     /// from `from` on and before `made`. Append them to `out` and say true, if all of them are such
     /// as may go with it; else the frame waits. Asked only where a frame would have to.
-    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
         let _ = (to, from, made, out);
         false
     }
 
     /// What `carry` of a peer gave: from now on everything here depends on it, as if it had been
-    /// recorded here. Nothing comes before [`crate::engine::Engine::keep_carried`].
-    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+    /// recorded here. Nothing comes before [`crate::engine::Engine::accept_piggyback`].
+    fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
         let _ = (from, bytes);
-        Taken::Refused
+        PiggybackOutcome::Refused
     }
 
     /// A frame of a checkpoint came from a process of the own set, in order behind everything

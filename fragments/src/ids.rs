@@ -30,7 +30,7 @@ id! {
     /// Names a communicator, the same at each of its members. Low half: MPI's context id, which
     /// comes again when the communicator is freed. High half: its instance, so that a message of
     /// a later communicator with the same id is not taken for one of this one by a process that
-    /// executes its past again (DESIGN.md "Context ids come again"). Drivers without recovery may
+    /// executes its past again (DESIGN.md "Context ids are reused"). Drivers without recovery may
     /// leave it 0. Streams go by the low half alone: they outlive communicators.
     ContextId(u32)
 }

@@ -27,7 +27,7 @@ use crate::ids::*;
 pub const VERSION: u8 = 0xB1;
 /// Bytes of every header.
 pub const HEADER_BYTES: usize = 32;
-/// Bytes of the header of an [`Kind::Announce`] frame.
+/// Bytes of the header of an [`FrameType::Announce`] frame.
 pub const ANNOUNCE_BYTES: usize = 48;
 /// No frame is longer (a longer one is a damaged or foreign one).
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -60,13 +60,13 @@ pub enum Kind {
     Carried = 9,
 }
 
-/// [`Kind::Announce`]: the payload is exposed for pulling.
+/// [`FrameType::Announce`]: the payload is exposed for pulling.
 pub const FLAG_PULL: u8 = 1;
-/// [`Kind::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
+/// [`FrameType::Announce`]: the sender waits for `Done` though the payload is complete (MPI_Ssend).
 pub const FLAG_SYNC: u8 = 2;
-/// [`Kind::Announce`]: not a new message; the receiver has its envelope since before a restart.
-pub const FLAG_AGAIN: u8 = 4;
-/// [`Kind::Resync`]: the last frame of the exchange.
+/// [`FrameType::Announce`]: not a new message; the receiver has its envelope since before a restart.
+pub const FLAG_REANNOUNCE: u8 = 4;
+/// [`FrameType::Resync`]: the last frame of the exchange.
 pub const FLAG_LAST: u8 = 8;
 
 /// The unit of FIFO order between two processes (DESIGN §2).
@@ -135,10 +135,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Is an encoded header one of a [`Kind::Carried`] frame?
+    /// Is an encoded header one of a [`FrameType::Piggyback`] frame?
     #[inline]
-    pub fn is_carried(encoded: &[u8]) -> bool {
-        encoded.get(5) == Some(&(Kind::Carried as u8))
+    pub fn is_piggyback(encoded: &[u8]) -> bool {
+        encoded.get(5) == Some(&(FrameType::Piggyback as u8))
     }
 
     /// A control frame: see [`Kind`] for the meaning of `a` and `b`.
@@ -236,18 +236,18 @@ impl Header {
             return Err(WireError::Version(head[4]));
         }
         let kind = match head[5] {
-            1 => Kind::Eager,
-            2 => Kind::Announce,
-            3 => Kind::Grant,
-            4 => Kind::Data,
-            5 => Kind::Done,
-            6 => Kind::Resync,
-            7 => Kind::Line,
+            1 => FrameType::Eager,
+            2 => FrameType::Announce,
+            3 => FrameType::Grant,
+            4 => FrameType::Data,
+            5 => FrameType::Done,
+            6 => FrameType::Resync,
+            7 => FrameType::Checkpoint,
             8 => Kind::Content,
-            9 => Kind::Carried,
+            9 => FrameType::Piggyback,
             other => return Err(WireError::Kind(other)),
         };
-        if kind == Kind::Announce && (length as usize) < ANNOUNCE_BYTES {
+        if kind == FrameType::Announce && (length as usize) < ANNOUNCE_BYTES {
             return Err(WireError::Short);
         }
         Ok(Self {
@@ -297,7 +297,7 @@ mod tests {
     fn sample() -> Header {
         Header {
             length: 35,
-            kind: Kind::Eager,
+            kind: FrameType::Eager,
             flags: FLAG_SYNC,
             context: 0x0102_0304,
             source: 5,
@@ -324,7 +324,7 @@ mod tests {
         frame.extend_from_slice(b"abc");
         assert_eq!(Header::decode(&frame), Ok(sample()));
         let control =
-            Header::control(Kind::Grant, Incarnation(0), Incarnation(0), u64::MAX - 5, 77);
+            Header::control(FrameType::Grant, Incarnation(0), Incarnation(0), u64::MAX - 5, 77);
         let back = Header::decode(&control.encode()).unwrap();
         assert_eq!((back.a(), back.b()), (u64::MAX - 5, 77));
     }

@@ -179,7 +179,7 @@ fn what_is_sent_now_is_received_unposted() {
     // The receive that was not posted has its number all the same.
     let tag = TagMatch::Is(5);
     let next = engines[1].receive(&mut hosts[1], comms[1], Source::Any, tag, bytes, 0);
-    let Received::Pending(id) = next else { panic!("{next:?}") };
+    let ReceiveOutcome::Pending(id) = next else { panic!("{next:?}") };
     assert_eq!(engines[1].receive_name(id).map(|name| name.number), Some(2));
 }
 

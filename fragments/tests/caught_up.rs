@@ -44,7 +44,7 @@ impl Job {
     fn send(&mut self) {
         let (engine, host) = (&mut self.back, &mut self.hosts[0]);
         let sent = engine.send(host, self.comm, CommRank(1), 3, Mode::Standard, 0, 0, 0);
-        assert_eq!(sent, Ok(Sent::Complete));
+        assert_eq!(sent, Ok(SendOutcome::Complete));
     }
 
     fn reach_survivor(&mut self) {

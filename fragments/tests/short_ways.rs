@@ -7,7 +7,7 @@ mod null;
 use null::{Null, Pair};
 use rustbtl_fragments::engine::{Engine, Mode, Received, Sent, Source, TagMatch};
 use rustbtl_fragments::ids::{CommRank, ContextId, Incarnation, PeerId, ReceiveId, SetId};
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use std::collections::VecDeque;
 
 /// The short way of a message whose receive is not posted, and who must not take it.
@@ -25,7 +25,7 @@ fn only_the_very_message_that_comes_next_is_received_exactly() {
     let frames = [sent(3, 8), sent(3, 16), sent(4, 8), sent(-2, 8), sent(3, 8)];
     let (engine, host) = (&mut engines[1], &mut hosts[1]);
     let mut exactly = |engine: &mut Engine<Null>, at: usize, source, tag, room: u64| {
-        engine.receive_exact(host, from, &frames[at], (comm, source, tag), &mut { room })
+        engine.receive_fast_path(host, from, &frames[at], (comm, source, tag), &mut { room })
     };
     let three = TagMatch::Is(3);
     // Nothing is known of the sender: the long way makes its channel.
@@ -46,7 +46,7 @@ fn only_the_very_message_that_comes_next_is_received_exactly() {
     with_flags[6] = 1;
     for frame in [&of_another_life, &cut, &with_flags] {
         let taken =
-            engine.receive_exact(&mut Null::new(), from, frame, (comm, named, three), &mut 8);
+            engine.receive_fast_path(&mut Null::new(), from, frame, (comm, named, three), &mut 8);
         assert_eq!(taken, None);
     }
     let before = *engine.counters();
@@ -61,7 +61,7 @@ fn only_the_very_message_that_comes_next_is_received_exactly() {
     let post = |engine: &mut Engine<Null>, tag| {
         engine.receive(&mut Null::new(), comm, named, TagMatch::Is(tag), 8, 7)
     };
-    assert!(matches!(post(engine, 4), Received::Pending(_)));
+    assert!(matches!(post(engine, 4), ReceiveOutcome::Pending(_)));
     assert_eq!(exactly(engine, 2, named, TagMatch::Is(4), 8), None);
     engine.check();
 }
@@ -78,20 +78,20 @@ fn the_oldest_of_receives_that_are_alike_takes_its_message_and_no_other_one() {
     };
     let frames = [sent(3), sent(3), sent(5)];
     let (engine, host) = (&mut engines[1], &mut hosts[1]);
-    assert!(!engine.complete_exact(host, from, &frames[0]), "nothing is posted");
+    assert!(!engine.complete_fast_path(host, from, &frames[0]), "nothing is posted");
     // The first frame of a sender goes the long way, on which its channel is made.
     assert!(engine.on_frame(host, from, &frames[0]).is_ok());
     let post = |engine: &mut Engine<Null>, host: &mut Null, tag| {
         engine.receive(host, comm, Source::Rank(CommRank(0)), TagMatch::Is(tag), 8, 42)
     };
-    assert!(matches!(post(engine, host, 3), Received::Complete(_)));
-    assert!(matches!(post(engine, host, 3), Received::Pending(_)));
-    assert!(matches!(post(engine, host, 3), Received::Pending(_)));
-    assert!(!engine.complete_exact(host, from, &frames[2]), "not what is expected");
+    assert!(matches!(post(engine, host, 3), ReceiveOutcome::Complete(_)));
+    assert!(matches!(post(engine, host, 3), ReceiveOutcome::Pending(_)));
+    assert!(matches!(post(engine, host, 3), ReceiveOutcome::Pending(_)));
+    assert!(!engine.complete_fast_path(host, from, &frames[2]), "not what is expected");
     assert_eq!(host.completed, 0);
-    assert!(engine.complete_exact(host, from, &frames[1]));
+    assert!(engine.complete_fast_path(host, from, &frames[1]));
     assert_eq!(host.completed, 1);
-    assert!(!engine.complete_exact(host, from, &frames[1]), "it came already");
+    assert!(!engine.complete_fast_path(host, from, &frames[1]), "it came already");
     engine.check();
 }
 
@@ -109,14 +109,14 @@ fn receives_that_are_alike_keep_their_order_when_they_get_ids() {
     let (engine, host) = (&mut pair.engines[1], &mut pair.hosts[1]);
     let post = |engine: &mut Engine<Null>, host: &mut Null, source, tag, token| {
         let posted = engine.receive(host, comm, source, TagMatch::Is(tag), 8, token);
-        let Received::Pending(id) = posted else { panic!("{posted:?}") };
+        let ReceiveOutcome::Pending(id) = posted else { panic!("{posted:?}") };
         engine.check();
         id
     };
     // A frame goes the short way if there is one.
     let mut come = |engine: &mut Engine<Null>, host: &mut Null| {
         let frame = frames.pop_front().unwrap();
-        let short = engine.complete_exact(host, from, &frame);
+        let short = engine.complete_fast_path(host, from, &frame);
         assert!(short || engine.on_frame(host, from, &frame).is_ok());
         engine.check();
         (short, host.last)
@@ -125,13 +125,13 @@ fn receives_that_are_alike_keep_their_order_when_they_get_ids() {
         tokens.for_each(|token| assert_eq!(post(engine, host, one, 3, token), ReceiveId::NONE));
     };
     posted(engine, host, 0..3);
-    assert!(!engine.is_quiet() && engine.open().0 == 3);
+    assert!(!engine.is_matching_idle() && engine.unfinished().0 == 3);
     assert_eq!(come(engine, host), (false, 0), "its sender was not heard of");
     assert_eq!(come(engine, host), (true, 1));
     assert!(!engine.cancel_receive(ReceiveId::NONE));
 
     posted(engine, host, 3..5);
-    engine.name_receives(host);
+    engine.assign_receive_ids(host);
     let tokens: Vec<u64> = host.named.iter().map(|(token, _)| *token).collect();
     assert_eq!(tokens, [2, 3, 4], "oldest first");
     let [second, third] = [1, 2].map(|at: usize| host.named[at].1);
@@ -158,29 +158,29 @@ fn who_need_not_wait_is_complete_early_and_not_told_again() {
     let (to, comm) = (CommRank(1), pair.comm);
     let long = |engine: &mut Engine<Null>, host: &mut Null, mode| {
         let sent = engine.send(host, comm, to, 3, mode, 10_000, 10_000, 0);
-        let Ok(Sent::Pending(id)) = sent else { panic!("{sent:?}") };
+        let Ok(SendOutcome::Pending(id)) = sent else { panic!("{sent:?}") };
         id
     };
     let inside = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
-    assert!(!pair.engines[0].complete_early(inside), "it is in no log");
+    assert!(!pair.engines[0].detach_send(inside), "it is in no log");
     // The same process in a set of its own.
     pair.engines[0] = Engine::new(PeerId(0), SetId(5), Incarnation(0));
     pair.engines[0].add_comm(ContextId(0), CommRank(0), 2, 0);
     let synchronous = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Synchronous);
-    assert!(!pair.engines[0].complete_early(synchronous), "its match is awaited");
+    assert!(!pair.engines[0].detach_send(synchronous), "its match is awaited");
     let early = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
     assert_eq!(pair.engines[0].late(), 0);
-    assert!(pair.engines[0].complete_early(early) && !pair.engines[0].complete_early(early));
+    assert!(pair.engines[0].detach_send(early) && !pair.engines[0].detach_send(early));
     assert_eq!(pair.engines[0].late(), 1);
     pair.engines[0].check();
     let waits = long(&mut pair.engines[0], &mut pair.hosts[0], Mode::Standard);
     // All of them are asked for, in the order in which they were sent.
     for (send, completed) in [(synchronous, 1), (early, 1), (waits, 2)] {
-        let grant = Header::control(Kind::Grant, Incarnation(0), Incarnation(0), send.0, 0);
+        let grant = Header::control(FrameType::Grant, Incarnation(0), Incarnation(0), send.0, 0);
         let (engine, host) = (&mut pair.engines[0], &mut pair.hosts[0]);
         assert!(engine.on_frame(host, PeerId(1), &grant.encode()).is_ok());
         assert_eq!(host.completed, completed);
-        assert!(!engine.complete_early(send), "it has gone");
+        assert!(!engine.detach_send(send), "it has gone");
         engine.check();
     }
     assert_eq!(pair.engines[0].late(), 0);

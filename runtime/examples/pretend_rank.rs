@@ -76,7 +76,7 @@ impl Rank {
     fn freeze(&mut self, line: CheckpointId) -> io::Result<()> {
         let (picture, description) = (SnapshotMemory::InPause, self.description());
         let (coordination_ns, pause_ns) = (1000, 2000);
-        self.send(&FromRank::Frozen { line, picture, description, coordination_ns, pause_ns })
+        self.send(&FromRank::Frozen { checkpoint: line, snapshot: picture, description, coordination_ns, pause_ns })
     }
 
     fn print(&mut self) {
@@ -93,29 +93,29 @@ impl Rank {
                 let from = restarted_from.map_or(0, |line| line.0);
                 say(format!("{rank} welcome {job} {from}"));
             }
-            ToRank::StopOutgoing { line } => self.send(&FromRank::Stopped { line: *line })?,
-            ToRank::Begin { line, .. } if self.refuses() => {
+            ToRank::StopOutgoing { checkpoint: line } => self.send(&FromRank::OutgoingStopped { checkpoint: *line })?,
+            ToRank::Begin { checkpoint: line, .. } if self.refuses() => {
                 let reason = "it has an open socket".into();
-                self.send(&FromRank::CheckpointFailed { line: *line, reason })?;
+                self.send(&FromRank::CheckpointFailed { checkpoint: *line, reason })?;
             }
-            ToRank::Begin { line, .. } if self.has("print") => {
+            ToRank::Begin { checkpoint: line, .. } if self.has("print") => {
                 self.parked = true;
-                self.send(&FromRank::Suspended { line: *line })?;
+                self.send(&FromRank::Suspended { checkpoint: *line })?;
             }
-            ToRank::Begin { line, members, .. } => {
+            ToRank::Begin { checkpoint: line, members, .. } => {
                 say(format!("{rank} begin {line} with {}", members.len()));
                 self.freeze(*line)?;
             }
-            ToRank::Drained { line } => {
+            ToRank::OutputDrained { checkpoint: line } => {
                 self.freeze(*line)?;
                 self.parked = false;
             }
-            ToRank::Abort { line, reason } => say(format!("{rank} abort {line} {reason}")),
-            ToRank::CheckpointComplete { line, .. } => say(format!("{rank} complete {line}")),
-            ToRank::Resume { line } => say(format!("{rank} resume {line}")),
-            ToRank::Release { line } => say(format!("{rank} release {line}")),
-            ToRank::Cards { cards, .. } => {
-                let whole = (0..).zip(cards).all(|(rank, card)| card.card == [rank, 0xCA]);
+            ToRank::Abort { checkpoint: line, reason } => say(format!("{rank} abort {line} {reason}")),
+            ToRank::CheckpointComplete { checkpoint: line, .. } => say(format!("{rank} complete {line}")),
+            ToRank::Resume { checkpoint: line } => say(format!("{rank} resume {line}")),
+            ToRank::Release { checkpoint: line } => say(format!("{rank} release {line}")),
+            ToRank::Endpoints { endpoints: cards, .. } => {
+                let whole = (0..).zip(cards).all(|(rank, card)| card.endpoint == [rank, 0xCA]);
                 say(format!("{rank} cards {} {whole}", cards.len()));
             }
             ToRank::ReportStatus {} => self.send(&FromRank::Status {
@@ -138,7 +138,7 @@ impl Rank {
             incarnation: Incarnation(0),
             version: "test".into(),
             set: SetId(self.rank / 2 * 2),
-            card: vec![self.rank as u8, 0xCA],
+            endpoint: vec![self.rank as u8, 0xCA],
         })?;
         self.send(&FromRank::Ready {})?;
         self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;

@@ -189,7 +189,7 @@ impl Agent {
         match &self.storage {
             Some(Storage { port, .. }) => {
                 let addresses = at_port(&self.reached, *port);
-                coordinator.send(&FromNode::Shelf { addresses })
+                coordinator.send(&FromNode::ReplicaServer { addresses })
             }
             None => Ok(()),
         }
@@ -221,11 +221,11 @@ impl Agent {
     fn introduce_guardians(&mut self, coordinator: &mut Link) -> bool {
         for guarded in self.guardians.values_mut() {
             let Some(port) = guarded.spare else {
-                let _ = guarded.link.send(&ToNode::Introduce {});
+                let _ = guarded.link.send(&ToNode::Reregister {});
                 continue;
             };
             let addresses = at_port(&self.reached, port);
-            if coordinator.send(&FromNode::Spare { port, addresses }).is_err() {
+            if coordinator.send(&FromNode::SpareNode { port, addresses }).is_err() {
                 return false;
             }
         }
@@ -317,10 +317,10 @@ impl Agent {
         loop {
             let Some(guarded) = self.guardians.get_mut(&id) else { return true };
             match guarded.link.next_message::<FromNode>() {
-                Ok(Some(FromNode::Spare { port, .. })) if guarded.rank.is_none() => {
+                Ok(Some(FromNode::SpareNode { port, .. })) if guarded.rank.is_none() => {
                     guarded.spare = Some(port);
                     let addresses = at_port(&self.reached, port);
-                    if coordinator.send(&FromNode::Spare { port, addresses }).is_err() {
+                    if coordinator.send(&FromNode::SpareNode { port, addresses }).is_err() {
                         return false;
                     }
                 }
@@ -356,10 +356,10 @@ impl Agent {
             return true;
         };
         if gone.spare.is_some() {
-            let no_more = FromNode::Spare { port: 0, addresses: String::new() };
+            let no_more = FromNode::SpareNode { port: 0, addresses: String::new() };
             return coordinator.send(&no_more).is_ok();
         }
-        gone.rank.is_none_or(|rank| coordinator.send(&FromNode::Gone { rank }).is_ok())
+        gone.rank.is_none_or(|rank| coordinator.send(&FromNode::GuardianDisconnected { rank }).is_ok())
     }
 
     /// False: the coordinator has gone.
@@ -371,7 +371,7 @@ impl Agent {
     /// Orders about images; true: it was one.
     fn store(&mut self, message: &ToNode, coordinator: &mut Link) -> bool {
         match message {
-            ToNode::Copy { rank, line, node, addresses } => {
+            ToNode::ReplicateImage { rank, checkpoint: line, node, addresses } => {
                 let (rank, line, node) = (*rank, *line, node.clone());
                 match &mut self.storage {
                     Some(storage) => {
@@ -380,11 +380,11 @@ impl Agent {
                     }
                     None => {
                         let reason = "this node keeps no images".into();
-                        let _ = coordinator.send(&FromNode::NotCopied { rank, line, node, reason });
+                        let _ = coordinator.send(&FromNode::ImageNotReplicated { rank, checkpoint: line, node, reason });
                     }
                 }
             }
-            ToNode::Clear { line, ranks } => {
+            ToNode::DeleteCheckpoint { checkpoint: line, ranks } => {
                 if let Some(storage) = &self.storage {
                     let folder = storage.local.path().join(format!("line-{line}"));
                     ranks.iter().for_each(|&rank| images::discard(&folder, rank));
@@ -400,7 +400,7 @@ impl Agent {
         loop {
             match coordinator.next_message::<ToNode>() {
                 Ok(Some(ToNode::Heartbeat { .. })) => {}
-                Ok(Some(ToNode::Over {})) => return Err(Left::Over),
+                Ok(Some(ToNode::CoordinatorExits {})) => return Err(Left::Over),
                 Ok(Some(message)) if self.store(&message, coordinator) => {}
                 Ok(Some(message)) => match self.kept.hear(&message) {
                     None => self.pass_on(&message),
@@ -423,11 +423,11 @@ impl Agent {
             | ToNode::Discard { rank, .. }
             | ToNode::Restore { rank, .. }
             | ToNode::Adopt { host: rank, .. }
-            | ToNode::AdoptAt { host: rank, .. }
+            | ToNode::AdoptOnSpare { host: rank, .. }
             | ToNode::Abandon { host: rank, .. }
             | ToNode::End { rank, .. }
-            | ToNode::Taken { rank, .. }
-            | ToNode::GiveUp { rank } => Some(*rank),
+            | ToNode::OutputAccepted { rank, .. }
+            | ToNode::NoRestart { rank } => Some(*rank),
             _ => None,
         };
         for guarded in self.guardians.values_mut().filter(|guarded| !guarded.obsolete) {
@@ -452,7 +452,7 @@ impl Agent {
             }
             for guarded in self.guardians.values_mut() {
                 // The reason goes to one of them: it is printed.
-                let _ = guarded.link.send(&ToNode::Alone { reason: core::mem::take(&mut reason) });
+                let _ = guarded.link.send(&ToNode::CoordinatorUnreachable { reason: core::mem::take(&mut reason) });
             }
             self.guardians.clear();
             thread::sleep(LONELY / 4);

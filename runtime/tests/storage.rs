@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Job, agent_pid, wait_for};
-use rustbtl_coordination::control::{CheckpointId, FrameBuffer, FromShelf, Message, ToShelf};
+use rustbtl_coordination::control::{CheckpointId, FrameBuffer, FromReplicaServer, Message, ToReplicaServer};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_runtime::auth::{self, Host};
 use rustbtl_runtime::os;
@@ -53,13 +53,13 @@ fn connect(job: &Job, node: &str) -> TcpStream {
     auth::connect(Host::Shelf, &[address(job, node)], &secret, PATIENCE).expect("a connection")
 }
 
-fn say(stream: &mut TcpStream, messages: &[ToShelf]) {
+fn say(stream: &mut TcpStream, messages: &[ToReplicaServer]) {
     for message in messages {
         stream.write_all(&message.encode().expect("a frame")).expect("it reads");
     }
 }
 
-fn answer(stream: &mut TcpStream) -> Option<FromShelf> {
+fn answer(stream: &mut TcpStream) -> Option<FromReplicaServer> {
     let (mut buffer, mut bytes) = (FrameBuffer::new(), Vec::new());
     stream.shutdown(Shutdown::Write).expect("an end");
     let _ = stream.read_to_end(&mut bytes);
@@ -67,8 +67,8 @@ fn answer(stream: &mut TcpStream) -> Option<FromShelf> {
     buffer.next_message().expect("sense")
 }
 
-fn begin() -> ToShelf {
-    ToShelf::Begin { rank: PeerId(7), line: CheckpointId(9) }
+fn begin() -> ToReplicaServer {
+    ToReplicaServer::Begin { rank: PeerId(7), checkpoint: CheckpointId(9) }
 }
 
 #[test]
@@ -113,24 +113,24 @@ fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
     let bytes = b"image".to_vec();
     let wrong = [
         begin(),
-        ToShelf::File { part: 0, bytes: 5 },
-        ToShelf::Piece { bytes },
-        ToShelf::Digest { sha256 },
-        ToShelf::Commit {},
+        ToReplicaServer::File { part: 0, bytes: 5 },
+        ToReplicaServer::Piece { bytes },
+        ToReplicaServer::Digest { sha256 },
+        ToReplicaServer::Commit {},
     ];
     let mut stream = connect(&job, "n1");
     say(&mut stream, &wrong);
-    let Some(FromShelf::Refused { reason }) = answer(&mut stream) else { panic!("refused") };
+    let Some(FromReplicaServer::Refused { reason }) = answer(&mut stream) else { panic!("refused") };
     assert!(reason.contains("node n1") && reason.contains("checksum"), "{reason}");
     // Half of one, and what makes no sense.
-    for some in [&wrong[..3], &wrong[1..2], &[begin(), ToShelf::Commit {}]] {
+    for some in [&wrong[..3], &wrong[1..2], &[begin(), ToReplicaServer::Commit {}]] {
         let mut stream = connect(&job, "n1");
         say(&mut stream, some);
-        assert!(matches!(answer(&mut stream), Some(FromShelf::Refused { .. })));
+        assert!(matches!(answer(&mut stream), Some(FromReplicaServer::Refused { .. })));
     }
     let mut stream = connect(&job, "n1");
     stream.write_all(&[0xff; 100]).expect("it reads");
-    assert!(matches!(answer(&mut stream), Some(FromShelf::Refused { .. })));
+    assert!(matches!(answer(&mut stream), Some(FromReplicaServer::Refused { .. })));
     assert!(!folder(&job, "n1").join("line-9").exists());
     assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0, "others are served");
     assert_eq!(job.finish(), [0; 4]);
@@ -146,7 +146,7 @@ fn a_stranger_without_the_secret_brings_nothing() {
     assert!(refused.contains("secret"), "{refused}");
     // One who does not ask.
     let mut stream = TcpStream::connect(address).expect("a connection");
-    say(&mut stream, &[begin(), ToShelf::File { part: 0, bytes: 0 }]);
+    say(&mut stream, &[begin(), ToReplicaServer::File { part: 0, bytes: 0 }]);
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
     assert!(said.is_empty(), "strangers get nothing");

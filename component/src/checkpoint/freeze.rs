@@ -31,7 +31,7 @@ pub enum Taken {
 pub fn covered(process: &Process) -> Vec<(PeerId, Vec<u8>)> {
     let own = process.host.set;
     let others = process.engine.traffic().filter(|(_, set, _)| *set != own);
-    others.map(|(peer, ..)| (peer, process.engine.held_from(peer).encode())).collect()
+    others.map(|(peer, ..)| (peer, process.engine.received_from(peer).encode())).collect()
 }
 
 /// Descriptors and memory of the transports, which are made anew after a restore.
@@ -67,7 +67,7 @@ pub(crate) fn take(
             && guardian.send_frame(&letter).is_ok()
             && released(guardian, line, heard);
     };
-    let frames = (FromRank::Suspended { line }.encode(), ToRank::Drained { line }.encode());
+    let frames = (FromRank::Suspended { checkpoint: line }.encode(), ToRank::OutputDrained { checkpoint: line }.encode());
     let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
     // What the program has printed before the picture must not be taken for what it prints after.
     let together = Together::of(checkpoint, line, process);
@@ -110,8 +110,8 @@ fn released(
 ) -> bool {
     loop {
         match guardian.wait(-1) {
-            Ok(Some(ToRank::Release { line: which })) if which == line => return true,
-            Ok(Some(ToRank::Abort { line: which, .. })) if which == line => return false,
+            Ok(Some(ToRank::Release { checkpoint: which })) if which == line => return true,
+            Ok(Some(ToRank::Abort { checkpoint: which, .. })) if which == line => return false,
             Ok(Some(other)) if heard.len() < heard.capacity() => heard.push(other),
             Ok(_) => {}
             Err(_) => return false,

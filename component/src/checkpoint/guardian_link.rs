@@ -332,14 +332,14 @@ mod tests {
     fn messages_come_out_as_they_arrive_and_the_end_comes_last() {
         let (guardian, mut theirs) = pair();
         assert_eq!(guardian.receive(), Ok(None));
-        let frame = ToRank::Resume { line: CheckpointId(4) }.encode().unwrap();
+        let frame = ToRank::Resume { checkpoint: CheckpointId(4) }.encode().unwrap();
         let (first, rest) = frame.split_at(5);
         theirs.write_all(first).unwrap();
         assert_eq!(guardian.wait(10), Ok(None));
         theirs.write_all(rest).unwrap();
         theirs.write_all(&ToRank::MayFinish {}.encode().unwrap()).unwrap();
         drop(theirs);
-        assert_eq!(guardian.wait(1000), Ok(Some(ToRank::Resume { line: CheckpointId(4) })));
+        assert_eq!(guardian.wait(1000), Ok(Some(ToRank::Resume { checkpoint: CheckpointId(4) })));
         assert_eq!(guardian.receive(), Ok(Some(ToRank::MayFinish {})));
         assert_eq!(guardian.receive(), Err(GuardianError::Gone));
         assert_eq!(guardian.send(&FromRank::Ready {}), Err(GuardianError::Gone));
@@ -350,11 +350,11 @@ mod tests {
         let (guardian, mut theirs) = pair();
         let line = CheckpointId(4);
         let [resume, drained, trim] =
-            [ToRank::Resume { line }, ToRank::Drained { line }, ToRank::Trim { line }];
+            [ToRank::Resume { checkpoint: line }, ToRank::OutputDrained { checkpoint: line }, ToRank::Trim { checkpoint: line }];
         let all = [&resume, &drained, &trim].map(|message| message.encode().unwrap());
         theirs.write_all(&all.concat()[..5]).unwrap();
         assert_eq!(guardian.receive(), Ok(None));
-        let parked = FromRank::Suspended { line }.encode().unwrap();
+        let parked = FromRank::Suspended { checkpoint: line }.encode().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| guardian.exchange(&parked, &all[1]).unwrap());
             let mut asked = vec![0; parked.len()];
@@ -373,7 +373,7 @@ mod tests {
     fn frames_of_two_threads_do_not_mix() {
         let (guardian, mut theirs) = pair();
         let big = |line| FromRank::CheckpointFailed {
-            line: CheckpointId(line),
+            checkpoint: CheckpointId(line),
             reason: "x".repeat(300_000),
         };
         let read = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! One line: the machine of the phases (`coordination::silence`) over real transports.
+//! One line: the machine of the phases (`coordination::quiescence`) over real transports.
 
 use crate::checkpoint::shared_memory_barrier::Together;
 use crate::checkpoint::state::Checkpoint;
@@ -7,7 +7,7 @@ use crate::engine::driver::{Process, Taken};
 use crate::os::{now_ns, yield_now};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, FromRank, SnapshotMemory};
-use rustbtl_coordination::silence::{Input, Output, Phase, Refusal, Scope};
+use rustbtl_coordination::quiescence::{Input, Output, Phase, CheckpointRefusal, CheckpointScope};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::PeerId;
 
@@ -29,15 +29,15 @@ impl Checkpoint {
                  instead of {:?}",
                 self.members
             );
-            self.say(&FromRank::CheckpointFailed { line, reason });
-            return self.input(Input::Abort { line: line.0 });
+            self.say(&FromRank::CheckpointFailed { checkpoint: line, reason });
+            return self.input(Input::Abort { checkpoint: line.0 });
         }
         self.look_at_memory(line);
         let scope = match kind {
-            CheckpointKind::Set => Scope::Set,
-            CheckpointKind::Global => Scope::Global,
+            CheckpointKind::Set => CheckpointScope::Set,
+            CheckpointKind::Global => CheckpointScope::Global,
         };
-        self.input(Input::Begin { line: line.0, scope });
+        self.input(Input::Begin { checkpoint: line.0, scope });
     }
 
     /// Do what the machine wants, until no line is being taken. False: that was nothing.
@@ -59,10 +59,10 @@ impl Checkpoint {
                 happened |= process.poll() > 0;
             }
             let patience = if process.idle.oversubscribed { PATIENCE_CROWDED } else { PATIENCE };
-            if self.silence.wants_rendezvous_silence() && process.engine.is_rendezvous_silent() {
-                let told = process.engine.take_told();
+            if self.silence.wants_rendezvous_quiescence() && process.engine.is_rendezvous_quiescent() {
+                let told = process.engine.take_done_recipients();
                 happened = true;
-                self.input(Input::RendezvousSilent { told });
+                self.input(Input::RendezvousQuiescent { done_recipients: told });
             }
             rounds = if happened { 0 } else { rounds + 1 };
             let waits = matches!(self.silence.phase(), Some((_, Phase::AwaitResume)));
@@ -130,7 +130,7 @@ impl Checkpoint {
                 p.engine.release(&mut p.host, Side::Outgoing);
                 p.host.push();
             }),
-            Output::Enter { line } => {
+            Output::Enter { checkpoint: line } => {
                 if taken.is_none() {
                     match self.shared.take() {
                         Ok(process) => *taken = Some(process),
@@ -144,11 +144,11 @@ impl Checkpoint {
                 self.with(taken, |p| p.engine.hold(Side::Internal));
             }
             Output::Send { to, frame } => self.with(taken, |p| {
-                p.engine.send_line(&mut p.host, to, frame);
+                p.engine.send_checkpoint_frame(&mut p.host, to, frame);
                 p.host.push();
             }),
-            Output::Come { line, station, open } => self.come(taken, (line, station), open),
-            Output::Freeze { line } => self.freeze(CheckpointId(line), taken),
+            Output::Arrive { checkpoint: line, phase: station, in_flight: open } => self.come(taken, (line, station), open),
+            Output::Freeze { checkpoint: line } => self.freeze(CheckpointId(line), taken),
             Output::Answer(answer) => self.answer(answer),
             Output::Resume { .. } => {
                 if let Some(process) = taken {
@@ -174,7 +174,7 @@ impl Checkpoint {
 
     fn give_up(&mut self, mut taken: Option<Taken>) {
         if let Some((line, _)) = self.silence.phase() {
-            self.input(Input::Abort { line });
+            self.input(Input::Abort { checkpoint: line });
         }
         while let Some(output) = self.silence.poll_output() {
             self.perform(output, &mut taken);
@@ -185,14 +185,14 @@ impl Checkpoint {
     fn freeze(&mut self, line: CheckpointId, taken: &mut Option<Taken>) {
         self.phases.silent_ns = now_ns();
         let Some(process) = taken else { self.fatal("a picture out of a line") };
-        if self.silence.scope() == Some(Scope::Global)
+        if self.silence.scope() == Some(CheckpointScope::Global)
             && (self.has_cards_to_read() || !process.has_caught_up())
         {
             // A job that starts from it would have messages that nobody has sent, or will send
             // otherwise (docs/adr/0016).
             Together::of(self, line, process).failed();
             self.behind = true;
-            return self.input(Input::NotFrozen { line: line.0, why: Refusal::Behind });
+            return self.input(Input::SnapshotFailed { checkpoint: line.0, refusal: CheckpointRefusal::ReplayPending });
         }
         self.tell_clock(line, process);
         self.covered.insert(line, freeze::covered(process));
@@ -204,16 +204,16 @@ impl Checkpoint {
                 let picture = SnapshotMemory::Child(child.pid() as i32);
                 self.children.insert(line, child);
                 self.phases.picture = Some((picture, description));
-                self.input(Input::Frozen { line: line.0 });
+                self.input(Input::Frozen { checkpoint: line.0 });
             }
             // The guardian has read it in the pause: it was told then.
             freeze::Taken::Stored => {
                 self.phases.picture = None;
-                self.input(Input::Frozen { line: line.0 });
+                self.input(Input::Frozen { checkpoint: line.0 });
             }
             freeze::Taken::Failed(reason) => {
                 self.phases.failure = Some(reason);
-                self.input(Input::NotFrozen { line: line.0, why: Refusal::SnapshotMemory });
+                self.input(Input::SnapshotFailed { checkpoint: line.0, refusal: CheckpointRefusal::Snapshot });
             }
             freeze::Taken::Restored(new) => {
                 // It was said to another process, and may have been pictured while it came.
@@ -229,7 +229,7 @@ impl Checkpoint {
         if let Some((picture, description)) = self.phases.picture.take() {
             let coordination_ns = self.phases.coordination_ns();
             let pause_ns = self.phases.pause_ns;
-            self.say(&FromRank::Frozen { line, picture, description, coordination_ns, pause_ns });
+            self.say(&FromRank::Frozen { checkpoint: line, snapshot: picture, description, coordination_ns, pause_ns });
         }
     }
 }

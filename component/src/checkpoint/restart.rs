@@ -5,8 +5,8 @@ use crate::determinants::piggyback;
 use crate::engine::driver::{Process, Taken};
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
-use rustbtl_coordination::control::{CheckpointId, FromRank, RankCard, ToRank};
-use rustbtl_coordination::silence::Input;
+use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
+use rustbtl_coordination::quiescence::Input;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::inside::Restored;
 use sha2::{Digest, Sha256};
@@ -85,7 +85,7 @@ pub(crate) fn hello(process: &Process, card: Vec<u8>) -> FromRank {
         incarnation: host.incarnation,
         version: crate::peers::endpoint::VERSION.to_owned(),
         set: host.set,
-        card,
+        endpoint: card,
     }
 }
 
@@ -99,9 +99,9 @@ impl Checkpoint {
     }
 
     /// Everybody's card, and who was started again together with this process.
-    fn cards(&mut self) -> (Vec<RankCard>, Vec<PeerId>) {
+    fn cards(&mut self) -> (Vec<RankEndpoint>, Vec<PeerId>) {
         self.await_from_guardian(|message| match message {
-            ToRank::Cards { cards, restarted } => Ok((cards, restarted)),
+            ToRank::Endpoints { endpoints: cards, restarted } => Ok((cards, restarted)),
             other => Err(other),
         })
     }
@@ -121,9 +121,9 @@ impl Checkpoint {
     }
 
     /// Processes of other sets were started again. Cards are of ranks, as others see them.
-    pub(crate) fn meet_again(&mut self, cards: &[RankCard], restarted: &[PeerId]) {
+    pub(crate) fn meet_again(&mut self, cards: &[RankEndpoint], restarted: &[PeerId]) {
         let Ok(mut process) = self.shared.take() else { return };
-        for RankCard { rank, card, .. } in cards.iter().filter(|c| restarted.contains(&c.rank)) {
+        for RankEndpoint { rank, endpoint: card, .. } in cards.iter().filter(|c| restarted.contains(&c.rank)) {
             let peer = process.host.peers.of_rank(rank.0);
             match Endpoint::decode(card) {
                 Ok(card) if card.rank == rank.0 && card.set != process.host.set => {
@@ -146,10 +146,10 @@ impl Checkpoint {
         process.idle.oversubscribed = here > self.transport_setup.processors as usize;
     }
 
-    fn reconnect(&self, process: &mut Process, cards: &[RankCard], restarted: &[PeerId]) {
+    fn reconnect(&self, process: &mut Process, cards: &[RankEndpoint], restarted: &[PeerId]) {
         let mut known = BTreeMap::new();
         let mut digest = Sha256::new();
-        for RankCard { rank, card, .. } in cards {
+        for RankEndpoint { rank, endpoint: card, .. } in cards {
             digest.update(card);
             match Endpoint::decode(card) {
                 Ok(card) if card.rank == rank.0 => {

@@ -1,17 +1,17 @@
 //! Lines of a set whose ranks all share this node's memory: they count where others send frames
-//! (`coordination::silence`, docs/adr/0009).
+//! (`coordination::quiescence`, docs/adr/0009).
 
 use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver::{Process, Taken};
 use crate::transports::set_memory::{SetCounters, SetMemory};
-use rustbtl_coordination::silence::{Input, Quiescence, Station, Way};
+use rustbtl_coordination::quiescence::{Input, Quiescence, CounterPhase, QuiesceMethod};
 use rustbtl_fragments::ids::PeerId;
 
 /// How lines of this set are taken, as its ranks reach each other now. All of them come to the same
 /// answer: either each sees all others in the segment, or each misses one.
 pub fn choose(silence: &mut Quiescence, process: &Process, members: &[PeerId]) {
     let together = process.host.index_of_set(members).is_some();
-    silence.go(if together { Way::Counts } else { Way::Frames });
+    silence.set_method(if together { QuiesceMethod::Counters } else { QuiesceMethod::Frames });
 }
 
 fn set_counters<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a SetCounters> {
@@ -21,7 +21,7 @@ fn set_counters<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a SetC
 
 impl Checkpoint {
     /// One more has come.
-    pub(crate) fn come(&self, taken: &Option<Taken>, (line, at): (u64, Station), open: bool) {
+    pub(crate) fn come(&self, taken: &Option<Taken>, (line, at): (u64, CounterPhase), open: bool) {
         let counters = taken.as_ref().and_then(|taken| set_counters(taken, &self.members));
         let Some(counters) = counters else { self.fatal("the set counts, and shares no memory") };
         // Others may be in a newer line: then this one is over, and the coordinator will say so.
@@ -31,26 +31,26 @@ impl Checkpoint {
     /// Look how far the others are. True: the machine was told something.
     pub(crate) fn count(&mut self, taken: &mut Option<Taken>) -> bool {
         let Some(process) = taken else { return false };
-        if self.silence.wants_left() && process.engine.has_left() {
-            let open = process.engine.has_open_inside();
-            self.input(Input::Left { open });
+        if self.silence.wants_drained() && process.engine.is_set_drained() {
+            let open = process.engine.has_internal_in_flight();
+            self.input(Input::Drained { in_flight: open });
             return true;
         }
-        let Some((line, station)) = self.silence.awaits() else { return false };
+        let Some((line, station)) = self.silence.awaited_phase() else { return false };
         let Some(counters) = set_counters(process, &self.members) else { return false };
         let word = counters.look(station);
-        let Some(open) = word.met(line, self.members.len()) else { return false };
-        if station != Station::Pictured {
+        let Some(open) = word.all_arrived(line, self.members.len()) else { return false };
+        if station != CounterPhase::SnapshotTaken {
             // What the others had put there before they came is there to be seen.
             process.empty_rings(&self.members);
         }
-        self.input(Input::Met { line, station, open });
+        self.input(Input::AllArrived { checkpoint: line, phase: station, in_flight: open });
         true
     }
 
     /// Is there nothing to do for this process but to wait? (While all payloads are to come in,
     /// others may still ask for one.)
     pub(crate) fn awaits_a_count(&self) -> bool {
-        matches!(self.silence.awaits(), Some((_, Station::Left | Station::Pictured)))
+        matches!(self.silence.awaited_phase(), Some((_, CounterPhase::Drained | CounterPhase::SnapshotTaken)))
     }
 }

@@ -10,7 +10,7 @@ use crate::determinants::recorder;
 use crate::determinants::set_order;
 use crate::engine::driver::Process;
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
-use rustbtl_coordination::determinants::parcel;
+use rustbtl_coordination::determinants::rank_batch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::os::fd::RawFd;
 
@@ -67,8 +67,8 @@ impl Checkpoint {
             message,
             ToRank::ResendDeterminants {}
                 | ToRank::Stable { .. }
-                | ToRank::Covered { .. }
-                | ToRank::Cards { .. }
+                | ToRank::ReceivedVector { .. }
+                | ToRank::Endpoints { .. }
                 | ToRank::ReportStatus {}
         );
         if waits && self.shipping.in_line {
@@ -80,7 +80,7 @@ impl Checkpoint {
 
     /// Is there news of ranks that were started again, which a line keeps from being read?
     pub(crate) fn has_cards_to_read(&self) -> bool {
-        self.shipping.later.iter().any(|message| matches!(message, ToRank::Cards { .. }))
+        self.shipping.later.iter().any(|message| matches!(message, ToRank::Endpoints { .. }))
     }
 
     /// A message to a process that is being restored.
@@ -183,11 +183,11 @@ impl Checkpoint {
 
     fn switch_on(&self, process: &mut Process) {
         match process.host.switch_on() {
-            Ok(()) => process.keep_carried(),
+            Ok(()) => process.accept_piggyback(),
             Err(reason) => {
                 self.say(&FromRank::NotReplayable {
                     reason: reason.into(),
-                    hinders: ReplayBlocker::Set,
+                    blocker: ReplayBlocker::Set,
                 });
             }
         }
@@ -213,7 +213,7 @@ impl Checkpoint {
         }
         let Ok(mut process) = self.shared.take() else { return };
         process.host.record.switch_off();
-        process.keep_carried();
+        process.accept_piggyback();
         process.let_go();
         drop(process);
         self.deliver();
@@ -248,7 +248,7 @@ impl Checkpoint {
         // Nothing is looked for between here and the picture: it depends on nothing behind this.
         let recorded = piggyback::recorded();
         let incarnation = self.shipping.incarnation;
-        self.say(&FromRank::Clock { line, clock, incarnation, recorded });
+        self.say(&FromRank::EventClock { checkpoint: line, clock, incarnation, recorded });
     }
 
     /// The process was made from a picture; its channels to other sets are down or new, and no
@@ -266,7 +266,7 @@ impl Checkpoint {
         let kept = Shipping { incarnation, later, coordinator, ..Shipping::default() };
         self.shipping = Shipping { in_line: true, ..kept };
         let (at, bytes) = replay.unwrap_or_default();
-        let kept = match parcel::read_numbered(&bytes) {
+        let kept = match rank_batch::read_numbered(&bytes) {
             Ok(kept) => kept,
             Err(error) => self.fatal(&error.to_string()),
         };

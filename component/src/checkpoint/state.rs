@@ -6,7 +6,7 @@ use crate::engine::driver::Shared;
 use crate::peers::transport_setup::TransportSetup;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS};
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory, ToRank};
-use rustbtl_coordination::silence::Quiescence;
+use rustbtl_coordination::quiescence::Quiescence;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 use rustbtl_process::inside::{Freezer, FrozenChild};
 use std::collections::BTreeMap;

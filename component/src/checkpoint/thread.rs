@@ -28,8 +28,8 @@ use crate::sync::checkpoint_requests::CheckpointRequests;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS, count};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
-use rustbtl_coordination::silence::{Answer, Input, Quiescence, Refusal};
-use rustbtl_fragments::engine::Held;
+use rustbtl_coordination::quiescence::{CheckpointAnswer, Input, Quiescence, CheckpointRefusal};
+use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_process::inside::Freezer;
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ impl Checkpoint {
             if let Some(&reason) = Self::signals().not_replayable[hinders as usize].get()
                 && !core::mem::replace(told, true)
             {
-                self.say(&FromRank::NotReplayable { reason: reason.into(), hinders });
+                self.say(&FromRank::NotReplayable { reason: reason.into(), blocker: hinders });
             }
         }
         // [fence] the callback's place is filled.
@@ -297,7 +297,7 @@ impl Checkpoint {
 
     pub(crate) fn hear(&mut self, message: ToRank, taken: &mut Option<Taken>) {
         let Some(message) = self.keep_for_later(message) else { return };
-        if let ToRank::StopOutgoing { line } | ToRank::Begin { line, .. } = message
+        if let ToRank::StopOutgoing { checkpoint: line } | ToRank::Begin { checkpoint: line, .. } = message
             && taken.is_none()
         {
             self.make_huge_pages(line);
@@ -305,25 +305,25 @@ impl Checkpoint {
         match message {
             ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
             ToRank::CheckpointComplete { .. } => count(1),
-            ToRank::Answer { number, line, problem } => {
+            ToRank::CheckpointRequestResult { number, checkpoint: line, problem } => {
                 let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
                 Self::signals().requests.answer(number, outcome);
             }
-            ToRank::StopOutgoing { line } => self.input(Input::StopOutgoing { line: line.0 }),
-            ToRank::Begin { line, kind, members, .. } => self.begin(line, kind, &members),
-            ToRank::Resume { line } => self.input(Input::Resume { line: line.0 }),
-            ToRank::Abort { line, .. } => {
+            ToRank::StopOutgoing { checkpoint: line } => self.input(Input::StopOutgoing { checkpoint: line.0 }),
+            ToRank::Begin { checkpoint: line, kind, members, .. } => self.begin(line, kind, &members),
+            ToRank::Resume { checkpoint: line } => self.input(Input::Resume { checkpoint: line.0 }),
+            ToRank::Abort { checkpoint: line, .. } => {
                 self.children.remove(&line);
                 self.covered.remove(&line);
-                self.input(Input::Abort { line: line.0 });
+                self.input(Input::Abort { checkpoint: line.0 });
             }
-            ToRank::Trim { line } => self.covered(line),
-            ToRank::Covered { from, bytes, .. } => self.trim(from, &bytes, taken),
-            ToRank::Cards { cards, restarted } => self.meet_again(&cards, &restarted),
+            ToRank::Trim { checkpoint: line } => self.covered(line),
+            ToRank::ReceivedVector { from, bytes, .. } => self.trim(from, &bytes, taken),
+            ToRank::Endpoints { endpoints: cards, restarted } => self.meet_again(&cards, &restarted),
             // Taken out while the program stands still.
-            ToRank::Drained { .. } => {}
+            ToRank::OutputDrained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
-            ToRank::Release { line } => drop(self.children.remove(&line)),
+            ToRank::Release { checkpoint: line } => drop(self.children.remove(&line)),
             ToRank::ReportStatus {} => self.status(taken),
             ToRank::ResendDeterminants {} => self.ship_again(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
@@ -386,14 +386,14 @@ impl Checkpoint {
     /// The own set goes back to no older line: what this one covers of the others' logs may go.
     fn covered(&mut self, line: CheckpointId) {
         for (to, bytes) in self.covered.remove(&line).unwrap_or_default() {
-            self.say(&FromRank::Covered { line, to, bytes });
+            self.say(&FromRank::ReceivedVector { checkpoint: line, to, bytes });
         }
         self.covered.retain(|&other, _| other > line);
     }
 
     /// A process of another set has stored a line: drop what it holds.
     fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<Taken>) {
-        let held = match Held::decode(bytes) {
+        let held = match ReceivedVector::decode(bytes) {
             Ok(held) => held,
             Err(error) => self.fatal(&format!("account of rank {from}: {error}")),
         };
@@ -404,20 +404,20 @@ impl Checkpoint {
             let Some((_, set, _)) = known else { return };
             // Records that a send still refers to are open at the receiver, hence not covered.
             debug_assert_ne!(set, host.set);
-            host.trim_log(set, |entry| entry.to == from && held.covers(entry));
+            host.trim_log(set, |entry| entry.to == from && held.is_complete(entry));
         });
     }
 
-    pub(crate) fn answer(&mut self, answer: Answer) {
+    pub(crate) fn answer(&mut self, answer: CheckpointAnswer) {
         match answer {
-            Answer::Stopped { line } => self.say(&FromRank::Stopped { line: CheckpointId(line) }),
-            Answer::Frozen { line } => self.tell_frozen(CheckpointId(line)),
-            Answer::Failed { line, why: Refusal::Behind } => {
-                self.say(&FromRank::Behind { line: CheckpointId(line) });
+            CheckpointAnswer::Stopped { checkpoint: line } => self.say(&FromRank::OutgoingStopped { checkpoint: CheckpointId(line) }),
+            CheckpointAnswer::Frozen { checkpoint: line } => self.tell_frozen(CheckpointId(line)),
+            CheckpointAnswer::Failed { checkpoint: line, refusal: CheckpointRefusal::ReplayPending } => {
+                self.say(&FromRank::ReplayPending { checkpoint: CheckpointId(line) });
             }
-            Answer::Failed { line, why } => {
+            CheckpointAnswer::Failed { checkpoint: line, refusal: why } => {
                 let reason = self.phases.failure.take().unwrap_or_else(|| why.to_string());
-                self.say(&FromRank::CheckpointFailed { line: CheckpointId(line), reason });
+                self.say(&FromRank::CheckpointFailed { checkpoint: CheckpointId(line), reason });
             }
         }
     }

@@ -256,7 +256,7 @@ impl CoordinatorLink {
         while let Some(batch) = take_parcel() {
             let message = batch.message(*incarnation);
             batches.push_back(batch);
-            let first = core::mem::take(&mut waits).then_some(FromRank::Waits {});
+            let first = core::mem::take(&mut waits).then_some(FromRank::FrameGated {});
             for message in first.into_iter().chain([message]) {
                 let frame = FromNode::Rank { rank: *rank, message }.encode();
                 // Not in silence: what is lost here would be waited for for ever.
@@ -338,7 +338,7 @@ fn connect(address: SocketAddr, secret: &[u8; 32], rank: PeerId) -> Option<TcpSt
     let mut welcome = [0; WELCOME];
     stream.read_exact(&mut welcome).ok()?;
     let verdict = handshake::check_welcome(secret, &hello, &challenge, &welcome).ok()?;
-    stream.write_all(&FromNode::Direct { rank }.encode().ok()?).ok()?;
+    stream.write_all(&FromNode::DirectConnection { rank }.encode().ok()?).ok()?;
     stream.set_nodelay(true).ok()?;
     stream.set_nonblocking(true).ok()?;
     matches!(verdict, Verdict::Accepted(_)).then_some(stream)
@@ -408,7 +408,7 @@ mod tests {
             while let Some(message) = incoming.next_message::<FromNode>().unwrap() {
                 let FromNode::Rank { message: FromRank::Determinants { from, .. }, .. } = message
                 else {
-                    assert_eq!(message, FromNode::Direct { rank: PeerId(5) });
+                    assert_eq!(message, FromNode::DirectConnection { rank: PeerId(5) });
                     continue;
                 };
                 from_numbers.push(from);

@@ -5,7 +5,7 @@
 //! `RUSTBTL_JOURNAL` names a directory that all nodes see. The file is open only while something is
 //! written: files that are open when a picture is taken are cut to their length in the line.
 
-use rustbtl_coordination::determinants::{Numbered, parcel};
+use rustbtl_coordination::determinants::{Numbered, rank_batch};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -25,13 +25,13 @@ impl Journal {
     #[cold]
     pub fn add(&self, numbered: &Numbered) {
         let mut bytes = Vec::new();
-        parcel::append(&mut bytes, numbered.number, &numbered.determinant);
+        rank_batch::append(&mut bytes, numbered.number, &numbered.determinant);
         let file = OpenOptions::new().create(true).append(true).open(&self.0);
         let _ = file.and_then(|mut file| file.write_all(&bytes));
     }
 
     /// All of them.
     pub fn read(&self) -> Vec<Numbered> {
-        parcel::read_numbered(&fs::read(&self.0).unwrap_or_default()).unwrap_or_default()
+        rank_batch::read_numbered(&fs::read(&self.0).unwrap_or_default()).unwrap_or_default()
     }
 }

@@ -1,7 +1,7 @@
 //! What was recorded and not shipped yet, in the order of recording.
 
 use rustbtl_coordination::control::FromRank;
-use rustbtl_coordination::determinants::{Numbered, parcel};
+use rustbtl_coordination::determinants::{Numbered, rank_batch};
 use rustbtl_fragments::ids::Incarnation;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ impl Parcel {
     pub fn message(&self, incarnation: Incarnation) -> FromRank {
         match self.clone() {
             Self::Own { from, bytes, .. } => FromRank::Determinants { incarnation, from, bytes },
-            Self::Carried { at, bytes } => FromRank::Carried { incarnation, at, bytes },
+            Self::Carried { at, bytes } => FromRank::Piggybacked { incarnation, at, bytes },
         }
     }
 }
@@ -56,12 +56,12 @@ pub(crate) fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
     if let Some(Parcel::Own { last_at, bytes, .. }) = outbox.back_mut()
         && bytes.len() < PARCEL_BYTES
     {
-        parcel::append(bytes, at, &numbered.determinant);
+        rank_batch::append(bytes, at, &numbered.determinant);
         *last_at = at;
         return;
     }
     let mut bytes = Vec::new();
-    parcel::append(&mut bytes, at, &numbered.determinant);
+    rank_batch::append(&mut bytes, at, &numbered.determinant);
     outbox.push_back(Parcel::Own { from: numbered.number, last_at: at, bytes });
 }
 
@@ -77,11 +77,11 @@ pub fn take_parcel() -> Option<Parcel> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustbtl_coordination::determinants::{Determinant, Outcome, Question};
+    use rustbtl_coordination::determinants::{Determinant, Outcome, NondetCall};
 
     fn found(number: u64) -> Numbered {
-        let (question, outcome) = (Question::CLOCK, Outcome::Time(u64::MAX));
-        Numbered { number, determinant: Determinant::Found { question, outcome } }
+        let (question, outcome) = (NondetCall::CLOCK, Outcome::Time(u64::MAX));
+        Numbered { number, determinant: Determinant::Outcome { call: question, outcome } }
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
             let Parcel::Own { from, last_at, bytes } = parcel else { panic!("nothing came") };
             assert_eq!(from, next);
             assert!(bytes.len() < PARCEL_BYTES + 100);
-            let all = parcel::read(&bytes).unwrap();
+            let all = rank_batch::read(&bytes).unwrap();
             assert_eq!(all.first().map(|(at, _)| *at), Some(next + 5));
             next += all.len() as u64;
             assert_eq!(last_at, next + 4);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(last, [8, 9, 11]);
         let life = Incarnation(3);
         let messages: Vec<FromRank> = outbox.iter().map(|parcel| parcel.message(life)).collect();
-        let carried = FromRank::Carried { incarnation: life, at: 9, bytes: vec![1] };
+        let carried = FromRank::Piggybacked { incarnation: life, at: 9, bytes: vec![1] };
         assert_eq!(messages[1], carried);
         assert!(matches!(messages[2], FromRank::Determinants { from: 2, .. }));
     }

@@ -10,7 +10,7 @@
 use crate::determinants::set_order::{BASE, COUNTS, rustbtl_recording};
 use crate::transports::set_memory::{Counts, Entry, Found, SLOTS, Slots};
 use core::sync::atomic::Ordering;
-use rustbtl_coordination::determinants::{Carried, carried};
+use rustbtl_coordination::determinants::{Piggybacked, piggyback};
 use rustbtl_fragments::ids::{Incarnation, SetId};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ impl Known {
     }
 
     /// Is there anything in it that is not known? It is from now on.
-    pub(crate) fn is_news(&mut self, carried: &Carried) -> bool {
+    pub(crate) fn is_news(&mut self, carried: &Piggybacked) -> bool {
         let known = (carried.incarnation, carried.upto());
         match self.0.get_mut(&carried.set) {
             // Of an older life there is no news, but that does not hurt.
@@ -88,13 +88,13 @@ impl Order<'_> {
         if first >= places.end || places.end - first > SLOTS as u64 {
             return false;
         }
-        carried::begin(out, own.0, own.1, first);
+        piggyback::begin(out, own.0, own.1, first);
         let had = (first..places.end).all(|place| {
             let had = match self.slots.read(place, out) {
                 Some(Found::Own) => true,
                 Some(Found::Carried(set)) if Some(set) == theirs => {
                     // They have it.
-                    out.push(carried::BLANK);
+                    out.push(piggyback::BLANK);
                     true
                 }
                 // What somebody else gave is not handed on: one hop.
@@ -139,9 +139,9 @@ mod tests {
 
     const SET: SetId = SetId(70);
 
-    fn carried(incarnation: u16, from: u64, places: usize) -> Carried {
+    fn carried(incarnation: u16, from: u64, places: usize) -> Piggybacked {
         let entries = vec![None; places];
-        Carried { set: SET, incarnation: Incarnation(incarnation), from, entries }
+        Piggybacked { set: SET, incarnation: Incarnation(incarnation), from, entries }
     }
 
     #[test]
@@ -159,15 +159,15 @@ mod tests {
 
     #[test]
     fn a_frame_takes_along_what_is_not_stable_and_only_if_all_of_it_can_be_had() {
-        use rustbtl_coordination::determinants::{Determinant, Numbered, Outcome, Question};
+        use rustbtl_coordination::determinants::{Determinant, Numbered, Outcome, NondetCall};
         let (counts, slots) = (Counts::default(), Slots::default());
         let order = Order { counts: &counts, slots: &slots, base: 100 };
         let determinant =
-            Determinant::Found { question: Question::CLOCK, outcome: Outcome::Time(5) };
+            Determinant::Outcome { call: NondetCall::CLOCK, outcome: Outcome::Time(5) };
         let numbered = Numbered { number: 9, determinant };
         let own = || {
             let (at, mut entry) = (order.next(), Vec::new());
-            carried::append(&mut entry, PeerId(6), &numbered);
+            piggyback::append(&mut entry, PeerId(6), &numbered);
             order.write(at, Entry::Own(&entry));
             at
         };
@@ -175,20 +175,20 @@ mod tests {
             let mut out = Vec::new();
             let had = order.take_along(OWN, Some(SET), from..made, &mut out);
             assert!(had || out.is_empty());
-            had.then(|| Carried::decode(&out).unwrap())
+            had.then(|| Piggybacked::decode(&out).unwrap())
         };
         assert_eq!(take(0, 100), None, "nothing was recorded");
         assert_eq!(own(), 100);
         order.write(order.next(), Entry::Carried(SET));
         let entry = Some((PeerId(6), numbered.clone()));
-        let all = Carried {
+        let all = Piggybacked {
             set: OWN.0,
             incarnation: OWN.1,
             from: 100,
             entries: vec![entry.clone(), None],
         };
         assert_eq!(take(0, 102), Some(all.clone()));
-        assert_eq!(take(101, 102), Some(Carried { from: 101, entries: vec![None], ..all.clone() }));
+        assert_eq!(take(101, 102), Some(Piggybacked { from: 101, entries: vec![None], ..all.clone() }));
         // Stable, or not written yet.
         counts.stable.store(101, Ordering::Release);
         assert_eq!(take(0, 102).map(|carried| carried.from), Some(101));
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((own(), take(0, 104)), (103, None));
         order.write(hole, Entry::Own(&[0; 1000]));
         assert_eq!(take(0, 104), None, "too long");
-        assert_eq!(take(103, 104), Some(Carried { from: 103, entries: vec![entry], ..all }));
+        assert_eq!(take(103, 104), Some(Piggybacked { from: 103, entries: vec![entry], ..all }));
         order.write(order.next(), Entry::Carried(SetId(71)));
         assert_eq!(take(103, 105), None, "a third set's");
         // More than there are slots for.

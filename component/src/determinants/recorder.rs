@@ -11,7 +11,7 @@ use crate::determinants::set_order::{
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::{Counts, SetMemory, Slots};
 use core::sync::atomic::{AtomicU32, Ordering};
-use rustbtl_coordination::determinants::{Ask, Decisions, Divergence, Question};
+use rustbtl_coordination::determinants::{ReplayDecision, ReplayDecisions, Divergence, NondetCall};
 
 /// Counts the program's looks around: while it goes up, the program lets its frames go itself.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
@@ -64,7 +64,7 @@ pub(crate) enum Place {
 #[derive(Debug, Default)]
 pub struct Record {
     pub(crate) on: bool,
-    pub(crate) decisions: Decisions,
+    pub(crate) decisions: ReplayDecisions,
     pub(crate) place: Place,
     /// Place of the first determinant of this incarnation.
     pub(crate) base: u64,
@@ -123,12 +123,12 @@ impl Record {
 
     /// A picture is taken next, at this date of the machine.
     pub fn pictured(&mut self, now: u64) {
-        self.decisions.pictured(now);
+        self.decisions.before_snapshot(now);
     }
 
-    /// See `Decisions::ask`.
-    pub fn ask(&mut self, question: Question) -> Result<Ask, Divergence> {
-        self.decisions.ask(question)
+    /// See `ReplayDecisions::decide`.
+    pub fn ask(&mut self, question: NondetCall) -> Result<ReplayDecision, Divergence> {
+        self.decisions.decide(question)
     }
 
     /// Nothing is recorded or forced any more, and nothing has to wait: the job ends, or nobody

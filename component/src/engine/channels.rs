@@ -47,7 +47,7 @@ impl Process {
         }
         let now = now_ns();
         // What was under way inside a set is in no log.
-        let outgoing = self.engine.leaves_set(peer);
+        let outgoing = self.engine.is_outgoing_peer(peer);
         let again_ns = outgoing.then_some(now + RECONNECT_NS);
         self.lost.push(Lost { peer, reason, since_ns: now, again_ns });
     }
@@ -55,7 +55,7 @@ impl Process {
     /// A channel is open. The first one of two processes that were never started again is no news.
     fn up(&mut self, peer: PeerId, incarnation: Incarnation) {
         self.lost.retain(|lost| lost.peer != peer);
-        if incarnation > Incarnation(0) || self.engine.knows(peer) {
+        if incarnation > Incarnation(0) || self.engine.has_contacted(peer) {
             self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
         }
     }
@@ -70,7 +70,7 @@ impl Process {
             self.neighbours.remove(&peer);
         }
         self.host.renew(peer, card);
-        if self.engine.knows(peer) {
+        if self.engine.has_contacted(peer) {
             self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
         }
     }

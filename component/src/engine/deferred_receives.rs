@@ -14,7 +14,7 @@ use crate::determinants::set_order::{ATTENTION, of_program};
 use crate::engine::driver::{Process, Shared};
 use crate::ffi::operation::Op;
 use core::sync::atomic::Ordering;
-use rustbtl_fragments::engine::{Received, Source, TagMatch};
+use rustbtl_fragments::engine::{ReceiveOutcome, Source, TagMatch};
 use rustbtl_fragments::host::Host;
 use rustbtl_fragments::ids::{CommId, ReceiveId};
 
@@ -59,8 +59,8 @@ impl Process {
     fn post_all_late(&mut self) {
         while let Some((mut op, (comm, from, tags))) = self.late.pop_front() {
             match self.timed(|engine, host| engine.receive(host, comm, from, tags, op, op)) {
-                Received::Complete(status) => self.host.complete(op, status),
-                Received::Pending(id) => op.set_id(id.0),
+                ReceiveOutcome::Complete(status) => self.host.complete(op, status),
+                ReceiveOutcome::Pending(id) => op.set_id(id.0),
             }
         }
         self.attend();

@@ -26,7 +26,7 @@ pub enum Unposted {
 impl Process {
     /// Is this frame the message of a receive that is not posted, without any ado?
     #[inline(always)]
-    fn receive_exact(
+    fn receive_fast_path(
         &mut self,
         incoming: Incoming,
         envelope: (CommId, Source, TagMatch),
@@ -35,7 +35,7 @@ impl Process {
         // SAFETY: the transport keeps the frame where it is until it is consumed.
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
         let begin = self.clock.begin();
-        let found = self.engine.receive_exact(&mut self.host, incoming.from, frame, envelope, op);
+        let found = self.engine.receive_fast_path(&mut self.host, incoming.from, frame, envelope, op);
         self.clock.end(begin);
         let Some(status) = found else { return false };
         self.host.transports.consume_node(incoming);
@@ -62,7 +62,7 @@ impl Process {
         op: &mut Op,
     ) -> Unposted {
         // Looked at each time: the process may have been restored since its call began.
-        if ATTENTION.load(Ordering::Relaxed) != 0 || !self.engine.is_quiet() {
+        if ATTENTION.load(Ordering::Relaxed) != 0 || !self.engine.is_matching_idle() {
             return Unposted::Post;
         }
         for _ in 0..BURST {
@@ -70,7 +70,7 @@ impl Process {
                 return Unposted::Post;
             }
             let Some(incoming) = self.host.transports.peek_node() else { continue };
-            if self.receive_exact(incoming, envelope, op) {
+            if self.receive_fast_path(incoming, envelope, op) {
                 return Unposted::Done;
             }
             let outcome = self.accept_for(incoming, envelope, op);

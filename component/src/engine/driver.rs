@@ -237,7 +237,7 @@ impl Process {
         }
         if happened == 0 {
             if let Some(op) = self.host.copy_some()
-                && self.complete_early(op)
+                && self.detach_send(op)
             {
                 self.host.end(op);
             }
@@ -258,17 +258,17 @@ impl Process {
     /// Need the program not wait for a long send any more? It is in the log, its receiver has not
     /// asked for it, and somebody answers when that does. Where the receiver has asked, to push it
     /// out now is quicker than to leave it to the thread (docs/adr/0015).
-    pub fn complete_early(&mut self, op: Op) -> bool {
+    pub fn detach_send(&mut self, op: Op) -> bool {
         self.host.sets_are_nodes
             && progress_thread::for_send(op.bytes())
             && self.host.is_logged(op)
-            && self.engine.complete_early(SendId(op.id()))
+            && self.engine.detach_send(SendId(op.id()))
             && self.host.settle(op)
     }
 
     /// The engine's name for a receive that may be pending.
     pub fn receive_id(&mut self, op: Op) -> ReceiveId {
-        self.engine.name_receives(&mut self.host);
+        self.engine.assign_receive_ids(&mut self.host);
         ReceiveId(op.id())
     }
 
@@ -294,14 +294,14 @@ impl Process {
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
         if self.clock.on {
             self.accept_timed(incoming.from, frame);
-        } else if !self.engine.complete_exact(&mut self.host, incoming.from, frame) {
+        } else if !self.engine.complete_fast_path(&mut self.host, incoming.from, frame) {
             self.accept_any(incoming.from, frame);
         }
     }
 
     #[inline(never)]
     fn accept_timed(&mut self, from: PeerId, frame: &[u8]) {
-        if !self.timed(|engine, host| engine.complete_exact(host, from, frame)) {
+        if !self.timed(|engine, host| engine.complete_fast_path(host, from, frame)) {
             self.accept_any(from, frame);
         }
     }
@@ -381,13 +381,13 @@ impl Process {
     /// Payloads that are read to their place: the end of one, or else the beginning of one.
     fn place_directly(&mut self, network: NetworkKind) -> DirectPlacement {
         if let Some((from, head)) = self.host.transports.placed(network) {
-            self.timed(|engine, host| engine.on_landed(host, from, &head));
+            self.timed(|engine, host| engine.on_directly_placed(host, from, &head));
             return DirectPlacement::Done;
         }
         let Some((from, head)) = self.host.transports.unplaced(network) else {
             return DirectPlacement::Nothing;
         };
-        let into = match self.engine.place(&self.host, from, &head) {
+        let into = match self.engine.direct_placement(&self.host, from, &head) {
             Some((op, at)) if op.convertor().is_none() => {
                 NonNull::new(op.start().wrapping_add(at as usize))
             }

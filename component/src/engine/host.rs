@@ -16,8 +16,8 @@ use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
-use rustbtl_fragments::engine::{Difference, digest};
-use rustbtl_fragments::gate::{Marks, Recorded};
+use rustbtl_fragments::engine::{PayloadMismatch, digest};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
 use rustbtl_fragments::wire::Header;
@@ -410,7 +410,7 @@ impl Host for EngineHost {
         self.checks_content.then(|| digest(self.log.payload(record)))
     }
 
-    fn differs(&mut self, from: PeerId, what: Difference) {
+    fn payload_mismatch(&mut self, from: PeerId, what: PayloadMismatch) {
         let problem = format!("{} sends again, and not the same: {what}", self.describe(from));
         self.glue.fatal("divergence", &[&problem]);
     }
@@ -530,7 +530,7 @@ impl Host for EngineHost {
         }
     }
 
-    fn named(&mut self, mut token: Op, receive: ReceiveId) {
+    fn receive_id_assigned(&mut self, mut token: Op, receive: ReceiveId) {
         token.set_id(receive.0);
     }
 
@@ -547,15 +547,15 @@ impl Host for EngineHost {
     }
 
     #[cold]
-    fn waits(&mut self) {
+    fn frame_gated(&mut self) {
         self.hold();
     }
 
-    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
         self.take_along(to, from, made, out)
     }
 
-    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+    fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
         self.keep(from, bytes)
     }
 

@@ -7,13 +7,13 @@ use crate::determinants::recorder::{Record, order, ship_soon};
 use crate::engine::driver::Process;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
-use rustbtl_coordination::determinants::Carried;
-use rustbtl_fragments::gate::Recorded;
-use rustbtl_fragments::host::Taken;
+use rustbtl_coordination::determinants::Piggybacked;
+use rustbtl_fragments::send_gate::Recorded;
+use rustbtl_fragments::host::PiggybackOutcome;
 use rustbtl_fragments::ids::PeerId;
 
 impl EngineHost {
-    /// `Host::carry`.
+    /// `Host::piggyback`.
     #[inline(never)]
     pub fn take_along(
         &self,
@@ -31,24 +31,24 @@ impl EngineHost {
             .is_some_and(|order| order.take_along(own, theirs, from.0..made.0, out))
     }
 
-    /// `Host::carried`.
-    pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
-        let Ok(carried) = Carried::decode(bytes) else { return Taken::Damaged };
+    /// `Host::on_piggyback`.
+    pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
+        let Ok(carried) = Piggybacked::decode(bytes) else { return PiggybackOutcome::Damaged };
         if self.set_of(from) != Some(carried.set) {
-            return Taken::Damaged;
+            return PiggybackOutcome::Damaged;
         }
         // K2: until it has its place.
         let fences = fences();
         if fences.get(&carried.set).is_some_and(|&before| carried.incarnation < before) {
-            return Taken::Refused;
+            return PiggybackOutcome::Refused;
         }
         let Record { on, place, base, known, .. } = &mut self.record;
         // Switched off: nothing is kept any more, by anybody.
         let Some(order) = order(place, *base, &self.transports).filter(|_| *on) else {
-            return Taken::Kept;
+            return PiggybackOutcome::Accepted;
         };
         if !known.is_news(&carried) {
-            return Taken::Kept;
+            return PiggybackOutcome::Accepted;
         }
         let mut outbox = outbox();
         let ring = outbox.is_empty();
@@ -61,19 +61,19 @@ impl EngineHost {
         if ring {
             ship_soon();
         }
-        Taken::Kept
+        PiggybackOutcome::Accepted
     }
 }
 
 impl Process {
     /// What others carry here is kept from now on, if it is wanted and can be: recording is on, and
     /// the set has memory to count in. Tells them.
-    pub fn keep_carried(&mut self) {
+    pub fn accept_piggyback(&mut self) {
         let Record { on, carries, place, base, .. } = &self.host.record;
         if *on && *carries && order(place, *base, &self.host.transports).is_some() {
-            self.engine.keep_carried(&mut self.host);
+            self.engine.accept_piggyback(&mut self.host);
         } else {
-            self.engine.stop_keeping_carried();
+            self.engine.stop_accepting_piggyback();
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What this process records of nondeterministic calls, and what it is forced to do again after it
-//! was restored. The machine is coordination's `Decisions`; here are its places: the counts that
+//! was restored. The machine is coordination's `ReplayDecisions`; here are its places: the counts that
 //! the ranks of a set on this node share, and the outbox from which the checkpoint thread ships.
 //!
 //! Off until the first line is taken (of a protected job whose lines have a directory). Then the
@@ -21,8 +21,8 @@ use crate::engine::host::EngineHost;
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::Entry;
 use core::sync::atomic::Ordering;
-use rustbtl_coordination::determinants::{Ask, Divergence, Numbered, Outcome, Question, carried};
-use rustbtl_fragments::gate::{Marks, Recorded};
+use rustbtl_coordination::determinants::{ReplayDecision, Divergence, Numbered, Outcome, NondetCall, piggyback};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
 
 /// So many dates that wait to be shipped need no allocation: signal handlers may read them. A
@@ -70,7 +70,7 @@ impl EngineHost {
         }
         self.publish_counts();
         self.record.on = true;
-        self.record.decisions.make_room(DATES_ROOM);
+        self.record.decisions.reserve(DATES_ROOM);
         self.record.journal = Journal::of(self.peers.rank());
         rustbtl_recording.store(1, Ordering::Relaxed);
         rustbtl_epoch.fetch_add(1, Ordering::AcqRel);
@@ -131,7 +131,7 @@ impl EngineHost {
             let at = order.next();
             if *carries {
                 entry.clear();
-                carried::append(entry, own, &numbered);
+                piggyback::append(entry, own, &numbered);
                 order.write(at, Entry::Own(entry));
             }
             put(&mut outbox, at, &numbered);
@@ -174,25 +174,25 @@ impl Process {
     /// After anything that the machine was asked or told, and after a receive was posted in
     /// replay: have the outcomes run out, and what do sends and receives have to look at?
     pub fn attend(&mut self) {
-        let past = self.host.record.decisions.has_past();
+        let past = self.host.record.decisions.has_outcomes_to_replay();
         if self.engine.is_replaying() && !past && !self.engine.awaits_receives() {
             self.engine.end_replay(&mut self.host);
             self.host.push();
         }
         let decisions = &self.host.record.decisions;
-        let run = if decisions.has_run() || decisions.untaken() > 0 { RUN } else { 0 };
+        let run = if decisions.has_run() || decisions.recorded_pending() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
         let late = if self.behind || !self.late.is_empty() { LATE } else { 0 };
         ATTENTION.store(run | replay | late, Ordering::Relaxed);
     }
 
     /// The answer to a question; None: it found nothing.
-    pub fn answered(&mut self, question: Question, outcome: Option<Outcome>) {
+    pub fn answered(&mut self, question: NondetCall, outcome: Option<Outcome>) {
         let decisions = &mut self.host.record.decisions;
         match outcome {
-            None => decisions.nothing(question),
+            None => decisions.record_nothing(question),
             Some(outcome) => {
-                if let Err(divergence) = decisions.found(question, outcome) {
+                if let Err(divergence) = decisions.record_outcome(question, outcome) {
                     self.host.diverged(&divergence);
                 }
                 self.host.ship_recorded();
@@ -206,12 +206,12 @@ impl Process {
     pub fn read(&mut self, outcome: Option<Outcome>, unshipped_max: usize) {
         let decisions = &mut self.host.record.decisions;
         match outcome {
-            None => decisions.nothing(Question::CLOCK),
+            None => decisions.record_nothing(NondetCall::CLOCK),
             Some(outcome) => {
-                if let Err(divergence) = decisions.found(Question::CLOCK, outcome) {
+                if let Err(divergence) = decisions.record_outcome(NondetCall::CLOCK, outcome) {
                     self.host.diverged(&divergence);
                 }
-                if decisions.untaken() >= unshipped_max {
+                if decisions.recorded_pending() >= unshipped_max {
                     self.host.ship_recorded();
                 }
             }
@@ -223,8 +223,8 @@ impl Process {
     /// may do so in a signal handler.
     pub fn read_date(&mut self, now: u64) -> u64 {
         let decisions = &mut self.host.record.decisions;
-        let date = decisions.date(now);
-        if decisions.untaken() > 0 {
+        let date = decisions.program_time(now);
+        if decisions.recorded_pending() > 0 {
             // Not one operation: whoever else writes it is in here, too.
             ATTENTION.store(ATTENTION.load(Ordering::Relaxed) | RUN, Ordering::Relaxed);
         }
@@ -232,10 +232,10 @@ impl Process {
     }
 
     /// What to do with a question. Ends the job if it is another one than before.
-    pub fn asked(&mut self, question: Question) -> Ask {
+    pub fn asked(&mut self, question: NondetCall) -> ReplayDecision {
         match self.host.record.ask(question) {
             Ok(ask) => {
-                if ask == Ask::Nothing {
+                if ask == ReplayDecision::ReportNothing {
                     self.attend();
                 }
                 ask
@@ -276,12 +276,12 @@ impl Process {
             self.engine.begin_replay(&mut self.host, &forced);
         }
         self.attend();
-        self.keep_carried();
+        self.accept_piggyback();
         Ok(())
     }
 
     /// Has everything been done again that was done before (`ReplayComplete`)?
     pub fn has_caught_up(&self) -> bool {
-        !self.host.record.decisions.has_past() && self.engine.has_caught_up()
+        !self.host.record.decisions.has_outcomes_to_replay() && self.engine.is_replay_complete()
     }
 }

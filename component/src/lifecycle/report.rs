@@ -72,7 +72,7 @@ pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
         ("log_spilled_bytes_peak", log.spilled_bytes_peak),
         ("log_lines_asked", lines_asked),
         ("lines", lines),
-        ("carried_frames", c.carried_frames),
+        ("piggyback_frames", c.piggyback_frames),
     ]
 }
 

@@ -180,7 +180,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     host.record.carries = config.carry != 0;
     let mut engine = Engine::new(me, host.set, Incarnation(0));
     if host.checks_content {
-        engine.check_content();
+        engine.verify_sends();
     }
     let mut process = Process::new(engine, host, idle);
     process.grace_ns = u64::from(config.dead_peer_grace) * 1_000_000;

@@ -5,7 +5,7 @@ use crate::engine::driver::Process;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Envelope, Operation};
-use rustbtl_coordination::determinants::{Ask, Call, Outcome, Question};
+use rustbtl_coordination::determinants::{ReplayDecision, CallKind, Outcome, NondetCall};
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::host::Status;
 use rustbtl_fragments::ids::{CommId, MessageId, ReceiveId};
@@ -33,9 +33,9 @@ const PROBE_NOTHING: i32 = 2;
 /// It was found before: look again until it is here.
 const PROBE_WAIT: i32 = 3;
 
-fn question(call: u32, active: u32) -> Question {
-    let known = u8::try_from(call).ok().and_then(Call::of);
-    Question::requests(known.unwrap_or(Call::Test), active)
+fn question(call: u32, active: u32) -> NondetCall {
+    let known = u8::try_from(call).ok().and_then(CallKind::of);
+    NondetCall::requests(known.unwrap_or(CallKind::Test), active)
 }
 
 /// The program asks about `active` requests.
@@ -54,9 +54,9 @@ pub unsafe extern "C" fn rustbtl_question(
     let mut process = shared.enter();
     let question = question(call, active);
     let code = match process.asked(question) {
-        Ask::Look => LOOK,
-        Ask::Nothing => NOTHING,
-        Ask::Await(Outcome::Requests(list)) => {
+        ReplayDecision::Execute => LOOK,
+        ReplayDecision::ReportNothing => NOTHING,
+        ReplayDecision::Await(Outcome::Requests(list)) => {
             if list.len() > room as usize || list.iter().any(|&place| place >= room) {
                 let told = format!("{question} gave {list:?}, there are {room} requests");
                 process.host.glue.fatal("divergence", &[&told]);
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rustbtl_question(
             }
             AWAIT
         }
-        Ask::Await(_) => AWAIT,
+        ReplayDecision::Await(_) => AWAIT,
     };
     shared.deliver(process);
     code
@@ -92,9 +92,9 @@ pub unsafe extern "C" fn rustbtl_outcome(
     epoch: u32,
 ) -> i32 {
     let question = question(call, active);
-    let outcome = match (count, question.call) {
+    let outcome = match (count, question.kind) {
         (..0, _) => None,
-        (_, Call::Test | Call::TestAll) => Some(Outcome::Done),
+        (_, CallKind::Test | CallKind::TestAll) => Some(Outcome::Done),
         (_, _) => {
             // SAFETY: the caller's promise; not null, as it is not for a test of one or all.
             let places = unsafe { core::slice::from_raw_parts(places, count as usize) };
@@ -134,10 +134,10 @@ fn cancel(process: &mut Process, receive: ReceiveId, complete: bool) -> bool {
     if !process.host.record.is_on() {
         return !complete && process.engine.cancel_receive(receive);
     }
-    let question = Question { call: Call::Cancel, shape: 0 };
+    let question = NondetCall { kind: CallKind::Cancel, arguments: 0 };
     let wanted = match process.asked(question) {
-        Ask::Look => !complete,
-        Ask::Await(Outcome::Cancelled(name)) => name.is_some(),
+        ReplayDecision::Execute => !complete,
+        ReplayDecision::Await(Outcome::Cancelled(name)) => name.is_some(),
         _ => false,
     };
     let name = process.engine.receive_name(receive).filter(|_| wanted);
@@ -166,9 +166,9 @@ pub unsafe fn probe(
         let here = process.engine.probe(comm, source, matches);
         (i32::from(here.is_some()), here.map(|status| (MessageId(0), status)))
     } else {
-        let call = if claims { Call::Claim } else { Call::Probe };
+        let call = if claims { CallKind::Claim } else { CallKind::Probe };
         let context = process.engine.context_of(comm);
-        let question = Question::probe(call, context, from, tag);
+        let question = NondetCall::probe(call, context, from, tag);
         recorded_probe(process, question, (comm, source, matches), how)
     };
     // SAFETY: the caller's promise.
@@ -185,14 +185,14 @@ pub unsafe fn probe(
 
 fn recorded_probe(
     process: &mut Process,
-    question: Question,
+    question: NondetCall,
     (comm, source, tag): (CommId, Source, TagMatch),
     how: u32,
 ) -> (i32, Option<(MessageId, Status)>) {
     let claims = how & PROBE_CLAIM != 0;
     match process.asked(question) {
-        Ask::Nothing => (PROBE_NOTHING, None),
-        Ask::Await(Outcome::Message(name)) => {
+        ReplayDecision::ReportNothing => (PROBE_NOTHING, None),
+        ReplayDecision::Await(Outcome::Message(name)) => {
             let here = if claims {
                 process.engine.claim_named(&name)
             } else {
@@ -204,7 +204,7 @@ fn recorded_probe(
             process.answered(question, Some(Outcome::Message(name)));
             (PROBE_FOUND, here)
         }
-        Ask::Await(_) | Ask::Look => {
+        ReplayDecision::Await(_) | ReplayDecision::Execute => {
             let Some(name) = process.engine.probe_name(comm, source, tag) else {
                 if how & PROBE_LAST != 0 {
                     process.answered(question, None);

@@ -8,7 +8,7 @@ use crate::ffi::operation::Op;
 use crate::ffi::table::{ANY, DONE, LOG_FULL, PENDING};
 use crate::progress::{progress_thread, wait};
 use core::sync::atomic::Ordering;
-use rustbtl_fragments::engine::{Mode, Received, SendError, Sent, Source, TagMatch};
+use rustbtl_fragments::engine::{Mode, ReceiveOutcome, SendError, SendOutcome, Source, TagMatch};
 use rustbtl_fragments::ids::*;
 
 /// As MPI has it: a rank, or any.
@@ -33,7 +33,7 @@ pub(crate) fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool
     }
     let bytes = op.bytes();
     let begin = process.clock.begin();
-    let sent = process.engine.send_now(&mut process.host, comm, to, tag, &mut op, bytes);
+    let sent = process.engine.send_fast_path(&mut process.host, comm, to, tag, &mut op, bytes);
     process.clock.end(begin);
     sent
 }
@@ -58,10 +58,10 @@ pub(crate) fn send_slow(
     let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
     let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
     let complete = match sent {
-        Ok(Sent::Complete) => process.host.settle(op),
-        Ok(Sent::Pending(id)) => {
+        Ok(SendOutcome::Complete) => process.host.settle(op),
+        Ok(SendOutcome::Pending(id)) => {
             op.set_id(id.0);
-            process.complete_early(op)
+            process.detach_send(op)
         }
         Err(_) => false,
     };
@@ -88,13 +88,13 @@ pub(crate) fn send_slow(
 
 /// What became of a receive, for C.
 #[inline]
-pub(crate) fn received(outcome: Received, op: &mut Op) -> i32 {
+pub(crate) fn received(outcome: ReceiveOutcome, op: &mut Op) -> i32 {
     match outcome {
-        Received::Complete(status) => {
+        ReceiveOutcome::Complete(status) => {
             op.fill(&status);
             DONE
         }
-        Received::Pending(id) => {
+        ReceiveOutcome::Pending(id) => {
             op.set_id(id.0);
             PENDING
         }

@@ -3,7 +3,7 @@
 //!
 //! As MPI_Wtime's (`wtime`), calls are made to come here by `in_place`; but only those of objects
 //! that call MPI, and of libgfortran: Open MPI and the C library read the date when they like, and
-//! not as often in the next life. The machine is coordination's `Dates`.
+//! not as often in the next life. The machine is coordination's `ProgramTime`.
 //!
 //! A signal handler may call time() at any moment: so nothing is allocated, shipped or told to C in
 //! here, and where the thread is in the engine already it gets the machine's date.

@@ -23,7 +23,7 @@ use crate::ffi::table::Glue;
 use crate::mpi::interpose::WTIME;
 use crate::sync::engine_lock::is_first;
 use core::sync::atomic::{AtomicI64, Ordering};
-use rustbtl_coordination::determinants::{Ask, Outcome, Question};
+use rustbtl_coordination::determinants::{ReplayDecision, Outcome, NondetCall};
 use std::time::{Duration, SystemTime};
 
 const NS_PER_SECOND: f64 = 1e9;
@@ -81,10 +81,10 @@ pub fn install(glue: &Glue) {
 impl Process {
     /// The program's first thread reads the clock while outcomes are recorded or forced.
     fn read_clock(&mut self) -> i64 {
-        let given = match self.asked(Question::CLOCK) {
-            Ask::Nothing => return self.host.wtime.last_ns,
-            Ask::Await(Outcome::Time(ns)) => Some(i64::try_from(ns).unwrap_or(i64::MAX)),
-            Ask::Await(_) | Ask::Look => {
+        let given = match self.asked(NondetCall::CLOCK) {
+            ReplayDecision::ReportNothing => return self.host.wtime.last_ns,
+            ReplayDecision::Await(Outcome::Time(ns)) => Some(i64::try_from(ns).unwrap_or(i64::MAX)),
+            ReplayDecision::Await(_) | ReplayDecision::Execute => {
                 let (given, behind) = self.host.wtime.tell(machine_ns());
                 OFFSET_NS.fetch_add(behind, Ordering::Relaxed);
                 given

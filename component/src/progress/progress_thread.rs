@@ -81,7 +81,7 @@ fn start() -> Option<Thread> {
 pub fn tell(process: &Process) {
     // Who writes has the process to himself.
     CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    let late = process.engine.late() + usize::from(lacks_room(process));
+    let late = process.engine.detached_sends() + usize::from(lacks_room(process));
     if LATE.load(Ordering::Relaxed) != late {
         set(late);
     }

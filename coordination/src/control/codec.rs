@@ -128,4 +128,4 @@ macro_rules! list {
         }
     )* };
 }
-list!(PeerId super::fields::RankCard super::fields::RankClock);
+list!(PeerId super::fields::RankEndpoint super::fields::RankClock);

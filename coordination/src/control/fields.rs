@@ -112,7 +112,7 @@ impl Field for SnapshotMemory {
 
 /// How to reach a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RankCard {
+pub struct RankEndpoint {
     /// Whose.
     pub rank: PeerId,
     /// In which incarnation.
@@ -121,7 +121,7 @@ pub struct RankCard {
     pub card: Vec<u8>,
 }
 
-impl Field for RankCard {
+impl Field for RankEndpoint {
     fn put(&self, out: &mut Vec<u8>) {
         self.rank.put(out);
         self.incarnation.put(out);

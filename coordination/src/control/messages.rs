@@ -2,7 +2,7 @@
 //! message.
 
 use super::codec::Field;
-use super::fields::{CheckpointId, CheckpointKind, RankCard, ReplayBlocker, SnapshotMemory};
+use super::fields::{CheckpointId, CheckpointKind, RankEndpoint, ReplayBlocker, SnapshotMemory};
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
@@ -216,7 +216,7 @@ class 2 ToRank {
     /// How to reach ranks that were started again: all of the job after a restart of the job.
     8 Cards {
         /// In order of ranks.
-        cards: Vec<RankCard>,
+        cards: Vec<RankEndpoint>,
         /// Those that were started again, together.
         restarted: Vec<PeerId>,
     },

@@ -28,13 +28,13 @@ mod spare;
 pub use codec::Field;
 pub use command::{Reply, Request};
 pub use fields::{
-    CheckpointId, CheckpointKind, RankCard, RankClock, ReplayBlocker, SnapshotMemory,
+    CheckpointId, CheckpointKind, RankEndpoint, RankClock, ReplayBlocker, SnapshotMemory,
 };
 pub use frame::{BODY_BYTES_MAX, ControlError, FrameBuffer, HEADER_BYTES, Message, VERSION};
 pub use messages::{FromRank, ToRank};
 pub use nodes::{FromNode, ToNode};
 pub use pause::frozen_in_pause;
-pub use shelf::{FromShelf, ToShelf};
+pub use shelf::{FromReplicaServer, ToReplicaServer};
 pub use spare::{FromSpare, ToSpare};
 
 #[cfg(test)]

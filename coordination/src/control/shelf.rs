@@ -8,7 +8,7 @@ use rustbtl_fragments::ids::PeerId;
 messages! {
 /// From the agent that has an image to the one that shall keep a copy; after mutual proof of the
 /// job's secret. What may follow what: `crate::shelf`.
-class 7 ToShelf {
+class 7 ToReplicaServer {
     /// First.
     1 Begin {
         /// Whose image.
@@ -38,7 +38,7 @@ class 7 ToShelf {
 }
 
 /// Its answer: one, when all is said or when something is wrong.
-class 8 FromShelf {
+class 8 FromReplicaServer {
     /// It is safe here.
     1 Stored {},
     /// It is not.

@@ -14,7 +14,7 @@
 
 use super::{Call, Dates, Determinant, Outcome, Question, mix};
 use core::fmt;
-use rustbtl_fragments::engine::Forced;
+use rustbtl_fragments::engine::ReplayDeterminants;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};
 use std::collections::VecDeque;
 
@@ -269,9 +269,9 @@ impl Decisions {
     ///
     /// # Errors
     /// They do not follow the picture without a gap: determinants are lost.
-    pub fn restored(&mut self, kept: &[Numbered]) -> Result<Forced, u64> {
+    pub fn restored(&mut self, kept: &[Numbered]) -> Result<ReplayDeterminants, u64> {
         self.recorded.clear();
-        let mut forced = Forced::default();
+        let mut forced = ReplayDeterminants::default();
         let mut clock = self.clock;
         let (mut past, mut dates) = (Vec::new(), Vec::new());
         for numbered in kept.iter().filter(|numbered| numbered.number >= self.clock) {

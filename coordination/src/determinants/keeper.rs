@@ -8,7 +8,7 @@
 //! * K1 What is given back is complete: everything that was stable when the set died is in it.
 //! * K2 Batches of an older incarnation than the youngest known one are refused.
 
-use super::shipper::{Ack, Batch, KeeperId, Record, is_covered};
+use super::shipper::{Ack, Batch, ReplicaId, Record, is_covered};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeMap;
 
@@ -64,18 +64,18 @@ pub fn choose<'a>(
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct DeterminantReplica {
-    id: KeeperId,
+    id: ReplicaId,
     sets: BTreeMap<SetId, Kept>,
 }
 
 impl DeterminantReplica {
     /// An agent that has just started.
-    pub fn new(id: KeeperId) -> Self {
+    pub fn new(id: ReplicaId) -> Self {
         Self { id, sets: BTreeMap::new() }
     }
 
     /// Who it is.
-    pub fn id(&self) -> KeeperId {
+    pub fn id(&self) -> ReplicaId {
         self.id
     }
 

@@ -31,7 +31,7 @@ pub use decisions::{Ask, Decisions, Divergence, Numbered};
 pub use fence::Fence;
 pub use keeper::{DeterminantReplica, Refused, choose};
 pub use order::Order;
-pub use shipper::{Ack, Batch, DeterminantLog, KeeperId, Record};
+pub use shipper::{Ack, Batch, DeterminantLog, ReplicaId, Record};
 
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};

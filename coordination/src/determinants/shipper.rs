@@ -12,13 +12,13 @@
 
 use super::codec;
 use super::decisions::Numbered;
-use rustbtl_fragments::gate::{Marks, Recorded};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// An agent as a keeper: its set, and which start of it (another start has forgotten everything).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct KeeperId {
+pub struct ReplicaId {
     /// The set that it lives with.
     pub set: SetId,
     /// Which start.
@@ -57,7 +57,7 @@ pub struct Batch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ack {
     /// Who says it.
-    pub keeper: KeeperId,
+    pub keeper: ReplicaId,
     /// Whose determinants.
     pub set: SetId,
     /// Of which incarnation.
@@ -68,7 +68,7 @@ pub struct Ack {
 
 #[derive(Clone, Copy, Debug)]
 struct Shipment {
-    keeper: KeeperId,
+    keeper: ReplicaId,
     inherits: u64,
     opened: bool,
     sent: u64,
@@ -175,7 +175,7 @@ impl DeterminantLog {
 
     /// These agents keep copies from now on. A new one gets everything; until it has what is
     /// recorded now, nothing that was recorded since it came is stable.
-    pub fn set_keepers(&mut self, keepers: &[KeeperId]) {
+    pub fn set_keepers(&mut self, keepers: &[ReplicaId]) {
         self.keepers.retain(|copy| keepers.contains(&copy.keeper));
         for &keeper in keepers {
             if self.keepers.iter().all(|copy| copy.keeper != keeper) {
@@ -187,12 +187,12 @@ impl DeterminantLog {
     }
 
     /// Who keeps copies.
-    pub fn keepers(&self) -> impl Iterator<Item = KeeperId> + '_ {
+    pub fn keepers(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.keepers.iter().map(|copy| copy.keeper)
     }
 
     /// The connection to a keeper was lost: what it has not acknowledged is sent again.
-    pub fn resend(&mut self, keeper: KeeperId) {
+    pub fn resend(&mut self, keeper: ReplicaId) {
         for copy in self.keepers.iter_mut().filter(|copy| copy.keeper == keeper) {
             copy.sent = copy.acked;
             copy.opened = false;
@@ -200,7 +200,7 @@ impl DeterminantLog {
     }
 
     /// The next batch, and to whom it goes.
-    pub fn poll_output(&mut self) -> Option<(KeeperId, Batch)> {
+    pub fn poll_output(&mut self) -> Option<(ReplicaId, Batch)> {
         let recorded = self.recorded;
         let copy = self.keepers.iter_mut().find(|copy| !copy.opened || copy.sent < recorded)?;
         let from = copy.sent;

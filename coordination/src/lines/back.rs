@@ -1,12 +1,12 @@
 //! Sets that are lost, and that go back to a line. Part of [`Lines`].
 
-use super::{Line, Lines, LinesError, Why};
+use super::{Line, Lines, SchedulerError, Why};
 use crate::lines::Output;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeSet;
 
 impl Lines {
-    pub(super) fn on_lost(&mut self, rank: PeerId) -> Result<(), LinesError> {
+    pub(super) fn on_lost(&mut self, rank: PeerId) -> Result<(), SchedulerError> {
         self.rank(rank)?.lost = true;
         let of_it = |line: &Line| line.ranks.contains(&rank);
         let lines: Vec<u64> =
@@ -15,8 +15,8 @@ impl Lines {
         Ok(())
     }
 
-    pub(super) fn on_back(&mut self, id: SetId, line: u64) -> Result<(), LinesError> {
-        let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
+    pub(super) fn on_back(&mut self, id: SetId, line: u64) -> Result<(), SchedulerError> {
+        let set = self.sets.get_mut(&id).ok_or(SchedulerError::Set(id))?;
         set.lost = false;
         set.behind = true;
         // Whatever its ranks have said was in an earlier life.
@@ -30,9 +30,9 @@ impl Lines {
     }
 
     /// L8.
-    pub(super) fn on_all_back(&mut self, line: u64) -> Result<(), LinesError> {
+    pub(super) fn on_all_back(&mut self, line: u64) -> Result<(), SchedulerError> {
         if !self.globals.contains(&line) {
-            return Err(LinesError::NotGlobal(line));
+            return Err(SchedulerError::NotGlobal(line));
         }
         let under_way: Vec<u64> = self.lines.keys().copied().collect();
         under_way.into_iter().for_each(|number| self.abort(number, Why::AllBack));

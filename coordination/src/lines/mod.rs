@@ -29,7 +29,7 @@ mod words;
 use crate::silence::{Answer, Refusal, Scope};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-pub use words::{Config, Input, Known, LinesError, Output, Why};
+pub use words::{Config, Input, Known, SchedulerError, Output, Why};
 
 /// Somebody asks for a line.
 #[derive(Clone, Copy, Debug)]
@@ -178,8 +178,8 @@ impl Lines {
     /// Something has happened.
     ///
     /// # Errors
-    /// See [`LinesError`]; nothing has changed.
-    pub fn handle(&mut self, now: u64, input: Input) -> Result<(), LinesError> {
+    /// See [`SchedulerError`]; nothing has changed.
+    pub fn handle(&mut self, now: u64, input: Input) -> Result<(), SchedulerError> {
         self.now = self.now.max(now);
         match input {
             Input::Tick => {}
@@ -201,7 +201,7 @@ impl Lines {
             Input::Back { set, line } => self.on_back(set, line)?,
             Input::AllBack { line } => self.on_all_back(line)?,
             Input::ReplayComplete { set } => {
-                self.sets.get_mut(&set).ok_or(LinesError::Set(set))?.behind = false;
+                self.sets.get_mut(&set).ok_or(SchedulerError::Set(set))?.behind = false;
             }
             Input::Repaired { rank } => {
                 self.rank(rank)?.late.remove(&rank);
@@ -250,31 +250,31 @@ impl Lines {
         self.sets.get(&set).into_iter().flat_map(|set| set.kept.iter().copied())
     }
 
-    fn rank(&mut self, rank: PeerId) -> Result<&mut Set, LinesError> {
+    fn rank(&mut self, rank: PeerId) -> Result<&mut Set, SchedulerError> {
         let set = self.set_of.get(&rank).and_then(|set| self.sets.get_mut(set));
-        set.ok_or(LinesError::Rank(rank))
+        set.ok_or(SchedulerError::Rank(rank))
     }
 
-    fn demand(&mut self, id: SetId) -> Result<(), LinesError> {
-        let set = self.sets.get_mut(&id).ok_or(LinesError::Set(id))?;
+    fn demand(&mut self, id: SetId) -> Result<(), SchedulerError> {
+        let set = self.sets.get_mut(&id).ok_or(SchedulerError::Set(id))?;
         if set.finishing {
-            return Err(LinesError::Finishing);
+            return Err(SchedulerError::Finishing);
         }
         // Also while a line of it is under way: the pictures may be older than what is asked for.
         set.wanted.get_or_insert(Wanted { from: self.now, again: false });
         Ok(())
     }
 
-    fn checkpoint(&mut self, exit: bool) -> Result<(), LinesError> {
+    fn checkpoint(&mut self, exit: bool) -> Result<(), SchedulerError> {
         if self.sets.values().any(|set| set.finishing) {
-            return Err(LinesError::Finishing);
+            return Err(SchedulerError::Finishing);
         }
         self.global_wanted.get_or_insert(Wanted { from: self.now, again: false });
         self.exit_wanted |= exit;
         Ok(())
     }
 
-    fn on_answer(&mut self, rank: PeerId, answer: Answer) -> Result<(), LinesError> {
+    fn on_answer(&mut self, rank: PeerId, answer: Answer) -> Result<(), SchedulerError> {
         self.rank(rank)?;
         let (Answer::Stopped { line: number }
         | Answer::Frozen { line: number }
@@ -288,7 +288,7 @@ impl Lines {
                 }
         });
         if !asked {
-            return Err(LinesError::NotAsked(rank, number));
+            return Err(SchedulerError::NotAsked(rank, number));
         }
         if matches!(answer, Answer::Failed { why: Refusal::Behind, .. }) {
             // Also if another one was faster, and the line is aborted: it would refuse the next.
@@ -314,11 +314,11 @@ impl Lines {
         Ok(())
     }
 
-    fn on_stored(&mut self, rank: PeerId, number: u64) -> Result<(), LinesError> {
+    fn on_stored(&mut self, rank: PeerId, number: u64) -> Result<(), SchedulerError> {
         self.rank(rank)?;
         let Some(line) = self.lines.get_mut(&number) else { return Ok(()) };
         if !line.frozen.contains(&rank) {
-            return Err(LinesError::NotAsked(rank, number));
+            return Err(SchedulerError::NotAsked(rank, number));
         }
         line.stored.insert(rank);
         self.advance(number);

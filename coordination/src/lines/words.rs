@@ -237,7 +237,7 @@ impl fmt::Display for Why {
 
 /// An input that makes no sense. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LinesError {
+pub enum SchedulerError {
     /// No such rank.
     Rank(PeerId),
     /// No such set.
@@ -250,7 +250,7 @@ pub enum LinesError {
     NotAsked(PeerId, u64),
 }
 
-impl fmt::Display for LinesError {
+impl fmt::Display for SchedulerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rank(rank) => write!(f, "there is no rank {rank} in this job"),

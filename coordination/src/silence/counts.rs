@@ -25,7 +25,7 @@
 //! * C4 Not more than three counts in a line, whatever the number of processes; two if no
 //!   rendezvous is open, one less in a global line.
 
-use super::{Current, Output, Phase, Quiescence, Scope, SilenceError};
+use super::{Current, Output, Phase, Quiescence, Scope, QuiescenceError};
 
 /// Where the processes of a set wait for each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -122,9 +122,9 @@ impl Quiescence {
         self.outputs.push_back(Output::Come { line: *line, station, open });
     }
 
-    pub(super) fn on_left(&mut self, open: bool) -> Result<(), SilenceError> {
+    pub(super) fn on_left(&mut self, open: bool) -> Result<(), QuiescenceError> {
         if !self.wants_left() {
-            return Err(SilenceError::NotAsked("that all has left"));
+            return Err(QuiescenceError::NotAsked("that all has left"));
         }
         self.come(Station::Left, open);
         Ok(())
@@ -135,12 +135,12 @@ impl Quiescence {
         line: u64,
         station: Station,
         open: bool,
-    ) -> Result<(), SilenceError> {
+    ) -> Result<(), QuiescenceError> {
         if self.is_over(line) {
             return Ok(());
         }
         if self.awaits() != Some((line, station)) {
-            return Err(SilenceError::NotAsked("a count that is complete"));
+            return Err(QuiescenceError::NotAsked("a count that is complete"));
         }
         let Some(current) = &mut self.current else { return Ok(()) };
         match station {

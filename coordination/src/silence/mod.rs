@@ -39,10 +39,10 @@ mod words;
 
 use barrier::{Barrier, Shape};
 pub use counts::{Count, Station, Way};
-use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::ids::PeerId;
 use std::collections::{BTreeSet, VecDeque};
-pub use words::{Answer, Input, Output, Refusal, Scope, SilenceError};
+pub use words::{Answer, Input, Output, Refusal, Scope, QuiescenceError};
 
 /// Where a process is in a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -119,12 +119,12 @@ impl Quiescence {
     ///
     /// # Errors
     /// A process of the set or the driver broke the protocol; nothing has changed.
-    pub fn handle(&mut self, input: Input) -> Result<(), SilenceError> {
+    pub fn handle(&mut self, input: Input) -> Result<(), QuiescenceError> {
         match input {
             Input::StopOutgoing { line } => self.stop_outgoing(line),
             Input::Begin { line, scope } => self.begin(line, scope),
             Input::Frame { from, frame } => return self.on_frame(from, frame),
-            Input::RendezvousSilent { told } => return self.on_rendezvous_silent(&told),
+            Input::RendezvousQuiescent { told } => return self.on_rendezvous_silent(&told),
             Input::Left { open } => return self.on_left(open),
             Input::Met { line, station, open } => return self.on_met(line, station, open),
             Input::Frozen { line } => return self.on_picture(line, None),
@@ -157,7 +157,7 @@ impl Quiescence {
         self.current.as_ref().map(|current| current.scope)
     }
 
-    /// The driver has to look at `Engine::is_rendezvous_silent` after each of its rounds.
+    /// The driver has to look at `Engine::is_rendezvous_quiescent` after each of its rounds.
     pub fn wants_rendezvous_silence(&self) -> bool {
         self.phase().is_some_and(|(_, phase)| phase == Phase::Rendezvous)
     }
@@ -233,11 +233,11 @@ impl Quiescence {
         if self.way == Way::Counts {
             return;
         }
-        let what = LineWhat::Token { global: scope == Scope::Global };
+        let what = CheckpointStep::Token { global: scope == Scope::Global };
         for at in 0..self.members.len() {
             let to = self.members[at];
             if to != self.me {
-                self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { line, what } });
+                self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { checkpoint: line, what } });
             }
         }
         self.advance();
@@ -282,40 +282,40 @@ impl Quiescence {
         }
     }
 
-    fn on_frame(&mut self, from: PeerId, frame: CheckpointFrame) -> Result<(), SilenceError> {
+    fn on_frame(&mut self, from: PeerId, frame: CheckpointFrame) -> Result<(), QuiescenceError> {
         if from == self.me || self.members.binary_search(&from).is_err() {
-            return Err(SilenceError::Stranger(from));
+            return Err(QuiescenceError::Stranger(from));
         }
-        let CheckpointFrame { line, what } = frame;
+        let CheckpointFrame { checkpoint: line, what } = frame;
         if !self.is_news(line) {
             return Ok(());
         }
         if self.way == Way::Counts {
-            return Err(SilenceError::OtherWay(from));
+            return Err(QuiescenceError::OtherWay(from));
         }
-        if let LineWhat::Token { global } = what {
+        if let CheckpointStep::Token { global } = what {
             self.begin(line, if global { Scope::Global } else { Scope::Set });
         }
         let shape = self.shape();
         let Some(current) = self.current.as_mut().filter(|current| current.line == line) else {
             // A token that was refused is answered by then; anything else follows our token.
-            let refused = matches!(what, LineWhat::Token { .. });
-            return if refused { Ok(()) } else { Err(SilenceError::TooEarly(frame)) };
+            let refused = matches!(what, CheckpointStep::Token { .. });
+            return if refused { Ok(()) } else { Err(QuiescenceError::TooEarly(frame)) };
         };
         match what {
-            LineWhat::Token { .. } => {
+            CheckpointStep::Token { .. } => {
                 current.tokens.insert(from);
             }
-            LineWhat::Flush => {
-                let frame = CheckpointFrame { line, what: LineWhat::Flushed };
+            CheckpointStep::Flush => {
+                let frame = CheckpointFrame { checkpoint: line, what: CheckpointStep::Flushed };
                 self.outputs.push_back(Output::Send { to: from, frame });
             }
-            LineWhat::Flushed => {
+            CheckpointStep::Flushed => {
                 current.flushing.remove(&from);
             }
-            LineWhat::Barrier { second, round } => {
+            CheckpointStep::Barrier { second, round } => {
                 if !current.barriers[usize::from(second)].take(shape, round) {
-                    return Err(SilenceError::Round(round));
+                    return Err(QuiescenceError::Round(round));
                 }
             }
         }
@@ -323,17 +323,17 @@ impl Quiescence {
         Ok(())
     }
 
-    fn on_rendezvous_silent(&mut self, told: &[PeerId]) -> Result<(), SilenceError> {
+    fn on_rendezvous_silent(&mut self, told: &[PeerId]) -> Result<(), QuiescenceError> {
         if let Some(&stranger) = told.iter().find(|peer| self.members.binary_search(peer).is_err())
         {
-            return Err(SilenceError::Stranger(stranger));
+            return Err(QuiescenceError::Stranger(stranger));
         }
         let me = self.me;
         let counts = self.way == Way::Counts;
         let Some(current) =
             self.current.as_mut().filter(|current| current.phase == Phase::Rendezvous)
         else {
-            return Err(SilenceError::NotAsked("rendezvous silence"));
+            return Err(QuiescenceError::NotAsked("rendezvous silence"));
         };
         if counts {
             current.phase = Phase::Flush;
@@ -342,13 +342,13 @@ impl Quiescence {
         }
         current.flushing = told.iter().copied().filter(|&peer| peer != me).collect();
         current.phase = Phase::Flush;
-        let frame = CheckpointFrame { line: current.line, what: LineWhat::Flush };
+        let frame = CheckpointFrame { checkpoint: current.line, what: CheckpointStep::Flush };
         self.outputs.extend(current.flushing.iter().map(|&to| Output::Send { to, frame }));
         self.advance();
         Ok(())
     }
 
-    fn on_picture(&mut self, line: u64, refusal: Option<Refusal>) -> Result<(), SilenceError> {
+    fn on_picture(&mut self, line: u64, refusal: Option<Refusal>) -> Result<(), QuiescenceError> {
         if self.is_over(line) {
             return Ok(());
         }
@@ -358,7 +358,7 @@ impl Quiescence {
             .as_mut()
             .filter(|current| current.line == line && current.phase == Phase::Freeze)
         else {
-            return Err(SilenceError::NotAsked("a picture"));
+            return Err(QuiescenceError::NotAsked("a picture"));
         };
         current.frozen = refusal.is_none();
         let scope = current.scope;
@@ -412,9 +412,9 @@ impl Quiescence {
         }
     }
 
-    fn on_restored(&mut self) -> Result<(), SilenceError> {
+    fn on_restored(&mut self) -> Result<(), QuiescenceError> {
         let Some(current) = self.current.take_if(|current| current.phase == Phase::Freeze) else {
-            return Err(SilenceError::NotAsked("a restored process"));
+            return Err(QuiescenceError::NotAsked("a restored process"));
         };
         self.outputs.clear();
         // `Engine::restarted` has released the channels.
@@ -471,8 +471,8 @@ impl Quiescence {
             unreachable!("a process is of its own set")
         };
         let to = self.members[(at + Shape::distance(round)) % self.members.len()];
-        let what = LineWhat::Barrier { second, round };
-        self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { line, what } });
+        let what = CheckpointStep::Barrier { second, round };
+        self.outputs.push_back(Output::Send { to, frame: CheckpointFrame { checkpoint: line, what } });
     }
 
     /// Assert what can be seen of the invariants from inside.

@@ -38,9 +38,9 @@ pub enum Input {
         /// The frame.
         frame: CheckpointFrame,
     },
-    /// `Engine::is_rendezvous_silent` is true, while `wants_rendezvous_silence`.
-    RendezvousSilent {
-        /// What `Engine::take_told` gave.
+    /// `Engine::is_rendezvous_quiescent` is true, while `wants_rendezvous_silence`.
+    RendezvousQuiescent {
+        /// What `Engine::take_done_recipients` gave.
         told: Vec<PeerId>,
     },
     /// Counts: every frame to the set that is not held has left, while `wants_left`.
@@ -98,7 +98,7 @@ pub enum Output {
         /// The line.
         line: u64,
     },
-    /// `Engine::send_line`.
+    /// `Engine::send_checkpoint_frame`.
     Send {
         /// To whom.
         to: PeerId,
@@ -182,7 +182,7 @@ impl fmt::Display for Refusal {
 
 /// Somebody broke the protocol. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SilenceError {
+pub enum QuiescenceError {
     /// A frame from a process that is not of the set.
     Stranger(PeerId),
     /// A frame that can only follow our token, for a line that we are not in.
@@ -195,14 +195,14 @@ pub enum SilenceError {
     NotAsked(&'static str),
 }
 
-impl fmt::Display for SilenceError {
+impl fmt::Display for QuiescenceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stranger(peer) => {
                 write!(f, "frame of a line from process {peer}, which is not of the set")
             }
             Self::TooEarly(frame) => {
-                write!(f, "{:?} of line {} before its token", frame.what, frame.line)
+                write!(f, "{:?} of line {} before its token", frame.what, frame.checkpoint)
             }
             Self::Round(round) => write!(f, "round {round} of a barrier that is shorter"),
             Self::OtherWay(peer) => {

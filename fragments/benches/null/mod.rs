@@ -115,7 +115,7 @@ impl Host for Null {
         self.last = token;
     }
 
-    fn named(&mut self, token: u64, receive: ReceiveId) {
+    fn receive_id_assigned(&mut self, token: u64, receive: ReceiveId) {
         self.named.push((token, receive));
     }
 

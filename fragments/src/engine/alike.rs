@@ -92,15 +92,15 @@ impl<H: Host> Engine<H> {
             self.alike.push(waiting);
             return ReceiveId::NONE;
         }
-        self.name_receives(host);
+        self.assign_receive_ids(host);
         let (index, generation) = self.receives.insert(record(key, waiting));
         self.posted.insert(index, key);
         ReceiveId::new(index, generation)
     }
 
     /// From now on until nothing is posted each receive has a record and an id, which the host is
-    /// told (`Host::named`).
-    pub fn name_receives(&mut self, host: &mut H) {
+    /// told (`Host::receive_id_assigned`).
+    pub fn assign_receive_ids(&mut self, host: &mut H) {
         let Some(key) = self.alike.pattern.take() else { return };
         while let Some(waiting) = self.alike.pop() {
             let token = waiting.token;

@@ -7,7 +7,7 @@ use crate::host::Status;
 use crate::ids::{CommRank, ContextId, MessageSeq, PeerId, SendId};
 use crate::matching::{ANY_SOURCE, ANY_TAG, Key};
 use crate::wire::{
-    self, ANNOUNCE_BYTES, FLAG_AGAIN, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
+    self, ANNOUNCE_BYTES, FLAG_REANNOUNCE, HEADER_BYTES, Header, Kind, MESSAGE_BYTES_MAX,
 };
 
 /// How many receives of the program a message with this envelope stands for, when it is taken
@@ -25,7 +25,7 @@ impl<H: Host> Engine<H> {
     #[inline]
     pub fn on_frame(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> Result<(), FrameError> {
         let Some(header) = self.admit(host, from, frame)? else { return Ok(()) };
-        if header.kind == Kind::Eager {
+        if header.kind == FrameType::Eager {
             return self.on_eager(host, from, &header, &frame[HEADER_BYTES..]);
         }
         self.on_other(host, from, &header, frame)
@@ -48,7 +48,7 @@ impl<H: Host> Engine<H> {
         debug_assert!(self.is_quiet(), "E3: it is the first");
         debug_assert!(self.replay.is_none(), "P3: nothing is forced");
         let Some(header) = self.admit(host, from, frame)? else { return Ok(None) };
-        if header.kind != Kind::Eager {
+        if header.kind != FrameType::Eager {
             return self.on_other(host, from, &header, frame).map(|()| None);
         }
         let payload = &frame[HEADER_BYTES..];
@@ -115,7 +115,7 @@ impl<H: Host> Engine<H> {
             self.counters.stale_frames += 1;
             return Ok(None);
         }
-        if peer.link == Link::Resync && header.kind != Kind::Resync {
+        if peer.link == Link::Resync && header.kind != FrameType::Resync {
             // The peer does not know yet that the channel was lost: our account, which is on its
             // way, tells it, and it repeats what we have not accepted.
             self.counters.stale_frames += 1;
@@ -153,18 +153,18 @@ impl<H: Host> Engine<H> {
         frame: &[u8],
     ) -> Result<(), FrameError> {
         match header.kind {
-            Kind::Eager => unreachable!("taken care of by on_frame"),
-            Kind::Announce => self.on_announce(host, from, header, frame),
-            Kind::Grant => self.on_grant(host, from, SendId(header.a()), header.b()),
-            Kind::Data => {
+            FrameType::Eager => unreachable!("taken care of by on_frame"),
+            FrameType::Announce => self.on_announce(host, from, header, frame),
+            FrameType::Grant => self.on_grant(host, from, SendId(header.a()), header.b()),
+            FrameType::Data => {
                 let payload = &frame[HEADER_BYTES..];
                 self.on_data(host, from, header.a(), header.b(), payload)
             }
-            Kind::Done => self.on_done(host, from, SendId(header.a())),
-            Kind::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
-            Kind::Line => self.on_line(host, from, header),
+            FrameType::Done => self.on_done(host, from, SendId(header.a())),
+            FrameType::Resync => self.on_resync(host, from, header.flags, &frame[HEADER_BYTES..]),
+            FrameType::Checkpoint => self.on_line(host, from, header),
             Kind::Content => self.on_content(host, from, header, &frame[HEADER_BYTES..]),
-            Kind::Carried => self.on_carried(host, from, &frame[HEADER_BYTES..]),
+            FrameType::Piggyback => self.on_carried(host, from, &frame[HEADER_BYTES..]),
         }
     }
 
@@ -182,8 +182,8 @@ impl<H: Host> Engine<H> {
         if inline.len() as u64 > total || total > MESSAGE_BYTES_MAX {
             return Err(FrameError::Overrun);
         }
-        let announced = Announced { send, flags: header.flags & !FLAG_AGAIN, stale: false };
-        if header.flags & FLAG_AGAIN != 0 {
+        let announced = Announced { send, flags: header.flags & !FLAG_REANNOUNCE, stale: false };
+        if header.flags & FLAG_REANNOUNCE != 0 {
             return self.on_announced_again(host, from, header, announced, total, inline);
         }
         self.accept(host, from, header, total, 0)?;

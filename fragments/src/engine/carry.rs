@@ -19,12 +19,12 @@ use super::state::{Body, Link, Queued};
 use super::{Engine, FrameError, Host, PeerId};
 use crate::gate::{Recorded, Stable};
 use crate::host::{Payload, Taken, Transmit};
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
-    /// From now on [`Host::carried`] keeps what is brought to it. Every peer of another set is
+    /// From now on [`Host::on_piggyback`] keeps what is brought to it. Every peer of another set is
     /// told.
-    pub fn keep_carried(&mut self, host: &mut H) {
+    pub fn accept_piggyback(&mut self, host: &mut H) {
         self.keeps = true;
         for at in 0..self.peers.len() {
             if self.peers[at].as_ref().is_some_and(|peer| peer.outgoing) {
@@ -35,14 +35,14 @@ impl<H: Host> Engine<H> {
 
     /// It does not keep what is brought to it any more. Peers that were told are not told again:
     /// only for a process whose channels begin anew, or where nothing depends on it.
-    pub fn stop_keeping_carried(&mut self) {
+    pub fn stop_accepting_piggyback(&mut self) {
         self.keeps = false;
     }
 
     /// C1: to a peer of another set, whenever a channel to it is open (again).
     pub(super) fn say_that_it_keeps(&mut self, host: &mut H, to: PeerId) {
         if self.peer(to).outgoing {
-            self.control(host, to, Kind::Carried, 0, 0);
+            self.control(host, to, FrameType::Piggyback, 0, 0);
         }
     }
 
@@ -61,13 +61,13 @@ impl<H: Host> Engine<H> {
             && peer.link == Link::Open
             && host.carry(to, peer.carried, made, &mut bytes)
         {
-            let mut header = Header::control(Kind::Carried, mine, peer.info.incarnation, 0, 0);
+            let mut header = Header::control(FrameType::Piggyback, mine, peer.info.incarnation, 0, 0);
             header.length = (HEADER_BYTES + bytes.len()) as u32;
             let header = header.encode();
             match offer(host, Stable::carried(), to, &header, Payload::Bytes(&bytes), 0) {
                 Transmit::Accepted => {
                     peer.carried = made;
-                    self.counters.carried_frames += 1;
+                    self.counters.piggyback_frames += 1;
                     leave = Some(Stable::carried());
                 }
                 Transmit::Full(taken) if taken > 0 => {
@@ -77,7 +77,7 @@ impl<H: Host> Engine<H> {
                     peer.taken_of_stream = false;
                     let rest = queued(&header, Body::Owned(bytes.clone()));
                     peer.queue.push_front(Queued { made: Recorded(0), ..rest });
-                    self.counters.carried_frames += 1;
+                    self.counters.piggyback_frames += 1;
                     self.list(to);
                 }
                 Transmit::Full(_) | Transmit::Down => {}
@@ -109,12 +109,12 @@ impl<H: Host> Engine<H> {
             return Ok(());
         }
         match host.carried(from, bytes) {
-            Taken::Kept => Ok(()),
-            Taken::Refused => {
+            PiggybackOutcome::Accepted => Ok(()),
+            PiggybackOutcome::Refused => {
                 self.peer_down(host, from);
                 Ok(())
             }
-            Taken::Damaged => Err(FrameError::Unexpected("damaged determinants")),
+            PiggybackOutcome::Damaged => Err(FrameError::Unexpected("damaged determinants")),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{CommId, Engine, Host, Source, TagMatch};
 use crate::host::Status;
 use crate::ids::PeerId;
 use crate::matching::Key;
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
     /// A call waits for a message and has not posted its receive. If this frame is the next whole
@@ -17,7 +17,7 @@ impl<H: Host> Engine<H> {
     /// received. `None`: nothing has happened; [`Self::on_frame_for`] does with the frame
     /// what is right.
     #[inline(always)]
-    pub fn receive_exact(
+    pub fn receive_fast_path(
         &mut self,
         host: &mut H,
         from: PeerId,
@@ -39,7 +39,7 @@ impl<H: Host> Engine<H> {
     /// If this frame is the next whole message of the program for the oldest of posted receives
     /// that are alike, then that one is complete. False: nothing has happened.
     #[inline(always)]
-    pub fn complete_exact(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> bool {
+    pub fn complete_fast_path(&mut self, host: &mut H, from: PeerId, frame: &[u8]) -> bool {
         let Some((key, comm)) = self.alike.next() else { return false };
         let Some(payload) = self.accept_exact(from, frame, comm, key, 0) else { return false };
         self.take_next(host, key, payload);
@@ -68,7 +68,7 @@ impl<H: Host> Engine<H> {
         }
         let expected = Header {
             length: frame.len() as u32,
-            kind: Kind::Eager,
+            kind: FrameType::Eager,
             flags: 0,
             context: key.context,
             source: key.source,

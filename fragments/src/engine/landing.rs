@@ -3,11 +3,11 @@
 use super::state::{Link, Progress};
 use super::{Engine, Host};
 use crate::ids::{PeerId, ReceiveId};
-use crate::wire::{HEADER_BYTES, Header, Kind};
+use crate::wire::{FrameType, HEADER_BYTES, Header};
 
 impl<H: Host> Engine<H> {
     /// The header of a frame from `from` is here: the buffer that its payload goes into, and the
-    /// offset in it. Until the transport has said [`Self::on_landed`], or has lost the channel, it
+    /// offset in it. Until the transport has said [`Self::on_directly_placed`], or has lost the channel, it
     /// may write there: the receive cannot end before this payload has come. `None`: the frame is
     /// to be handed in as a whole.
     pub fn place(
@@ -18,7 +18,7 @@ impl<H: Host> Engine<H> {
     ) -> Option<(&H::ReceiveBuffer, u64)> {
         let header = Header::decode_alone(head).ok()?;
         let bytes = u64::from(header.length).checked_sub(HEADER_BYTES as u64)?;
-        if header.kind != Kind::Data {
+        if header.kind != FrameType::Data {
             return None;
         }
         let id = ReceiveId(header.a());
@@ -40,7 +40,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// The payload of this frame is where [`Self::place`] said.
-    pub fn on_landed(&mut self, host: &mut H, from: PeerId, head: &[u8; HEADER_BYTES]) {
+    pub fn on_directly_placed(&mut self, host: &mut H, from: PeerId, head: &[u8; HEADER_BYTES]) {
         let Ok(header) = Header::decode_alone(head) else { return };
         if self.place(host, from, head).is_none() {
             // It was right when the header came: the peer has gone to another life since.

@@ -20,7 +20,7 @@ use crate::checkpoint_frame::CheckpointFrame;
 use crate::gate::Stable;
 use crate::host::{Payload, Transmit};
 use crate::ids::Incarnation;
-use crate::wire::{Header, Kind};
+use crate::wire::{FrameType, Header};
 
 /// Which channels of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ impl Queued {
 impl Peer {
     /// Does a line hold this frame back?
     pub(super) fn holds_back(&self, frame: &Queued) -> bool {
-        self.outgoing || frame.is(Kind::Eager) || frame.is(Kind::Announce)
+        self.outgoing || frame.is(FrameType::Eager) || frame.is(FrameType::Announce)
     }
 
     /// Is there a frame that is not handed to the transport?
@@ -116,7 +116,7 @@ impl<H: Host> Engine<H> {
 
     /// Send a frame of a line to a process of the own set: behind every message that has left for
     /// it, before those that are held.
-    pub fn send_line(&mut self, host: &mut H, to: PeerId, frame: CheckpointFrame) {
+    pub fn send_checkpoint_frame(&mut self, host: &mut H, to: PeerId, frame: CheckpointFrame) {
         self.ensure_peer(host, to);
         let mine = self.incarnation;
         let peer = self.peer(to);
@@ -155,7 +155,7 @@ impl<H: Host> Engine<H> {
     /// Rendezvous silence: is every matched receive from inside the set complete, and has every
     /// frame but the held ones left for the set? Cheap. While the program is kept out of the
     /// engine and every token is in, it stays so.
-    pub fn is_rendezvous_silent(&self) -> bool {
+    pub fn is_rendezvous_quiescent(&self) -> bool {
         self.under_way == 0 && self.has_left()
     }
 
@@ -170,7 +170,7 @@ impl<H: Host> Engine<H> {
     /// Is a send to another process of the set unfinished, or a payload from one under way? If
     /// that is so nowhere in the set, and every frame has left, no frames of a rendezvous can come
     /// any more.
-    pub fn has_open_inside(&self) -> bool {
+    pub fn has_internal_in_flight(&self) -> bool {
         let near = |id: PeerId| match &self.peers[id.0 as usize] {
             Some(peer) => peer.near,
             None => false,
@@ -180,7 +180,7 @@ impl<H: Host> Engine<H> {
 
     /// Processes of the set that were sent a `Done` since [`Engine::hold`], hence behind the token:
     /// the barrier must not begin before they have seen it. Forgets them.
-    pub fn take_told(&mut self) -> Vec<PeerId> {
+    pub fn take_done_recipients(&mut self) -> Vec<PeerId> {
         let mut told = Vec::new();
         for (peer, id) in self.peers.iter_mut().zip(0u32..) {
             if let Some(peer) = peer
@@ -209,7 +209,7 @@ impl<H: Host> Engine<H> {
                 continue;
             }
             // Of the frames that are no messages only those of the line itself can be here.
-            peer.queue.retain(|frame| !frame.is(Kind::Line));
+            peer.queue.retain(|frame| !frame.is(FrameType::Checkpoint));
             peer.taken = 0;
             peer.info.incarnation = incarnation;
             // Frames that waited at the line are sent by the new incarnation.

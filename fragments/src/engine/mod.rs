@@ -49,7 +49,7 @@ pub use line::Side;
 use pool::Pool;
 pub use replay::Forced;
 use replay::Replay;
-pub use resync::{Held, HeldError};
+pub use resync::{Held, ReceivedVectorError};
 use slots::Slots;
 use state::{Channel, Comm, Message, Peer, Receive, Send};
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ pub enum Received {
     /// Complete; the token will not be handed to `Host::complete`.
     Complete(Status),
     /// `Host::complete` will be called with the token. [`ReceiveId::NONE`]: it has no id yet
-    /// ([`Engine::name_receives`]).
+    /// ([`Engine::assign_receive_ids`]).
     Pending(ReceiveId),
 }
 

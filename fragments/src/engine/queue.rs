@@ -4,7 +4,7 @@ use super::state::{Body, Link, Origin, Peer, Queued, Stream};
 use super::{Engine, Host, PeerId, SendId};
 use crate::gate::{Recorded, Stable};
 use crate::host::{Payload, Status, Transmit};
-use crate::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
+use crate::wire::{ANNOUNCE_BYTES, FrameType, HEADER_BYTES, Header};
 
 /// Payload frames that one call of `flush` offers to one peer: others get their turn.
 const BURST: usize = 32;
@@ -59,7 +59,7 @@ impl<H: Host> Engine<H> {
             return;
         }
         let direct = peer.direct;
-        peer.told |= peer.held && kind == Kind::Done;
+        peer.told |= peer.held && kind == FrameType::Done;
         let header = Header::control(kind, mine, peer.info.incarnation, a, b).encode();
         let mut taken = 0;
         if direct && let Some(stable) = self.leave_now(host, to) {
@@ -185,7 +185,7 @@ impl<H: Host> Engine<H> {
         };
         let end = send.bytes.min(stream.offset + u64::from(peer.info.chunk_bytes_max));
         let (from, to) = (*incarnation, peer.info.incarnation);
-        let mut header = Header::control(Kind::Data, from, to, stream.receive, stream.offset);
+        let mut header = Header::control(FrameType::Data, from, to, stream.receive, stream.offset);
         header.length = (HEADER_BYTES as u64 + end - stream.offset) as u32;
         let done = end == send.bytes;
         let payload = origin(&mut send.origin, stream.offset..end);
@@ -265,7 +265,7 @@ impl<H: Host> Engine<H> {
             return Some(Stable::inside());
         }
         let marks = host.marks();
-        marks.now().or_else(|| self.carry(host, to, marks.recorded))
+        marks.permit_now().or_else(|| self.carry(host, to, marks.recorded))
     }
 }
 

@@ -45,7 +45,7 @@ impl<H: Host> Engine<H> {
     /// Post a receive that is like those before it: it has no id ([`ReceiveId::NONE`]). False: it
     /// is not, or a message may be here already; nothing has happened.
     #[inline(always)]
-    pub fn receive_alike(
+    pub fn receive_uniform(
         &mut self,
         comm: CommId,
         source: Source,
@@ -89,7 +89,7 @@ impl<H: Host> Engine<H> {
             return self.take_message(host, message, buffer, token, Some((key, number)));
         }
         let waiting = Waiting { buffer, token, number };
-        Received::Pending(self.post_other(host, key, waiting))
+        ReceiveOutcome::Pending(self.post_other(host, key, waiting))
     }
 
     /// [`Self::take_message`] where speed does not matter.
@@ -118,7 +118,7 @@ impl<H: Host> Engine<H> {
         let Some(announced) = message.announced else {
             let status = self.deliver(host, &mut buffer, message.key, &message.bytes);
             self.pool.give(message.bytes);
-            return Received::Complete(status);
+            return ReceiveOutcome::Complete(status);
         };
         if let Some(posted) = posted {
             self.note_news(host, posted, Some(announced), message.name());
@@ -136,8 +136,8 @@ impl<H: Host> Engine<H> {
         let outcome = self.begin(host, index, announced, &message.bytes);
         self.pool.give(message.bytes);
         match outcome {
-            Some((_, status)) => Received::Complete(status),
-            None => Received::Pending(ReceiveId::new(index, generation)),
+            Some((_, status)) => ReceiveOutcome::Complete(status),
+            None => ReceiveOutcome::Pending(ReceiveId::new(index, generation)),
         }
     }
 
@@ -209,7 +209,7 @@ impl<H: Host> Engine<H> {
 
     /// Cancel a receive. True: it had not matched; it is gone, and its token is not handed to
     /// `Host::complete` (the driver completes it as cancelled). False: it will complete. (Whoever
-    /// has no id has to ask for it before: [`Self::name_receives`].)
+    /// has no id has to ask for it before: [`Self::assign_receive_ids`].)
     pub fn cancel_receive(&mut self, receive: ReceiveId) -> bool {
         match self.receives.get(receive.index(), receive.generation()) {
             Some(posted) if posted.progress == Progress::Posted => {

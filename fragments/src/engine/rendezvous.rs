@@ -47,7 +47,7 @@ impl<H: Host> Engine<H> {
         if announced.flags & FLAG_PULL != 0 {
             match host.pull(from, announced.send, id, &mut receive.buffer, wanted) {
                 Pull::Done => {
-                    self.control(host, from, Kind::Done, announced.send.0, 0);
+                    self.control(host, from, FrameType::Done, announced.send.0, 0);
                     return Some(self.end_receive(host, slot));
                 }
                 Pull::Started => {
@@ -60,7 +60,7 @@ impl<H: Host> Engine<H> {
         }
         receive.progress = Progress::Pushed { left: total - inline.len() as u64 };
         self.count_under_way(from);
-        self.control(host, from, Kind::Grant, announced.send.0, id.0);
+        self.control(host, from, FrameType::Grant, announced.send.0, id.0);
         None
     }
 
@@ -68,7 +68,7 @@ impl<H: Host> Engine<H> {
         if from == self.me {
             self.finish_send(host, send);
         } else {
-            self.control(host, from, Kind::Done, send.0, 0);
+            self.control(host, from, FrameType::Done, send.0, 0);
         }
     }
 
@@ -176,12 +176,12 @@ impl<H: Host> Engine<H> {
         }
         let (from, send) = (receive.peer, receive.send);
         if ok {
-            self.control(host, from, Kind::Done, send.0, 0);
+            self.control(host, from, FrameType::Done, send.0, 0);
             let (token, status) = self.end_receive(host, id.index());
             host.complete(token, status);
         } else {
             receive.progress = Progress::Pushed { left: receive.total };
-            self.control(host, from, Kind::Grant, send.0, id.0);
+            self.control(host, from, FrameType::Grant, send.0, id.0);
         }
     }
 
@@ -203,13 +203,13 @@ impl<H: Host> Engine<H> {
             }
             self.arrive_own(host, key, sequence, &packed);
             self.pool.give(packed);
-            return Sent::Complete;
+            return SendOutcome::Complete;
         }
         self.counters.rendezvous_messages += 1;
         let id = self.remember(message, 0);
         let announced = Announced { send: id, flags: FLAG_SYNC, stale: false };
         self.arrive_announced(host, peer, key, sequence, bytes, announced, &[]);
-        Sent::Pending(id)
+        SendOutcome::Pending(id)
     }
 
     /// Own messages arrive as they are sent.

@@ -79,7 +79,7 @@ impl<H: Host> Engine<H> {
     /// The process was restored: force these outcomes. Call it after [`Engine::restarted`] and
     /// [`Engine::peer_down`], before any frame or call of the program. Receives and messages of
     /// the line are sorted in; a picture taken while outcomes were forced goes on with more.
-    pub fn begin_replay(&mut self, host: &mut H, forced: &Forced) {
+    pub fn begin_replay(&mut self, host: &mut H, forced: &ReplayDeterminants) {
         let mut replay = self.replay.take().unwrap_or_default();
         replay.over = false;
         replay.matches.extend(forced.matches.iter().copied());
@@ -97,7 +97,7 @@ impl<H: Host> Engine<H> {
             self.unexpected.remove(*slot);
             replay.withheld.retain(|other| other != slot);
         }
-        self.name_receives(host);
+        self.assign_receive_ids(host);
         self.posted.force(true);
         self.replay = Some(replay);
         let waiting: Vec<u32> = self.receives.iter().map(|(slot, ..)| slot).collect();
@@ -272,7 +272,7 @@ impl<H: Host> Engine<H> {
             if known && (open || bound.is_some() || replay.cancelled.contains(&name)) {
                 let id = self.post_other(host, key, Waiting { buffer, token, number });
                 self.sort_in(host, id.index());
-                return Received::Pending(id);
+                return ReceiveOutcome::Pending(id);
             }
         }
         if let Some(slot) = self.unexpected.find(key) {
@@ -283,7 +283,7 @@ impl<H: Host> Engine<H> {
             }
             return self.take_rarely(host, message, buffer, token, Some((key, number)));
         }
-        Received::Pending(self.post_other(host, key, Waiting { buffer, token, number }))
+        ReceiveOutcome::Pending(self.post_other(host, key, Waiting { buffer, token, number }))
     }
 
     /// Which receive takes an arriving message, where wildcards or forced outcomes are about?

@@ -19,7 +19,7 @@ use crate::host::{LogEntry, PeerInfo, Status};
 use crate::ids::{ContextId, Incarnation, LogRecord, SendId};
 use crate::matching::Key;
 use crate::streams::{LaneRun, Lanes};
-use crate::wire::{FLAG_AGAIN, FLAG_LAST, HEADER_BYTES, Header, Kind, StreamKey};
+use crate::wire::{FLAG_REANNOUNCE, FLAG_LAST, HEADER_BYTES, Header, Kind, StreamKey};
 use std::collections::BTreeMap;
 
 /// Bytes of one entry of a resync frame: u32 what, u32 context, i32 lane, u32 lanes, u64 number.
@@ -94,7 +94,7 @@ const HELD_MAGIC: [u8; 4] = *b"Hld1";
 
 /// An encoded [`Held`] that cannot be one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HeldError {
+pub enum ReceivedVectorError {
     /// It does not begin as one of this version does.
     Magic,
     /// Its length is not what it says.
@@ -103,7 +103,7 @@ pub enum HeldError {
     Entry(&'static str),
 }
 
-impl core::fmt::Display for HeldError {
+impl core::fmt::Display for ReceivedVectorError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Magic => write!(f, "not an account of held messages of this version"),
@@ -141,32 +141,32 @@ impl Held {
     ///
     /// # Errors
     /// The bytes are damaged or of another version.
-    pub fn decode(bytes: &[u8]) -> Result<Self, HeldError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, ReceivedVectorError> {
         let Some((magic, rest)) = bytes.split_first_chunk::<4>() else {
-            return Err(HeldError::Length);
+            return Err(ReceivedVectorError::Length);
         };
         if *magic != HELD_MAGIC {
-            return Err(HeldError::Magic);
+            return Err(ReceivedVectorError::Magic);
         }
         let Some((count, body)) = rest.split_first_chunk::<4>() else {
-            return Err(HeldError::Length);
+            return Err(ReceivedVectorError::Length);
         };
         let count = u64::from(u32::from_le_bytes(*count));
         if body.len() as u64 != count * ENTRY_BYTES as u64 {
-            return Err(HeldError::Length);
+            return Err(ReceivedVectorError::Length);
         }
         let mut counted = Counted::default();
         match counted.read(body) {
             Ok(()) => Ok(Self(counted)),
-            Err(FrameError::Unexpected(what)) => Err(HeldError::Entry(what)),
-            Err(_) => Err(HeldError::Entry("it cannot be read")),
+            Err(FrameError::Unexpected(what)) => Err(ReceivedVectorError::Entry(what)),
+            Err(_) => Err(ReceivedVectorError::Entry("it cannot be read")),
         }
     }
 }
 
 impl<H: Host> Engine<H> {
     /// What this process holds of the messages of `peer`.
-    pub fn held_from(&self, peer: PeerId) -> Held {
+    pub fn received_from(&self, peer: PeerId) -> Held {
         let mut counted = Counted::default();
         for entry in self.counted_from(peer) {
             let read = counted.read(&entry);
@@ -226,7 +226,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Is this a process of another set, with which lost channels can be repaired?
-    pub fn leaves_set(&self, peer: PeerId) -> bool {
+    pub fn is_outgoing_peer(&self, peer: PeerId) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
         peer.is_some_and(|peer| peer.outgoing)
     }
@@ -237,7 +237,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Is this the life of `peer` that its channel is to?
-    pub fn runs_in(&self, peer: PeerId, incarnation: Incarnation) -> bool {
+    pub fn is_current_incarnation(&self, peer: PeerId, incarnation: Incarnation) -> bool {
         let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
         peer.is_some_and(|peer| peer.info.incarnation == incarnation)
     }
@@ -286,7 +286,7 @@ impl<H: Host> Engine<H> {
             .zip(entries.chunks(ENTRIES_MAX).map(<[_]>::to_vec).chain(core::iter::once(Vec::new())))
         {
             let body: Vec<u8> = part.into_iter().flatten().collect();
-            let mut header = Header::control(Kind::Resync, mine, incarnation, 0, 0);
+            let mut header = Header::control(FrameType::Resync, mine, incarnation, 0, 0);
             header.length = (HEADER_BYTES + body.len()) as u32;
             header.flags = if number == frames { FLAG_LAST } else { 0 };
             self.enqueue(host, id, queued(&header.encode(), Body::Owned(body)), 0);
@@ -363,7 +363,7 @@ impl<H: Host> Engine<H> {
                 self.counters.resent_messages += 1;
                 self.send_again(host, record, &entry, send, 0);
             } else if counted.open.remove(&name) {
-                self.send_again(host, record, &entry, send, FLAG_AGAIN);
+                self.send_again(host, record, &entry, send, FLAG_REANNOUNCE);
             } else if let Some(send) = send {
                 // Accepted and not open: it was matched.
                 self.finish_send(host, send);
@@ -415,9 +415,9 @@ impl<H: Host> Engine<H> {
     /// A send while there is no channel: it is in the log, resync will find it.
     pub(super) fn send_while_down(&mut self, message: Outbound<H::SendBuffer, H::Token>) -> Sent {
         if message.token.is_some() {
-            Sent::Pending(self.remember(message, 0))
+            SendOutcome::Pending(self.remember(message, 0))
         } else {
-            Sent::Complete
+            SendOutcome::Complete
         }
     }
 
@@ -454,10 +454,10 @@ impl<H: Host> Engine<H> {
             }
         }
         if open {
-            return self.send_announced(host, message, FLAG_AGAIN);
+            return self.send_announced(host, message, FLAG_REANNOUNCE);
         }
         message.token = None;
-        Sent::Complete
+        SendOutcome::Complete
     }
 
     /// The sender of an open message announces it again: find who waits for it.

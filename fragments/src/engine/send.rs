@@ -7,7 +7,7 @@ use crate::gate::Stable;
 use crate::host::{LogEntry, Transmit};
 use crate::ids::{ContextId, LogRecord, MessageSeq};
 use crate::wire::{
-    ANNOUNCE_BYTES, FLAG_AGAIN, FLAG_PULL, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
+    ANNOUNCE_BYTES, FLAG_REANNOUNCE, FLAG_PULL, FLAG_SYNC, HEADER_BYTES, Header, Kind, StreamKey,
 };
 
 /// A message on its way out.
@@ -27,9 +27,9 @@ impl<H: Host> Engine<H> {
     /// Send `bytes` packed bytes of `buffer`. A short standard-mode message that leaves the set is
     /// complete as soon as it is in the log; one that is announced first when its payload has
     /// gone, or at once when there is no channel, or when the driver says so
-    /// ([`Self::complete_early`], docs/adr/0015).
+    /// ([`Self::detach_send`], docs/adr/0015).
     ///
-    /// `Host::complete` may be called for the token before this returns `Sent::Pending`.
+    /// `Host::complete` may be called for the token before this returns `SendOutcome::Pending`.
     ///
     /// # Errors
     /// The log has no room; nothing has changed.
@@ -47,7 +47,7 @@ impl<H: Host> Engine<H> {
         token: H::Token,
     ) -> Result<Sent, SendError> {
         if mode != Mode::Synchronous && self.send_now(host, comm, to, tag, &mut buffer, bytes) {
-            return Ok(Sent::Complete);
+            return Ok(SendOutcome::Complete);
         }
         self.send_long_way(host, comm, to, tag, mode, buffer, bytes, token)
     }
@@ -75,7 +75,7 @@ impl<H: Host> Engine<H> {
         }
         let header = Header {
             length: HEADER_BYTES as u32 + bytes as u32,
-            kind: Kind::Eager,
+            kind: FrameType::Eager,
             flags: 0,
             context: comm.context,
             source: comm.rank,
@@ -100,7 +100,7 @@ impl<H: Host> Engine<H> {
     /// complete for the program now, whose token is not told of its end; somebody must go on
     /// looking for what receivers ask for. False: nothing has changed, and the token is told (or
     /// was).
-    pub fn complete_early(&mut self, id: SendId) -> bool {
+    pub fn detach_send(&mut self, id: SendId) -> bool {
         let Some(send) = self.sends.get_mut(id.index(), id.generation()) else { return false };
         let is_logged = matches!(send.origin, Origin::Log(_));
         if !is_logged || send.granted || send.synchronous || send.token.take().is_none() {
@@ -220,14 +220,14 @@ impl<H: Host> Engine<H> {
     ) -> Sent {
         self.counters.eager_messages += 1;
         let (to, bytes) = (message.peer, message.bytes);
-        let header = self.header(&message, Kind::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
+        let header = self.header(&message, FrameType::Eager, 0, HEADER_BYTES as u64 + bytes).encode();
         let mut taken = 0;
         if self.peer(to).direct
             && let Some(stable) = self.leave_now(host, to)
         {
             let payload = origin(&mut message.origin, 0..bytes);
             match offer(host, stable, to, &header, payload, 0) {
-                Transmit::Accepted => return Sent::Complete,
+                Transmit::Accepted => return SendOutcome::Complete,
                 Transmit::Full(n) => taken = n,
                 Transmit::Down => {}
             }
@@ -235,20 +235,20 @@ impl<H: Host> Engine<H> {
         match message.origin {
             Origin::Log(record) => {
                 self.enqueue(host, to, queued(&header, Body::Log(record, bytes)), taken);
-                Sent::Complete
+                SendOutcome::Complete
             }
-            Origin::Program(_) => Sent::Pending(self.wait_for_room(host, message, &header, taken)),
+            Origin::Program(_) => SendOutcome::Pending(self.wait_for_room(host, message, &header, taken)),
         }
     }
 
-    /// The envelope now, the payload when it is asked for. `flags`: [`FLAG_AGAIN`] or 0.
+    /// The envelope now, the payload when it is asked for. `flags`: [`FLAG_REANNOUNCE`] or 0.
     pub(super) fn send_announced(
         &mut self,
         host: &mut H,
         message: Outbound<H::SendBuffer, H::Token>,
         flags: u8,
     ) -> Sent {
-        if flags & FLAG_AGAIN == 0 {
+        if flags & FLAG_REANNOUNCE == 0 {
             self.counters.rendezvous_messages += 1;
         }
         let (complete, to) = (message.token.is_none(), message.peer);
@@ -334,7 +334,7 @@ impl<H: Host> Engine<H> {
         let (tag, sequence) = (send.tag, send.sequence);
         Header {
             length: length as u32,
-            kind: Kind::Announce,
+            kind: FrameType::Announce,
             flags,
             context,
             source,
@@ -347,5 +347,5 @@ impl<H: Host> Engine<H> {
 }
 
 fn sent(complete: bool, id: SendId) -> Sent {
-    if complete { Sent::Complete } else { Sent::Pending(id) }
+    if complete { SendOutcome::Complete } else { SendOutcome::Pending(id) }
 }

@@ -6,8 +6,8 @@ use crate::agent::stream::Patient;
 use crate::auth;
 use crate::auth::{Host, Secret};
 use crate::os;
-use rustbtl_coordination::control::{CheckpointId, FromNode, FromShelf, ToShelf};
-use rustbtl_coordination::shelf::{BASES_MAX, DIGEST_BYTES, Part};
+use rustbtl_coordination::control::{CheckpointId, FromNode, FromReplicaServer, ToReplicaServer};
+use rustbtl_coordination::image_transfer::{BASES_MAX, DIGEST_BYTES, ImagePart};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -98,8 +98,8 @@ fn carry_out(folder: &Path, secret: &Secret, order: Order) -> FromNode {
     let done = bring(folder, secret, &order);
     let Order { rank, line, node, .. } = order;
     match done {
-        Ok(()) => FromNode::Copied { rank, line, node },
-        Err(reason) => FromNode::NotCopied { rank, line, node, reason },
+        Ok(()) => FromNode::ImageReplicated { rank, checkpoint: line, node },
+        Err(reason) => FromNode::ImageNotReplicated { rank, checkpoint: line, node, reason },
     }
 }
 
@@ -113,30 +113,30 @@ fn bring(folder: &Path, secret: &Secret, order: &Order) -> Result<(), String> {
     let sent = send(&mut to, &folder.join(format!("line-{line}")), rank, line);
     // Who refuses says why, and then does not read to the end.
     match to.receive() {
-        Ok(FromShelf::Stored {}) => sent,
-        Ok(FromShelf::Refused { reason }) => Err(reason),
+        Ok(FromReplicaServer::Stored {}) => sent,
+        Ok(FromReplicaServer::Refused { reason }) => Err(reason),
         Err(problem) => Err(sent.err().unwrap_or(problem)),
     }
 }
 
 fn send(to: &mut Patient, folder: &Path, rank: PeerId, line: CheckpointId) -> Result<(), String> {
-    to.send(&ToShelf::Begin { rank, line })?;
-    let bases = (1..=BASES_MAX).filter_map(Part::of);
-    for part in bases.chain([Part::Output, Part::Image]) {
+    to.send(&ToReplicaServer::Begin { rank, checkpoint: line })?;
+    let bases = (1..=BASES_MAX).filter_map(ImagePart::of);
+    for part in bases.chain([ImagePart::Output, ImagePart::Image]) {
         let path = folder.join(part_name(rank, part));
         match File::open(&path) {
             Ok(file) => send_file(to, part, file, &path)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && part != Part::Image => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && part != ImagePart::Image => {}
             Err(error) => return Err(format!("{}: {error}", path.display())),
         }
     }
-    to.send(&ToShelf::Commit {})
+    to.send(&ToReplicaServer::Commit {})
 }
 
-fn send_file(to: &mut Patient, part: Part, file: File, path: &Path) -> Result<(), String> {
+fn send_file(to: &mut Patient, part: ImagePart, file: File, path: &Path) -> Result<(), String> {
     let what = |error: io::Error| format!("{}: {error}", path.display());
     let bytes = file.metadata().map_err(what)?.len();
-    to.send(&ToShelf::File { part: part.number(), bytes })?;
+    to.send(&ToReplicaServer::File { part: part.number(), bytes })?;
     let mut digest = Sha256::new();
     let mut file = file.take(bytes);
     loop {
@@ -147,11 +147,11 @@ fn send_file(to: &mut Patient, part: Part, file: File, path: &Path) -> Result<()
         }
         piece.truncate(got);
         digest.update(&piece);
-        to.send(&ToShelf::Piece { bytes: piece })?;
+        to.send(&ToReplicaServer::Piece { bytes: piece })?;
         if to.has_news() {
             return Err("it has ended".into());
         }
     }
     let sha256: [u8; DIGEST_BYTES] = digest.finalize().into();
-    to.send(&ToShelf::Digest { sha256: sha256.to_vec() })
+    to.send(&ToReplicaServer::Digest { sha256: sha256.to_vec() })
 }

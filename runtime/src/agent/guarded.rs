@@ -52,14 +52,14 @@ pub(super) fn belongs(message: &FromNode, rank: &mut Option<PeerId>) -> bool {
         | FromNode::Frozen { rank, .. }
         | FromNode::Stored { rank, .. }
         | FromNode::StoreFailed { rank, .. }
-        | FromNode::Fallen { rank, .. }
-        | FromNode::OwnWay { rank, .. }
-        | FromNode::Printed { rank, .. }
+        | FromNode::RankFailed { rank, .. }
+        | FromNode::OutputViaDaemon { rank, .. }
+        | FromNode::OutputOffsets { rank, .. }
         | FromNode::Output { rank, .. }
-        | FromNode::Unhosted { host: rank, .. }
+        | FromNode::ProxyFailed { host: rank, .. }
         | FromNode::Ended { rank, .. } => rank,
         // Of a rank that it was to adopt, too.
-        FromNode::NotRestored { .. } => return rank.is_some(),
+        FromNode::RestoreFailed { .. } => return rank.is_some(),
         _ => return false,
     };
     *rank == Some(*of)
@@ -84,7 +84,7 @@ mod tests {
         assert!(!belongs(&ended(2), &mut rank));
         assert!(!belongs(&first(2), &mut rank), "it is the guardian of one");
         let line = CheckpointId(1);
-        let failed = FromNode::StoreFailed { rank: PeerId(0), line, reason: String::new() };
+        let failed = FromNode::StoreFailed { rank: PeerId(0), checkpoint: line, reason: String::new() };
         assert!(!belongs(&failed, &mut rank));
         let agent = FromNode::Agent { node: "n".into(), pid: 1, version: "1".into() };
         assert!(!belongs(&agent, &mut rank), "nor for an agent");

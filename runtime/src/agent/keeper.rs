@@ -1,7 +1,7 @@
 //! What this agent keeps of sets of other nodes: their determinants (coordination's `DeterminantReplica`).
 
 use rustbtl_coordination::control::{FromNode, RankClock, ToNode};
-use rustbtl_coordination::determinants::{Batch, DeterminantReplica, KeeperId, Refused};
+use rustbtl_coordination::determinants::{DeterminantBatch, DeterminantReplica, ReplicaId, BatchRefused};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub struct Kept(DeterminantReplica);
 impl Default for Kept {
     fn default() -> Self {
         // The coordinator tells agents apart by their connections.
-        Self(DeterminantReplica::new(KeeperId { set: SetId(0), start: 0 }))
+        Self(DeterminantReplica::new(ReplicaId { set: SetId(0), start: 0 }))
     }
 }
 
@@ -19,15 +19,15 @@ impl Kept {
     /// Is this message for the agent itself? Then what the coordinator hears of it.
     pub fn hear(&mut self, message: &ToNode) -> Option<Option<FromNode>> {
         Some(match message {
-            ToNode::Keep { batch } => Some(self.keep(batch)),
-            ToNode::KeepLess { set, clocks } => {
+            ToNode::StoreDeterminants { batch } => Some(self.keep(batch)),
+            ToNode::TrimDeterminants { set, clocks } => {
                 let clocks: BTreeMap<PeerId, u64> =
                     clocks.iter().map(|RankClock { rank, clock }| (*rank, *clock)).collect();
-                self.0.covered(*set, &clocks);
+                self.0.trim(*set, &clocks);
                 None
             }
-            ToNode::KeepNot { set } => {
-                self.0.forget(*set);
+            ToNode::DropDeterminants { set } => {
+                self.0.drop_set(*set);
                 None
             }
             _ => return None,
@@ -35,18 +35,18 @@ impl Kept {
     }
 
     fn keep(&mut self, batch: &[u8]) -> FromNode {
-        let not = |set, reason| FromNode::NotKept { set, reason };
-        let batch = match Batch::decode(batch) {
+        let not = |set, reason| FromNode::DeterminantsNotReplicated { set, reason };
+        let batch = match DeterminantBatch::decode(batch) {
             Ok(batch) => batch,
             Err(error) => return not(SetId(u32::MAX), error.to_string()),
         };
         let set = batch.set;
         match self.0.on_batch(batch) {
-            Ok(ack) => FromNode::Kept { set, incarnation: ack.incarnation, upto: ack.upto },
-            Err(Refused::Stale { known }) => {
+            Ok(ack) => FromNode::DeterminantsReplicated { set, incarnation: ack.incarnation, upto: ack.upto },
+            Err(BatchRefused::Stale { known }) => {
                 not(set, format!("incarnation {} is known already", known.0))
             }
-            Err(Refused::Gap { upto }) => not(set, format!("what follows {upto} is missing")),
+            Err(BatchRefused::Gap { upto }) => not(set, format!("what follows {upto} is missing")),
         }
     }
 }
@@ -55,21 +55,21 @@ impl Kept {
 mod tests {
     use super::*;
     use rustbtl_coordination::determinants::{
-        Call, Determinant, DeterminantLog, Numbered, Outcome, Question,
+        CallKind, Determinant, DeterminantLog, Numbered, Outcome, NondetCall,
     };
     use rustbtl_fragments::ids::Incarnation;
 
     fn shipped(count: u64) -> Vec<ToNode> {
-        let keeper = KeeperId { set: SetId(0), start: 7 };
+        let keeper = ReplicaId { set: SetId(0), start: 7 };
         let mut shipper = DeterminantLog::new(SetId(2), Incarnation(0), [], 1, 2);
-        shipper.set_keepers(&[keeper]);
-        let question = Question::requests(Call::Test, 1);
+        shipper.set_replicas(&[keeper]);
+        let question = NondetCall::requests(CallKind::Test, 1);
         for number in 0..count {
-            let determinant = Determinant::Found { question, outcome: Outcome::Done };
+            let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
             shipper.record(PeerId(2), Numbered { number, determinant });
         }
         core::iter::from_fn(|| shipper.poll_output())
-            .map(|(_, batch)| ToNode::Keep { batch: batch.encode() })
+            .map(|(_, batch)| ToNode::StoreDeterminants { batch: batch.encode() })
             .collect()
     }
 
@@ -78,17 +78,17 @@ mod tests {
         let mut kept = Kept::default();
         let batches = shipped(5);
         let upto = |told| match told {
-            Some(Some(FromNode::Kept { set: SetId(2), upto, .. })) => upto,
+            Some(Some(FromNode::DeterminantsReplicated { set: SetId(2), upto, .. })) => upto,
             other => panic!("{other:?}"),
         };
         assert_eq!(upto(kept.hear(&batches[0])), 2);
-        assert!(matches!(kept.hear(&batches[2]), Some(Some(FromNode::NotKept { .. }))));
+        assert!(matches!(kept.hear(&batches[2]), Some(Some(FromNode::DeterminantsNotReplicated { .. }))));
         assert_eq!(upto(kept.hear(&batches[1])), 4);
         assert_eq!(upto(kept.hear(&batches[2])), 5);
         let clocks = vec![RankClock { rank: PeerId(2), clock: 4 }];
-        assert_eq!(kept.hear(&ToNode::KeepLess { set: SetId(2), clocks }), Some(None));
+        assert_eq!(kept.hear(&ToNode::TrimDeterminants { set: SetId(2), clocks }), Some(None));
         assert_eq!(kept.0.fetch(SetId(2)).map(|(_, records)| records.len()), Some(1));
-        assert_eq!(kept.hear(&ToNode::KeepNot { set: SetId(2) }), Some(None));
+        assert_eq!(kept.hear(&ToNode::DropDeterminants { set: SetId(2) }), Some(None));
         assert!(kept.0.fetch(SetId(2)).is_none());
         assert_eq!(kept.hear(&ToNode::Heartbeat { count: 1 }), None);
     }

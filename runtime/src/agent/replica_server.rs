@@ -11,8 +11,8 @@ use crate::guardian::images;
 use crate::local;
 use crate::os;
 use crate::os::Poll;
-use rustbtl_coordination::control::{CheckpointId, FromShelf, ToShelf};
-use rustbtl_coordination::shelf::{Part, Receipt, Step};
+use rustbtl_coordination::control::{CheckpointId, FromReplicaServer, ToReplicaServer};
+use rustbtl_coordination::image_transfer::{ImagePart, TransferReceiver, TransferStep};
 use rustbtl_fragments::ids::PeerId;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -80,7 +80,7 @@ fn serve(stream: TcpStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
     if receivers.fetch_add(1, Ordering::Relaxed) >= RECEIVERS_MAX {
         receivers.fetch_sub(1, Ordering::Relaxed);
         let reason = "too many copies come at the same time".into();
-        let _ = stream.send(&FromShelf::Refused { reason });
+        let _ = stream.send(&FromReplicaServer::Refused { reason });
         return drop(thread::spawn(|| stream.drain()));
     }
     thread::spawn(move || {
@@ -92,9 +92,9 @@ fn serve(stream: TcpStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
             copy.discard();
         }
         let answer = match done {
-            Ok(()) => FromShelf::Stored {},
+            Ok(()) => FromReplicaServer::Stored {},
             Err(reason) => {
-                FromShelf::Refused { reason: format!("node {}: {reason}", os::hostname()) }
+                FromReplicaServer::Refused { reason: format!("node {}: {reason}", os::hostname()) }
             }
         };
         receivers.fetch_sub(1, Ordering::Relaxed);
@@ -104,11 +104,11 @@ fn serve(stream: TcpStream, folder: &Arc<Path>, receivers: &Arc<AtomicUsize>) {
 }
 
 /// Name of a part in the folder of its line.
-pub fn part_name(rank: PeerId, part: Part) -> String {
+pub fn part_name(rank: PeerId, part: ImagePart) -> String {
     match part {
-        Part::Image => images::file_name(rank),
-        Part::Base(number) => format!("{}.base-{number}", images::file_name(rank)),
-        Part::Output => format!("rank-{rank}.out"),
+        ImagePart::Image => images::file_name(rank),
+        ImagePart::Base(number) => format!("{}.base-{number}", images::file_name(rank)),
+        ImagePart::Output => format!("rank-{rank}.out"),
     }
 }
 
@@ -121,30 +121,30 @@ struct Open {
 struct Copy<'a> {
     number: usize,
     folder: &'a Path,
-    receipt: Receipt,
+    receipt: TransferReceiver,
     of: Option<(PeerId, PathBuf)>,
     open: Option<Open>,
     /// Those that have begun.
-    parts: Vec<Part>,
+    parts: Vec<ImagePart>,
 }
 
 impl<'a> Copy<'a> {
     fn new(folder: &'a Path) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let (number, receipt) = (NEXT.fetch_add(1, Ordering::Relaxed), Receipt::default());
+        let (number, receipt) = (NEXT.fetch_add(1, Ordering::Relaxed), TransferReceiver::default());
         Self { number, folder, receipt, of: None, open: None, parts: Vec::new() }
     }
 
     /// All of it, until it is safe.
-    fn take(&mut self, mut next: impl FnMut() -> Result<ToShelf, String>) -> Result<(), String> {
+    fn take(&mut self, mut next: impl FnMut() -> Result<ToReplicaServer, String>) -> Result<(), String> {
         loop {
             let step = self.receipt.handle(next()?).map_err(|error| error.to_string())?;
             match step {
-                Step::Begin { rank, line } => self.begin(rank, line)?,
-                Step::Open { part, bytes } => self.start(part, bytes)?,
-                Step::Write(bytes) => self.write(&bytes)?,
-                Step::Close(digest) => self.close(&digest)?,
-                Step::Commit => return self.commit(),
+                TransferStep::Begin { rank, checkpoint: line } => self.begin(rank, line)?,
+                TransferStep::Open { part, bytes } => self.start(part, bytes)?,
+                TransferStep::Write(bytes) => self.write(&bytes)?,
+                TransferStep::Close(digest) => self.close(&digest)?,
+                TransferStep::Commit => return self.commit(),
             }
         }
     }
@@ -155,7 +155,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Of no other copy, of this image, either.
-    fn draft(&self, line: &Path, rank: PeerId, part: Part) -> PathBuf {
+    fn draft(&self, line: &Path, rank: PeerId, part: ImagePart) -> PathBuf {
         line.join(format!("{}.copy-{}", part_name(rank, part), self.number))
     }
 
@@ -167,7 +167,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    fn start(&mut self, part: Part, bytes: u64) -> Result<(), String> {
+    fn start(&mut self, part: ImagePart, bytes: u64) -> Result<(), String> {
         let (rank, line) = self.place()?;
         local::check_room(line, bytes)?;
         let path = self.draft(line, rank, part);
@@ -197,7 +197,7 @@ impl<'a> Copy<'a> {
         let (rank, line) = self.place()?;
         let mut parts = self.parts.clone();
         // The image last (2).
-        parts.sort_unstable_by_key(|part| (*part == Part::Image, *part));
+        parts.sort_unstable_by_key(|part| (*part == ImagePart::Image, *part));
         for part in parts {
             let name = line.join(part_name(rank, part));
             fs::rename(self.draft(line, rank, part), &name)
@@ -229,23 +229,23 @@ mod tests {
         path
     }
 
-    fn messages(image: &[u8], digest_of: &[u8]) -> VecDeque<ToShelf> {
-        let file = |part: Part, bytes: &[u8], digest_of: &[u8]| {
+    fn messages(image: &[u8], digest_of: &[u8]) -> VecDeque<ToReplicaServer> {
+        let file = |part: ImagePart, bytes: &[u8], digest_of: &[u8]| {
             [
-                ToShelf::File { part: part.number(), bytes: bytes.len() as u64 },
-                ToShelf::Piece { bytes: bytes.to_vec() },
-                ToShelf::Digest { sha256: Sha256::digest(digest_of).to_vec() },
+                ToReplicaServer::File { part: part.number(), bytes: bytes.len() as u64 },
+                ToReplicaServer::Piece { bytes: bytes.to_vec() },
+                ToReplicaServer::Digest { sha256: Sha256::digest(digest_of).to_vec() },
             ]
         };
-        [ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) }]
+        [ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) }]
             .into_iter()
-            .chain(file(Part::Base(1), b"older", b"older"))
-            .chain(file(Part::Image, image, digest_of))
-            .chain([ToShelf::Commit {}])
+            .chain(file(ImagePart::Base(1), b"older", b"older"))
+            .chain(file(ImagePart::Image, image, digest_of))
+            .chain([ToReplicaServer::Commit {}])
             .collect()
     }
 
-    fn take(folder: &Path, mut messages: VecDeque<ToShelf>) -> Result<(), String> {
+    fn take(folder: &Path, mut messages: VecDeque<ToReplicaServer>) -> Result<(), String> {
         let mut copy = Copy::new(folder);
         let done = copy.take(|| messages.pop_front().ok_or_else(|| "the end".to_owned()));
         if done.is_err() {
@@ -284,8 +284,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_before_it_comes() {
         let folder = scratch("room");
-        let begin = ToShelf::Begin { rank: PeerId(3), line: CheckpointId(2) };
-        let why = take(&folder, [begin, ToShelf::File { part: 0, bytes: u64::MAX }].into());
+        let begin = ToReplicaServer::Begin { rank: PeerId(3), checkpoint: CheckpointId(2) };
+        let why = take(&folder, [begin, ToReplicaServer::File { part: 0, bytes: u64::MAX }].into());
         assert!(why.unwrap_err().contains("has no room"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
         fs::remove_dir_all(&folder).unwrap();

@@ -47,8 +47,8 @@ pub fn checkpoint(job: Option<&str>, all: bool, wait: bool, then_exit: bool) -> 
     let wait = wait || then_exit;
     let request = Request::Checkpoint { all, wait, then_exit };
     match ask(&mut stream, &request, true)? {
-        Reply::Complete { line } => println!("{job}: line {line} is complete"),
-        Reply::Ordered { line } => println!("{job}: line {line} is ordered"),
+        Reply::Complete { checkpoint: line } => println!("{job}: line {line} is complete"),
+        Reply::Ordered { checkpoint: line } => println!("{job}: line {line} is ordered"),
         Reply::Refused { reason } => return Err(format!("{job}: {reason}")),
         Reply::Status { .. } => return Err(format!("{job}: an answer to another question")),
     }

@@ -27,7 +27,7 @@ use crate::coordinator::determinants::lines::AtLine;
 use crate::coordinator::job::rules::diagnostics::some_of;
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::{
-    Ack, Batch, DeterminantLog, KeeperId, Numbered, Order, parcel,
+    BatchAck, DeterminantBatch, DeterminantLog, ReplicaId, Numbered, SetOrder, rank_batch,
 };
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ pub enum Out {
     Agent(u64, ToNode),
     /// Write down an event.
     Log(Value),
-    /// Keep this for another coordinator (a `Batch`), before anything that follows is done.
+    /// Keep this for another coordinator (a `DeterminantBatch`), before anything that follows is done.
     Note(SetId, Vec<u8>),
     /// The same, in place of everything that is kept of this set.
     NoteAnew(SetId, Vec<u8>),
@@ -75,7 +75,7 @@ struct Rank {
 /// One set.
 #[derive(Debug)]
 struct OfSet {
-    order: Order,
+    order: SetOrder,
     /// What the ranks know to be stable.
     told: u64,
     /// Ranks that wait to hear that their last one is stable.
@@ -84,15 +84,15 @@ struct OfSet {
 
 impl OfSet {
     fn new(incarnation: Incarnation, shipper: DeterminantLog) -> Self {
-        Self { order: Order::new(incarnation, shipper), told: 0, waiting: BTreeMap::new() }
+        Self { order: SetOrder::new(incarnation, shipper), told: 0, waiting: BTreeMap::new() }
     }
 
     /// What it has of places from `from` on, for another coordinator. Places without a record in it
     /// hold nothing that is repeated, or a line covers them.
     fn noted(&self, set: SetId, from: u64) -> Vec<u8> {
         let (incarnation, upto) = (self.order.incarnation(), self.order.next());
-        let records = self.order.shipper().records_from(from).cloned().collect();
-        Batch { set, incarnation, from, upto, inherits: 0, records }.encode()
+        let records = self.order.log().records_from(from).cloned().collect();
+        DeterminantBatch { set, incarnation, from, upto, inherits: 0, records }.encode()
     }
 
     /// This rank has said something, of which the last place is `last`.
@@ -126,8 +126,8 @@ pub struct Determinants {
     out: Vec<Out>,
 }
 
-fn keeper(agent: u64) -> KeeperId {
-    KeeperId { set: SetId(0), start: agent }
+fn keeper(agent: u64) -> ReplicaId {
+    ReplicaId { set: SetId(0), start: agent }
 }
 
 impl Determinants {
@@ -165,19 +165,19 @@ impl Determinants {
                 }
             }
             FromNode::Rank { rank, message } => return self.hear_rank(*rank, message),
-            FromNode::Kept { set, incarnation, upto } => {
+            FromNode::DeterminantsReplicated { set, incarnation, upto } => {
                 let (set, incarnation, upto) = (*set, *incarnation, *upto);
-                let ack = Ack { keeper: keeper(agent), set, incarnation, upto };
+                let ack = BatchAck { replica: keeper(agent), set, incarnation, upto };
                 if let Some(of) = self.sets.get_mut(&set) {
-                    of.order.shipper_mut().on_ack(&ack);
+                    of.order.log_mut().on_ack(&ack);
                 }
                 self.pump(set);
                 return true;
             }
-            FromNode::Stored { rank, line, .. } => {
+            FromNode::Stored { rank, checkpoint: line, .. } => {
                 return self.keeps_back(agent, *line, *rank, message);
             }
-            FromNode::NotKept { set, reason } => {
+            FromNode::DeterminantsNotReplicated { set, reason } => {
                 let (set, reason) = (set.0, reason.as_str());
                 self.log(json!({"event": "not_kept", "set": set, "reason": reason}));
                 // It is of no use any more.
@@ -218,7 +218,7 @@ impl Determinants {
                 self.recorded(rank, *incarnation, *from, bytes);
                 true
             }
-            FromRank::Carried { incarnation, at, bytes } => {
+            FromRank::Piggybacked { incarnation, at, bytes } => {
                 self.carried(rank, *incarnation, *at, bytes);
                 true
             }
@@ -226,7 +226,7 @@ impl Determinants {
                 self.fenced(rank, *set, *before, *incarnation, *recorded);
                 true
             }
-            FromRank::Clock { line, clock, incarnation, recorded } => {
+            FromRank::EventClock { checkpoint: line, clock, incarnation, recorded } => {
                 let (clock, incarnation, recorded) = (*clock, *incarnation, *recorded);
                 let at_line = AtLine { clock, incarnation, recorded };
                 self.clocks.entry(*line).or_default().insert(rank, at_line);
@@ -249,7 +249,7 @@ impl Determinants {
     pub fn account(&self) -> String {
         let of_set = |(set, of): (&SetId, &OfSet)| {
             let mut ranks: BTreeMap<PeerId, (u64, u64)> = BTreeMap::new();
-            for record in of.order.past() {
+            for record in of.order.history() {
                 let number = record.numbered.number;
                 let (first, last) = ranks.entry(record.rank).or_insert((number, number));
                 (*first, *last) = ((*first).min(number), (*last).max(number));
@@ -273,7 +273,7 @@ impl Determinants {
         if known.incarnation != incarnation {
             return;
         }
-        let records = match parcel::read(bytes) {
+        let records = match rank_batch::read(bytes) {
             Ok(records) => records,
             Err(error) => return self.nonsense(rank, &error.to_string()),
         };
@@ -283,7 +283,7 @@ impl Determinants {
             return;
         }
         let (before, last) = (of.order.next(), records.last().map(|(at, _)| *at));
-        of.order.recorded(rank, from, records);
+        of.order.add_recorded(rank, from, records);
         of.waits(rank, last);
         self.note(known.set, before);
         self.settle(known.set);
@@ -334,7 +334,7 @@ impl Determinants {
 
     /// Everything that is kept of a set, in the order in which it was written down: the
     /// coordinator before this one had it.
-    pub fn resume(&mut self, batches: Vec<Batch>) {
+    pub fn resume(&mut self, batches: Vec<DeterminantBatch>) {
         self.resumed = true;
         let Some(last) = batches.last() else { return };
         let (set, incarnation, recorded) = (last.set, last.incarnation, last.upto);
@@ -362,7 +362,7 @@ impl Determinants {
         let others: Vec<u64> = self.agents.difference(&own).copied().collect();
         let Some(of) = self.sets.get_mut(&set) else { return };
         let copies = self.copies.min(others.len());
-        let before: Vec<u64> = of.order.shipper().keepers().map(|id| id.start).collect();
+        let before: Vec<u64> = of.order.log().replicas().map(|id| id.start).collect();
         let mut chosen: Vec<u64> =
             before.iter().copied().filter(|agent| others.contains(agent)).take(copies).collect();
         // Sets begin at different agents, so that none has to keep all.
@@ -373,11 +373,11 @@ impl Determinants {
                 chosen.push(agent);
             }
         }
-        of.order.shipper_mut().set_copies(copies);
-        let ids: Vec<KeeperId> = chosen.iter().copied().map(keeper).collect();
-        of.order.shipper_mut().set_keepers(&ids);
+        of.order.log_mut().set_required_replicas(copies);
+        let ids: Vec<ReplicaId> = chosen.iter().copied().map(keeper).collect();
+        of.order.log_mut().set_replicas(&ids);
         for agent in before.iter().filter(|agent| !chosen.contains(agent)) {
-            self.out.push(Out::Agent(*agent, ToNode::KeepNot { set }));
+            self.out.push(Out::Agent(*agent, ToNode::DropDeterminants { set }));
         }
         if before != chosen {
             let by = if chosen.is_empty() { "the coordinator alone" } else { "agents" };
@@ -388,10 +388,10 @@ impl Determinants {
     /// Send what keepers do not have, and say what is stable.
     fn pump(&mut self, set: SetId) {
         let Some(of) = self.sets.get_mut(&set) else { return };
-        while let Some((keeper, batch)) = of.order.shipper_mut().poll_output() {
-            self.out.push(Out::Agent(keeper.start, ToNode::Keep { batch: batch.encode() }));
+        while let Some((keeper, batch)) = of.order.log_mut().poll_output() {
+            self.out.push(Out::Agent(keeper.start, ToNode::StoreDeterminants { batch: batch.encode() }));
         }
-        let (incarnation, upto) = (of.order.incarnation(), of.order.shipper().marks().stable);
+        let (incarnation, upto) = (of.order.incarnation(), of.order.log().marks().stable);
         if upto <= of.told {
             return;
         }
@@ -425,7 +425,7 @@ impl Determinants {
         // and does what comes to pass: the part of it that is recorded would not fit.
         let repeats = self.sets.get(&set).filter(|_| !self.without.contains(&set));
         let past: Vec<(PeerId, Numbered)> = repeats.map_or(Vec::new(), |of| {
-            of.order.past().map(|record| (record.rank, record.numbered.clone())).collect()
+            of.order.history().map(|record| (record.rank, record.numbered.clone())).collect()
         });
         self.begin(set, incarnation, members, past)
     }
@@ -453,7 +453,7 @@ impl Determinants {
         for &rank in members {
             let mut bytes = Vec::new();
             for (_, numbered) in past.iter().filter(|(of, _)| *of == rank) {
-                parcel::append(&mut bytes, numbered.number, &numbered.determinant);
+                rank_batch::append(&mut bytes, numbered.number, &numbered.determinant);
                 if bytes.len() >= REPLAY_BYTES {
                     let bytes = core::mem::take(&mut bytes);
                     told.push((rank, ToRank::Replay { incarnation, at, bytes }));
@@ -483,7 +483,7 @@ impl Determinants {
         }
         let mut told = Vec::new();
         for (set, (incarnation, members)) in sets {
-            let of = |rank| parcel::read_numbered(&journal(rank)).unwrap_or_default();
+            let of = |rank| rank_batch::read_numbered(&journal(rank)).unwrap_or_default();
             let past =
                 members.iter().flat_map(|&rank| of(rank).into_iter().map(move |n| (rank, n)));
             let past = past.collect();

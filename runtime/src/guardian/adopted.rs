@@ -76,7 +76,7 @@ impl Guardian {
         let line = match self.folder(line) {
             Ok(line) => line,
             Err(reason) => {
-                return self.tell(&FromNode::NotRestored { rank, incarnation, reason });
+                return self.tell(&FromNode::RestoreFailed { rank, incarnation, reason });
             }
         };
         let mut guardian = os::this_program();
@@ -95,7 +95,7 @@ impl Guardian {
             Err(error) => {
                 let node = os::hostname();
                 let reason = format!("starting a guardian for rank {rank} on node {node}: {error}");
-                self.tell(&FromNode::NotRestored { rank, incarnation, reason });
+                self.tell(&FromNode::RestoreFailed { rank, incarnation, reason });
             }
         }
     }
@@ -143,9 +143,9 @@ impl Guardian {
         let host = self.settings.rank;
         self.tell(&match left {
             Left::Unhosted { reachable, reason } => {
-                FromNode::Unhosted { host, rank, incarnation, reachable, reason }
+                FromNode::ProxyFailed { host, rank, incarnation, reachable, reason }
             }
-            Left::NotRestored(reason) => FromNode::NotRestored { rank, incarnation, reason },
+            Left::NotRestored(reason) => FromNode::RestoreFailed { rank, incarnation, reason },
         });
     }
 

@@ -403,14 +403,14 @@ impl Guardian {
             self.tell(&FromNode::Rank { rank, message });
         }
         if let Some([out, err]) = self.own_way {
-            self.tell(&FromNode::OwnWay { rank, out, err });
+            self.tell(&FromNode::OutputViaDaemon { rank, out, err });
         }
         if self.local.is_some() {
             let [out, err] = self.printed;
-            self.tell(&FromNode::Printed { rank, out, err });
+            self.tell(&FromNode::OutputOffsets { rank, out, err });
         }
         if let Some(Fallen { status, .. }) = self.fallen {
-            self.tell(&FromNode::Fallen { rank, status, incarnation });
+            self.tell(&FromNode::RankFailed { rank, status, incarnation });
         }
         self.rank.introduce(&self.settings);
         self.send_output_anew();
@@ -449,7 +449,7 @@ impl Guardian {
         match message {
             ToNode::Rank { rank, message } if rank == mine => {
                 // Cards are sent when every rank of the job is restored and has said so.
-                if matches!(message, ToRank::Cards { .. }) {
+                if matches!(message, ToRank::Endpoints { .. }) {
                     self.store.tidy();
                 }
                 if matches!(message, ToRank::Begin { .. }) {
@@ -457,10 +457,10 @@ impl Guardian {
                 }
                 self.rank.order(message);
             }
-            ToNode::Prepare { rank, line, directory } if rank == mine => {
+            ToNode::Prepare { rank, checkpoint: line, directory } if rank == mine => {
                 self.prepare(line, &directory);
             }
-            ToNode::Discard { rank, line } if rank == mine => self.rank.discard(line, mine),
+            ToNode::Discard { rank, checkpoint: line } if rank == mine => self.rank.discard(line, mine),
             ToNode::Restore { rank, directory, incarnation, alone } if rank == mine => {
                 self.start_again(&directory, Life { incarnation, alone });
             }
@@ -470,7 +470,7 @@ impl Guardian {
                 let printed = Printed { bytes: [out, err], exact };
                 self.adopt(rank, &directory, Life { incarnation, alone }, printed);
             }
-            ToNode::AdoptAt {
+            ToNode::AdoptOnSpare {
                 host,
                 rank,
                 directory,
@@ -487,17 +487,17 @@ impl Guardian {
                 self.adopt_at(rank, incarnation, proxy);
             }
             ToNode::Abandon { host, rank } if host == mine => self.abandon(rank),
-            ToNode::Taken { rank, stream, position } if rank == mine => {
+            ToNode::OutputAccepted { rank, stream, position } if rank == mine => {
                 self.taken(stream, position);
             }
-            ToNode::GiveUp { rank } if rank == mine => self.give_up(),
+            ToNode::NoRestart { rank } if rank == mine => self.give_up(),
             ToNode::End { rank, incarnation, reason }
                 if rank == mine && incarnation == self.incarnation() =>
             {
                 self.end_here(&reason)
             }
-            ToNode::Alone { reason } => self.no_agent(&reason),
-            ToNode::Introduce {} => {
+            ToNode::CoordinatorUnreachable { reason } => self.no_agent(&reason),
+            ToNode::Reregister {} => {
                 self.rank.nobody_coordinates("the job's coordinator has ended");
                 self.introduce();
             }
@@ -527,7 +527,7 @@ impl Guardian {
                     self.write_images();
                 }
             }
-            Err(reason) => self.tell(&FromNode::StoreFailed { rank, line, reason }),
+            Err(reason) => self.tell(&FromNode::StoreFailed { rank, checkpoint: line, reason }),
         }
     }
 
@@ -576,9 +576,9 @@ impl Guardian {
         self.rank.release(line, rank);
         let message = match result {
             Ok((Written { bytes, raw_bytes, checksum }, ns)) => {
-                FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum }
+                FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum }
             }
-            Err(reason) => FromNode::StoreFailed { rank, line, reason },
+            Err(reason) => FromNode::StoreFailed { rank, checkpoint: line, reason },
         };
         self.tell(&message);
     }

@@ -92,7 +92,7 @@ impl Guardian {
         if self.local.is_some() && printed.is_some_and(|printed| printed != self.printed) {
             self.printed = printed.unwrap_or_default();
             let (rank, [out, err]) = (self.settings.rank, self.printed);
-            self.tell(&FromNode::Printed { rank, out, err });
+            self.tell(&FromNode::OutputOffsets { rank, out, err });
         }
     }
 }

@@ -193,8 +193,8 @@ impl Rank {
             }
             FromRank::Ready {} => self.ready = true,
             FromRank::ReplayComplete {} => self.caught_up = true,
-            FromRank::Behind { .. } => self.caught_up = false,
-            FromRank::NotReplayable { hinders, .. } => {
+            FromRank::ReplayPending { .. } => self.caught_up = false,
+            FromRank::NotReplayable { blocker: hinders, .. } => {
                 self.not_recording.insert(*hinders, message.clone());
             }
             FromRank::Finishing {} => {
@@ -203,17 +203,17 @@ impl Rank {
                     self.stay_alone();
                 }
             }
-            FromRank::Ask { number, .. } if alone => {
+            FromRank::RequestCheckpoint { number, .. } if alone => {
                 let problem = "no coordinator can be reached, see the message above".into();
-                self.send(&ToRank::Answer { number: *number, line: CheckpointId(0), problem });
+                self.send(&ToRank::CheckpointRequestResult { number: *number, checkpoint: CheckpointId(0), problem });
             }
-            FromRank::Ask { number, .. } => {
+            FromRank::RequestCheckpoint { number, .. } => {
                 self.asked.insert(*number, message.clone());
             }
-            FromRank::Suspended { line } => {
+            FromRank::Suspended { checkpoint: line } => {
                 let line = *line;
                 self.mark = self.output.as_mut().map(|output| (line, output.mark()));
-                self.send(&ToRank::Drained { line });
+                self.send(&ToRank::OutputDrained { checkpoint: line });
                 return None;
             }
             FromRank::Frozen { .. } => return self.frozen(message, mine),
@@ -234,7 +234,7 @@ impl Rank {
 
     fn frozen(&mut self, message: FromRank, rank: PeerId) -> Option<FromNode> {
         let line = match message {
-            FromRank::Frozen { line, .. } => line,
+            FromRank::Frozen { checkpoint: line, .. } => line,
             message => return Some(FromNode::Rank { rank, message }),
         };
         let wanted = line > self.over;
@@ -243,7 +243,7 @@ impl Rank {
             self.early = Some((line, message));
             return None;
         }
-        let FromRank::Frozen { picture, description, coordination_ns, pause_ns, .. } = message
+        let FromRank::Frozen { snapshot: picture, description, coordination_ns, pause_ns, .. } = message
         else {
             return None;
         };
@@ -256,9 +256,9 @@ impl Rank {
             if let Some(child) = &child {
                 os::kill_pidfd(child);
             }
-            self.send(&ToRank::Release { line });
+            self.send(&ToRank::Release { checkpoint: line });
             let reason = "the line was given up while the picture was taken".into();
-            return Some(FromNode::StoreFailed { rank, line, reason });
+            return Some(FromNode::StoreFailed { rank, checkpoint: line, reason });
         };
         if let Some(child) = child.as_ref().and_then(|child| child.try_clone().ok()) {
             self.frozen.insert(line, child);
@@ -268,13 +268,13 @@ impl Rank {
         let output = mark.or_else(|| self.output.as_mut().map(Output::mark));
         let Some(program) = self.program else {
             let reason = "the program has ended".into();
-            return Some(FromNode::StoreFailed { rank, line, reason });
+            return Some(FromNode::StoreFailed { rank, checkpoint: line, reason });
         };
         let limited = false;
         let job =
             Job { rank, line, program, picture, child, description, output, directory, limited };
         self.images.push_back(job);
-        Some(FromNode::Frozen { rank, line, coordination_ns, pause_ns })
+        Some(FromNode::Frozen { rank, checkpoint: line, coordination_ns, pause_ns })
     }
 
     /// The picture that came too early is not wanted any more.
@@ -282,12 +282,12 @@ impl Rank {
         let Some((line, message)) = self.early.take_if(|(line, _)| *line <= self.over) else {
             return;
         };
-        if let FromRank::Frozen { picture: SnapshotMemory::Child(pid), .. } = message
+        if let FromRank::Frozen { snapshot: SnapshotMemory::Child(pid), .. } = message
             && let Ok(child) = os::pidfd(pid)
         {
             os::kill_pidfd(&child);
         }
-        self.send(&ToRank::Release { line });
+        self.send(&ToRank::Release { checkpoint: line });
     }
 
     /// The next image to write.
@@ -303,20 +303,20 @@ impl Rank {
         {
             images::discard(&folder, rank);
         }
-        self.send(&ToRank::Release { line });
+        self.send(&ToRank::Release { checkpoint: line });
     }
 
     /// From the coordinator.
     pub fn order(&mut self, message: ToRank) {
         match &message {
-            ToRank::StopOutgoing { line } | ToRank::Begin { line, .. } => self.line = Some(*line),
-            ToRank::Abort { line, .. } | ToRank::CheckpointComplete { line, .. } => {
+            ToRank::StopOutgoing { checkpoint: line } | ToRank::Begin { checkpoint: line, .. } => self.line = Some(*line),
+            ToRank::Abort { checkpoint: line, .. } | ToRank::CheckpointComplete { checkpoint: line, .. } => {
                 self.over = self.over.max(*line);
                 self.line = self.line.filter(|open| open != line);
                 self.forget_early();
             }
             ToRank::MayFinish {} => self.may_finish = true,
-            ToRank::Answer { number, .. } => drop(self.asked.remove(number)),
+            ToRank::CheckpointRequestResult { number, .. } => drop(self.asked.remove(number)),
             _ => {}
         }
         self.send(&message);
@@ -349,7 +349,7 @@ impl Rank {
     pub fn nobody_coordinates(&mut self, reason: &str) {
         if let Some(line) = self.line.take() {
             self.over = self.over.max(line);
-            self.send(&ToRank::Abort { line, reason: reason.to_owned() });
+            self.send(&ToRank::Abort { checkpoint: line, reason: reason.to_owned() });
         }
         if let Some((line, _)) = &self.early {
             self.over = self.over.max(*line);
@@ -362,7 +362,7 @@ impl Rank {
         self.nobody_coordinates("there is no coordinator");
         for number in core::mem::take(&mut self.asked).into_keys() {
             let problem = "the job's coordinator has ended, and there is no other".into();
-            self.send(&ToRank::Answer { number, line: CheckpointId(0), problem });
+            self.send(&ToRank::CheckpointRequestResult { number, checkpoint: CheckpointId(0), problem });
         }
         // Nobody keeps determinants, so nothing has to wait for them.
         let incarnation = self.incarnation();
@@ -401,8 +401,8 @@ mod tests {
 
     fn picture() -> FromRank {
         FromRank::Frozen {
-            line: LINE,
-            picture: SnapshotMemory::InPause,
+            checkpoint: LINE,
+            snapshot: SnapshotMemory::InPause,
             description: vec![1],
             coordination_ns: 0,
             pause_ns: 0,
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(rank.frozen(picture(), PeerId(2)), None);
         assert!(rank.next_image().is_none());
         let told = rank.prepare(LINE, "/x".into(), PeerId(2));
-        assert!(matches!(told, Some(FromNode::Frozen { line: LINE, .. })));
+        assert!(matches!(told, Some(FromNode::Frozen { checkpoint: LINE, .. })));
         assert_eq!(rank.next_image().unwrap().directory, PathBuf::from("/x"));
         assert_eq!(rank.prepare(CheckpointId(5), "/y".into(), PeerId(2)), None);
     }
@@ -438,12 +438,12 @@ mod tests {
     fn a_picture_of_a_line_that_is_aborted_before_its_order_is_released() {
         let (mut rank, _theirs) = rank();
         assert_eq!(rank.frozen(picture(), PeerId(2)), None);
-        rank.order(ToRank::Abort { line: LINE, reason: String::new() });
+        rank.order(ToRank::Abort { checkpoint: LINE, reason: String::new() });
         assert!(rank.early.is_none());
         assert_eq!(rank.prepare(LINE, "/x".into(), PeerId(2)), None);
         // One that comes after the end of its line is refused.
         let told = rank.frozen(picture(), PeerId(2));
-        assert!(matches!(told, Some(FromNode::StoreFailed { line: LINE, .. })));
+        assert!(matches!(told, Some(FromNode::StoreFailed { checkpoint: LINE, .. })));
         assert!(rank.next_image().is_none());
     }
 
@@ -471,7 +471,7 @@ mod tests {
         rank.order(ToRank::Fence { set, before });
         program.read().unwrap();
         assert_eq!(program.next_message().unwrap(), Some(ToRank::Fence { set, before }));
-        let carried = FromRank::Carried { incarnation, at: 3, bytes: vec![7] };
+        let carried = FromRank::Piggybacked { incarnation, at: 3, bytes: vec![7] };
         let fenced = FromRank::Fenced { set, before, incarnation, recorded: 4 };
         let said = [carried, fenced];
         said.iter().for_each(|message| program.send(message).unwrap());

@@ -90,7 +90,7 @@ impl Guardian {
         self.fallen = Some(Fallen { status, until: Instant::now() + DECISION });
         let rank = self.settings.rank;
         let incarnation = self.incarnation();
-        self.tell(&FromNode::Fallen { rank, status, incarnation });
+        self.tell(&FromNode::RankFailed { rank, status, incarnation });
         if matches!(self.agent, crate::guardian::Agent::None) {
             self.give_up();
         }
@@ -129,7 +129,7 @@ impl Guardian {
             let rank = self.settings.rank;
             let until = Instant::now() + DECISION;
             self.fallen = Some(Fallen { status: status.unwrap_or(libc::SIGKILL), until });
-            self.tell(&FromNode::NotRestored { rank, incarnation, reason });
+            self.tell(&FromNode::RestoreFailed { rank, incarnation, reason });
         }
     }
 

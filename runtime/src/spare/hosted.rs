@@ -214,7 +214,7 @@ fn pass_on(
     let Some(open) = from else { return Ok(()) };
     match open.read(room) {
         Ok(bytes) if bytes > 0 => {
-            proxy.send(&FromSpare::Printed { stream, bytes: room[..bytes].to_vec() })
+            proxy.send(&FromSpare::Output { stream, bytes: room[..bytes].to_vec() })
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
         _ => {

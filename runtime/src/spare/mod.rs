@@ -100,7 +100,7 @@ pub fn run() -> Result<(), String> {
 fn reach_agent(settings: &Settings, port: u16) -> Result<Link, String> {
     let stream = node::reach_agent(settings)?;
     let mut agent = Link::new(stream).map_err(|error| error.to_string())?;
-    let said = agent.send(&FromNode::Spare { port, addresses: String::new() });
+    let said = agent.send(&FromNode::SpareNode { port, addresses: String::new() });
     said.map(|()| agent).map_err(|error| error.to_string())
 }
 
@@ -148,7 +148,7 @@ impl Spare {
         let open = self.agent.flush().is_ok() & self.agent.read().is_ok();
         let sane = loop {
             match self.agent.next_message::<ToNode>() {
-                Ok(Some(ToNode::Dismiss {})) => return Some(Over::Dismissed),
+                Ok(Some(ToNode::DismissSpare {})) => return Some(Over::Dismissed),
                 Ok(Some(_)) => {}
                 Ok(None) => break true,
                 Err(_) => break false,

@@ -143,7 +143,7 @@ impl Proxy {
             }
             while let Some(message) = spare.next()? {
                 match message {
-                    FromSpare::Printed { stream, bytes } => print(stream, &bytes),
+                    FromSpare::Output { stream, bytes } => print(stream, &bytes),
                     FromSpare::Ended { status } => return Ok(Ok(status)),
                     FromSpare::Killed { reason } => return Ok(Err(reason)),
                     FromSpare::Refused { reason } => return Err(reason),

@@ -3,12 +3,12 @@
 //! there), and by frames (they notice it by a token). Beside it what the paper compares with
 //! (Figure 3): one message of 10 KB from each process to the next. All three take turns.
 //!
-//! `cargo run --release -p rustbtl-conformance --example line_bench [ROUNDS [N…]]`
+//! `cargo run --release -p rustbtl-conformance --example checkpoint_bench [ROUNDS [N…]]`
 
 use rustbtl_component::transports::inproc::{Inproc, connected};
 use rustbtl_component::transports::set_memory::SetCounters;
 use rustbtl_component::transports::{Payload as Outgoing, Sent, Transport};
-use rustbtl_coordination::silence::{Input, Output, Quiescence, Scope, Station, Way};
+use rustbtl_coordination::quiescence::{Input, Output, Quiescence, CheckpointScope, CounterPhase, QuiesceMethod};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
 use rustbtl_fragments::engine::{Engine, Mode, Side, Source, TagMatch};
 use rustbtl_fragments::host::*;
@@ -149,60 +149,60 @@ impl Process {
     }
 
     fn begin(&mut self, line: u64) {
-        let begun = self.silence.handle(Input::Begin { line, scope: Scope::Set });
+        let begun = self.silence.handle(Input::Begin { checkpoint: line, scope: CheckpointScope::Set });
         begun.expect("a new line");
     }
 
     /// The machine's questions where all is counted, as `component/src/checkpoint` has them. True:
     /// one was answered.
     fn count(&mut self, line: u64) -> bool {
-        if !self.silence.is_active() && self.meeting.look(Station::Left).line() == line {
+        if !self.silence.is_active() && self.meeting.look(CounterPhase::Drained).checkpoint() == line {
             self.begin(line);
             return true;
         }
-        if self.silence.wants_left() && self.engine.has_left() {
-            let open = self.engine.has_open_inside();
-            self.silence.handle(Input::Left { open }).expect("it was asked for");
+        if self.silence.wants_drained() && self.engine.is_set_drained() {
+            let open = self.engine.has_internal_in_flight();
+            self.silence.handle(Input::Drained { in_flight: open }).expect("it was asked for");
             return true;
         }
-        let Some((line, station)) = self.silence.awaits() else { return false };
-        let Some(open) = self.meeting.look(station).met(line, self.n as usize) else {
+        let Some((line, station)) = self.silence.awaited_phase() else { return false };
+        let Some(open) = self.meeting.look(station).all_arrived(line, self.n as usize) else {
             return false;
         };
-        if station != Station::Pictured {
+        if station != CounterPhase::SnapshotTaken {
             self.take();
         }
-        self.silence.handle(Input::Met { line, station, open }).expect("it was asked for");
+        self.silence.handle(Input::AllArrived { checkpoint: line, phase: station, in_flight: open }).expect("it was asked for");
         true
     }
 
     /// Take part in a line until it is over. The picture takes no time.
-    fn line(&mut self, line: u64, way: Way) {
-        self.silence.go(way);
+    fn line(&mut self, line: u64, way: QuiesceMethod) {
+        self.silence.set_method(way);
         let mut turns = 0u32;
         if self.me == 0 {
             self.begin(line);
         }
         loop {
-            let counted = way == Way::Counts && self.count(line);
+            let counted = way == QuiesceMethod::Counters && self.count(line);
             while let Some((from, frame)) = self.host.frames.pop_front() {
                 let handled = self.silence.handle(Input::Frame { from, frame });
                 handled.expect("peers keep the protocol");
             }
-            if self.silence.wants_rendezvous_silence() && self.engine.is_rendezvous_silent() {
-                let told = self.engine.take_told();
-                let handled = self.silence.handle(Input::RendezvousSilent { told });
+            if self.silence.wants_rendezvous_quiescence() && self.engine.is_rendezvous_quiescent() {
+                let told = self.engine.take_done_recipients();
+                let handled = self.silence.handle(Input::RendezvousQuiescent { done_recipients: told });
                 handled.expect("it was asked for");
             }
             while let Some(output) = self.silence.poll_output() {
                 match output {
                     Output::Enter { .. } => self.engine.hold(Side::Internal),
-                    Output::Send { to, frame } => self.engine.send_line(&mut self.host, to, frame),
-                    Output::Come { line, station, open } => {
+                    Output::Send { to, frame } => self.engine.send_checkpoint_frame(&mut self.host, to, frame),
+                    Output::Arrive { checkpoint: line, phase: station, in_flight: open } => {
                         self.meeting.come(line, station, open);
                     }
-                    Output::Freeze { line } => {
-                        let handled = self.silence.handle(Input::Frozen { line });
+                    Output::Freeze { checkpoint: line } => {
+                        let handled = self.silence.handle(Input::Frozen { checkpoint: line });
                         handled.expect("it was asked for");
                     }
                     Output::Resume { .. } => {
@@ -216,9 +216,9 @@ impl Process {
                 continue;
             }
             turns += 1;
-            match self.silence.awaits() {
-                Some((_, Station::Pictured)) => std::thread::yield_now(),
-                Some((_, Station::Left)) if !turns.is_multiple_of(SELDOM) => {
+            match self.silence.awaited_phase() {
+                Some((_, CounterPhase::SnapshotTaken)) => std::thread::yield_now(),
+                Some((_, CounterPhase::Drained)) if !turns.is_multiple_of(SELDOM) => {
                     std::thread::yield_now()
                 }
                 _ => self.poll(),
@@ -271,8 +271,8 @@ fn measure(n: u32, rounds: u64) -> [f64; 3] {
                         barrier.wait();
                         let start = Instant::now();
                         match what {
-                            0 => process.line(2 * round, Way::Counts),
-                            1 => process.line(2 * round + 1, Way::Frames),
+                            0 => process.line(2 * round, QuiesceMethod::Counters),
+                            1 => process.line(2 * round + 1, QuiesceMethod::Frames),
                             _ => process.message(),
                         }
                         times.push(start.elapsed());

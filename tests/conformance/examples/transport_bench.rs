@@ -8,7 +8,7 @@ use rustbtl_component::transports::shm::{Segment, SegmentOptions, Shm};
 use rustbtl_component::transports::tcp::{Tcp, TcpConfig, TcpPeer};
 use rustbtl_component::transports::{Payload, Pulled, Sent, Transport};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_fragments::wire::{ANNOUNCE_BYTES, HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{ANNOUNCE_BYTES, FrameType, HEADER_BYTES, Header};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -67,7 +67,7 @@ impl<T: Transport> Bench<T> {
                 // SAFETY: valid until consumed.
                 let bytes = unsafe { std::slice::from_raw_parts(frame.start, frame.len) };
                 let head =
-                    if bytes[5] == Kind::Announce as u8 { ANNOUNCE_BYTES } else { HEADER_BYTES };
+                    if bytes[5] == FrameType::Announce as u8 { ANNOUNCE_BYTES } else { HEADER_BYTES };
                 let payload = &bytes[head..];
                 self.into[at..at + payload.len()].copy_from_slice(payload);
                 let out = (bytes[5], payload.len());
@@ -79,7 +79,7 @@ impl<T: Transport> Bench<T> {
 
     fn send(&mut self, bytes: usize) {
         if bytes <= self.transport.limits().eager_bytes_max as usize {
-            self.offer(&header(Kind::Eager, bytes), bytes, 0);
+            self.offer(&header(FrameType::Eager, bytes), bytes, 0);
             return;
         }
         if self.pulls {
@@ -89,7 +89,7 @@ impl<T: Transport> Bench<T> {
             assert!(ok);
         }
         let mut announce = [0; ANNOUNCE_BYTES];
-        announce[..HEADER_BYTES].copy_from_slice(&header(Kind::Announce, 16));
+        announce[..HEADER_BYTES].copy_from_slice(&header(FrameType::Announce, 16));
         self.offer(&announce, 0, 0);
         self.take(0);
         if self.pulls {
@@ -100,14 +100,14 @@ impl<T: Transport> Bench<T> {
         let mut at = 0;
         while at < bytes {
             let n = chunk.min(bytes - at);
-            self.offer(&header(Kind::Data, n), n, at);
+            self.offer(&header(FrameType::Data, n), n, at);
             at += n;
         }
     }
 
     fn receive(&mut self, bytes: usize) {
         let (kind, got) = self.take(0);
-        if kind == Kind::Eager as u8 {
+        if kind == FrameType::Eager as u8 {
             assert_eq!(got, bytes);
             return;
         }
@@ -116,10 +116,10 @@ impl<T: Transport> Bench<T> {
             // SAFETY: `into` has room.
             let pulled = unsafe { self.transport.pull(self.peer, 1 << 32, 0, into, bytes) };
             assert_eq!(pulled, Pulled::Done);
-            self.offer(&header(Kind::Done, 0), 0, 0);
+            self.offer(&header(FrameType::Done, 0), 0, 0);
             return;
         }
-        self.offer(&header(Kind::Grant, 0), 0, 0);
+        self.offer(&header(FrameType::Grant, 0), 0, 0);
         let mut at = 0;
         while at < bytes {
             at += self.take(at).1;

@@ -3,7 +3,7 @@
 use crate::{Fabric, id};
 use rustbtl_component::transports::{Event, Payload, Sent, Transport};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_fragments::wire::{HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 use std::time::{Duration, Instant};
 
 /// How long something may take before it counts as stuck. Only a hang ever reaches it.
@@ -13,7 +13,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub fn frame(from: usize, to: usize, sequence: u64, bytes: usize) -> [u8; HEADER_BYTES] {
     Header {
         length: (HEADER_BYTES + bytes) as u32,
-        kind: Kind::Data,
+        kind: FrameType::Data,
         flags: 0,
         context: from as u32,
         source: to as u32,

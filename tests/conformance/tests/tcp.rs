@@ -530,7 +530,7 @@ fn a_payload_whose_connection_breaks_never_lands_and_nothing_is_written_afterwar
 /// Frame number `sequence` from 0 to 1: determinants for the one behind it.
 fn carry(driver: &mut Driver<Tcp>, sequence: u64, bytes: usize) {
     let mut header = Header::decode_alone(&frame(0, 1, sequence, bytes)).unwrap();
-    header.kind = rustbtl_fragments::wire::Kind::Carried;
+    header.kind = rustbtl_fragments::wire::FrameType::Piggyback;
     let data = payload(0, 1, sequence, bytes);
     let sent = driver.end(0).send(id(1), &header.encode(), Payload::Bytes(&data), 0);
     assert_eq!(sent, Sent::Accepted);

@@ -2,7 +2,7 @@
 //! again; a process that is told to repeat anything at all reads dates that do not go back.
 #![no_main]
 
-use rustbtl_coordination::determinants::{Batch, Dates, Determinant, decode, encode, parcel};
+use rustbtl_coordination::determinants::{DeterminantBatch, ProgramTime, Determinant, decode, encode, rank_batch};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut rest = data;
@@ -11,16 +11,16 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         encode(&determinant, &mut bytes);
         assert_eq!(decode(&mut bytes.as_slice()), Ok(determinant));
     }
-    if let Ok(batch) = Batch::decode(data) {
-        assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
+    if let Ok(batch) = DeterminantBatch::decode(data) {
+        assert_eq!(DeterminantBatch::decode(&batch.encode()), Ok(batch));
     }
-    let all = parcel::read(data).unwrap_or_default();
+    let all = rank_batch::read(data).unwrap_or_default();
     let kept = all.into_iter().filter_map(|(_, determinant)| match determinant {
-        Determinant::Date(date) => Some(date),
+        Determinant::ProgramTime(date) => Some(date),
         _ => None,
     });
-    let mut dates = Dates::default();
+    let mut dates = ProgramTime::default();
     dates.restored(kept);
-    let given: Vec<u64> = (0..100).map(|now| dates.give(now).0).collect();
+    let given: Vec<u64> = (0..100).map(|now| dates.read(now).0).collect();
     assert!(given.is_sorted());
 });

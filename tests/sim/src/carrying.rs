@@ -8,9 +8,9 @@ use crate::world::World;
 use rustbtl_coordination::determinants::{
     Carried, Determinant, DeterminantLog, Fence, Numbered, Order, Record, carried,
 };
-use rustbtl_fragments::gate::{Marks, Recorded};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{HEADER_BYTES, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -76,7 +76,7 @@ impl Carrier {
         self.outbox.push_back(Item::Own(numbered.number, at, numbered.determinant));
     }
 
-    /// See `Host::carry`; `to`: the receiver's set.
+    /// See `Host::piggyback`; `to`: the receiver's set.
     pub fn carry(&self, to: u32, from: u64, made: u64, out: &mut Vec<u8>) -> bool {
         let shared = self.shared.borrow();
         let first = from.max(shared.stable);
@@ -97,7 +97,7 @@ impl Carrier {
         first < made
     }
 
-    /// See `Host::carried`; None: it is of a life that is over.
+    /// See `Host::on_piggyback`; None: it is of a life that is over.
     pub fn carried(&mut self, bytes: &[u8]) -> Option<()> {
         let Ok(carried) = Carried::decode(bytes) else { panic!("what is carried does not decode") };
         let (set, upto) = (carried.set.0, carried.upto());
@@ -215,7 +215,7 @@ impl World {
             }
             _ if alive && self.carrying.unsaid.remove(&rank) => {
                 let process = &mut self.processes[rank];
-                process.engine.keep_carried(&mut process.host);
+                process.engine.accept_piggyback(&mut process.host);
                 process.settle(&mut self.shared);
             }
             _ => {}
@@ -300,7 +300,7 @@ impl World {
     fn who_brings(&self) -> Option<u32> {
         let mut net = self.net.borrow_mut();
         let ranks = self.processes.len();
-        let full = |frame: &Vec<u8>| is(frame, Kind::Carried) && frame.len() > HEADER_BYTES;
+        let full = |frame: &Vec<u8>| is(frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;
         let mut brings =
             |from: usize| (0..ranks).any(|to| net.wire(from, to).frames.iter().any(full));
         let rank = (0..ranks).find(|&rank| brings(rank));

@@ -169,11 +169,11 @@ pub fn feed(data: &[u8]) {
             }
             _ => {
                 let landed = frame.split_first_chunk().is_some_and(|(head, payload)| {
-                    let Some((buffer, at)) = engine.place(&host, from, head) else { return false };
+                    let Some((buffer, at)) = engine.direct_placement(&host, from, head) else { return false };
                     let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
                     assert!(at as usize + length - HEADER_BYTES <= buffer.len());
                     if how & 16 != 0 && payload.len() + HEADER_BYTES == length {
-                        engine.on_landed(&mut host, from, head);
+                        engine.on_directly_placed(&mut host, from, head);
                         return true;
                     }
                     false

@@ -5,7 +5,7 @@ use crate::image::Image;
 use crate::options::{Options, Planted};
 use crate::world::World;
 use rustbtl_coordination::determinants::{
-    Ack, Batch, DeterminantLog, DeterminantReplica, KeeperId, Numbered, Record, choose,
+    Ack, Batch, DeterminantLog, DeterminantReplica, ReplicaId, Numbered, Record, choose,
 };
 use rustbtl_fragments::ids::*;
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 /// Something between a set and a keeper.
 enum Mail {
-    Batch(KeeperId, Vec<u8>),
+    Batch(ReplicaId, Vec<u8>),
     Ack(Ack),
 }
 
@@ -105,7 +105,7 @@ impl World {
     fn start_keeper(&mut self, set: u32) {
         let start = self.determinants.starts.entry(set).or_default();
         *start += 1;
-        let id = KeeperId { set: SetId(set), start: *start };
+        let id = ReplicaId { set: SetId(set), start: *start };
         self.determinants.keepers.insert(set, DeterminantReplica::new(id));
     }
 
@@ -126,10 +126,10 @@ impl World {
         let Some(shipper) = self.determinants.shippers.get(&set).cloned() else { return };
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
         let all = self.sets();
-        let alive = |id: &KeeperId| {
+        let alive = |id: &ReplicaId| {
             self.determinants.keepers.get(&id.set.0).is_some_and(|keeper| keeper.id() == *id)
         };
-        let mut chosen: Vec<KeeperId> = shipper.borrow().keepers().filter(alive).collect();
+        let mut chosen: Vec<ReplicaId> = shipper.borrow().keepers().filter(alive).collect();
         let at = all.iter().position(|other| *other == set).unwrap_or(0);
         for turn in 1..all.len() {
             let other = all[(at + turn) % all.len()];
@@ -255,7 +255,7 @@ impl World {
         }
         let Some(shipper) = self.determinants.shippers.get(&set) else { return false };
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
-        let keepers: Vec<KeeperId> = shipper.borrow().keepers().collect();
+        let keepers: Vec<ReplicaId> = shipper.borrow().keepers().collect();
         let none: &[Record] = &[];
         let alone = (copies == 0).then_some(Some((line, none)));
         let kept = keepers.iter().map(|id| {
@@ -335,7 +335,7 @@ impl World {
     /// Has it repeated its past, as far as it knows itself?
     pub fn has_caught_up(&self, rank: usize) -> bool {
         let process = &self.processes[rank];
-        !process.host.memory.decisions.has_past() && process.engine.has_caught_up()
+        !process.host.memory.decisions.has_past() && process.engine.is_replay_complete()
     }
 
     /// The oldest line that a set may go back to: what is before is not needed any more.

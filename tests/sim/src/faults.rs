@@ -10,7 +10,7 @@ use crate::options::{Options, Planted};
 use crate::process::Process;
 use crate::world::World;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{HEADER_BYTES, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A frame that outlived its incarnation.
@@ -75,7 +75,7 @@ impl Faults {
 
     /// Planted bugs that change what resync says.
     pub fn tamper(&self, at: &Process, from: usize, frame: &mut Vec<u8>) {
-        if !is(frame, Kind::Resync) || self.planted.is_none() {
+        if !is(frame, FrameType::Resync) || self.planted.is_none() {
             return;
         }
         let mut out = frame[..HEADER_BYTES].to_vec();
@@ -330,7 +330,7 @@ impl World {
             for other in self.others(set) {
                 // What the line knows nothing of is made as if for the first time.
                 self.net.borrow_mut().end(rank, other).view = None;
-                if self.processes[rank].engine.knows(PeerId(other as u32)) {
+                if self.processes[rank].engine.has_contacted(PeerId(other as u32)) {
                     self.peer_down(rank, other);
                 }
             }
@@ -382,13 +382,13 @@ impl World {
             .zip(line)
             .map(|(&member, image)| {
                 let engine = if early { &self.processes[member].engine } else { &image.engine };
-                (member, engine.held_from(PeerId(rank as u32)))
+                (member, engine.received_from(PeerId(rank as u32)))
             })
             .collect();
         let covered = &mut self.faults.covered;
         self.processes[rank].host.memory.log.trim(SetId(set), |entry| {
             let to = entry.to.0 as usize;
-            let covers = held.get(&to).is_some_and(|held| held.covers(entry));
+            let covers = held.get(&to).is_some_and(|held| held.is_complete(entry));
             if covers {
                 let stream = (entry.stream.context.number(), rank, to, entry.stream.lane);
                 covered.insert((stream, entry.sequence.0));

@@ -8,10 +8,10 @@ use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, Place, SegmentMemory};
 use rustbtl_coordination::determinants::{Decisions, DeterminantLog};
 use rustbtl_fragments::checkpoint_frame::CheckpointFrame;
-use rustbtl_fragments::gate::{Marks, Recorded};
+use rustbtl_fragments::send_gate::{Marks, Recorded};
 use rustbtl_fragments::host::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -258,7 +258,7 @@ impl Host for SimHost {
         assert!(!(outside && from_program), "E4: an outgoing payload comes from the log");
         let inside = matches!(payload, Payload::Log(..)) && !outside;
         assert!(!inside, "E5: an internal payload is not in the log");
-        let message = [Kind::Eager as u8, Kind::Announce as u8].contains(&header[5]);
+        let message = [FrameType::Eager as u8, FrameType::Announce as u8].contains(&header[5]);
         if self.refuses_messages && outside && message && taken == 0 {
             return Transmit::Full(0);
         }
@@ -373,7 +373,7 @@ impl Host for SimHost {
         self.completed.push((token, status));
     }
 
-    fn named(&mut self, request: u32, receive: ReceiveId) {
+    fn receive_id_assigned(&mut self, request: u32, receive: ReceiveId) {
         self.memory.named.insert(request, receive);
     }
 
@@ -398,25 +398,25 @@ impl Host for SimHost {
             let Recorded(stable) = marks.recorded;
             return Marks { stable, ..marks };
         }
-        self.waited.set(self.waited.get() + u64::from(marks.now().is_none()));
+        self.waited.set(self.waited.get() + u64::from(marks.permit_now().is_none()));
         marks
     }
 
-    fn carry(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
+    fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
         let to = self.options.sets[to.0 as usize];
         // Nobody has to.
         let may = self.prng.chance(80);
         self.carrier.as_ref().is_some_and(|carrier| may && carrier.carry(to, from.0, made.0, out))
     }
 
-    fn carried(&mut self, from: PeerId, bytes: &[u8]) -> Taken {
+    fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
         let Some(carrier) = &mut self.carrier else { panic!("nothing is kept here") };
         if carrier.carried(bytes).is_some() {
-            return Taken::Kept;
+            return PiggybackOutcome::Accepted;
         }
         self.pulls.retain(|pull| pull.from != from.0 as usize);
         self.refused += 1;
-        Taken::Refused
+        PiggybackOutcome::Refused
     }
 
     fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {

@@ -5,7 +5,7 @@ use crate::host::{Memory, SimHost};
 use crate::model::Stream;
 use crate::process::Program;
 use crate::world::World;
-use rustbtl_coordination::silence::{Input, Quiescence, Way};
+use rustbtl_coordination::quiescence::{Input, Quiescence, Way};
 use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ impl World {
             exposed: exposed.map(|((_, to, id), bytes)| (*to, *id, bytes.clone())).collect(),
             machine: self.lines.machine(rank).clone(),
             held: others
-                .map(|(peer, ..)| (peer.0 as usize, process.engine.held_from(peer).encode()))
+                .map(|(peer, ..)| (peer.0 as usize, process.engine.received_from(peer).encode()))
                 .collect(),
             matched: book.matched.iter().filter(mine).copied().collect(),
             covered: self.faults.covered.iter().filter(|(s, _)| s.1 == rank).copied().collect(),

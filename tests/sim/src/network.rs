@@ -8,7 +8,7 @@
 use crate::options::{Options, Planted};
 use crate::prng::Prng;
 use rustbtl_fragments::host::Transmit;
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What an end of a connection learns.
@@ -150,7 +150,7 @@ impl Network {
             let void = self.end(from, to).view.is_some() && self.prng.chance(50);
             return if void { Transmit::Accepted } else { Transmit::Down };
         }
-        if self.swallow && header[5] == Kind::Eager as u8 && taken == 0 {
+        if self.swallow && header[5] == FrameType::Eager as u8 && taken == 0 {
             return Transmit::Accepted;
         }
         let (room_bytes, may_split) = (self.options.room_bytes, self.options.partial);
@@ -210,14 +210,14 @@ impl Network {
         }
         let mut at = 0;
         if reorder {
-            let first = wire.frames.iter().position(|frame| !is(frame, Kind::Data));
-            let free = |at: &usize| Some(*at) == first || is(&wire.frames[*at], Kind::Data);
+            let first = wire.frames.iter().position(|frame| !is(frame, FrameType::Data));
+            let free = |at: &usize| Some(*at) == first || is(&wire.frames[*at], FrameType::Data);
             let candidates: Vec<usize> = (0..wire.frames.len()).filter(free).collect();
             at = candidates[draw % candidates.len()];
         }
         let frame = wire.frames.remove(at)?;
         wire.bytes -= frame.len();
-        wire.passed[1] += u64::from(!is(&frame, Kind::Line));
+        wire.passed[1] += u64::from(!is(&frame, FrameType::Checkpoint));
         Some(frame)
     }
 
@@ -251,7 +251,7 @@ impl Network {
 }
 
 /// Is this frame of a kind?
-pub fn is(frame: &[u8], kind: Kind) -> bool {
+pub fn is(frame: &[u8], kind: FrameType) -> bool {
     Header::decode(frame).is_ok_and(|header| header.kind == kind)
 }
 
@@ -262,25 +262,25 @@ impl Wire {
     }
 
     fn push(&mut self, frame: Vec<u8>, draw: usize, bug: Option<Planted>) {
-        self.passed[0] += u64::from(!is(&frame, Kind::Line));
-        let eager = is(&frame, Kind::Eager) || is(&frame, Kind::Announce);
+        self.passed[0] += u64::from(!is(&frame, FrameType::Checkpoint));
+        let eager = is(&frame, FrameType::Eager) || is(&frame, FrameType::Announce);
         match bug {
             Some(Planted::FrameLost) if eager && draw.is_multiple_of(50) => {
                 self.bytes -= frame.len();
             }
-            Some(Planted::DoubleGrant) if is(&frame, Kind::Grant) => {
+            Some(Planted::DoubleGrant) if is(&frame, FrameType::Grant) => {
                 self.bytes += frame.len();
                 self.frames.push_back(frame.clone());
                 self.frames.push_back(frame);
             }
             Some(Planted::EagerOvertakes)
-                if eager && self.frames.back().is_some_and(|last| is(last, Kind::Eager)) =>
+                if eager && self.frames.back().is_some_and(|last| is(last, FrameType::Eager)) =>
             {
                 let at = self.frames.len() - 1;
                 self.frames.insert(at, frame);
             }
-            Some(Planted::TokenOvertakes) if is(&frame, Kind::Line) => {
-                let first = self.frames.iter().position(|other| !is(other, Kind::Line));
+            Some(Planted::TokenOvertakes) if is(&frame, FrameType::Checkpoint) => {
+                let first = self.frames.iter().position(|other| !is(other, FrameType::Checkpoint));
                 self.frames.insert(first.unwrap_or(self.frames.len()), frame);
             }
             _ => self.frames.push_back(frame),
@@ -289,8 +289,8 @@ impl Wire {
 
     /// Nothing but frames of a line under way?
     pub fn is_silent_but_for_lines(&self) -> bool {
-        let half = self.partial.as_ref().is_none_or(|half| half.header[5] == Kind::Line as u8);
-        half && self.frames.iter().all(|frame| is(frame, Kind::Line))
+        let half = self.partial.as_ref().is_none_or(|half| half.header[5] == FrameType::Checkpoint as u8);
+        half && self.frames.iter().all(|frame| is(frame, FrameType::Checkpoint))
     }
 
     /// Is a frame half taken?

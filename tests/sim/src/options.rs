@@ -1,7 +1,7 @@
 //! What one seed stands for: the shape of the job, of the transports and of the faults.
 
 use crate::prng::Prng;
-use rustbtl_coordination::silence::Way;
+use rustbtl_coordination::quiescence::Way;
 
 /// A bug that the simulator plants into its own half of the contract, to prove that the checkers
 /// would see the same bug in the engine.

@@ -9,7 +9,7 @@ use rustbtl_coordination::instances::Instances;
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::host::{Host, Status};
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{FLAG_AGAIN, HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FLAG_REANNOUNCE, FrameType, HEADER_BYTES, Header};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What all processes share and no fault touches.
@@ -273,9 +273,9 @@ impl Process {
         let comm = self.program.comms[&comm];
         let (to, buffer) = (CommRank(to), Buffer(request));
         match self.engine.send(&mut self.host, comm, to, tag, mode, buffer, bytes, request) {
-            Ok(Sent::Complete) => self.send_is_complete(shared, request),
-            Ok(Sent::Pending(id)) => {
-                if message.sequence.is_multiple_of(2) && self.engine.complete_early(id) {
+            Ok(SendOutcome::Complete) => self.send_is_complete(shared, request),
+            Ok(SendOutcome::Pending(id)) => {
+                if message.sequence.is_multiple_of(2) && self.engine.detach_send(id) {
                     self.send_is_complete(shared, request);
                 }
             }
@@ -323,10 +323,10 @@ impl Process {
         }
     }
 
-    fn received(&mut self, shared: &mut Shared, request: Request, received: Received) {
+    fn received(&mut self, shared: &mut Shared, request: Request, received: ReceiveOutcome) {
         match received {
-            Received::Complete(status) => self.receive_is_complete(request, status),
-            Received::Pending(id) => {
+            ReceiveOutcome::Complete(status) => self.receive_is_complete(request, status),
+            ReceiveOutcome::Pending(id) => {
                 if let Some(Open::Receive { id: slot, .. }) = self.program.open.get_mut(&request) {
                     *slot = Some(id);
                 }
@@ -384,7 +384,7 @@ impl Process {
 
     /// The engine's name for a receive whose post gave this id.
     pub(crate) fn receive_id(&mut self, request: Request, id: ReceiveId) -> ReceiveId {
-        self.engine.name_receives(&mut self.host);
+        self.engine.assign_receive_ids(&mut self.host);
         let named = || self.host.memory.named.get(&request).copied();
         if id == ReceiveId::NONE { named().unwrap_or(id) } else { id }
     }
@@ -414,11 +414,11 @@ impl Process {
         let comm = self.program.comms[&comm];
         let buffer = Buffer(token);
         match self.engine.receive(&mut self.host, comm, source, tag, buffer, token) {
-            Received::Pending(id) => {
+            ReceiveOutcome::Pending(id) => {
                 let id = self.receive_id(token, id);
                 assert!(self.engine.cancel_receive(id), "nothing matches it");
             }
-            Received::Complete(status) => panic!("matched by nothing: {status:?}"),
+            ReceiveOutcome::Complete(status) => panic!("matched by nothing: {status:?}"),
         }
         self.host.memory.buffers.remove(&token);
     }
@@ -427,8 +427,8 @@ impl Process {
     pub fn on_frame(&mut self, shared: &mut Shared, from: usize, frame: &[u8], ghost: bool) {
         let stale = self.engine.counters().stale_frames;
         let Ok(header) = Header::decode(frame) else { panic!("a frame that does not decode") };
-        let first = header.kind == Kind::Eager
-            || header.kind == Kind::Announce && header.flags & FLAG_AGAIN == 0;
+        let first = header.kind == FrameType::Eager
+            || header.kind == FrameType::Announce && header.flags & FLAG_REANNOUNCE == 0;
         if first && !ghost {
             let context = ContextId(header.context).number();
             let stream = (context, from, self.me, lane(header.tag));
@@ -440,7 +440,7 @@ impl Process {
         // Half of the frames take the short way, if it is theirs.
         let peer = PeerId(from as u32);
         let short = self.land(from, &header, frame)
-            || header.b() & 1 == 0 && self.engine.complete_exact(&mut self.host, peer, frame);
+            || header.b() & 1 == 0 && self.engine.complete_fast_path(&mut self.host, peer, frame);
         assert!(!short || !ghost, "a frame of an older incarnation took a short way");
         if !short && let Err(error) = self.engine.on_frame(&mut self.host, peer, frame) {
             panic!("{} refuses a frame from {from}: {error:?} {header:?}", self.me);
@@ -455,11 +455,11 @@ impl Process {
     fn land(&mut self, from: usize, header: &Header, frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else { return false };
         let from = PeerId(from as u32);
-        let Some((&buffer, at)) = self.engine.place(&self.host, from, head) else { return false };
+        let Some((&buffer, at)) = self.engine.direct_placement(&self.host, from, head) else { return false };
         let mut buffer = buffer;
         if (header.a() ^ header.b() ^ payload.len() as u64) & 1 == 0 {
             self.host.unpack(&mut buffer, at, payload);
-            self.engine.on_landed(&mut self.host, from, head);
+            self.engine.on_directly_placed(&mut self.host, from, head);
             self.host.landed += 1;
             return true;
         }
@@ -483,7 +483,7 @@ impl Process {
 
     fn check(&self, _shared: &Shared) {
         self.engine.check();
-        let (receives, messages, _) = self.engine.open();
+        let (receives, messages, _) = self.engine.unfinished();
         assert_eq!(receives, self.program.matching.receives(), "receives that are not finished");
         assert_eq!(messages, self.program.matching.messages(), "messages without a receive");
     }
@@ -522,7 +522,7 @@ impl Process {
     /// Where the program stands, for messages.
     pub fn position(&self) -> String {
         let Program { segment, done, open, .. } = &self.program;
-        format!("{}: segment {segment} {done:?} open {open:?} {:?}", self.me, self.engine.open())
+        format!("{}: segment {segment} {done:?} open {open:?} {:?}", self.me, self.engine.unfinished())
     }
 
     /// Matched receives from processes that `test` picks.

@@ -1,7 +1,7 @@
 //! Matching while outcomes are forced, as lists: what the engine's `replay.rs` promises.
 
 use crate::model::{Matching, Message, Pattern, Stream, lane};
-use rustbtl_fragments::engine::Forced;
+use rustbtl_fragments::engine::ReplayDeterminants;
 use rustbtl_fragments::ids::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +64,7 @@ impl Matching {
     }
 
     /// The process was restored.
-    pub fn begin_replay(&mut self, me: usize, forced: &Forced) {
+    pub fn begin_replay(&mut self, me: usize, forced: &ReplayDeterminants) {
         let mut replay = self.replay.take().unwrap_or_default();
         replay.me = me;
         replay.over = false;

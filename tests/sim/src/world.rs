@@ -14,7 +14,7 @@ use crate::script::{Request, script};
 use rustbtl_fragments::counters::Counters;
 use rustbtl_fragments::engine::Engine;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -125,7 +125,7 @@ impl World {
         determinants.waited = self.processes.iter().map(|p| p.host.waited.get()).sum();
         determinants.refused_carried = self.processes.iter().map(|p| p.host.refused).sum();
         determinants.met = self.carrying.met;
-        let carried = |process: &Process| process.engine.counters().carried_frames;
+        let carried = |process: &Process| process.engine.counters().piggyback_frames;
         determinants.carried = self.processes.iter().map(carried).sum();
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
         let landed = self.processes.iter().map(|process| process.host.landed).sum();
@@ -140,7 +140,7 @@ impl World {
             && self.processes.iter().all(|process| {
                 process.is_finished(&self.shared)
                     && process.engine.is_flushed()
-                    && process.engine.open() == (0, 0, 0)
+                    && process.engine.unfinished() == (0, 0, 0)
             })
             && self.is_quiet()
             && (!self.shared.options.coordinated || self.lines.is_over())
@@ -199,7 +199,7 @@ impl World {
                 if last && self.is_of_lost_channel(me, from, &frame) {
                     return;
                 }
-                let carried = is(&frame, Kind::Carried) && frame.len() > HEADER_BYTES;
+                let carried = is(&frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;
                 self.carrying.met[0] += u64::from(last && carried);
                 self.faults.tamper(&self.processes[me], from, &mut frame);
                 self.processes[me].on_frame(&mut self.shared, from, &frame, false);
@@ -211,7 +211,7 @@ impl World {
     /// Has the engine given up the channel that these last words are of?
     fn is_of_lost_channel(&self, me: usize, from: usize, frame: &[u8]) -> bool {
         let (engine, peer) = (&self.processes[me].engine, PeerId(from as u32));
-        let alive = |header: Header| engine.is_open(peer) && engine.runs_in(peer, header.from);
+        let alive = |header: Header| engine.is_open(peer) && engine.is_current_incarnation(peer, header.from);
         !Header::decode(frame).is_ok_and(alive)
     }
 

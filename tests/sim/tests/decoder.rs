@@ -2,7 +2,7 @@
 //! and it does not allocate more than a small multiple of what came in.
 
 use proptest::prelude::*;
-use rustbtl_fragments::engine::{Held, HeldError, Side};
+use rustbtl_fragments::engine::{ReceivedVector, ReceivedVectorError, Side};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_sim::decoder::{busy, feed};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -125,17 +125,17 @@ proptest! {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         modest(|| {
-            if let Ok(held) = Held::decode(&bytes) {
+            if let Ok(held) = ReceivedVector::decode(&bytes) {
                 // Counts of 0, which no engine tells, go.
                 let encoded = held.encode();
-                prop_assert_eq!(Held::decode(&encoded).unwrap().encode(), encoded);
+                prop_assert_eq!(ReceivedVector::decode(&encoded).unwrap().encode(), encoded);
             }
             let short = &bytes[..cut.index(bytes.len())];
-            prop_assert_eq!(Held::decode(short), Err(HeldError::Length));
+            prop_assert_eq!(ReceivedVector::decode(short), Err(ReceivedVectorError::Length));
             let (at, value) = change;
             let mut damaged = bytes.clone();
             damaged[at.index(bytes.len())] = value;
-            let _ = Held::decode(&damaged);
+            let _ = ReceivedVector::decode(&damaged);
             Ok(())
         })?;
     }

@@ -1,9 +1,9 @@
 //! What the engine holds back while a line is taken, and in which order everything leaves.
 
-use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::engine::*;
 use rustbtl_fragments::ids::*;
-use rustbtl_fragments::wire::{Header, Kind};
+use rustbtl_fragments::wire::{FrameType, Header};
 use rustbtl_sim::decoder::Deaf;
 
 /// Process 0; 1 is in its set, 2 and 3 are another.
@@ -13,7 +13,7 @@ struct Zero {
     comm: CommId,
 }
 
-const TOKEN: CheckpointFrame = CheckpointFrame { line: 4, what: LineWhat::Token { global: false } };
+const TOKEN: CheckpointFrame = CheckpointFrame { checkpoint: 4, what: CheckpointStep::Token { global: false } };
 
 impl Zero {
     fn new() -> Self {
@@ -22,7 +22,7 @@ impl Zero {
         Self { engine, host: Deaf::default(), comm }
     }
 
-    fn send(&mut self, to: u32, bytes: usize, mode: Mode) -> Sent {
+    fn send(&mut self, to: u32, bytes: usize, mode: Mode) -> SendOutcome {
         let (buffer, to) = (vec![9; bytes], CommRank(to));
         let Self { engine, host, comm } = self;
         let sent = engine.send(host, *comm, to, bytes as i32, mode, buffer, bytes as u64, 5);
@@ -39,7 +39,7 @@ impl Zero {
     fn announce(&mut self, from: u32, sequence: u64, bytes: u64) {
         let header = Header {
             length: 48,
-            kind: Kind::Announce,
+            kind: FrameType::Announce,
             flags: 2,
             context: 0,
             source: from,
@@ -66,8 +66,8 @@ impl Zero {
     fn left(&mut self) -> String {
         let frames = core::mem::take(&mut self.host.frames);
         let names = frames.iter().map(|frame| match Header::decode(frame).unwrap() {
-            Header { kind: Kind::Eager, tag, .. } => format!("eager {tag}"),
-            Header { kind: Kind::Announce, tag, .. } => format!("announce {tag}"),
+            Header { kind: FrameType::Eager, tag, .. } => format!("eager {tag}"),
+            Header { kind: FrameType::Announce, tag, .. } => format!("announce {tag}"),
             header => format!("{:?}", header.kind).to_lowercase(),
         });
         names.collect::<Vec<_>>().join(", ")
@@ -77,23 +77,23 @@ impl Zero {
 #[test]
 fn a_token_follows_what_has_left_and_passes_what_waits_for_room() {
     let mut zero = Zero::new();
-    assert_eq!(zero.send(1, 1, Mode::Standard), Sent::Complete);
+    assert_eq!(zero.send(1, 1, Mode::Standard), SendOutcome::Complete);
     zero.host.full = Some(0);
     zero.send(1, 2, Mode::Standard);
     zero.send(1, 3, Mode::Synchronous);
     zero.engine.hold(Side::Internal);
-    zero.engine.send_line(&mut zero.host, PeerId(1), TOKEN);
+    zero.engine.send_checkpoint_frame(&mut zero.host, PeerId(1), TOKEN);
     zero.host.full = None;
     zero.flush();
     assert_eq!(zero.left(), "eager 1, line", "what waits for room is part of the line");
-    assert!(matches!(zero.send(1, 4, Mode::Standard), Sent::Pending(_)));
+    assert!(matches!(zero.send(1, 4, Mode::Standard), SendOutcome::Pending(_)));
     zero.flush();
     assert_eq!((zero.left().as_str(), zero.engine.held_frames()), ("", 3));
-    assert!(zero.engine.is_rendezvous_silent() && !zero.engine.is_flushed());
+    assert!(zero.engine.is_rendezvous_quiescent() && !zero.engine.is_flushed());
     zero.engine.release(&mut zero.host, Side::Internal);
     zero.engine.check();
     assert_eq!(zero.left(), "eager 2, announce 3, eager 4", "in their order");
-    assert_eq!(zero.send(1, 5, Mode::Standard), Sent::Complete);
+    assert_eq!(zero.send(1, 5, Mode::Standard), SendOutcome::Complete);
     assert!(zero.engine.is_flushed());
 }
 
@@ -104,8 +104,8 @@ fn a_half_taken_frame_is_finished_before_the_token() {
     zero.send(1, 2, Mode::Standard);
     zero.send(1, 3, Mode::Standard);
     zero.engine.hold(Side::Internal);
-    zero.engine.send_line(&mut zero.host, PeerId(1), TOKEN);
-    assert!(!zero.engine.is_rendezvous_silent(), "a frame is half taken");
+    zero.engine.send_checkpoint_frame(&mut zero.host, PeerId(1), TOKEN);
+    assert!(!zero.engine.is_rendezvous_quiescent(), "a frame is half taken");
     zero.host.full = None;
     zero.flush();
     assert_eq!(zero.left(), "eager 2, line");
@@ -118,22 +118,22 @@ fn what_serves_matched_messages_goes_on_inside_the_set() {
     zero.announce(1, 0, 8);
     zero.announce(1, 1, 0);
     zero.engine.hold(Side::Internal);
-    assert!(zero.engine.is_rendezvous_silent(), "nothing is matched");
+    assert!(zero.engine.is_rendezvous_quiescent(), "nothing is matched");
     zero.receive(1);
     zero.flush();
     assert_eq!(zero.left(), "grant");
-    assert!(!zero.engine.is_rendezvous_silent());
-    let mut data = Header::control(Kind::Data, Incarnation(0), Incarnation(0), 1 << 32, 0);
+    assert!(!zero.engine.is_rendezvous_quiescent());
+    let mut data = Header::control(FrameType::Data, Incarnation(0), Incarnation(0), 1 << 32, 0);
     data.length = 40;
     let frame = [data.encode().as_slice(), &[1; 8]].concat();
     zero.gets(1, &frame);
-    assert!(zero.engine.is_rendezvous_silent());
-    assert_eq!(zero.engine.take_told(), [], "a grant is followed by its payload");
+    assert!(zero.engine.is_rendezvous_quiescent());
+    assert_eq!(zero.engine.take_done_recipients(), [], "a grant is followed by its payload");
     zero.receive(1);
     zero.flush();
     assert_eq!(zero.left(), "done");
-    assert_eq!(zero.engine.take_told(), [PeerId(1)]);
-    assert_eq!(zero.engine.take_told(), [], "once");
+    assert_eq!(zero.engine.take_done_recipients(), [PeerId(1)]);
+    assert_eq!(zero.engine.take_done_recipients(), [], "once");
 }
 
 #[test]
@@ -142,15 +142,15 @@ fn nothing_but_payloads_leaves_the_set_while_a_global_line_is_taken() {
     zero.announce(2, 0, 0);
     zero.announce(2, 1, 8);
     zero.engine.hold(Side::Outgoing);
-    assert_eq!(zero.send(2, 1, Mode::Standard), Sent::Complete, "it is in the log");
-    assert_eq!(zero.send(3, 1, Mode::Standard), Sent::Complete, "to one it never talked to");
-    assert!(matches!(zero.send(3, 6, Mode::Synchronous), Sent::Pending(_)));
-    assert_eq!(zero.send(1, 2, Mode::Standard), Sent::Complete, "the set is not held");
+    assert_eq!(zero.send(2, 1, Mode::Standard), SendOutcome::Complete, "it is in the log");
+    assert_eq!(zero.send(3, 1, Mode::Standard), SendOutcome::Complete, "to one it never talked to");
+    assert!(matches!(zero.send(3, 6, Mode::Synchronous), SendOutcome::Pending(_)));
+    assert_eq!(zero.send(1, 2, Mode::Standard), SendOutcome::Complete, "the set is not held");
     zero.receive(2);
     zero.receive(2);
     zero.flush();
     assert_eq!(zero.left(), "eager 2");
-    assert!(zero.engine.is_rendezvous_silent(), "which is of the set alone");
+    assert!(zero.engine.is_rendezvous_quiescent(), "which is of the set alone");
     zero.engine.peer_down(&mut zero.host, PeerId(3));
     zero.engine.peer_up(&mut zero.host, PeerId(3), Incarnation(1));
     zero.engine.check();
@@ -170,7 +170,7 @@ fn a_restored_engine_is_released() {
     zero.engine.hold(Side::Internal);
     zero.engine.hold(Side::Outgoing);
     zero.host.full = Some(9);
-    zero.engine.send_line(&mut zero.host, PeerId(1), TOKEN);
+    zero.engine.send_checkpoint_frame(&mut zero.host, PeerId(1), TOKEN);
     zero.send(1, 3, Mode::Standard);
     let mut engine = zero.engine.clone();
     engine.restarted(Incarnation(6));

@@ -1,5 +1,5 @@
 //! What the coordination of a line costs, beside one message of 10 KB from each process to the next
-//! (Figure 3 of the paper): threads over in-process rings, by the example `line_bench`.
+//! (Figure 3 of the paper): threads over in-process rings, by the example `checkpoint_bench`.
 //!
 //! With more threads than processors, and with other work on the machine, single runs say how the
 //! scheduler felt. So each size has the run with the shortest line, and the message of that run
@@ -116,8 +116,8 @@ fn chart(best: &[Size], subtitle: String) -> Chart {
 pub fn run(runs: usize, markdown: Option<&Path>) -> Result<()> {
     let mut build = Command::new("cargo");
     build.current_dir(paths::root()).args(["build", "--release", "--package"]);
-    run::check(build.args(["rustbtl-conformance", "--example", "line_bench"]))?;
-    let program = paths::target().join("release/examples/line_bench");
+    run::check(build.args(["rustbtl-conformance", "--example", "checkpoint_bench"]))?;
+    let program = paths::target().join("release/examples/checkpoint_bench");
     let mut all = Vec::new();
     let machine = Machine::ask();
     for _ in 0..runs {

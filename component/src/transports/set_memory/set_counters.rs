@@ -1,29 +1,29 @@
 //! Where the ranks of a set that all live on this node count how far they are in a line
-//! (`coordination::silence`, the way by counts): one word for each station.
+//! (`coordination::quiescence`, the way by counts): one word for each station.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use rustbtl_coordination::silence::{Count, Station};
+use rustbtl_coordination::quiescence::{PhaseCounter, CounterPhase};
 
 /// A cache line of its own, behind that of the first rank of the set.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct SetCounters {
-    words: [AtomicU64; Station::ALL.len()],
+    words: [AtomicU64; CounterPhase::ALL.len()],
 }
 
 impl SetCounters {
     /// One more has come, after all that it has put into rings. False: others are in a newer line.
-    pub fn come(&self, line: u64, station: Station, open: bool) -> bool {
+    pub fn come(&self, line: u64, station: CounterPhase, open: bool) -> bool {
         let word = &self.words[station as usize];
         // [set_counters] frames that were published before are seen by whoever sees the count.
-        let next = |now| Count(now).come(line, open).map(|next| next.0);
+        let next = |now| PhaseCounter(now).arrive(line, open).map(|next| next.0);
         word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
     }
 
     /// Who has come.
-    pub fn look(&self, station: Station) -> Count {
+    pub fn look(&self, station: CounterPhase) -> PhaseCounter {
         // [set_counters]
-        Count(self.words[station as usize].load(Ordering::Acquire))
+        PhaseCounter(self.words[station as usize].load(Ordering::Acquire))
     }
 }
 
@@ -44,29 +44,29 @@ mod tests {
                 let (counters, cells) = (Arc::clone(&counters), Arc::clone(&cells));
                 thread::spawn(move || {
                     for line in 1..=200 {
-                        for station in Station::ALL {
-                            if station == Station::Left {
+                        for station in CounterPhase::ALL {
+                            if station == CounterPhase::Drained {
                                 cells[me].store(line, Ordering::Relaxed);
                             }
                             let open = line % RANKS as u64 == me as u64;
                             assert!(counters.come(line, station, open));
                             let said = loop {
                                 let word = counters.look(station);
-                                if let Some(open) = word.met(line, RANKS) {
+                                if let Some(open) = word.all_arrived(line, RANKS) {
                                     break open;
                                 }
-                                assert!(word.line() <= line, "nobody is further without us");
+                                assert!(word.checkpoint() <= line, "nobody is further without us");
                                 thread::yield_now();
                             };
                             assert!(said, "one has said it, and all know");
                             let seen = |cell: &AtomicU64| cell.load(Ordering::Relaxed) == line;
-                            assert!(station != Station::Left || cells.iter().all(seen));
+                            assert!(station != CounterPhase::Drained || cells.iter().all(seen));
                         }
                     }
                 })
             })
             .collect();
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
-        assert!(!counters.come(7, Station::Left, true), "an older line");
+        assert!(!counters.come(7, CounterPhase::Drained, true), "an older line");
     }
 }

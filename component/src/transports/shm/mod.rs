@@ -240,7 +240,7 @@ impl Shm {
         {
             self.row = 0;
             if core::mem::take(&mut self.heard) {
-                outgoing.ring.is_awaited();
+                outgoing.ring.expect_waiting_consumer();
             }
             return outgoing.ring.try_push_words(header, payload);
         }

@@ -223,7 +223,7 @@ impl Connection {
         let total = header.len() + payload.len();
         let small = taken == 0 && total <= self.gather_bytes_max;
         let has_room = small && self.held() + total <= 2 * GATHERED_PUSH;
-        if has_room && Header::is_carried(header) && !payload.is_empty() {
+        if has_room && Header::is_piggyback(header) && !payload.is_empty() {
             // The frame that needs them follows at once, and both go out together. If it does not,
             // they go with what is held at the next progress.
             self.ahead |= self.held() == 0;

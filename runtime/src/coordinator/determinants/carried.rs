@@ -5,13 +5,13 @@
 //!
 //! 1. What the place holds goes into A's order, and is noted, when all places of B before it are
 //!    here; then the place counts, is noted, and B is told. Not earlier: of places of A that hold
-//!    something of B (`Carried` without an entry) it is not known how much that is, only that B
+//!    something of B (`Piggybacked` without an entry) it is not known how much that is, only that B
 //!    had recorded it before. If A's order went on over them while something of B before is
 //!    missing, and B fell, A's order would seem to have what it has not, and B would not be told.
 //! 2. Of another life than A's present one there is nothing to be repeated: only the place counts.
 
 use crate::coordinator::determinants::Determinants;
-use rustbtl_coordination::determinants::Carried;
+use rustbtl_coordination::determinants::Piggybacked;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ impl Determinants {
         // The place stays empty: nothing of this life of the set that follows it is ever stable, no
         // line of it is stored, and who waits for what it has of another set waits until it falls
         // itself. With a determinant of its own that is damaged it is the same.
-        let carried = match Carried::decode(bytes) {
+        let carried = match Piggybacked::decode(bytes) {
             Ok(carried) if carried.set != known.set => carried,
             Ok(_) => return self.nonsense(rank, "its own set has carried something to it"),
             Err(error) => return self.nonsense(rank, &error.to_string()),
@@ -41,7 +41,7 @@ impl Determinants {
         if of.order.incarnation() != incarnation {
             return;
         }
-        of.order.brought(at, carried);
+        of.order.add_received(at, carried);
         of.waits(rank, Some(at));
         self.settle(known.set);
     }
@@ -52,13 +52,13 @@ impl Determinants {
         let (mut todo, mut changed) = (vec![set], BTreeSet::new());
         while let Some(set) = todo.pop() {
             changed.insert(set);
-            while let Some((at, carried)) = self.sets.get_mut(&set).and_then(|of| of.order.due()) {
+            while let Some((at, carried)) = self.sets.get_mut(&set).and_then(|of| of.order.next_received()) {
                 let whose = carried.set;
                 if self.merge(carried) {
                     todo.push(whose);
                 }
                 if let Some(of) = self.sets.get_mut(&set) {
-                    of.order.blank(at);
+                    of.order.skip(at);
                 }
                 self.note(set, at);
             }
@@ -69,14 +69,14 @@ impl Determinants {
     }
 
     /// True: more of the order of the set that it is of is here.
-    fn merge(&mut self, carried: Carried) -> bool {
+    fn merge(&mut self, carried: Piggybacked) -> bool {
         let set = carried.set;
         if self.is_begun_by(&carried) {
             self.open(set, carried.incarnation);
         }
         let Some(of) = self.sets.get_mut(&set) else { return false };
         let before = of.order.next();
-        of.order.carried(carried);
+        of.order.add_piggybacked(carried);
         let more = of.order.next() > before;
         self.note(set, before);
         more
@@ -86,7 +86,7 @@ impl Determinants {
     /// shipped nothing so far, and not even have come to a coordinator that has just been started,
     /// if they are lost: nothing at all is known of a set only in its first life here, since
     /// whoever goes back is noted (`fences`).
-    fn is_begun_by(&self, carried: &Carried) -> bool {
+    fn is_begun_by(&self, carried: &Piggybacked) -> bool {
         let (set, life) = (carried.set, carried.incarnation);
         let known = self.sets.get(&set).map(|of| of.order.incarnation());
         if known.is_some_and(|known| known >= life) {

@@ -32,7 +32,7 @@ impl Determinants {
         asked: Vec<(PeerId, SetId, Incarnation)>,
     ) {
         for fencing in self.fences.values_mut() {
-            fencing.fence.fallen(set);
+            fencing.fence.set_failed(set);
         }
         self.forget_images_of(set);
         // It may have shipped nothing yet that others have.

@@ -59,14 +59,14 @@ impl Determinants {
         }
         self.clocks.retain(|_, of_line| !of_line.is_empty());
         let Some(of) = self.sets.get_mut(&set).filter(|_| !clocks.is_empty()) else { return };
-        of.order.shipper_mut().covered(&clocks);
+        of.order.log_mut().trim(&clocks);
         if self.notes {
             self.out.push(Out::NoteAnew(set, of.noted(set, 0)));
         }
         let list = clocks.into_iter().map(|(rank, clock)| RankClock { rank, clock });
         let clocks: Vec<RankClock> = list.collect();
-        for keeper in of.order.shipper().keepers().collect::<Vec<_>>() {
-            let less = ToNode::KeepLess { set, clocks: clocks.clone() };
+        for keeper in of.order.log().replicas().collect::<Vec<_>>() {
+            let less = ToNode::TrimDeterminants { set, clocks: clocks.clone() };
             self.out.push(Out::Agent(keeper.start, less));
         }
     }

@@ -7,7 +7,7 @@ pub(crate) mod lines;
 
 use crate::coordinator::determinants::*;
 use rustbtl_coordination::control::ReplayBlocker;
-use rustbtl_coordination::determinants::{Batch, Call, Determinant, Outcome, Question};
+use rustbtl_coordination::determinants::{DeterminantBatch, CallKind, Determinant, Outcome, NondetCall};
 
 const SET: SetId = SetId(0);
 const FIRST: Incarnation = Incarnation(0);
@@ -20,7 +20,7 @@ fn hello(rank: u32, set: u32, incarnation: Incarnation) -> FromNode {
         incarnation,
         version: String::new(),
         set: SetId(set),
-        card: vec![],
+        endpoint: vec![],
     };
     FromNode::Rank { rank: PeerId(rank), message }
 }
@@ -41,15 +41,15 @@ fn job(agents: &[u64]) -> Determinants {
 }
 
 fn determinant(place: u32) -> Determinant {
-    let question = Question::requests(Call::WaitAny, 9);
-    Determinant::Found { question, outcome: Outcome::Requests(vec![place]) }
+    let question = NondetCall::requests(CallKind::WaitAny, 9);
+    Determinant::Outcome { call: question, outcome: Outcome::Requests(vec![place]) }
 }
 
 /// `rank` has recorded these, from its number `from` on, at these places.
 fn recorded(rank: u32, incarnation: Incarnation, from: u64, places: &[u64]) -> FromNode {
     let mut bytes = Vec::new();
     for &at in places {
-        parcel::append(&mut bytes, at, &determinant(at as u32));
+        rank_batch::append(&mut bytes, at, &determinant(at as u32));
     }
     let message = FromRank::Determinants { incarnation, from, bytes };
     FromNode::Rank { rank: PeerId(rank), message }
@@ -66,8 +66,8 @@ fn stable(out: &[Out]) -> Vec<(u32, u64)> {
 /// What goes to which keeper: the places.
 fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
     let sent = |out: &Out| match out {
-        Out::Agent(agent, ToNode::Keep { batch }) => {
-            let records = Batch::decode(batch).unwrap().records;
+        Out::Agent(agent, ToNode::StoreDeterminants { batch }) => {
+            let records = DeterminantBatch::decode(batch).unwrap().records;
             Some((*agent, records.iter().map(|record| record.at).collect()))
         }
         _ => None,
@@ -76,7 +76,7 @@ fn kept(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
 }
 
 fn ack(all: &mut Determinants, agent: u64, incarnation: Incarnation, upto: u64) -> Vec<Out> {
-    assert!(all.hear(agent, &FromNode::Kept { set: SET, incarnation, upto }));
+    assert!(all.hear(agent, &FromNode::DeterminantsReplicated { set: SET, incarnation, upto }));
     all.take_out()
 }
 
@@ -119,7 +119,7 @@ fn a_keeper_that_goes_or_refuses_is_replaced_and_the_new_one_gets_all() {
     all.hear(10, &recorded(0, FIRST, 1, &[1]));
     all.take_out();
     let reason = String::new();
-    assert!(all.hear(11, &FromNode::NotKept { set: SET, reason }));
+    assert!(all.hear(11, &FromNode::DeterminantsNotReplicated { set: SET, reason }));
     let out = all.take_out();
     assert_eq!((stable(&out), kept(&out)), (vec![], vec![(12, vec![0, 1])]));
     assert_eq!(stable(&ack(&mut all, 12, FIRST, 2)), [(0, 2)]);
@@ -137,7 +137,7 @@ fn a_set_that_moves_to_its_keepers_node_gets_another_keeper() {
     all.hear(11, &FromNode::Guardian { rank, size, pid, incarnation: FIRST });
     let out = all.take_out();
     assert_eq!(kept(&out), [(12, vec![0])]);
-    assert!(out.contains(&Out::Agent(11, ToNode::KeepNot { set: SET })));
+    assert!(out.contains(&Out::Agent(11, ToNode::DropDeterminants { set: SET })));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
     all.hear(10, &recorded(1, FIRST, 8, &[2]));
     let line = CheckpointId(3);
     for (rank, clock) in [(0, 6), (1, 9)] {
-        let message = FromRank::Clock { line, clock, incarnation: Incarnation(0), recorded: 0 };
+        let message = FromRank::EventClock { checkpoint: line, clock, incarnation: Incarnation(0), recorded: 0 };
         assert!(all.hear(10, &FromNode::Rank { rank: PeerId(rank), message }));
     }
     all.take_out();
@@ -168,14 +168,14 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
     all.trim(PeerId(1), line);
     let out = all.take_out();
     let less = |out: &Out| match out {
-        Out::Agent(agent, ToNode::KeepLess { clocks, .. }) => Some((*agent, clocks.len())),
+        Out::Agent(agent, ToNode::TrimDeterminants { clocks, .. }) => Some((*agent, clocks.len())),
         _ => None,
     };
     assert_eq!(out.iter().filter_map(less).collect::<Vec<_>>(), [(11, 2)], "once for the set");
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
     let numbers = |(_, message): &(PeerId, ToRank)| match message {
         ToRank::Replay { at: 1, bytes, .. } => {
-            parcel::read_numbered(bytes).unwrap().iter().map(|n| n.number).collect()
+            rank_batch::read_numbered(bytes).unwrap().iter().map(|n| n.number).collect()
         }
         other => panic!("{other:?}"),
     };
@@ -193,7 +193,7 @@ fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_ke
     let told = all.replay(SET, next, &[PeerId(0), PeerId(1)]);
     let sent = |at: usize| match &told[at] {
         (rank, ToRank::Replay { incarnation, at: 2, bytes }) if *incarnation == next => {
-            (rank.0, parcel::read_numbered(bytes).unwrap().len())
+            (rank.0, rank_batch::read_numbered(bytes).unwrap().len())
         }
         other => panic!("{other:?}"),
     };
@@ -223,7 +223,7 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
     for (rank, message) in &told {
         let ToRank::Replay { bytes, .. } = message else { panic!("{message:?}") };
         assert!(bytes.len() < REPLAY_BYTES + 100);
-        let read = parcel::read_numbered(bytes).unwrap();
+        let read = rank_batch::read_numbered(bytes).unwrap();
         assert!(rank.0 == 0 || read.is_empty());
         numbers.extend(read.iter().map(|numbered| numbered.number));
     }
@@ -234,7 +234,7 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
 fn a_set_that_cannot_count_together_cannot_go_back_alone() {
     let mut all = job(&[10]);
     let message =
-        FromRank::NotReplayable { reason: "no shared memory".into(), hinders: ReplayBlocker::Set };
+        FromRank::NotReplayable { reason: "no shared memory".into(), blocker: ReplayBlocker::Set };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }));
     assert!(!all.without.contains(&SET) && all.without.contains(&SetId(2)));
 }
@@ -245,7 +245,7 @@ fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_wha
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
     let message = FromRank::NotReplayable {
         reason: "one-sided communication".into(),
-        hinders: ReplayBlocker::Set,
+        blocker: ReplayBlocker::Set,
     };
     all.hear(10, &FromNode::Rank { rank: PeerId(0), message });
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
@@ -266,11 +266,11 @@ fn damage_is_noted_and_changes_nothing() {
 }
 
 /// What another coordinator would read.
-fn noted(out: &[Out], notes: &mut Vec<Batch>) {
+fn noted(out: &[Out], notes: &mut Vec<DeterminantBatch>) {
     for out in out {
         match out {
-            Out::Note(_, batch) => notes.push(Batch::decode(batch).unwrap()),
-            Out::NoteAnew(_, batch) => *notes = vec![Batch::decode(batch).unwrap()],
+            Out::Note(_, batch) => notes.push(DeterminantBatch::decode(batch).unwrap()),
+            Out::NoteAnew(_, batch) => *notes = vec![DeterminantBatch::decode(batch).unwrap()],
             _ => {}
         }
     }
@@ -319,7 +319,7 @@ fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_ba
     let mut all = Determinants::new(0);
     all.resume(notes);
     let told = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
-    let numbers = |bytes: &[u8]| parcel::read_numbered(bytes).unwrap().len();
+    let numbers = |bytes: &[u8]| rank_batch::read_numbered(bytes).unwrap().len();
     let told = told.iter().map(|(rank, message)| match message {
         ToRank::Replay { at: 3, bytes, .. } => (rank.0, numbers(bytes)),
         other => panic!("{other:?}"),
@@ -333,8 +333,8 @@ fn what_a_line_covers_is_not_noted_any_more_and_places_stay_the_same() {
     all.keep_notes();
     all.hear(10, &hello(0, 0, FIRST));
     all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
-    let message = FromRank::Clock {
-        line: CheckpointId(1),
+    let message = FromRank::EventClock {
+        checkpoint: CheckpointId(1),
         clock: 2,
         incarnation: Incarnation(0),
         recorded: 0,

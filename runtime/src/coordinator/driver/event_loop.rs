@@ -275,13 +275,13 @@ impl Coordinator {
                     });
                     (agent.node, agent.pid) = (node, pid);
                     if self.job.is_let_go() {
-                        let _ = agent.link.send(&ToNode::Over {});
+                        let _ = agent.link.send(&ToNode::CoordinatorExits {});
                     }
                     self.events.write(event);
                     self.determinants.agent_here(id);
                     self.carry_out();
                 }
-                Ok(Some(FromNode::Direct { rank })) => {
+                Ok(Some(FromNode::DirectConnection { rank })) => {
                     if let Some(Agent { link, .. }) = self.agents.remove(&id) {
                         self.direct.add(id, rank, link);
                         self.hear_direct([id].into_iter());
@@ -304,7 +304,7 @@ impl Coordinator {
                             self.direct.forget(*rank);
                         }
                         if let FromNode::Rank { rank, message } = &message
-                            && let FromRank::NotReplayable { reason, hinders } = message
+                            && let FromRank::NotReplayable { reason, blocker: hinders } = message
                         {
                             self.job.does_not_record(now, *rank, reason, *hinders);
                         }
@@ -335,22 +335,22 @@ impl Coordinator {
             | FromNode::Stored { rank, .. }
             | FromNode::StoreFailed { rank, .. }
             | FromNode::Ended { rank, .. }
-            | FromNode::Fallen { rank, .. }
-            | FromNode::OwnWay { rank, .. }
-            | FromNode::Printed { rank, .. }
+            | FromNode::RankFailed { rank, .. }
+            | FromNode::OutputViaDaemon { rank, .. }
+            | FromNode::OutputOffsets { rank, .. }
             | FromNode::Output { rank, .. }
-            | FromNode::NotRestored { rank, .. }
-            | FromNode::Unhosted { host: rank, .. }
-            | FromNode::Gone { rank } => self.home.get(rank) == Some(&id),
+            | FromNode::RestoreFailed { rank, .. }
+            | FromNode::ProxyFailed { host: rank, .. }
+            | FromNode::GuardianDisconnected { rank } => self.home.get(rank) == Some(&id),
             FromNode::Agent { .. }
             | FromNode::Heartbeat { .. }
-            | FromNode::Direct { .. }
-            | FromNode::Kept { .. }
-            | FromNode::NotKept { .. }
-            | FromNode::Shelf { .. }
-            | FromNode::Spare { .. }
-            | FromNode::Copied { .. }
-            | FromNode::NotCopied { .. } => true,
+            | FromNode::DirectConnection { .. }
+            | FromNode::DeterminantsReplicated { .. }
+            | FromNode::DeterminantsNotReplicated { .. }
+            | FromNode::ReplicaServer { .. }
+            | FromNode::SpareNode { .. }
+            | FromNode::ImageReplicated { .. }
+            | FromNode::ImageNotReplicated { .. } => true,
         }
     }
 
@@ -420,13 +420,13 @@ impl Coordinator {
                     self.determinants.fence(set, ran_in, before, asked);
                 }
                 Effect::Send(rank, message) => {
-                    if let ToNode::Rank { message: ToRank::Trim { line }, .. } = &message {
+                    if let ToNode::Rank { message: ToRank::Trim { checkpoint: line }, .. } = &message {
                         self.determinants.trim(rank, *line);
                     }
-                    if let ToNode::Rank { message: ToRank::Abort { line, .. }, .. } = &message {
+                    if let ToNode::Rank { message: ToRank::Abort { checkpoint: line, .. }, .. } = &message {
                         self.determinants.aborted(*line);
                     }
-                    if let ToNode::Rank { message: ToRank::Cards { .. }, .. } = &message {
+                    if let ToNode::Rank { message: ToRank::Endpoints { .. }, .. } = &message {
                         self.hand_back_journals();
                     }
                     if let Some((rank, message)) = self.storer.pass(rank, message) {
@@ -526,7 +526,7 @@ impl Coordinator {
 
     fn let_go(&mut self) {
         for agent in self.agents.values_mut() {
-            let _ = agent.link.send(&ToNode::Over {});
+            let _ = agent.link.send(&ToNode::CoordinatorExits {});
         }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::coordinator::job::rules::failover::State;
 use crate::os;
-use rustbtl_coordination::determinants::Batch;
+use rustbtl_coordination::determinants::DeterminantBatch;
 use rustbtl_fragments::ids::SetId;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ pub struct Remembered {
     /// Of the job.
     pub state: State,
     /// Of the sets that record.
-    pub determinants: Vec<Vec<Batch>>,
+    pub determinants: Vec<Vec<DeterminantBatch>>,
 }
 
 /// Its name in mpirun's session directory.
@@ -123,15 +123,15 @@ fn framed(batch: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// The last one may be cut off: then nobody was told that it is stable.
-fn batches(mut bytes: &[u8], set: SetId) -> Result<Vec<Batch>, String> {
-    let mut all: Vec<Batch> = Vec::new();
+fn batches(mut bytes: &[u8], set: SetId) -> Result<Vec<DeterminantBatch>, String> {
+    let mut all: Vec<DeterminantBatch> = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
         let Some((batch, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
         else {
             break;
         };
         bytes = rest;
-        let batch = Batch::decode(batch).map_err(|error| error.to_string())?;
+        let batch = DeterminantBatch::decode(batch).map_err(|error| error.to_string())?;
         let follows = all
             .last()
             .is_none_or(|last| batch.from == last.upto && batch.incarnation == last.incarnation);
@@ -147,20 +147,20 @@ fn batches(mut bytes: &[u8], set: SetId) -> Result<Vec<Batch>, String> {
 mod tests {
     use super::*;
     use rustbtl_coordination::determinants::{
-        Call, Determinant, Numbered, Outcome, Question, Record,
+        CallKind, Determinant, Numbered, Outcome, NondetCall, DeterminantRecord,
     };
     use rustbtl_fragments::ids::{Incarnation, PeerId};
 
     const SET: SetId = SetId(2);
 
-    fn batch(from: u64, upto: u64) -> Batch {
+    fn batch(from: u64, upto: u64) -> DeterminantBatch {
         let record = |at| {
-            let question = Question::requests(Call::WaitAny, 9);
-            let determinant = Determinant::Found { question, outcome: Outcome::Done };
-            Record { at, rank: PeerId(3), numbered: Numbered { number: at, determinant } }
+            let question = NondetCall::requests(CallKind::WaitAny, 9);
+            let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
+            DeterminantRecord { at, rank: PeerId(3), numbered: Numbered { number: at, determinant } }
         };
         let records = (from..upto).map(record).collect();
-        Batch { set: SET, incarnation: Incarnation(1), from, upto, inherits: 0, records }
+        DeterminantBatch { set: SET, incarnation: Incarnation(1), from, upto, inherits: 0, records }
     }
 
     struct Folder(PathBuf);

@@ -88,7 +88,7 @@ impl ManifestWriter {
 
     /// To this guardian, unless it has to wait: then it is given back by [`Self::look`].
     pub fn pass(&mut self, rank: PeerId, message: ToNode) -> Option<(PeerId, ToNode)> {
-        if let ToNode::Discard { line, .. } = &message
+        if let ToNode::Discard { checkpoint: line, .. } = &message
             && let Some((_, waiting)) = self.open.get_mut(line)
         {
             waiting.push((rank, message));
@@ -168,7 +168,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("rustbtl-storer-{}", std::process::id()));
         let folder = base.join("line-3");
         let (rank, line) = (PeerId(0), CheckpointId(3));
-        let discard = |line| ToNode::Discard { rank, line };
+        let discard = |line| ToNode::Discard { rank, checkpoint: line };
         let mut storer = ManifestWriter::start().unwrap();
         storer.write(folder.clone(), manifest(3));
         storer.remove(line, folder.clone());

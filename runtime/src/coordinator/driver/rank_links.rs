@@ -44,9 +44,9 @@ impl Direct {
                 Ok(None) => break,
                 Ok(Some(FromNode::Rank {
                     rank: of,
-                    message: message @ (FromRank::Determinants { .. } | FromRank::Carried { .. }),
+                    message: message @ (FromRank::Determinants { .. } | FromRank::Piggybacked { .. }),
                 })) if of == rank => messages.push(FromNode::Rank { rank, message }),
-                Ok(Some(FromNode::Rank { rank: of, message: FromRank::Waits {} }))
+                Ok(Some(FromNode::Rank { rank: of, message: FromRank::FrameGated {} }))
                     if of == rank =>
                 {
                     self.waits = true;
@@ -113,7 +113,7 @@ mod tests {
         let (mut direct, mut rank) = open();
         let incarnation = Incarnation(0);
         let own = FromRank::Determinants { incarnation, from: 0, bytes: vec![1] };
-        let others = FromRank::Carried { incarnation, at: 1, bytes: vec![1] };
+        let others = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
         let all = [own, others].map(|message| FromNode::Rank { rank: RANK, message });
         all.iter().for_each(|message| rank.send(message).unwrap());
         assert_eq!(direct.hear(7), all);
@@ -128,7 +128,7 @@ mod tests {
     fn who_says_anything_else_is_heard_no_more() {
         let incarnation = Incarnation(0);
         let of = |rank, message| FromNode::Rank { rank, message };
-        let carried = FromRank::Carried { incarnation, at: 1, bytes: vec![1] };
+        let carried = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
         let (set, before, recorded) = (SetId(0), Incarnation(1), 0);
         let fenced = FromRank::Fenced { set, before, incarnation, recorded };
         let (ready, beat) = (FromRank::Ready {}, FromNode::Heartbeat { count: 1 });

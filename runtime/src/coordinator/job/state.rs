@@ -18,17 +18,17 @@ use crate::settings::Printed;
 use crate::store;
 use crate::store::{Image, Manifest};
 use rustbtl_coordination::control::{
-    CheckpointId, FromNode, FromRank, RankCard, Reply, ToNode, ToRank,
+    CheckpointId, FromNode, FromRank, RankEndpoint, Reply, ToNode, ToRank,
 };
 use rustbtl_coordination::interval::Interval;
-use rustbtl_coordination::lines::{Config, Input, Known, Lines};
-use rustbtl_coordination::silence::{Answer, Refusal};
+use rustbtl_coordination::checkpoints::{Config, Input, SchedulerState, CheckpointScheduler};
+use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
 /// From the order until all have their picture.
-const SILENCE_TIMEOUT_MS: u64 = 120_000;
+const QUIESCENCE_TIMEOUT_MS: u64 = 120_000;
 /// From there until all images are stored.
 const STORE_TIMEOUT_MS: u64 = 3_600_000;
 /// Until a line that was asked for and failed is tried once more.
@@ -120,7 +120,7 @@ pub struct Job {
     pub(crate) setup: Setup,
     pub(crate) ranks: BTreeMap<PeerId, Rank>,
     /// Once all ranks are ready.
-    pub(crate) machine: Option<Lines>,
+    pub(crate) machine: Option<CheckpointScheduler>,
     pub(crate) recovery: Recovery,
     pub(crate) storage: Storage,
     pub(crate) places: Places,
@@ -181,7 +181,7 @@ impl Job {
 
     /// When [`Self::tick`] is due.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.machine.as_ref().and_then(Lines::next_deadline)
+        self.machine.as_ref().and_then(CheckpointScheduler::next_deadline)
     }
 
     /// Time has passed.
@@ -216,14 +216,14 @@ impl Job {
                 self.guardian(rank, size, incarnation, node);
             }
             FromNode::Rank { rank, message } => self.hear_rank(now, rank, message),
-            FromNode::Frozen { rank, line, coordination_ns, pause_ns } => {
+            FromNode::Frozen { rank, checkpoint: line, coordination_ns, pause_ns } => {
                 if let Some(state) = self.lines.get_mut(&line) {
                     state.coordination_ns = state.coordination_ns.max(coordination_ns);
                     state.pause_ns = state.pause_ns.max(pause_ns);
                 }
-                self.input(now, Input::Answered { rank, answer: Answer::Frozen { line: line.0 } });
+                self.input(now, Input::Answered { rank, answer: CheckpointAnswer::Frozen { checkpoint: line.0 } });
             }
-            FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum } => {
+            FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum } => {
                 let set = self.ranks.get(&rank).and_then(|r| r.set).unwrap_or_default().0;
                 let node = node.to_owned();
                 if let Some(state) = self.lines.get_mut(&line) {
@@ -233,22 +233,22 @@ impl Job {
                 }
                 self.stored(now, rank, line);
             }
-            FromNode::StoreFailed { rank, line, reason } => {
+            FromNode::StoreFailed { rank, checkpoint: line, reason } => {
                 self.problem(line, format!("rank {rank} on {node}: {reason}"));
-                self.input(now, Input::NotStored { rank, line: line.0 });
+                self.input(now, Input::NotStored { rank, checkpoint: line.0 });
             }
             FromNode::Ended { rank, status } => self.ended(now, rank, status),
-            FromNode::Gone { rank } => self.gone(now, rank),
-            FromNode::Fallen { rank, status, incarnation } => {
+            FromNode::GuardianDisconnected { rank } => self.gone(now, rank),
+            FromNode::RankFailed { rank, status, incarnation } => {
                 self.fallen(now, rank, status, incarnation);
             }
-            FromNode::Printed { rank, out, err } => {
+            FromNode::OutputOffsets { rank, out, err } => {
                 if let Some(Rank { printed, .. }) = self.ranks.get_mut(&rank) {
                     let [before_out, before_err] = printed.bytes;
                     printed.bytes = [before_out.max(out), before_err.max(err)];
                 }
             }
-            FromNode::OwnWay { rank, out, err } => {
+            FromNode::OutputViaDaemon { rank, out, err } => {
                 if let Some(state) = self.ranks.get_mut(&rank) {
                     state.own_way = Some([out, err]);
                     self.changed = true;
@@ -257,16 +257,16 @@ impl Job {
             FromNode::Output { rank, incarnation, stream, position, bytes } => {
                 self.output(rank, incarnation, stream, position, &bytes);
             }
-            FromNode::NotRestored { rank, incarnation, reason } => {
+            FromNode::RestoreFailed { rank, incarnation, reason } => {
                 self.not_restored(now, rank, incarnation, &reason);
             }
-            FromNode::Unhosted { host, rank, incarnation, reachable, reason } => {
+            FromNode::ProxyFailed { host, rank, incarnation, reachable, reason } => {
                 self.unhosted(now, host, rank, incarnation, reachable, &reason);
             }
-            FromNode::Spare { addresses, .. } => self.spare(now, node, addresses),
-            FromNode::Shelf { addresses } => self.shelf(now, node, addresses),
-            FromNode::Copied { rank, line, node } => self.copied(now, rank, line, &node),
-            FromNode::NotCopied { rank, line, node, reason } => {
+            FromNode::SpareNode { addresses, .. } => self.spare(now, node, addresses),
+            FromNode::ReplicaServer { addresses } => self.shelf(now, node, addresses),
+            FromNode::ImageReplicated { rank, checkpoint: line, node } => self.copied(now, rank, line, &node),
+            FromNode::ImageNotReplicated { rank, checkpoint: line, node, reason } => {
                 self.not_copied(now, rank, line, &node, &reason);
             }
             _ => {}
@@ -301,7 +301,7 @@ impl Job {
         }
         if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
             // Nobody has gone back: it has nothing to repeat.
-            self.input(0, Input::Back { set, line: u64::MAX });
+            self.input(0, Input::SetRestarted { set, checkpoint: u64::MAX });
             self.input(0, Input::ReplayComplete { set });
         }
     }
@@ -313,7 +313,7 @@ impl Job {
         };
         let Some(rank) = self.ranks.get_mut(&id).filter(|_| of_this_life) else { return };
         match message {
-            FromRank::Hello { pid, incarnation, version, set, card, .. } => {
+            FromRank::Hello { pid, incarnation, version, set, endpoint: card, .. } => {
                 (rank.pid, rank.set, rank.incarnation) = (pid, Some(set), incarnation);
                 (rank.card, rank.version, rank.said_hello) = (card, version, true);
                 self.log(json!({"event": "rank", "rank": id.0, "pid": pid, "set": set.0}));
@@ -327,26 +327,26 @@ impl Job {
                 self.is_ready(now, id);
             }
             FromRank::ReplayComplete {} => self.has_caught_up(now, id),
-            FromRank::Behind { line } => self.is_behind(now, id, line),
-            FromRank::Stopped { line } => {
-                let answer = Answer::Stopped { line: line.0 };
+            FromRank::ReplayPending { checkpoint: line } => self.is_behind(now, id, line),
+            FromRank::OutgoingStopped { checkpoint: line } => {
+                let answer = CheckpointAnswer::Stopped { checkpoint: line.0 };
                 self.input(now, Input::Answered { rank: id, answer });
             }
-            FromRank::CheckpointFailed { line, reason } => {
+            FromRank::CheckpointFailed { checkpoint: line, reason } => {
                 let node = rank.node.clone();
                 self.problem(line, format!("rank {id} on {node}: {reason}"));
-                let answer = Answer::Failed { line: line.0, why: Refusal::SnapshotMemory };
+                let answer = CheckpointAnswer::Failed { checkpoint: line.0, refusal: CheckpointRefusal::Snapshot };
                 self.input(now, Input::Answered { rank: id, answer });
             }
             FromRank::Status { log_bytes, log_bytes_peak, messages, largest } => {
                 rank.log = Some([log_bytes, log_bytes_peak, messages]);
                 rank.log_for = largest;
             }
-            FromRank::Covered { line, to, bytes } => {
+            FromRank::ReceivedVector { checkpoint: line, to, bytes } => {
                 // What an earlier life says may be of a line that there is no more.
                 let known = self.ranks.contains_key(&to) && !self.is_being_restored(id);
                 if known {
-                    self.send(to, ToRank::Covered { line, from: id, bytes });
+                    self.send(to, ToRank::ReceivedVector { checkpoint: line, from: id, bytes });
                 }
             }
             FromRank::Finishing {} => {
@@ -356,7 +356,7 @@ impl Job {
                 self.finish(id);
             }
             FromRank::LogNearlyFull { set, bytes } => self.log_nearly_full(now, id, set, bytes),
-            FromRank::Ask { number, all, then_exit, wait } => {
+            FromRank::RequestCheckpoint { number, all, then_exit, wait } => {
                 let sets = rank.set.filter(|_| !all);
                 let wisher = Wisher::Rank(id, number);
                 self.wish(now, wisher, sets, then_exit, wait);
@@ -372,16 +372,16 @@ impl Job {
             return;
         }
         self.cards_sent = true;
-        let card = |(&rank, state): (&PeerId, &Rank)| RankCard {
+        let card = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
             rank,
             incarnation: state.incarnation,
-            card: state.card.clone(),
+            endpoint: state.card.clone(),
         };
-        let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
+        let cards: Vec<RankEndpoint> = self.ranks.iter().map(card).collect();
         let restarted: Vec<PeerId> = self.ranks.keys().copied().collect();
         for &rank in &restarted {
             let (cards, restarted) = (cards.clone(), restarted.clone());
-            self.send(rank, ToRank::Cards { cards, restarted });
+            self.send(rank, ToRank::Endpoints { endpoints: cards, restarted });
         }
     }
 
@@ -397,7 +397,7 @@ impl Job {
             return;
         }
         let first = self.setup.first_line();
-        let known = Known { next_line: first, ..Known::default() };
+        let known = SchedulerState { next_checkpoint: first, ..SchedulerState::default() };
         self.resume_lines(now, &known);
         self.log(json!({"event": "ready", "ranks": self.ranks.len()}));
         if self.life > 0 {
@@ -416,7 +416,7 @@ impl Job {
     }
 
     /// Lines can be ordered from now on.
-    pub(crate) fn resume_lines(&mut self, now: u64, known: &Known) {
+    pub(crate) fn resume_lines(&mut self, now: u64, known: &SchedulerState) {
         let possible = self.setup.has_storage();
         let if_possible = |interval| if possible { interval } else { Interval::Off };
         let config = Config {
@@ -424,18 +424,18 @@ impl Job {
             global_interval: if_possible(self.setup.interval()),
             sets_at_once: 1,
             // Where lines end with the job only the youngest is of use.
-            kept_lines: if self.setup.is_local() { 1 } else { self.setup.keep },
-            silence_timeout_ms: SILENCE_TIMEOUT_MS,
+            checkpoints_kept: if self.setup.is_local() { 1 } else { self.setup.keep },
+            quiescence_timeout_ms: QUIESCENCE_TIMEOUT_MS,
             store_timeout_ms: STORE_TIMEOUT_MS,
             retry_ms: RETRY_MS,
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
         let restored = self.setup.restore.as_deref().and_then(store::line_number);
-        let next = known.next_line;
+        let next = known.next_checkpoint;
         self.machine = Some(match restored.filter(|_| known.kept.is_empty()) {
-            Some(line) => Lines::restored(config, &sets, line.0, next, now),
-            None => Lines::resumed(config, &sets, known, now),
+            Some(line) => CheckpointScheduler::restored(config, &sets, line.0, next, now),
+            None => CheckpointScheduler::resumed(config, &sets, known, now),
         });
         self.count_room();
     }
@@ -467,7 +467,7 @@ impl Job {
                 self.lines.iter().filter(|(_, s)| of_it(s)).map(|(&line, _)| line).collect();
             open.into_iter().for_each(|line| self.problem(line, end.to_owned()));
         }
-        self.input(now, Input::Lost { rank: id });
+        self.input(now, Input::RankFailed { rank: id });
         if !finishing {
             self.finish(id);
         }
@@ -481,7 +481,7 @@ impl Job {
         rank.here = false;
         if rank.ended.is_none() {
             self.log(json!({"event": "gone", "rank": id.0}));
-            self.input(now, Input::Lost { rank: id });
+            self.input(now, Input::RankFailed { rank: id });
         }
     }
 
@@ -503,10 +503,10 @@ impl Job {
     /// The manifest is written, or not.
     pub fn committed(&mut self, now: u64, line: CheckpointId, result: Result<(), String>) {
         let input = match result {
-            Ok(()) => Input::Committed { line: line.0 },
+            Ok(()) => Input::Committed { checkpoint: line.0 },
             Err(problem) => {
                 self.problem(line, problem);
-                Input::NotCommitted { line: line.0 }
+                Input::NotCommitted { checkpoint: line.0 }
             }
         };
         self.input(now, input);
@@ -525,7 +525,7 @@ impl Job {
     }
 
     pub(crate) fn carry_out(&mut self, now: u64) {
-        while let Some(output) = self.machine.as_mut().and_then(Lines::poll_output) {
+        while let Some(output) = self.machine.as_mut().and_then(CheckpointScheduler::poll_output) {
             self.carry_out_one(now, output);
         }
     }

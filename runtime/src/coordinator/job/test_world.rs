@@ -4,7 +4,7 @@ use crate::coordinator::determinants::{Determinants, Out};
 use crate::coordinator::job::config::Setup;
 use crate::coordinator::job::state::{Effect, Job};
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
-use rustbtl_coordination::determinants::Batch;
+use rustbtl_coordination::determinants::DeterminantBatch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -61,17 +61,17 @@ impl World {
     pub(crate) fn take_line(&mut self, line: u64) {
         let line = CheckpointId(line);
         for (rank, node) in (0..).zip(NODES) {
-            self.rank(rank, node, FromRank::Stopped { line });
+            self.rank(rank, node, FromRank::OutgoingStopped { checkpoint: line });
         }
         for (rank, node) in (0..).zip(NODES) {
             let rank = PeerId(rank);
-            self.hear(node, FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
+            self.hear(node, FromNode::Frozen { rank, checkpoint: line, coordination_ns: 1, pause_ns: 1 });
             let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
-            self.hear(node, FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum });
+            self.hear(node, FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum });
         }
         for (rank, (node, next)) in (0..).zip(NODES.into_iter().zip(["b", "c", "a"])) {
             let (rank, next) = (PeerId(rank), next.to_owned());
-            self.hear(node, FromNode::Copied { rank, line, node: next });
+            self.hear(node, FromNode::ImageReplicated { rank, checkpoint: line, node: next });
         }
     }
 
@@ -81,7 +81,7 @@ impl World {
         let (answers, notes) = (self.answers, core::mem::take(&mut self.notes));
         self = Self { answers, ..Self::empty() };
         for notes in notes.into_values() {
-            let batches = notes.iter().map(|batch| Batch::decode(batch).unwrap());
+            let batches = notes.iter().map(|batch| DeterminantBatch::decode(batch).unwrap());
             self.determinants.resume(batches.collect());
         }
         self.job.resume(0, serde_json::from_slice(&kept).unwrap()).unwrap();
@@ -127,7 +127,7 @@ impl World {
                     }
                     self.determinants.replayed(*set);
                 }
-                Effect::Send(_, ToNode::Rank { message: ToRank::Abort { line, .. }, .. }) => {
+                Effect::Send(_, ToNode::Rank { message: ToRank::Abort { checkpoint: line, .. }, .. }) => {
                     self.determinants.aborted(*line);
                 }
                 _ => {}
@@ -181,14 +181,14 @@ impl World {
             incarnation: Incarnation(incarnation),
             version: String::new(),
             set: self.sets[rank as usize],
-            card: Vec::new(),
+            endpoint: Vec::new(),
         };
         self.rank(rank, node, hello);
     }
 
     /// Agent, guardian and rank, as they say it to each coordinator.
     pub(crate) fn comes(&mut self, rank: u32, node: &str, incarnation: u16) {
-        self.hear(node, FromNode::Shelf { addresses: format!("{node}:1") });
+        self.hear(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         self.guardian(rank, node, incarnation);
         self.hello(rank, node, incarnation);
         self.rank(rank, node, FromRank::Ready {});
@@ -197,7 +197,7 @@ impl World {
     /// The program of a rank was ended by a signal.
     pub(crate) fn falls(&mut self, rank: u32, node: &str, incarnation: u16) {
         let (rank, incarnation) = (PeerId(rank), Incarnation(incarnation));
-        self.hear(node, FromNode::Fallen { rank, status: libc::SIGKILL, incarnation });
+        self.hear(node, FromNode::RankFailed { rank, status: libc::SIGKILL, incarnation });
     }
 
     pub(crate) fn events(&self, name: &str) -> Vec<Value> {

@@ -2,7 +2,7 @@
 
 use super::coordinator;
 use crate::world::World;
-use rustbtl_coordination::lines;
+use rustbtl_coordination::checkpoints;
 use rustbtl_fragments::ids::*;
 
 impl World {
@@ -117,7 +117,7 @@ impl World {
             let dead = self.faults.is_dead(self.shared.options.sets[other]);
             let incarnation = self.net.borrow().incarnations[other];
             let engine = &self.processes[rank].engine;
-            if dead || !engine.leaves_set(peer) || engine.runs_in(peer, Incarnation(incarnation)) {
+            if dead || !engine.is_outgoing_peer(peer) || engine.is_current_incarnation(peer, Incarnation(incarnation)) {
                 continue;
             }
             self.peer_down(rank, other);

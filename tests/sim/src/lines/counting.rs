@@ -2,7 +2,7 @@
 
 use crate::options::Planted;
 use crate::world::World;
-use rustbtl_coordination::silence::{Count, Input, Station};
+use rustbtl_coordination::quiescence::{Count, Input, Station};
 
 /// How many have come in whatever line the word counts.
 fn come(word: Count) -> usize {
@@ -37,9 +37,9 @@ impl World {
     pub(super) fn count(&mut self, rank: usize) {
         let planted = self.shared.options.planted;
         let engine = &self.processes[rank].engine;
-        let has_left = engine.has_left() || planted == Some(Planted::CameEarly);
+        let has_left = engine.is_set_drained() || planted == Some(Planted::CameEarly);
         if self.lines.threads[rank].machine.wants_left() && has_left {
-            let open = engine.has_open_inside();
+            let open = engine.has_internal_in_flight();
             self.machine(rank, Input::Left { open });
         }
         let Some((line, station)) = self.lines.threads[rank].machine.awaits() else { return };

@@ -14,11 +14,11 @@ use crate::options::{Options, Planted};
 use crate::prng::Prng;
 use crate::world::World;
 use rustbtl_coordination::interval::Interval;
-use rustbtl_coordination::lines::{self, Config, Lines};
-use rustbtl_coordination::silence::{
+use rustbtl_coordination::checkpoints::{self, Config, Lines};
+use rustbtl_coordination::quiescence::{
     Answer, Count, Input, Output, Phase, Quiescence, Refusal, Scope,
 };
-use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, LineWhat};
+use rustbtl_fragments::checkpoint_frame::{CheckpointFrame, CheckpointStep};
 use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -351,8 +351,8 @@ impl World {
 
     fn send_frame(&mut self, rank: usize, to: PeerId, frame: CheckpointFrame) {
         let to_rank = to.0 as usize;
-        let token = matches!(frame.what, LineWhat::Token { .. });
-        self.lines.report.flushes += u64::from(frame.what == LineWhat::Flush);
+        let token = matches!(frame.what, CheckpointStep::Token { .. });
+        self.lines.report.flushes += u64::from(frame.what == CheckpointStep::Flush);
         let bug = self.shared.options.planted == Some(Planted::TokenPastHalfTaken);
         if bug && token && self.net.borrow_mut().wire(rank, to_rank).is_half() {
             let mut net = self.net.borrow_mut();
@@ -362,7 +362,7 @@ impl World {
             return;
         }
         let process = &mut self.processes[rank];
-        process.engine.send_line(&mut process.host, to, frame);
+        process.engine.send_checkpoint_frame(&mut process.host, to, frame);
     }
 
     fn answer(&mut self, rank: usize, answer: Answer) {
@@ -380,7 +380,7 @@ impl World {
             if planted == Some(Planted::StaleLineAccepted)
                 && let Some((line, _)) = self.lines.threads[rank].machine.phase()
             {
-                frame.line = frame.line.max(line);
+                frame.checkpoint = frame.checkpoint.max(line);
             }
             self.machine(rank, Input::Frame { from, frame });
             if self.lines.threads[rank].freezing.is_some() {
@@ -388,14 +388,14 @@ impl World {
             }
         }
         let process = &mut self.processes[rank];
-        let silent = process.engine.is_rendezvous_silent()
+        let silent = process.engine.is_rendezvous_quiescent()
             || planted == Some(Planted::RendezvousSilenceSkipped);
         if self.lines.threads[rank].machine.wants_rendezvous_silence() && silent {
-            let mut told = process.engine.take_told();
+            let mut told = process.engine.take_done_recipients();
             if planted == Some(Planted::FlushSkipped) {
                 told.clear();
             }
-            self.machine(rank, Input::RendezvousSilent { told });
+            self.machine(rank, Input::RendezvousQuiescent { told });
         }
         self.count(rank);
     }
@@ -427,7 +427,7 @@ impl World {
         process.host.memory.decisions.pictured(date);
         let image = self.picture(rank);
         self.lines.report.held_frames += image.engine.held_frames() as u64;
-        self.lines.report.open_sends += image.engine.open().2 as u64;
+        self.lines.report.open_sends += image.engine.unfinished().2 as u64;
         self.lines.images.entry(line).or_default().insert(rank, image);
         self.lines.threads[rank].freezing = None;
         self.lines.storing.push((rank, line));

@@ -2,9 +2,9 @@
 
 use super::Account;
 use crate::world::World;
-use rustbtl_coordination::lines;
-use rustbtl_coordination::silence::{Input, Scope};
-use rustbtl_fragments::engine::Held;
+use rustbtl_coordination::checkpoints;
+use rustbtl_coordination::quiescence::{Input, Scope};
+use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::*;
 
 impl World {
@@ -12,7 +12,7 @@ impl World {
     pub fn coordinate(&mut self, input: lines::Input) {
         let now = self.lines.now;
         match self.lines.coordinator.handle(now, input.clone()) {
-            Ok(()) | Err(lines::LinesError::Finishing) => {}
+            Ok(()) | Err(lines::SchedulerError::Finishing) => {}
             Err(error) => panic!("{input:?}: {error}"),
         }
         while let Some(output) = self.lines.coordinator.poll_output() {
@@ -101,14 +101,14 @@ impl World {
         if self.faults.is_dead(self.shared.options.sets[me]) {
             return;
         }
-        let held = match Held::decode(&held) {
+        let held = match ReceivedVector::decode(&held) {
             Ok(held) => held,
             Err(error) => panic!("{error}"),
         };
         let set = SetId(self.shared.options.sets[from]);
         let (covered, report) = (&mut self.faults.covered, &mut self.lines.report);
         self.processes[me].host.memory.log.trim(set, |entry| {
-            let covers = entry.to.0 as usize == from && held.covers(entry);
+            let covers = entry.to.0 as usize == from && held.is_complete(entry);
             if covers {
                 let stream = (entry.stream.context.number(), me, from, entry.stream.lane);
                 covered.insert((stream, entry.sequence.0));

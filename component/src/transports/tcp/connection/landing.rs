@@ -4,7 +4,7 @@ use crate::os::socket;
 use crate::os::socket::Io;
 use crate::transports::tcp::connection::{Connection, Fill};
 use core::ptr::NonNull;
-use rustbtl_fragments::wire::{HEADER_BYTES, Header, Kind};
+use rustbtl_fragments::wire::{FrameType, HEADER_BYTES, Header};
 
 /// So much of a frame must still be to come.
 const LANDED_BYTES_MIN: usize = 16 << 10;
@@ -36,7 +36,7 @@ impl Connection {
         let header = Header::decode_alone(head).ok()?;
         let len = header.length as usize;
         let long = len >= unread.len() + LANDED_BYTES_MIN && len <= self.frame_bytes_max;
-        (header.kind == Kind::Data && long).then_some(*head)
+        (header.kind == FrameType::Data && long).then_some(*head)
     }
 
     /// The payload of that frame has no place of its own.

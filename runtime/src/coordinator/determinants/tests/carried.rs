@@ -1,7 +1,7 @@
 //! Set A (ranks 0 and 1) and set B (ranks 2 and 3), and what their messages carry.
 
 use crate::coordinator::determinants::tests::*;
-use rustbtl_coordination::determinants::Carried;
+use rustbtl_coordination::determinants::Piggybacked;
 
 pub(super) const A: SetId = SET;
 pub(super) const B: SetId = SetId(2);
@@ -18,18 +18,18 @@ pub(super) fn noting() -> Determinants {
 }
 
 /// Places of a set from `from` on: rank and number of each that is repeated.
-pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> Carried {
+pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> Piggybacked {
     let entry = |(at, entry): (u64, &Option<(u32, u64)>)| {
         let (rank, number) = (*entry)?;
         Some((PeerId(rank), Numbered { number, determinant: determinant(at as u32) }))
     };
     let entries = (from..).zip(entries).map(entry).collect();
-    Carried { set, incarnation: FIRST, from, entries }
+    Piggybacked { set, incarnation: FIRST, from, entries }
 }
 
 /// `rank` has recorded at this place what was carried to it.
-pub(super) fn brought(rank: u32, at: u64, carried: &Carried) -> FromNode {
-    let message = FromRank::Carried { incarnation: FIRST, at, bytes: carried.encode() };
+pub(super) fn brought(rank: u32, at: u64, carried: &Piggybacked) -> FromNode {
+    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: carried.encode() };
     FromNode::Rank { rank: PeerId(rank), message }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn brought(rank: u32, at: u64, carried: &Carried) -> FromNode {
 fn steps(out: &[Out]) -> Vec<String> {
     let step = |out: &Out| match out {
         Out::Note(set, batch) | Out::NoteAnew(set, batch) => {
-            let Batch { upto, .. } = Batch::decode(batch).unwrap();
+            let DeterminantBatch { upto, .. } = DeterminantBatch::decode(batch).unwrap();
             (upto > 0).then(|| format!("{set} noted to {upto}"))
         }
         Out::Rank(rank, ToRank::Stable { upto, .. }) => Some(format!("{rank} told {upto}")),
@@ -52,7 +52,7 @@ pub(super) fn repeats(all: &mut Determinants, set: SetId) -> (u64, Vec<usize>) {
     let told = all.replay(set, NEXT, &members);
     let ToRank::Replay { at, .. } = told[0].1 else { panic!("{told:?}") };
     let count = |(_, message): &(PeerId, ToRank)| match message {
-        ToRank::Replay { bytes, .. } => parcel::read_numbered(bytes).unwrap().len(),
+        ToRank::Replay { bytes, .. } => rank_batch::read_numbered(bytes).unwrap().len(),
         other => panic!("{other:?}"),
     };
     (at, told.iter().map(count).collect())
@@ -194,11 +194,11 @@ fn who_is_not_of_this_life_or_sends_nonsense_changes_nothing() {
     let mut all = noting();
     all.take_out();
     let (incarnation, at, bytes) = (NEXT, 0, places(A, 0, &[Some((0, 0))]).encode());
-    let message = FromRank::Carried { incarnation, at, bytes };
+    let message = FromRank::Piggybacked { incarnation, at, bytes };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }), "nobody else needs it");
     assert_eq!(all.take_out(), []);
     for bytes in [vec![1, 2], places(B, 0, &[Some((2, 0))]).encode()] {
-        let message = FromRank::Carried { incarnation: FIRST, at, bytes };
+        let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes };
         all.hear(10, &FromNode::Rank { rank: PeerId(2), message });
         let out = all.take_out();
         assert!(matches!(&out[..], [Out::Log(event)] if event["event"] == "nonsense"), "{out:?}");

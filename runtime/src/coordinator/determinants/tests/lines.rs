@@ -6,13 +6,13 @@ use crate::coordinator::determinants::tests::*;
 const LINE: CheckpointId = CheckpointId(4);
 
 fn clock(rank: u32, recorded: u64) -> FromNode {
-    let message = FromRank::Clock { line: LINE, clock: 0, incarnation: FIRST, recorded };
+    let message = FromRank::EventClock { checkpoint: LINE, clock: 0, incarnation: FIRST, recorded };
     FromNode::Rank { rank: PeerId(rank), message }
 }
 
 fn image(rank: u32) -> FromNode {
     let (rank, line, bytes, raw_bytes, ns, checksum) = (PeerId(rank), LINE, 1, 1, 1, 1);
-    FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum }
+    FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum }
 }
 
 /// What the job hears now that it has not heard before.

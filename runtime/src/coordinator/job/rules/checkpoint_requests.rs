@@ -5,8 +5,8 @@ use crate::coordinator::job::state::{Job, Rank};
 use crate::coordinator::job::tables::checkpoint_requests::{Wish, Wisher};
 use crate::store::Kind;
 use rustbtl_coordination::control::{CheckpointId, Reply, ToRank};
-use rustbtl_coordination::lines::{Input, Why};
-use rustbtl_coordination::silence::Refusal;
+use rustbtl_coordination::checkpoints::{Input, AbortReason};
+use rustbtl_coordination::quiescence::CheckpointRefusal;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ impl Job {
         }
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
         self.wishes.add(Wish { wisher, global: false, sets: sets.clone(), wait });
-        self.try_wish(now, wisher, sets.into_iter().map(|set| Input::Demand { set }).collect());
+        self.try_wish(now, wisher, sets.into_iter().map(|set| Input::RequestSetCheckpoint { set }).collect());
     }
 
     /// `set`: a line of this set; `None`: a global one.
@@ -36,8 +36,8 @@ impl Job {
         let sets: BTreeSet<SetId> = set.into_iter().collect();
         self.wishes.add(Wish { wisher: who, global: set.is_none(), sets, wait });
         let input = match set {
-            Some(set) => Input::Demand { set },
-            None => Input::Checkpoint { exit },
+            Some(set) => Input::RequestSetCheckpoint { set },
+            None => Input::RequestGlobalCheckpoint { exit },
         };
         if set.is_none() && exit {
             self.wishes.exit = true;
@@ -54,7 +54,7 @@ impl Job {
         }));
         // Without a place for lines it spills. Before all ranks are ready the next mark asks.
         if possible {
-            self.input(now, Input::Demand { set });
+            self.input(now, Input::RequestSetCheckpoint { set });
         }
     }
 
@@ -64,7 +64,7 @@ impl Job {
             self.early.push((who, inputs));
             return;
         }
-        let exit = inputs.iter().any(|input| matches!(input, Input::Checkpoint { exit: true }));
+        let exit = inputs.iter().any(|input| matches!(input, Input::RequestGlobalCheckpoint { exit: true }));
         let problem = if exit && self.setup.is_local() {
             Some(
                 "the lines of this job end with it: for one that outlives it start the job with \
@@ -117,13 +117,13 @@ impl Job {
         match wish.wisher {
             Wisher::Rank(rank, number) => {
                 let problem = problem.to_owned();
-                self.send(rank, ToRank::Answer { number, line, problem });
+                self.send(rank, ToRank::CheckpointRequestResult { number, checkpoint: line, problem });
             }
             Wisher::Client(client) => {
                 let reply = match (refused, wish.wait) {
                     (true, _) => Reply::Refused { reason: problem.to_owned() },
-                    (false, true) => Reply::Complete { line },
-                    (false, false) => Reply::Ordered { line },
+                    (false, true) => Reply::Complete { checkpoint: line },
+                    (false, false) => Reply::Ordered { checkpoint: line },
                 };
                 self.effects.push_back(Effect::Reply(client, reply));
             }
@@ -139,7 +139,7 @@ impl Job {
         &mut self,
         line: CheckpointId,
         sets: &[SetId],
-        why: Why,
+        why: AbortReason,
         retried: bool,
         next_ms: Option<u64>,
     ) {
@@ -151,7 +151,7 @@ impl Job {
             "next_ms": next_ms,
         }));
         for rank in self.members(sets) {
-            self.send(rank, ToRank::Abort { line, reason: reason.clone() });
+            self.send(rank, ToRank::Abort { checkpoint: line, reason: reason.clone() });
         }
         if retried {
             self.wishes.exit |= exit;
@@ -163,7 +163,7 @@ impl Job {
             self.answer(wish, line, &text);
         }
         // The end of a job, or of a rank, is told by others.
-        let ends = matches!(why, Why::Lost(_) | Why::Failed(_, Refusal::Finishing));
+        let ends = matches!(why, AbortReason::RankFailed(_) | AbortReason::Failed(_, CheckpointRefusal::Finishing));
         if waiting.is_empty() && !ends {
             self.failed_lines += 1;
             self.tell_failure(&text, next_ms);

@@ -3,8 +3,8 @@
 use crate::coordinator::job::state::{Effect, Job};
 use crate::store::{FORMAT, Image, Kind, Manifest};
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, ToNode, ToRank};
-use rustbtl_coordination::lines::Output;
-use rustbtl_coordination::silence::Scope;
+use rustbtl_coordination::checkpoints::Output;
+use rustbtl_coordination::quiescence::CheckpointScope;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,33 +69,33 @@ impl Job {
     pub(crate) fn carry_out_one(&mut self, now: u64, output: Output) {
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
         match output {
-            Output::StopOutgoing { line } => {
+            Output::StopOutgoing { checkpoint: line } => {
                 let line = CheckpointId(line);
                 let exit = core::mem::take(&mut self.wishes.exit);
                 self.open(now, line, Kind::Global, all.clone(), exit);
-                all.into_iter().for_each(|rank| self.send(rank, ToRank::StopOutgoing { line }));
+                all.into_iter().for_each(|rank| self.send(rank, ToRank::StopOutgoing { checkpoint: line }));
             }
-            Output::Begin { line, scope, sets } => {
+            Output::Begin { checkpoint: line, scope, sets } => {
                 self.begin(now, CheckpointId(line), scope, &sets)
             }
-            Output::Resume { line } => {
+            Output::Resume { checkpoint: line } => {
                 let line = CheckpointId(line);
-                all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { line }));
+                all.into_iter().for_each(|rank| self.send(rank, ToRank::Resume { checkpoint: line }));
             }
-            Output::Abort { line, sets, why, retried, next_ms } => {
+            Output::Abort { checkpoint: line, sets, reason: why, retried, next_ms } => {
                 self.aborted(CheckpointId(line), &sets, why, retried, next_ms);
             }
-            Output::Commit { line, .. } if self.setup.is_local() => {
+            Output::Commit { checkpoint: line, .. } if self.setup.is_local() => {
                 self.committed(now, CheckpointId(line), Ok(()));
             }
-            Output::Commit { line, .. } => self.commit(CheckpointId(line)),
-            Output::Complete { line, pause_ms } => self.complete(CheckpointId(line), pause_ms),
-            Output::Trim { set, line } => {
+            Output::Commit { checkpoint: line, .. } => self.commit(CheckpointId(line)),
+            Output::Complete { checkpoint: line, pause_ms } => self.complete(CheckpointId(line), pause_ms),
+            Output::Trim { set, checkpoint: line } => {
                 for rank in self.members(&[set]) {
-                    self.send(rank, ToRank::Trim { line: CheckpointId(line) });
+                    self.send(rank, ToRank::Trim { checkpoint: CheckpointId(line) });
                 }
             }
-            Output::Drop { line } => {
+            Output::Delete { checkpoint: line } => {
                 let line = CheckpointId(line);
                 if self.setup.is_local() {
                     self.clear(line, |_| true);
@@ -104,31 +104,31 @@ impl Job {
                 }
                 let Some(state) = self.lines.remove(&line) else { return };
                 for rank in state.ranks {
-                    let discard = ToNode::Discard { rank, line };
+                    let discard = ToNode::Discard { rank, checkpoint: line };
                     self.effects.push_back(Effect::Send(rank, discard));
                 }
             }
-            Output::Exit { line } => {
+            Output::Exit { checkpoint: line } => {
                 self.log(json!({"event": "exit", "line": line}));
                 self.effects.push_back(Effect::TellMpirun("end".into()));
             }
         }
     }
 
-    fn begin(&mut self, now: u64, line: CheckpointId, scope: Scope, sets: &[SetId]) {
-        if scope == Scope::Set {
+    fn begin(&mut self, now: u64, line: CheckpointId, scope: CheckpointScope, sets: &[SetId]) {
+        if scope == CheckpointScope::Set {
             self.open(now, line, Kind::Set, self.members(sets), false);
         }
         let exit = self.lines.get(&line).is_some_and(|state| state.exit);
-        let kind = if scope == Scope::Set { CheckpointKind::Set } else { CheckpointKind::Global };
+        let kind = if scope == CheckpointScope::Set { CheckpointKind::Set } else { CheckpointKind::Global };
         let directory = self.folder(line).display().to_string();
         for set in sets {
             let members = self.members(&[*set]);
             for &rank in &members {
-                let prepare = ToNode::Prepare { rank, line, directory: directory.clone() };
+                let prepare = ToNode::Prepare { rank, checkpoint: line, directory: directory.clone() };
                 self.effects.push_back(Effect::Send(rank, prepare));
                 let members = members.clone();
-                self.send(rank, ToRank::Begin { line, kind, members, then_exit: exit });
+                self.send(rank, ToRank::Begin { checkpoint: line, kind, members, then_exit: exit });
             }
         }
     }
@@ -164,7 +164,7 @@ impl Job {
         for rank in ranks {
             let Some(set) = self.ranks.get(&rank).and_then(|state| state.set) else { continue };
             sets.insert(set);
-            self.send(rank, ToRank::CheckpointComplete { line, set });
+            self.send(rank, ToRank::CheckpointComplete { checkpoint: line, set });
         }
         let sets: Vec<SetId> = sets.into_iter().collect();
         self.prune();

@@ -3,7 +3,7 @@
 
 use crate::coordinator::job::state::{Effect, Job};
 use rustbtl_coordination::control::CheckpointId;
-use rustbtl_coordination::lines::Lines;
+use rustbtl_coordination::checkpoints::CheckpointScheduler;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::path::Path;
@@ -61,7 +61,7 @@ impl Job {
     fn way_out(&self) -> String {
         let command = |folder: &Path| format!("rustbtl restart {}", folder.display());
         let earlier = self.setup.restore.as_deref().map(command);
-        let line = self.machine.as_ref().and_then(Lines::last_global).map(CheckpointId);
+        let line = self.machine.as_ref().and_then(CheckpointScheduler::last_global).map(CheckpointId);
         match (line, earlier) {
             (Some(line), _) if !self.is_local(line) => format!(
                 "Line {line} of all ranks is complete; to go on from it: {}",

@@ -21,7 +21,7 @@ use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::settings::Printed;
 use crate::store::{Image, Kind};
 use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
-use rustbtl_coordination::lines::{Input, Known};
+use rustbtl_coordination::checkpoints::{Input, SchedulerState};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -141,9 +141,9 @@ impl Job {
 
     /// What a coordinator that comes after this one has to know.
     pub fn state(&self) -> State {
-        let known = self.machine.as_ref().map(|machine| machine.known());
-        let lines = known.map(|Known { next_line, globals, kept }| Lines {
-            next: next_line,
+        let known = self.machine.as_ref().map(|machine| machine.state());
+        let lines = known.map(|SchedulerState { next_checkpoint, globals, kept }| Lines {
+            next: next_checkpoint,
             globals,
             kept: kept.into_iter().map(|(set, lines)| (set.0, lines)).collect(),
         });
@@ -342,12 +342,12 @@ impl Job {
         let Lines { next, globals, kept } = again.lines;
         let kept: BTreeMap<SetId, Vec<u64>> =
             kept.into_iter().map(|(set, lines)| (SetId(set), lines)).collect();
-        let known = Known { next_line: next, globals, kept };
+        let known = SchedulerState { next_checkpoint: next, globals, kept };
         self.resume_lines(now, &known);
         self.tidy_up(next);
         let behind = self.recovery.behind();
         for &(set, line) in &behind {
-            self.input(now, Input::Back { set, line: line.0 });
+            self.input(now, Input::SetRestarted { set, checkpoint: line.0 });
         }
         // The coordinator before this one may have been killed before all had heard of them. (Who
         // is not ready may be a new process that waits for cards of its own.)
@@ -361,7 +361,7 @@ impl Job {
             self.ranks.iter().map(|(&id, r)| (id, r.finishing, r.ended)).collect::<Vec<_>>()
         {
             if ended.is_some() {
-                self.input(now, Input::Lost { rank: id });
+                self.input(now, Input::RankFailed { rank: id });
             } else if finishing {
                 self.input(now, Input::Finishing { rank: id });
             }
@@ -420,14 +420,14 @@ impl Job {
             }
             if self.setup.is_local() {
                 for node in &nodes {
-                    let clear = ToNode::Clear { line, ranks: ranks.clone() };
+                    let clear = ToNode::DeleteCheckpoint { checkpoint: line, ranks: ranks.clone() };
                     self.effects.push_back(Effect::SendNode(node.clone(), clear));
                 }
                 continue;
             }
             self.effects.push_back(Effect::Forget(line));
             for &rank in &ranks {
-                self.effects.push_back(Effect::Send(rank, ToNode::Discard { rank, line }));
+                self.effects.push_back(Effect::Send(rank, ToNode::Discard { rank, checkpoint: line }));
             }
         }
     }

@@ -192,8 +192,8 @@ mod tests {
     fn what_has_come_of_the_output_of_a_lost_node_counts_and_once() {
         let mut job = job();
         let rank = PeerId(1);
-        job.hear(0, "n1", FromNode::OwnWay { rank, out: 100, err: 7 });
-        job.hear(0, "n1", FromNode::Printed { rank, out: 180, err: 7 });
+        job.hear(0, "n1", FromNode::OutputViaDaemon { rank, out: 100, err: 7 });
+        job.hear(0, "n1", FromNode::OutputOffsets { rank, out: 180, err: 7 });
         job.hear_mpirun(1, "came 1 50 0");
         let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
         let wanted = json!({"event": "output", "rank": 1, "came": [150, 7], "handed_on": [180, 7]});

@@ -81,11 +81,11 @@ impl Job {
             let at = usize::try_from(stream).ok()?.checked_sub(1)?;
             let reached = self.ranks.get_mut(&id)?.reached.get_mut(at)?;
             *reached = (*reached).max(Some(position));
-            Some(ToNode::Taken { rank: id, stream: stream as u8, position })
+            Some(ToNode::OutputAccepted { rank: id, stream: stream as u8, position })
         });
         self.prints.unanswered = self.prints.unanswered.saturating_sub(1);
         match known {
-            Some(taken @ ToNode::Taken { rank, .. }) => {
+            Some(taken @ ToNode::OutputAccepted { rank, .. }) => {
                 self.effects.push_back(Effect::Send(rank, taken));
             }
             _ => self.nonsense(&format!("printed {what}")),
@@ -135,7 +135,7 @@ mod tests {
         let effects = std::iter::from_fn(|| job.next_effect());
         let lines = effects.filter_map(|effect| match effect {
             Effect::TellMpirun(line) => Some(line),
-            Effect::Send(rank, ToNode::Taken { stream, position, .. }) => {
+            Effect::Send(rank, ToNode::OutputAccepted { stream, position, .. }) => {
                 Some(format!("taken {rank} {stream} {position}"))
             }
             _ => None,

@@ -122,7 +122,7 @@ impl Job {
     /// No rank is left that could need a place.
     pub(crate) fn dismiss_spares(&mut self) {
         for node in self.places.spares.keys() {
-            self.effects.push_back(Effect::SendNode(node.clone(), ToNode::Dismiss {}));
+            self.effects.push_back(Effect::SendNode(node.clone(), ToNode::DismissSpare {}));
         }
     }
 
@@ -305,7 +305,7 @@ impl Job {
             }));
             let order = if spare {
                 let addresses = addresses.clone();
-                ToNode::AdoptAt {
+                ToNode::AdoptOnSpare {
                     host,
                     rank,
                     directory,

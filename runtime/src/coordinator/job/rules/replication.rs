@@ -20,7 +20,7 @@ use crate::coordinator::job::rules::mpirun_messages::same_host;
 use crate::coordinator::job::state::{Effect, Job};
 use crate::store;
 use rustbtl_coordination::control::{CheckpointId, ToNode};
-use rustbtl_coordination::lines::{Input, Lines};
+use rustbtl_coordination::checkpoints::{Input, CheckpointScheduler};
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,7 +127,7 @@ impl Job {
     /// A node has written the image of a rank.
     pub(crate) fn stored(&mut self, now: u64, rank: PeerId, line: CheckpointId) {
         if !self.setup.is_local() {
-            return self.input(now, Input::Stored { rank, line: line.0 });
+            return self.input(now, Input::Stored { rank, checkpoint: line.0 });
         }
         let Some(node) = self.ranks.get(&rank).map(|rank| rank.node.clone()) else { return };
         if !self.lines.contains_key(&line) {
@@ -189,7 +189,7 @@ impl Job {
             let addresses = self.storage.shelves.get(&node).cloned().unwrap_or_default();
             held.asked.insert(node.clone());
             missing -= 1;
-            let copy = ToNode::Copy { rank, line, node, addresses };
+            let copy = ToNode::ReplicateImage { rank, checkpoint: line, node, addresses };
             self.effects.push_back(Effect::SendNode(home.clone(), copy));
         }
         if missing > 0 {
@@ -198,7 +198,7 @@ impl Job {
                 self.log(json!({"event": "uncovered", "line": line.0, "rank": rank.0, "why": why}));
             } else {
                 self.problem(line, format!("rank {rank}: {why}"));
-                self.input(now, Input::NotStored { rank, line: line.0 });
+                self.input(now, Input::NotStored { rank, checkpoint: line.0 });
             }
             return;
         }
@@ -218,7 +218,7 @@ impl Job {
         for rank in ranks {
             let held = self.storage.held.get_mut(&(line, rank));
             if held.is_some_and(|held| !core::mem::replace(&mut held.counted, true)) {
-                self.input(now, Input::Stored { rank, line: line.0 });
+                self.input(now, Input::Stored { rank, checkpoint: line.0 });
             }
         }
     }
@@ -277,7 +277,7 @@ impl Job {
     }
 
     fn clear_at(&mut self, node: &str, line: CheckpointId, ranks: Vec<PeerId>) {
-        let clear = ToNode::Clear { line, ranks };
+        let clear = ToNode::DeleteCheckpoint { checkpoint: line, ranks };
         self.effects.push_back(Effect::SendNode(node.to_owned(), clear));
     }
 
@@ -318,7 +318,7 @@ impl Job {
     fn youngest(&self) -> BTreeMap<SetId, CheckpointId> {
         let Some(machine) = &self.machine else { return BTreeMap::new() };
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        let line = |set| Lines::lines_of(machine, set).last().map(|line| (set, CheckpointId(line)));
+        let line = |set| CheckpointScheduler::checkpoints_of(machine, set).last().map(|line| (set, CheckpointId(line)));
         sets.into_iter().filter_map(line).collect()
     }
 
@@ -397,7 +397,7 @@ impl Job {
             }
             held.bringer = Some(from.clone());
             let (node, addresses) = (node.to_owned(), addresses.clone());
-            let copy = ToNode::Copy { rank, line, node, addresses };
+            let copy = ToNode::ReplicateImage { rank, checkpoint: line, node, addresses };
             self.effects.push_back(Effect::SendNode(from, copy));
             new = true;
         }

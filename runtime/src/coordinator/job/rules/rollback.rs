@@ -27,9 +27,9 @@ use crate::coordinator::job::rules::failover::OfGoing;
 use crate::coordinator::job::rules::mpirun_messages::same_host;
 use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::store;
-use rustbtl_coordination::control::{CheckpointId, RankCard, ReplayBlocker, ToNode, ToRank};
-use rustbtl_coordination::lines::{Input, Lines};
-use rustbtl_coordination::silence::{Answer, Refusal};
+use rustbtl_coordination::control::{CheckpointId, RankEndpoint, ReplayBlocker, ToNode, ToRank};
+use rustbtl_coordination::checkpoints::{Input, CheckpointScheduler};
+use rustbtl_coordination::quiescence::{CheckpointAnswer, CheckpointRefusal};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,7 +161,7 @@ impl Job {
     /// The youngest line that a set can go back to alone.
     fn line_for(&self, set: SetId) -> Option<CheckpointId> {
         let machine = self.machine.as_ref()?;
-        machine.lines_of(set).last().map(CheckpointId)
+        machine.checkpoints_of(set).last().map(CheckpointId)
     }
 
     /// The program of a rank was ended by a signal; its guardian waits. `incarnation`: of the
@@ -192,7 +192,7 @@ impl Job {
         if let Some(state) = self.ranks.get_mut(&rank) {
             state.given_up = true;
         }
-        self.effects.push_back(Effect::Send(rank, ToNode::GiveUp { rank }));
+        self.effects.push_back(Effect::Send(rank, ToNode::NoRestart { rank }));
     }
 
     /// A node is gone, with everything on it.
@@ -302,7 +302,7 @@ impl Job {
         }
         let members = self.members(&[set]);
         for &rank in &members {
-            self.input(now, Input::Lost { rank });
+            self.input(now, Input::RankFailed { rank });
         }
         let line = self.line_for(set).ok_or_else(|| {
             let none = "is complete yet, so there is nothing to go back to";
@@ -522,18 +522,18 @@ impl Job {
     /// These were started again: how to reach them goes to everybody, and to them how to reach
     /// everybody, if `to` is true of them. Whoever has heard it before takes no notice.
     pub(crate) fn make_known(&mut self, restarted: &[PeerId], to: impl Fn(&Rank) -> bool) {
-        let card = |(&rank, state): (&PeerId, &Rank)| RankCard {
+        let card = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
             rank,
             incarnation: state.incarnation,
-            card: state.card.clone(),
+            endpoint: state.card.clone(),
         };
-        let cards: Vec<RankCard> = self.ranks.iter().map(card).collect();
-        let theirs: Vec<RankCard> =
+        let cards: Vec<RankEndpoint> = self.ranks.iter().map(card).collect();
+        let theirs: Vec<RankEndpoint> =
             cards.iter().filter(|card| restarted.contains(&card.rank)).cloned().collect();
         let to = self.ranks.iter().filter(|(_, rank)| to(rank));
         for rank in to.map(|(&id, _)| id).collect::<Vec<_>>() {
             let cards = if restarted.contains(&rank) { cards.clone() } else { theirs.clone() };
-            self.send(rank, ToRank::Cards { cards, restarted: restarted.to_vec() });
+            self.send(rank, ToRank::Endpoints { endpoints: cards, restarted: restarted.to_vec() });
         }
     }
 
@@ -548,7 +548,7 @@ impl Job {
         let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
         let with_all = going.with_all;
         self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
-        self.input(now, Input::Back { set, line: line.0 });
+        self.input(now, Input::SetRestarted { set, checkpoint: line.0 });
         self.replenish(now);
         if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
             self.effects.push_back(Effect::TellMpirun("recovered".into()));
@@ -563,14 +563,14 @@ impl Job {
     /// channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this life or the next.
     pub(crate) fn is_behind(&mut self, now: u64, id: PeerId, line: CheckpointId) {
         self.log(json!({"event": "behind", "rank": id.0, "line": line.0}));
-        let answer = Answer::Failed { line: line.0, why: Refusal::Behind };
+        let answer = CheckpointAnswer::Failed { checkpoint: line.0, refusal: CheckpointRefusal::ReplayPending };
         self.input(now, Input::Answered { rank: id, answer });
     }
 
     /// A rank has repeated all that others have of its lost future, as far as it knows. What it
     /// does not know shows at the next global line.
     pub(crate) fn has_caught_up(&mut self, now: u64, id: PeerId) {
-        self.input(now, Input::Repaired { rank: id });
+        self.input(now, Input::RankReplayComplete { rank: id });
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         let going = set.and_then(|set| self.recovery.going.get_mut(&set));
         // All of it are in this life by now, and so is who says it.
@@ -592,10 +592,10 @@ impl Job {
 
     /// Nothing is unprotected: a line of all sets as soon as the job runs.
     pub(crate) fn first_line(&mut self, now: u64) {
-        if self.obstacle().is_some() || self.machine.as_ref().and_then(Lines::last_global).is_some()
+        if self.obstacle().is_some() || self.machine.as_ref().and_then(CheckpointScheduler::last_global).is_some()
         {
             return;
         }
-        self.input(now, Input::Checkpoint { exit: false });
+        self.input(now, Input::RequestGlobalCheckpoint { exit: false });
     }
 }

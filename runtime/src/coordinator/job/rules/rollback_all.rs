@@ -16,7 +16,7 @@ pub(crate) mod tests;
 use crate::coordinator::job::rules::rollback::{FALLS_MAX, Going};
 use crate::coordinator::job::state::{Effect, Job};
 use rustbtl_coordination::control::CheckpointId;
-use rustbtl_coordination::lines::Input;
+use rustbtl_coordination::checkpoints::Input;
 use rustbtl_fragments::ids::{PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ impl Job {
         self.recovery.together = (line, times + 1);
         self.log(json!({"event": "all_back_to", "line": line.0, "why": why}));
         self.effects.push_back(Effect::Tell(format!("{why}; all ranks go back to line {line}")));
-        self.input(now, Input::AllBack { line: line.0 });
+        self.input(now, Input::GlobalRollback { checkpoint: line.0 });
         let incarnation = self.next_incarnation();
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
         let going = Going::begins(now, line, incarnation, true);

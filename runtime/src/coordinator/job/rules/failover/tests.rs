@@ -101,7 +101,7 @@ fn how_a_set_that_repeats_its_past_is_reached_is_said_once_more() {
     let cards = |world: &World, rank| {
         let is = |message: &&ToNode| {
             let of_1 = vec![PeerId(1)];
-            matches!(message, ToNode::Rank { message: ToRank::Cards { restarted, .. }, .. }
+            matches!(message, ToNode::Rank { message: ToRank::Endpoints { restarted, .. }, .. }
                 if *restarted == of_1)
         };
         world.sent(rank).into_iter().filter(is).count()
@@ -133,7 +133,7 @@ fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
     world.hello(2, "c", 1);
     assert_eq!(world.events("whole").len(), 1);
     let is =
-        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::Cards { .. }, .. });
+        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::Endpoints { .. }, .. });
     assert_eq!(world.sent(2).into_iter().filter(is).count(), 0);
     assert_eq!(world.sent(0).into_iter().filter(is).count(), 1);
 }
@@ -145,7 +145,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
         let mut world = World::with_line();
         world.mpirun("checkpoint stay");
         let line = CheckpointId(2);
-        world.rank(2, "c", FromRank::Behind { line });
+        world.rank(2, "c", FromRank::ReplayPending { checkpoint: line });
         assert_eq!(world.events("aborted")[0]["retried"], true);
         if killed {
             // What was wanted is asked for again by whoever wants it; nobody is waited for.
@@ -176,7 +176,7 @@ fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
         world.comes(rank, node, 0);
     }
     let cleared = |effect: &Effect| {
-        matches!(effect, Effect::SendNode(_, ToNode::Clear { line: CheckpointId(2), .. }))
+        matches!(effect, Effect::SendNode(_, ToNode::DeleteCheckpoint { checkpoint: CheckpointId(2), .. }))
     };
     assert_eq!(world.effects.iter().filter(|effect| cleared(effect)).count(), 3);
     world.mpirun("checkpoint stay");

@@ -21,7 +21,7 @@ impl World {
         let setup = Setup { size, copies: Some(copies), ..Setup::default() };
         let mut world = Self { job: Job::new("j".into(), setup), now: 1, effects: Vec::new() };
         for node in nodes {
-            world.hear(node, FromNode::Shelf { addresses: format!("{node}:1") });
+            world.hear(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         }
         for (rank, node) in (0..).zip(nodes) {
             world.guardian(rank, node, 0);
@@ -71,7 +71,7 @@ impl World {
             incarnation: Incarnation(incarnation),
             version: String::new(),
             set: SetId(set),
-            card: Vec::new(),
+            endpoint: Vec::new(),
         };
         self.rank(rank, node, hello);
     }
@@ -79,29 +79,29 @@ impl World {
     fn freeze(&mut self, nodes: &[&str], line: u64) {
         let line = CheckpointId(line);
         for (rank, node) in (0..).zip(nodes) {
-            self.rank(rank, node, FromRank::Stopped { line });
+            self.rank(rank, node, FromRank::OutgoingStopped { checkpoint: line });
         }
         for (rank, node) in (0..).zip(nodes) {
             let rank = PeerId(rank);
-            self.hear(node, FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
+            self.hear(node, FromNode::Frozen { rank, checkpoint: line, coordination_ns: 1, pause_ns: 1 });
         }
     }
 
     fn stored(&mut self, rank: u32, node: &str, line: u64) {
         let (rank, line) = (PeerId(rank), CheckpointId(line));
         let (bytes, raw_bytes, ns, checksum) = (1, 1, 1, 1);
-        self.hear(node, FromNode::Stored { rank, line, bytes, raw_bytes, ns, checksum });
+        self.hear(node, FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum });
     }
 
     fn copied(&mut self, rank: u32, from: &str, to: &str, line: u64) {
         let (rank, line, node) = (PeerId(rank), CheckpointId(line), to.to_owned());
-        self.hear(from, FromNode::Copied { rank, line, node });
+        self.hear(from, FromNode::ImageReplicated { rank, checkpoint: line, node });
     }
 
     fn not_copied(&mut self, rank: u32, from: &str, to: &str, line: u64, reason: &str) {
         let (rank, line) = (PeerId(rank), CheckpointId(line));
         let (node, reason) = (to.to_owned(), reason.to_owned());
-        self.hear(from, FromNode::NotCopied { rank, line, node, reason });
+        self.hear(from, FromNode::ImageNotReplicated { rank, checkpoint: line, node, reason });
     }
 
     fn lose(&mut self, node: &str) {
@@ -113,18 +113,18 @@ impl World {
     /// What agents and mpirun were told about images since the last time, and events of storage.
     fn told(&mut self) -> Vec<String> {
         let told = |effect: Effect| match effect {
-            Effect::SendNode(at, ToNode::Copy { rank, line, node, addresses }) => {
+            Effect::SendNode(at, ToNode::ReplicateImage { rank, checkpoint: line, node, addresses }) => {
                 assert_eq!(addresses, format!("{node}:1"));
                 Some(format!("{at}: copy {rank} of {line} to {node}"))
             }
-            Effect::SendNode(at, ToNode::Clear { line, ranks }) => {
+            Effect::SendNode(at, ToNode::DeleteCheckpoint { checkpoint: line, ranks }) => {
                 let ranks: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
                 Some(format!("{at}: clear {ranks:?} of {line}"))
             }
             Effect::Send(_, ToNode::Adopt { host, rank, directory, .. }) => {
                 Some(format!("{host} adopts {rank} from {directory}"))
             }
-            Effect::Send(_, ToNode::AdoptAt { host, rank, directory, addresses, .. }) => {
+            Effect::Send(_, ToNode::AdoptOnSpare { host, rank, directory, addresses, .. }) => {
                 Some(format!("{host} has {rank} started at {addresses} from {directory}"))
             }
             Effect::Send(_, ToNode::Restore { rank, directory, .. }) => {
@@ -285,7 +285,7 @@ fn of_a_set_with_a_younger_line_the_older_images_go() {
     world.job.checkpoint(world.now, 9, false, false, false);
     world.effects.extend(core::iter::from_fn(|| world.job.next_effect()));
     let (rank, line) = (PeerId(0), CheckpointId(2));
-    world.hear("n0", FromNode::Frozen { rank, line, coordination_ns: 1, pause_ns: 1 });
+    world.hear("n0", FromNode::Frozen { rank, checkpoint: line, coordination_ns: 1, pause_ns: 1 });
     world.stored(0, "n0", 2);
     assert_eq!(world.told(), ["n0: copy 0 of 2 to n1"]);
     world.copied(0, "n0", "n1", 2);
@@ -296,7 +296,7 @@ fn of_a_set_with_a_younger_line_the_older_images_go() {
 #[test]
 fn a_program_that_is_killed_is_started_again_on_its_node() {
     let mut world = ring();
-    let fallen = FromNode::Fallen { rank: PeerId(1), status: 9, incarnation: Incarnation(0) };
+    let fallen = FromNode::RankFailed { rank: PeerId(1), status: 9, incarnation: Incarnation(0) };
     world.hear("n1", fallen);
     assert_eq!(world.told(), ["1 again from line-1"]);
 }

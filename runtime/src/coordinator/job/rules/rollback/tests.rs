@@ -4,7 +4,7 @@ use crate::coordinator::job::rules::rollback::*;
 use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::{FromNode, FromRank};
 use rustbtl_coordination::determinants::{
-    Call, Carried, Determinant, Numbered, Outcome, Question, parcel,
+    CallKind, Piggybacked, Determinant, Numbered, Outcome, NondetCall, rank_batch,
 };
 
 const FIRST: Incarnation = Incarnation(0);
@@ -26,7 +26,7 @@ fn questions(world: &World, rank: u32) -> Vec<(u32, u16)> {
 
 fn cards(world: &World, rank: u32) -> usize {
     let is =
-        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::Cards { .. }, .. });
+        |message: &&ToNode| matches!(message, ToNode::Rank { message: ToRank::Endpoints { .. }, .. });
     world.sent(rank).into_iter().filter(is).count()
 }
 
@@ -34,7 +34,7 @@ fn cards(world: &World, rank: u32) -> usize {
 fn repeats(world: &World, rank: u32) -> Option<usize> {
     let told = |message: &ToNode| match message {
         ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
-            Some(parcel::read_numbered(bytes).unwrap().len())
+            Some(rank_batch::read_numbered(bytes).unwrap().len())
         }
         _ => None,
     };
@@ -43,11 +43,11 @@ fn repeats(world: &World, rank: u32) -> Option<usize> {
 
 /// Rank `by` has recorded at this place what the first life of set 1 has carried to it.
 fn brings(world: &mut World, by: u32, at: u64) {
-    let question = Question::requests(Call::WaitAny, 9);
-    let determinant = Determinant::Found { question, outcome: Outcome::Done };
+    let question = NondetCall::requests(CallKind::WaitAny, 9);
+    let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
     let entries = vec![Some((PeerId(1), Numbered { number: 5, determinant }))];
-    let carried = Carried { set: SetId(1), incarnation: FIRST, from: 0, entries };
-    let message = FromRank::Carried { incarnation: FIRST, at, bytes: carried.encode() };
+    let carried = Piggybacked { set: SetId(1), incarnation: FIRST, from: 0, entries };
+    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: carried.encode() };
     world.rank(by, NODES[by as usize], message);
 }
 
@@ -71,7 +71,7 @@ fn it_is_made_known_when_all_others_have_answered_and_what_they_speak_of_is_here
         world.sent(1).iter().position(is).unwrap()
     };
     let replay = place(|message| matches!(message, ToRank::Replay { .. }));
-    assert!(replay < place(|message| matches!(message, ToRank::Cards { .. })));
+    assert!(replay < place(|message| matches!(message, ToRank::Endpoints { .. })));
     world.rank(1, "b", FromRank::Ready {});
     assert_eq!(world.events("back").len(), 1);
 }
@@ -154,11 +154,11 @@ fn nobody_is_asked_by_a_set_that_is_the_whole_job() {
     let all_one = |world: &mut World, rank: u32, node: &str, incarnation: u16| {
         let (pid, version, card) = (8, String::new(), Vec::new());
         let (of, set, incarnation) = (PeerId(rank), SetId(0), Incarnation(incarnation));
-        let hello = FromRank::Hello { rank: of, size: 3, pid, incarnation, version, set, card };
+        let hello = FromRank::Hello { rank: of, size: 3, pid, incarnation, version, set, endpoint: card };
         world.rank(rank, node, hello);
     };
     for (rank, node) in (0..).zip(NODES) {
-        world.hear(node, FromNode::Shelf { addresses: format!("{node}:1") });
+        world.hear(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         world.guardian(rank, node, 0);
         all_one(&mut world, rank, node, 0);
         world.rank(rank, node, FromRank::Ready {});
@@ -179,30 +179,30 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
     let mut world = silent();
     world.mpirun("checkpoint stay");
     let line = CheckpointId(2);
-    world.rank(0, "a", FromRank::Clock { line, clock: 0, incarnation: FIRST, recorded: 1 });
+    world.rank(0, "a", FromRank::EventClock { checkpoint: line, clock: 0, incarnation: FIRST, recorded: 1 });
     world.take_line(2);
     assert!(world.events("complete").is_empty());
     brings(&mut world, 0, 0);
     // Only now its copy is asked for.
     let copy = |effect: &Effect| {
         let of = |at: &str, message: &ToNode| {
-            at == "a" && matches!(message, ToNode::Copy { line: CheckpointId(2), .. })
+            at == "a" && matches!(message, ToNode::ReplicateImage { checkpoint: CheckpointId(2), .. })
         };
         matches!(effect, Effect::SendNode(at, message) if of(at, message))
     };
     assert_eq!(world.effects.iter().filter(|effect| copy(effect)).count(), 1);
-    world.hear("a", FromNode::Copied { rank: PeerId(0), line, node: "b".into() });
+    world.hear("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint: line, node: "b".into() });
     assert_eq!(world.events("complete").len(), 1);
 
     // The set falls before.
     let mut world = silent();
     world.mpirun("checkpoint stay");
-    world.rank(0, "a", FromRank::Clock { line, clock: 0, incarnation: FIRST, recorded: 1 });
+    world.rank(0, "a", FromRank::EventClock { checkpoint: line, clock: 0, incarnation: FIRST, recorded: 1 });
     world.take_line(2);
     world.falls(0, "a", 0);
     assert_eq!(world.events("back_to")[0]["line"], 1);
     brings(&mut world, 0, 0);
-    world.hear("a", FromNode::Copied { rank: PeerId(0), line, node: "b".into() });
+    world.hear("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint: line, node: "b".into() });
     assert!(world.events("complete").is_empty());
 }
 

@@ -4,7 +4,7 @@ use crate::coordinator::job::config::Setup;
 use crate::coordinator::job::rules::rollback_all::*;
 use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::{FromNode, FromRank, ReplayBlocker, ToNode, ToRank};
-use rustbtl_coordination::determinants::{Call, Determinant, Outcome, Question, parcel};
+use rustbtl_coordination::determinants::{CallKind, Determinant, Outcome, NondetCall, rank_batch};
 use rustbtl_fragments::ids::Incarnation;
 
 const WINDOW: &str = "it has a window";
@@ -32,7 +32,7 @@ fn orders(world: &World, rank: u32) -> Vec<(String, u16, bool)> {
 
 fn restarted(world: &World, rank: u32) -> Vec<usize> {
     let cards = |message: &ToNode| match message {
-        ToNode::Rank { message: ToRank::Cards { restarted, .. }, .. } => Some(restarted.len()),
+        ToNode::Rank { message: ToRank::Endpoints { restarted, .. }, .. } => Some(restarted.len()),
         _ => None,
     };
     world.sent(rank).into_iter().filter_map(cards).collect()
@@ -76,17 +76,17 @@ fn what_was_recorded_after_the_line_is_not_repeated() {
     let repeats = |marks: bool| {
         let world = World::with_line();
         let mut world = if marks { marked(world) } else { world };
-        let question = Question::requests(Call::WaitAny, 9);
+        let question = NondetCall::requests(CallKind::WaitAny, 9);
         let mut bytes = Vec::new();
-        let determinant = Determinant::Found { question, outcome: Outcome::Done };
-        parcel::append(&mut bytes, 0, &determinant);
+        let determinant = Determinant::Outcome { call: question, outcome: Outcome::Done };
+        rank_batch::append(&mut bytes, 0, &determinant);
         let message = FromRank::Determinants { incarnation: Incarnation(0), from: 0, bytes };
         world.rank(1, "b", message);
         world.falls(1, "b", 0);
         ALL.into_iter().for_each(|rank| world.hello(rank, node(rank), 1));
         let told = |message: &ToNode| match message {
             ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
-                Some(parcel::read_numbered(bytes).unwrap().len())
+                Some(rank_batch::read_numbered(bytes).unwrap().len())
             }
             _ => None,
         };
@@ -134,7 +134,7 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     come_back(&mut world, 1);
     world.effects.clear();
     let (rank, incarnation, reason) = (PeerId(1), Incarnation(0), "too late".into());
-    world.hear("b", FromNode::NotRestored { rank, incarnation, reason });
+    world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
     assert_eq!(world.events("not_recovered").len(), 0, "of a life that is over");
     world.falls(0, "a", 1);
     assert_eq!((world.events("all_back_to").len(), world.events("back_to").len()), (0, 1));
@@ -181,7 +181,7 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
     let not_restored = |world: &mut World, incarnation: u16| {
         let (rank, incarnation) = (PeerId(1), Incarnation(incarnation));
         let reason = "its image is cut off".into();
-        world.hear("b", FromNode::NotRestored { rank, incarnation, reason });
+        world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
     };
     world.falls(1, "b", 0);
     assert_eq!(lines(&world, "back_to"), [2]);

@@ -7,13 +7,13 @@ const SPARE: &str = "s";
 impl World {
     fn spare(&mut self, there: bool) {
         let addresses = if there { format!("{SPARE}:9") } else { String::new() };
-        self.hear(SPARE, FromNode::Spare { port: 9, addresses });
+        self.hear(SPARE, FromNode::SpareNode { port: 9, addresses });
     }
 }
 
 /// Rank 1 has nobody who looks after it any more, as the guardian that waits for it says.
 fn unhosted(host: u32, incarnation: u16, reachable: bool) -> FromNode {
-    FromNode::Unhosted {
+    FromNode::ProxyFailed {
         host: PeerId(host),
         rank: PeerId(1),
         incarnation: Incarnation(incarnation),
@@ -37,7 +37,7 @@ impl World {
 /// A complete line, and an agent on a node without ranks that has none of the images.
 fn with_spare() -> World {
     let mut world = ring();
-    world.hear(SPARE, FromNode::Shelf { addresses: format!("{SPARE}:1") });
+    world.hear(SPARE, FromNode::ReplicaServer { addresses: format!("{SPARE}:1") });
     world.spare(true);
     assert_eq!(world.told(), [""; 0]);
     world
@@ -98,7 +98,7 @@ fn if_who_brings_the_images_is_lost_another_one_brings_them() {
             world.copied(rank, from, to, 1);
         }
     }
-    world.hear(SPARE, FromNode::Shelf { addresses: format!("{SPARE}:1") });
+    world.hear(SPARE, FromNode::ReplicaServer { addresses: format!("{SPARE}:1") });
     world.spare(true);
     world.told();
     world.lose("n1");
@@ -165,9 +165,9 @@ fn the_spare_node_is_dismissed_when_all_have_ended() {
     let mut world = with_spare();
     for (rank, node) in (0..).zip(THREE) {
         assert!(
-            !world.effects.iter().any(|e| matches!(e, Effect::SendNode(_, ToNode::Dismiss {})))
+            !world.effects.iter().any(|e| matches!(e, Effect::SendNode(_, ToNode::DismissSpare {})))
         );
         world.hear(node, FromNode::Ended { rank: PeerId(rank), status: 0 });
     }
-    assert!(world.effects.contains(&Effect::SendNode(SPARE.into(), ToNode::Dismiss {})));
+    assert!(world.effects.contains(&Effect::SendNode(SPARE.into(), ToNode::DismissSpare {})));
 }
