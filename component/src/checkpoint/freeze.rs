@@ -36,15 +36,8 @@ pub fn covered(process: &Process) -> Vec<(PeerId, Vec<u8>)> {
 
 /// Descriptors and memory of the transports, which are made anew after a restore.
 fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
-    let mut descriptors = Vec::new();
-    let mut ranges = Vec::new();
-    if let Some(tcp) = &process.host.tcp {
-        descriptors.extend(tcp.descriptors());
-    }
-    if let Some(shm) = &process.host.shm {
-        descriptors.push(shm.descriptor());
-        ranges.push(shm.range());
-    }
+    let mut descriptors = process.host.transports.descriptors();
+    let ranges = process.host.transports.memory();
     descriptors.extend(crate::determinants::coordinator_link::COORDINATOR_LINK.descriptor());
     (descriptors, ranges)
 }

@@ -3,8 +3,7 @@
 use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::determinants::piggyback;
 use crate::engine::driver::{Process, Taken};
-use crate::peers::endpoint::Card;
-use crate::transports::shm::Shm;
+use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
 use rustbtl_coordination::quiescence::Input;
@@ -36,8 +35,9 @@ pub(crate) fn go_on(
     // SAFETY: the program is kept out, so nobody is in Open MPI's runtime but its own threads.
     unsafe { (checkpoint.shared.glue.restored)() };
 
-    let tcp = checkpoint.opening.tcp(&checkpoint.shared.glue, 0, incarnation);
-    let card = Card {
+    let (setup, glue) = (&checkpoint.transport_setup, &checkpoint.shared.glue);
+    process.host.transports.open_networks(setup, glue, 0, incarnation);
+    let card = Endpoint {
         node: process.host.node.clone(),
         rank: process.host.peers.rank(),
         size: process.host.peers.size(),
@@ -47,9 +47,8 @@ pub(crate) fn go_on(
         policy_text: process.host.policy_text.clone(),
         set: process.host.set,
         segment: String::new(),
-        tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
+        addresses: process.host.transports.addresses(),
     };
-    process.host.tcp = tcp;
     checkpoint.say(&hello(process, card.encode()));
     let (cards, restarted) = checkpoint.cards();
     checkpoint.behind = restarted.len() < cards.len();
@@ -72,8 +71,7 @@ pub(crate) fn go_on(
 
 /// Transports of the process that was pictured: their descriptors and mappings are not here.
 fn leave_behind(process: &mut Process, incarnation: Incarnation) {
-    core::mem::forget(process.host.shm.take());
-    core::mem::forget(process.host.tcp.take());
+    process.host.transports.abandon();
     process.host.restarted(incarnation, crate::os::process::host_name());
 }
 
@@ -129,7 +127,7 @@ impl Checkpoint {
             cards.iter().filter(|c| restarted.contains(&c.rank))
         {
             let peer = process.host.peers.of_rank(rank.0);
-            match Card::decode(card) {
+            match Endpoint::decode(card) {
                 Ok(card) if card.rank == rank.0 && card.set != process.host.set => {
                     piggyback::fence(card.set, card.incarnation);
                     process.meet_again(peer, card);
@@ -147,7 +145,7 @@ impl Checkpoint {
     /// Ranks of a lost node that go on here need processors, too.
     fn count_neighbours(&self, process: &mut Process) {
         let here = process.neighbours.len() + 1;
-        process.idle.oversubscribed = here > self.opening.processors as usize;
+        process.idle.oversubscribed = here > self.transport_setup.processors as usize;
     }
 
     fn reconnect(&self, process: &mut Process, cards: &[RankEndpoint], restarted: &[PeerId]) {
@@ -155,7 +153,7 @@ impl Checkpoint {
         let mut digest = Sha256::new();
         for RankEndpoint { rank, endpoint: card, .. } in cards {
             digest.update(card);
-            match Card::decode(card) {
+            match Endpoint::decode(card) {
                 Ok(card) if card.rank == rank.0 => {
                     if card.set != process.host.set {
                         piggyback::fence(card.set, card.incarnation);
@@ -168,25 +166,24 @@ impl Checkpoint {
         }
         let me = process.host.peers.me();
         // Those that were here before have their own segment.
-        let here =
-            |card: &Card| card.node == process.host.node && restarted.contains(&PeerId(card.rank));
+        let here = |card: &Endpoint| {
+            card.node == process.host.node && restarted.contains(&PeerId(card.rank))
+        };
         let local: Vec<PeerId> =
             known.iter().filter(|(_, card)| here(card)).map(|(&peer, _)| peer).collect();
         let near = known.iter().filter(|(_, card)| card.node == process.host.node);
         process.neighbours = near.map(|(&peer, _)| peer).filter(|peer| *peer != me).collect();
         process.host.cards = known;
-        process.tcp_interval = self.opening.tcp_interval(local.len());
+        process.network_interval = self.transport_setup.network_interval(local.len());
         self.count_neighbours(process);
-        if self.opening.uses_shm(local.len()) {
+        if self.transport_setup.uses_node_memory(local.len()) {
             // Cards hold fresh secrets: nobody outside the job can guess the name.
             digest.update(process.host.node.as_bytes());
             let digest = digest.finalize();
             let number = digest.first_chunk().map_or(0, |bytes| u128::from_le_bytes(*bytes));
             let index = local.iter().position(|&peer| peer == me).unwrap_or(0);
-            match self.opening.meet(number, local.len(), index) {
-                Ok(segment) => process.host.shm = Some(Shm::new(segment, &local)),
-                Err(error) => self.shared.glue.fatal("shm", &[&error.to_string()]),
-            }
+            let (setup, glue) = (&self.transport_setup, &self.shared.glue);
+            process.host.transports.renew_node(setup, glue, number, &local, index);
         }
         let incarnation = process.host.incarnation;
         let (engine, host) = (&mut process.engine, &mut process.host);

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver::{Process, Taken};
-use crate::transports::shm::Meeting;
+use crate::transports::set_memory::{SetCounters, SetMemory};
 use rustbtl_coordination::quiescence::{CounterPhase, Input, QuiesceMethod, Quiescence};
 use rustbtl_fragments::ids::PeerId;
 
@@ -14,19 +14,18 @@ pub fn choose(silence: &mut Quiescence, process: &Process, members: &[PeerId]) {
     silence.set_method(if together { QuiesceMethod::Counters } else { QuiesceMethod::Frames });
 }
 
-fn meeting<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a Meeting> {
+fn set_counters<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a SetCounters> {
     let index = process.host.index_of_set(members)?;
-    process.host.shm.as_ref().map(|shm| shm.meeting(index))
+    process.host.transports.set_counters(index)
 }
 
 impl Checkpoint {
     /// One more has come.
     pub(crate) fn come(&self, taken: &Option<Taken>, (line, at): (u64, CounterPhase), open: bool) {
-        let Some(meeting) = taken.as_ref().and_then(|taken| meeting(taken, &self.members)) else {
-            self.fatal("the set counts, and shares no memory")
-        };
+        let counters = taken.as_ref().and_then(|taken| set_counters(taken, &self.members));
+        let Some(counters) = counters else { self.fatal("the set counts, and shares no memory") };
         // Others may be in a newer line: then this one is over, and the coordinator will say so.
-        meeting.come(line, at, open);
+        counters.come(line, at, open);
     }
 
     /// Look how far the others are. True: the machine was told something.
@@ -38,8 +37,8 @@ impl Checkpoint {
             return true;
         }
         let Some((line, station)) = self.silence.awaited_phase() else { return false };
-        let Some(meeting) = meeting(process, &self.members) else { return false };
-        let word = meeting.look(station);
+        let Some(counters) = set_counters(process, &self.members) else { return false };
+        let word = counters.look(station);
         let Some(open) = word.all_arrived(line, self.members.len()) else { return false };
         if station != CounterPhase::SnapshotTaken {
             // What the others had put there before they came is there to be seen.

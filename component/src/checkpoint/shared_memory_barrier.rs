@@ -7,14 +7,14 @@
 //! 2. Who waits does not wait for one that has failed or left the line, nor for ever.
 //!
 //! Who shares nothing pays a look at its mappings, most of it before the program is kept out. The
-//! counts of `transports::shm::Counts` belong to a line: its number times 2¹⁶, plus how many have
+//! counts of `transports::set_memory::Counts` belong to a line: its number times 2¹⁶, plus how many have
 //! come.
 
 use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::state::Sharing;
 use crate::engine::driver::Process;
 use crate::os::{now_ns, yield_now};
-use crate::transports::shm::Counts;
+use crate::transports::set_memory::{Counts, SetMemory};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustbtl_coordination::control::CheckpointId;
@@ -118,13 +118,13 @@ pub fn shares_memory(without: &[Range<usize>]) -> bool {
 
 /// Where the ranks of the set that are on this node count.
 fn counts<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a Counts> {
-    let shm = process.host.shm.as_ref()?;
-    let first = members.iter().copied().filter(|&rank| shm.index_of(rank).is_some()).min()?;
-    Some(shm.counts(shm.index_of(first)?))
+    let by = &process.host.transports;
+    let first = members.iter().copied().filter(|&rank| by.node_index(rank).is_some()).min()?;
+    by.counts(by.node_index(first)?)
 }
 
 fn own_memory(process: &Process) -> [Range<usize>; 1] {
-    [process.host.shm.as_ref().map_or(0..0, crate::transports::shm::Shm::range)]
+    [process.host.transports.node_memory()]
 }
 
 impl Checkpoint {

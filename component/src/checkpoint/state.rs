@@ -3,7 +3,7 @@
 use crate::checkpoint::guardian_link::Guardian;
 use crate::checkpoint::log_pressure::LogPressure;
 use crate::engine::driver::Shared;
-use crate::peers::transport_setup::Opening;
+use crate::peers::transport_setup::TransportSetup;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS};
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory, ToRank};
 use rustbtl_coordination::quiescence::Quiescence;
@@ -25,7 +25,7 @@ pub(crate) enum Ending {
 pub(crate) struct Checkpoint {
     pub(crate) shared: &'static Shared,
     pub(crate) guardian: Guardian,
-    pub(crate) opening: Opening,
+    pub(crate) transport_setup: TransportSetup,
     pub(crate) silence: Quiescence,
     pub(crate) members: Vec<PeerId>,
     pub(crate) huge_pages: bool,

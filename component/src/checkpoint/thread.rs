@@ -23,7 +23,7 @@ use crate::engine::driver::Taken;
 use crate::engine::shared::shared;
 use crate::os::now_ns;
 use crate::os::wake::Wake;
-use crate::peers::transport_setup::Opening;
+use crate::peers::transport_setup::TransportSetup;
 use crate::sync::checkpoint_requests::CheckpointRequests;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS, count};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -53,7 +53,7 @@ pub struct Recorded {
 /// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
 /// have the kernel use them before a picture is taken; `card`: the own one.
 pub fn start(
-    opening: &Opening,
+    transport_setup: &TransportSetup,
     members: Vec<PeerId>,
     (huge_pages, recorded): (bool, Recorded),
     card: Vec<u8>,
@@ -111,7 +111,7 @@ pub fn start(
     if SIGNALS.set(signals).is_err() {
         return Ok(());
     }
-    let opening = opening.clone();
+    let transport_setup = transport_setup.clone();
     let blocked = crate::os::signals::block_all();
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("rustbtl-line".into()).spawn(move || {
@@ -123,7 +123,7 @@ pub fn start(
         let checkpoint = Checkpoint {
             shared,
             guardian,
-            opening,
+            transport_setup,
             silence,
             members,
             huge_pages,

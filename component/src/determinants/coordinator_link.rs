@@ -376,7 +376,7 @@ mod tests {
     use super::*;
     use crate::determinants::outbox::outbox;
     use crate::determinants::set_order::COUNTS;
-    use crate::transports::shm::Counts;
+    use crate::transports::set_memory::Counts;
     use std::net::TcpListener;
     use std::thread;
     use std::time::Instant;

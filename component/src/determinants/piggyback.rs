@@ -8,7 +8,7 @@
 //!   lies before the place that the fence gives. One lock orders the two.
 
 use crate::determinants::set_order::{BASE, COUNTS, rustbtl_recording};
-use crate::transports::shm::{Counts, Entry, Found, SLOTS, Slots};
+use crate::transports::set_memory::{Counts, Entry, Found, SLOTS, Slots};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{Piggybacked, piggyback};
 use rustbtl_fragments::ids::{Incarnation, SetId};

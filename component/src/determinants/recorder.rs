@@ -9,7 +9,7 @@ use crate::determinants::set_order::{
     ATTENTION, COUNTS, HELD, LATE, PATIENT, is_held, rustbtl_recording,
 };
 use crate::sync::checkpoint_signals;
-use crate::transports::shm::{Counts, Shm, Slots};
+use crate::transports::set_memory::{Counts, SetMemory, Slots};
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustbtl_coordination::determinants::{Divergence, NondetCall, ReplayDecision, ReplayDecisions};
 
@@ -76,26 +76,30 @@ pub struct Record {
     pub(crate) entry: Vec<u8>,
 }
 
-pub(crate) fn counts<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Counts> {
+pub(crate) fn counts<'a>(place: &'a Place, node: &'a impl SetMemory) -> Option<&'a Counts> {
     match place {
         Place::Nowhere => None,
         Place::Alone(counts, _) => Some(counts),
-        Place::Shared(index) => shm.as_ref().map(|shm| shm.counts(*index)),
+        Place::Shared(index) => node.counts(*index),
     }
 }
 
 /// What it holds.
-pub(crate) fn slots<'a>(place: &'a Place, shm: &'a Option<Shm>) -> Option<&'a Slots> {
+pub(crate) fn slots<'a>(place: &'a Place, node: &'a impl SetMemory) -> Option<&'a Slots> {
     match place {
         Place::Nowhere => None,
         Place::Alone(_, slots) => Some(slots),
-        Place::Shared(index) => shm.as_ref().map(|shm| shm.slots(*index)),
+        Place::Shared(index) => node.slots(*index),
     }
 }
 
 /// The set's order, as far as this life goes.
-pub(crate) fn order<'a>(place: &'a Place, base: u64, shm: &'a Option<Shm>) -> Option<Order<'a>> {
-    let (counts, slots) = (counts(place, shm)?, slots(place, shm)?);
+pub(crate) fn order<'a>(
+    place: &'a Place,
+    base: u64,
+    node: &'a impl SetMemory,
+) -> Option<Order<'a>> {
+    let (counts, slots) = (counts(place, node)?, slots(place, node)?);
     Some(Order { counts, slots, base })
 }
 

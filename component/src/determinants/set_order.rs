@@ -1,7 +1,7 @@
 //! The order of a set as its ranks on this node share it, and the flags that the way of a message
 //! looks at: what is stable, what waits, whether anything is recorded or forced.
 
-use crate::transports::shm::{Counts, SLOTS};
+use crate::transports::set_memory::{Counts, SLOTS};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };

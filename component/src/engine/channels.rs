@@ -1,9 +1,10 @@
 //! Channels that open and break, and who is reached again.
 
 use crate::engine::driver::{Process, SECOND};
+use crate::engine::transport_set::NetworkKind;
 use crate::os::now_ns;
-use crate::peers::endpoint::Card;
-use crate::transports::{Event, Transport};
+use crate::peers::endpoint::Endpoint;
+use crate::transports::Event;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
 /// Between two attempts to open a lost channel again.
@@ -21,9 +22,9 @@ pub(crate) struct Lost {
 
 impl Process {
     /// How many there were.
-    pub(crate) fn tcp_events(&mut self) -> usize {
+    pub(crate) fn network_events(&mut self, network: NetworkKind) -> usize {
         let mut happened = 0;
-        while let Some(event) = self.host.tcp.as_mut().and_then(Transport::event) {
+        while let Some(event) = self.host.transports.event(network) {
             happened += 1;
             self.event(event);
         }
@@ -60,7 +61,7 @@ impl Process {
     }
 
     /// This process of another set was started again: here is how it is reached.
-    pub fn meet_again(&mut self, peer: PeerId, card: Card) {
+    pub fn meet_again(&mut self, peer: PeerId, card: Endpoint) {
         let incarnation = card.incarnation;
         self.lost.retain(|lost| lost.peer != peer);
         if card.node == self.host.node {
@@ -80,24 +81,22 @@ impl Process {
         let now = now_ns();
         if now - self.checked_ns > SECOND {
             self.checked_ns = now;
-            if let Some(shm) = &mut self.host.shm
-                && !self.finishing
-            {
-                shm.check_peers();
+            if !self.finishing {
+                self.host.transports.check_node_peers();
             }
         }
-        while let Some(event) = self.host.shm.as_mut().and_then(Transport::event) {
+        while let Some(event) = self.host.transports.node_event() {
             self.event(event);
         }
         if self.lost.is_empty() || self.finishing {
             return;
         }
         for lost in &mut self.lost {
-            if let (Some(again_ns), Some(tcp)) = (&mut lost.again_ns, &mut self.host.tcp)
+            if let Some(again_ns) = &mut lost.again_ns
                 && *again_ns <= now
             {
                 *again_ns = now + RECONNECT_NS;
-                tcp.reconnect(lost.peer);
+                self.host.transports.reconnect(lost.peer);
             }
         }
         if self.protected {

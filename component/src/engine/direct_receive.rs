@@ -4,7 +4,7 @@
 use crate::determinants::set_order::ATTENTION;
 use crate::engine::driver::{BURST, Process};
 use crate::ffi::operation::Op;
-use crate::transports::{Incoming, Transport};
+use crate::transports::Incoming;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
@@ -39,9 +39,7 @@ impl Process {
             self.engine.receive_fast_path(&mut self.host, incoming.from, frame, envelope, op);
         self.clock.end(begin);
         let Some(status) = found else { return false };
-        if let Some(shm) = &mut self.host.shm {
-            shm.consume(incoming);
-        }
+        self.host.transports.consume_node(incoming);
         op.fill(&status);
         self.found_at_once();
         true
@@ -69,8 +67,10 @@ impl Process {
             return Unposted::Post;
         }
         for _ in 0..BURST {
-            let Some(shm) = &mut self.host.shm else { return Unposted::Post };
-            let Some(incoming) = shm.peek() else { continue };
+            if !self.host.transports.has_node() {
+                return Unposted::Post;
+            }
+            let Some(incoming) = self.host.transports.peek_node() else { continue };
             if self.receive_fast_path(incoming, envelope, op) {
                 return Unposted::Done;
             }
@@ -95,9 +95,7 @@ impl Process {
         let frame = unsafe { core::slice::from_raw_parts(incoming.start, incoming.len) };
         let from = incoming.from;
         let result = self.timed(|engine, host| engine.on_frame_for(host, from, frame, wanted, op));
-        if let Some(shm) = &mut self.host.shm {
-            shm.consume(incoming);
-        }
+        self.host.transports.consume_node(incoming);
         match result {
             Ok(None) => {}
             Ok(Some(status)) => {

@@ -9,13 +9,12 @@ use crate::engine::deferred_receives::Wanted;
 pub use crate::engine::direct_receive::Unposted;
 use crate::engine::host::EngineHost;
 pub use crate::engine::shared::{Entered, Shared, Taken, install, is_installed, shared};
+use crate::engine::transport_set::NetworkKind;
 use crate::ffi::operation::Op;
 use crate::os::{now_ns, ticks};
 use crate::progress::progress_thread;
 use crate::progress::wait::Idle;
-use crate::transports::shm::Shm;
-use crate::transports::tcp::Tcp;
-use crate::transports::{Incoming, Transport};
+use crate::transports::Incoming;
 use core::ptr::NonNull;
 use rustbtl_fragments::engine::{Engine, FrameError};
 use rustbtl_fragments::ids::{PeerId, ReceiveId, SendId};
@@ -26,7 +25,7 @@ const FRAMES_MAX: usize = 64;
 /// Rounds between two looks at the clock.
 const SLOW_ROUNDS: u32 = 1024;
 /// Turns between two looks at sockets where each turn gives the processor away.
-const TCP_WAIT_CROWDED: u32 = 3;
+const NETWORK_WAIT_OVERSUBSCRIBED: u32 = 3;
 /// Looks at shared memory for each look at anything else.
 pub(crate) const BURST: u32 = 16;
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -83,7 +82,7 @@ pub struct Process {
     /// Other ranks that run on this node.
     pub neighbours: BTreeSet<PeerId>,
     /// Sockets are looked at once in so many rounds while only shared memory is busy.
-    pub tcp_interval: u32,
+    pub network_interval: u32,
     /// How long mpirun may take to end the job after a process was lost.
     pub grace_ns: u64,
     /// MPI_Finalize has begun: peers may go.
@@ -101,15 +100,15 @@ pub struct Process {
     /// The report is written.
     pub reported: bool,
     pub(crate) unposted: u32,
-    tcp_wait: u32,
-    tcp_hot: u32,
+    network_wait: u32,
+    network_hot: u32,
     rounds: u32,
     pub(crate) checked_ns: u64,
     pub(crate) lost: Vec<Lost>,
 }
 
-/// Outcome of [`Process::land`].
-enum Landing {
+/// Outcome of [`Process::place_directly`].
+enum DirectPlacement {
     Nothing,
     Begun,
     Done,
@@ -124,7 +123,7 @@ impl Process {
             clock: Clock::default(),
             idle,
             neighbours: BTreeSet::new(),
-            tcp_interval: 64,
+            network_interval: 64,
             grace_ns: 5 * SECOND,
             finishing: false,
             protected: false,
@@ -134,8 +133,8 @@ impl Process {
             fruitless: 0,
             reported: false,
             unposted: 0,
-            tcp_wait: 0,
-            tcp_hot: 0,
+            network_wait: 0,
+            network_hot: 0,
             rounds: 0,
             checked_ns: 0,
             lost: Vec::new(),
@@ -156,9 +155,9 @@ impl Process {
 
     /// Frames from shared memory, as many as there are, but not more than `most`.
     #[inline(never)]
-    fn take_many_shm(&mut self, most: usize) -> usize {
+    fn poll_node(&mut self, most: usize) -> usize {
         let mut taken = 0;
-        while taken < most && self.take_one_shm() {
+        while taken < most && self.take_one() {
             taken += 1;
         }
         taken
@@ -166,36 +165,34 @@ impl Process {
 
     /// The next frame from shared memory, if there is one.
     #[inline(always)]
-    fn take_one_shm(&mut self) -> bool {
-        match self.host.shm.as_mut().and_then(Shm::peek_here) {
-            Some(incoming) => self.accept_shm(incoming),
-            None => return self.take_shm(),
+    fn take_one(&mut self) -> bool {
+        match self.host.transports.peek_node_again() {
+            Some(incoming) => self.accept_from_node(incoming),
+            None => return self.take_any(),
         }
         true
     }
 
     /// The same, wherever it lies.
     #[inline(never)]
-    fn take_shm(&mut self) -> bool {
-        let Some(incoming) = self.host.shm.as_mut().and_then(Transport::peek) else {
+    fn take_any(&mut self) -> bool {
+        let Some(incoming) = self.host.transports.peek_node() else {
             return false;
         };
-        self.accept_shm(incoming);
+        self.accept_from_node(incoming);
         true
     }
 
     #[inline(always)]
-    fn accept_shm(&mut self, incoming: Incoming) {
+    fn accept_from_node(&mut self, incoming: Incoming) {
         self.accept(incoming);
-        if let Some(shm) = &mut self.host.shm {
-            shm.consume(incoming);
-        }
+        self.host.transports.consume_node(incoming);
     }
 
     /// Take everything that these peers (ascending) have put into shared memory so far.
     pub fn empty_rings(&mut self, peers: &[PeerId]) {
-        while self.host.shm.as_mut().is_some_and(|shm| !shm.is_empty_from(peers)) {
-            self.take_shm();
+        while !self.host.transports.is_empty_from(peers) {
+            self.take_any();
         }
     }
 
@@ -204,7 +201,7 @@ impl Process {
     #[inline]
     pub fn look_for(&mut self, op: Op) {
         for _ in 0..BURST {
-            if self.take_shm() && (op.is_complete() || !self.host.done.is_empty()) {
+            if self.take_any() && (op.is_complete() || !self.host.done.is_empty()) {
                 return;
             }
         }
@@ -214,13 +211,13 @@ impl Process {
     /// The same in one look.
     #[inline]
     pub fn look_once(&mut self, op: Op) {
-        while self.take_shm() {
+        while self.take_any() {
             if op.is_complete() || !self.host.done.is_empty() {
                 return;
             }
         }
         // Between two turns the processor belongs to others, for milliseconds if they want it.
-        self.tcp_wait = self.tcp_wait.min(TCP_WAIT_CROWDED);
+        self.network_wait = self.network_wait.min(NETWORK_WAIT_OVERSUBSCRIBED);
         self.look_around(1);
     }
 
@@ -229,8 +226,8 @@ impl Process {
     pub(crate) fn look_around(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         crate::determinants::recorder::look();
-        if self.host.tcp.is_some() {
-            happened = self.poll_tcp(frames_max);
+        if self.host.transports.has_network() {
+            happened = self.poll_networks(frames_max);
         }
         if !self.engine.is_flushed() {
             self.timed(|engine, host| engine.flush(host));
@@ -277,7 +274,7 @@ impl Process {
 
     /// One call of Open MPI's progress: how many things happened.
     pub fn poll(&mut self) -> usize {
-        let mut happened = self.take_many_shm(FRAMES_MAX);
+        let mut happened = self.poll_node(FRAMES_MAX);
         happened += self.look_around(FRAMES_MAX);
         if happened > 0 {
             self.fruitless = 0;
@@ -287,8 +284,8 @@ impl Process {
 
     /// Have frames come from sockets of late?
     #[inline]
-    pub fn tcp_is_busy(&self) -> bool {
-        self.tcp_hot > 0
+    pub fn network_is_busy(&self) -> bool {
+        self.network_hot > 0
     }
 
     #[inline(always)]
@@ -325,73 +322,80 @@ impl Process {
 
     /// Sockets cost system calls: not every time, while nothing comes from them.
     #[inline]
-    fn poll_tcp(&mut self, frames_max: usize) -> usize {
-        if self.host.tcp_holds {
-            self.tcp_hot = self.tcp_interval;
-            self.tcp_wait = 0;
+    fn poll_networks(&mut self, frames_max: usize) -> usize {
+        if self.host.transports.holds() {
+            self.network_hot = self.network_interval;
+            self.network_wait = 0;
         }
-        if self.tcp_wait > 0 {
-            self.tcp_wait -= 1;
+        if self.network_wait > 0 {
+            self.network_wait -= 1;
             return 0;
         }
-        self.poll_tcp_now(frames_max)
+        self.poll_networks_now(frames_max)
     }
 
     #[inline(never)]
-    fn poll_tcp_now(&mut self, frames_max: usize) -> usize {
+    fn poll_networks_now(&mut self, frames_max: usize) -> usize {
+        let mut happened = 0;
+        for network in NetworkKind::ALL {
+            happened += self.poll_network(network, frames_max - happened.min(frames_max));
+        }
+        self.host.push();
+        for network in NetworkKind::ALL {
+            happened += self.network_events(network);
+        }
+        // A part of a frame counts: the rest of it is not to wait for its turn.
+        if self.host.transports.take_heard() || happened > 0 {
+            self.network_hot = self.network_interval;
+        }
+        if self.network_hot > 0 {
+            self.network_hot -= 1;
+        } else if self.host.transports.has_node() {
+            self.network_wait = self.network_interval;
+        }
+        happened
+    }
+
+    #[inline]
+    fn poll_network(&mut self, network: NetworkKind, frames_max: usize) -> usize {
         let mut happened = 0;
         while happened < frames_max {
-            let incoming = self.host.tcp.as_mut().and_then(Transport::peek);
+            let incoming = self.host.transports.peek(network);
             // The news of a channel comes before its frames.
-            happened += self.tcp_events();
+            happened += self.network_events(network);
             let Some(incoming) = incoming else {
-                match self.land() {
-                    Landing::Nothing => break,
-                    Landing::Begun => {}
-                    Landing::Done => happened += 1,
+                match self.place_directly(network) {
+                    DirectPlacement::Nothing => break,
+                    DirectPlacement::Begun => {}
+                    DirectPlacement::Done => happened += 1,
                 }
                 continue;
             };
             self.accept(incoming);
-            if let Some(tcp) = &mut self.host.tcp {
-                tcp.consume(incoming);
-            }
+            self.host.transports.consume(network, incoming);
             happened += 1;
-        }
-        self.host.push();
-        happened += self.tcp_events();
-        // A part of a frame counts: the rest of it is not to wait for its turn.
-        if self.host.tcp.as_mut().is_some_and(Tcp::take_heard) || happened > 0 {
-            self.tcp_hot = self.tcp_interval;
-        }
-        let busy_elsewhere = self.host.shm.is_some();
-        if self.tcp_hot > 0 {
-            self.tcp_hot -= 1;
-        } else if busy_elsewhere {
-            self.tcp_wait = self.tcp_interval;
         }
         happened
     }
 
     /// Payloads that are read to their place: the end of one, or else the beginning of one.
-    fn land(&mut self) -> Landing {
-        let Some(tcp) = &mut self.host.tcp else { return Landing::Nothing };
-        if let Some((from, head)) = tcp.landed() {
+    fn place_directly(&mut self, network: NetworkKind) -> DirectPlacement {
+        if let Some((from, head)) = self.host.transports.placed(network) {
             self.timed(|engine, host| engine.on_directly_placed(host, from, &head));
-            return Landing::Done;
+            return DirectPlacement::Done;
         }
-        let Some((from, head)) = tcp.unplaced() else { return Landing::Nothing };
+        let Some((from, head)) = self.host.transports.unplaced(network) else {
+            return DirectPlacement::Nothing;
+        };
         let into = match self.engine.direct_placement(&self.host, from, &head) {
             Some((op, at)) if op.convertor().is_none() => {
                 NonNull::new(op.start().wrapping_add(at as usize))
             }
             _ => None,
         };
-        if let Some(tcp) = &mut self.host.tcp {
-            // SAFETY: the engine has the payload's place inside the program's buffer, which the
-            // program does not touch before the receive is complete.
-            unsafe { tcp.place(into) };
-        }
-        Landing::Begun
+        // SAFETY: the engine has the payload's place inside the program's buffer, which the
+        // program does not touch before the receive is complete.
+        unsafe { self.host.transports.place(network, into) };
+        DirectPlacement::Begun
     }
 }

@@ -3,16 +3,15 @@
 use crate::determinants::program_clock::ProgramClock;
 use crate::determinants::recorder::Record;
 use crate::engine::burst::Burst;
-pub(crate) use crate::engine::transmit::hand;
+use crate::engine::transmit::transmit;
+use crate::engine::transport_set::{Route, TransportSet};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
 use crate::payload_log::deferred_copy::Unlogged;
 use crate::payload_log::memory::LogMemory;
-use crate::peers::endpoint::{Card, CardError};
-use crate::peers::table::{Peers, Route, card_of};
-use crate::transports::shm::Shm;
-use crate::transports::tcp::{Tcp, TcpPeer};
-use crate::transports::{Payload as Outgoing, Pulled, Transport};
+use crate::peers::endpoint::{Endpoint, EndpointError};
+use crate::peers::table::{Peers, card_of};
+use crate::transports::{Payload as Outgoing, Pulled};
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_coordination::instances::Instances;
@@ -58,10 +57,8 @@ pub struct EngineHost {
     pub sets_are_nodes: bool,
     /// Name of this node.
     pub node: String,
-    /// The node's segment.
-    pub shm: Option<Shm>,
-    /// Sockets to other nodes.
-    pub tcp: Option<Tcp>,
+    /// The ways to other processes.
+    pub transports: TransportSet,
     /// Payloads that left the set.
     pub log: PayloadLog<LogMemory>,
     /// Messages that are not all in the log yet.
@@ -84,9 +81,7 @@ pub struct EngineHost {
     /// How often this process' set was started again.
     pub incarnation: Incarnation,
     /// New cards of processes that were started again; others are in Open MPI's modex.
-    pub cards: BTreeMap<PeerId, crate::peers::endpoint::Card>,
-    /// Something was handed to TCP since it was flushed.
-    pub tcp_holds: bool,
+    pub cards: BTreeMap<PeerId, crate::peers::endpoint::Endpoint>,
     /// Which communicator of those that were given the same context id.
     instances: Instances,
     /// Outcomes of nondeterministic calls.
@@ -113,8 +108,7 @@ impl EngineHost {
             policy_text: String::new(),
             sets_are_nodes: false,
             node: String::new(),
-            shm: None,
-            tcp: None,
+            transports: TransportSet::default(),
             log,
             unlogged: Unlogged::default(),
             gathered: Vec::new(),
@@ -126,7 +120,6 @@ impl EngineHost {
             line_frames: VecDeque::new(),
             incarnation: Incarnation(0),
             cards: BTreeMap::new(),
-            tcp_holds: false,
             instances: Instances::default(),
             record: Record::default(),
             wtime: ProgramClock::default(),
@@ -144,7 +137,6 @@ impl EngineHost {
         self.sets.clear();
         self.cards.clear();
         self.line_frames.clear();
-        self.tcp_holds = false;
         self.record.restarted();
         // What TCP had gathered is in the log: resync sends it again.
         while let Some(op) = self.gathered.pop() {
@@ -198,6 +190,13 @@ impl EngineHost {
         self.routes.get(peer.0 as usize).copied().unwrap_or_default()
     }
 
+    /// Do payloads go to this peer over a network that sends them from here, a part at a time?
+    #[inline]
+    fn is_pushed_to(&self, peer: PeerId) -> bool {
+        let route = self.route(peer);
+        route.is_network() && !route.pulls()
+    }
+
     /// The set of a peer that was met.
     pub fn set_of(&self, peer: PeerId) -> Option<SetId> {
         self.sets.get(peer.0 as usize).copied().flatten()
@@ -207,24 +206,9 @@ impl EngineHost {
     #[cold]
     fn meet(&mut self, peer: PeerId) -> PeerInfo {
         let card = self.checked_card(peer);
-        let shm = self.shm.as_ref().filter(|shm| shm.reaches(peer)).map(Transport::limits);
-        let (route, limits) = match (&mut self.tcp, shm) {
-            (_, Some(limits)) => (Route::Shm, limits),
-            (Some(tcp), None) => {
-                match TcpPeer::decode(&card.tcp) {
-                    Ok(address) => tcp.add_peer(peer, address),
-                    Err(error) => {
-                        let who = self.describe(peer);
-                        self.glue.fatal("no-way", &[&who, &card.node, &error.to_string()]);
-                    }
-                }
-                (Route::Tcp, tcp.limits())
-            }
-            (None, None) => {
-                let who = self.describe(peer);
-                self.glue.fatal("no-way", &[&who, &card.node, "there is no transport to it"]);
-            }
-        };
+        let (route, limits) = self.transports.connect(peer, &card).unwrap_or_else(|why| {
+            self.glue.fatal("no-way", &[&self.describe(peer), &card.node, &why])
+        });
         if self.routes.len() <= peer.0 as usize {
             self.routes.resize(peer.0 as usize + 1, Route::Unknown);
         }
@@ -240,31 +224,26 @@ impl EngineHost {
     }
 
     /// A process of another set was started again: what was known of the way to it is over.
-    pub fn renew(&mut self, peer: PeerId, card: crate::peers::endpoint::Card) {
-        if let (Some(tcp), Ok(address)) = (&mut self.tcp, TcpPeer::decode(&card.tcp)) {
-            tcp.renew_peer(peer, address);
-        }
-        if let Some(shm) = &mut self.shm {
-            shm.forget(peer);
-        }
+    pub fn renew(&mut self, peer: PeerId, card: crate::peers::endpoint::Endpoint) {
+        self.transports.renew_peer(peer, &card);
         self.cards.insert(peer, card);
         self.meet(peer);
     }
 
     /// The card of a peer that fits this process. Ends the job otherwise.
     #[cold]
-    pub fn checked_card(&self, peer: PeerId) -> crate::peers::endpoint::Card {
+    pub fn checked_card(&self, peer: PeerId) -> crate::peers::endpoint::Endpoint {
         let who = self.describe(peer);
         if let Some(card) = self.cards.get(&peer) {
             return card.clone();
         }
         let name = self.peers.name(peer);
         let fetched = crate::peers::modex::of(name.rank).filter(|_| self.peers.is_own(peer));
-        let fetched = fetched.map(|card| Card::decode(&card));
+        let fetched = fetched.map(|card| Endpoint::decode(&card));
         let card = match fetched.or_else(|| card_of(&self.glue, name)) {
             None => self.glue.fatal("no-card", &[&who]),
-            Some(Err(CardError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
-            Some(Err(error @ CardError::Version { .. })) => {
+            Some(Err(EndpointError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
+            Some(Err(error @ EndpointError::Version { .. })) => {
                 let own = format!("version {}", crate::peers::endpoint::VERSION);
                 self.glue.fatal("version", &[&own, &who, &error.to_string()])
             }
@@ -317,18 +296,17 @@ impl EngineHost {
         taken: usize,
     ) -> Transmit {
         let route = self.route(to);
-        self.tcp_holds |= route == Route::Tcp;
         let glue = self.glue;
-        let ways = (&mut self.shm, &mut self.tcp);
+        let by = &mut self.transports;
         match payload {
-            Payload::Empty => hand(ways, route, to, header, Outgoing::Bytes(&[]), taken),
-            Payload::Bytes(bytes) => hand(ways, route, to, header, Outgoing::Bytes(bytes), taken),
+            Payload::Empty => transmit(by, route, to, header, Outgoing::Bytes(&[]), taken),
+            Payload::Bytes(bytes) => transmit(by, route, to, header, Outgoing::Bytes(bytes), taken),
             Payload::Program(op, range) => match op.convertor() {
                 None => {
                     // SAFETY: inside the program's buffer, which stays unchanged until the send
                     // is complete.
                     let bytes = unsafe { op.slice(range.start, range.end - range.start) };
-                    hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
+                    transmit(by, route, to, header, Outgoing::Bytes(bytes), taken)
                 }
                 Some(convertor) => {
                     let mut pack = |into: *mut u8, bytes: usize| {
@@ -336,7 +314,7 @@ impl EngineHost {
                         unsafe { (glue.pack)(convertor, range.start, into, bytes as u64) }
                     };
                     let bytes = (range.end - range.start) as usize;
-                    hand(ways, route, to, header, Outgoing::Pack(bytes, &mut pack), taken)
+                    transmit(by, route, to, header, Outgoing::Pack(bytes, &mut pack), taken)
                 }
             },
             Payload::Log(record, range) => self.transmit_logged(to, header, (record, range), taken),
@@ -394,14 +372,12 @@ impl Host for EngineHost {
 
     #[inline(always)]
     fn transmit_eager(&mut self, to: PeerId, header: &Header, op: &mut Op, bytes: u64) -> bool {
-        // The short way: contiguous memory of the program to a neighbour.
-        if let Some(shm) = &mut self.shm
-            && op.convertor().is_none()
-        {
+        // The fast path: contiguous memory of the program to a rank of this node.
+        if self.transports.has_node() && op.convertor().is_none() {
             // SAFETY: inside the program's buffer, which stays unchanged until the send is
             // complete.
             let bytes = unsafe { op.slice(0, bytes) };
-            return shm.send_words(to, header.words(), bytes);
+            return self.transports.send_words(to, header.words(), bytes);
         }
         false
     }
@@ -410,8 +386,7 @@ impl Host for EngineHost {
         let glue = self.glue;
         let op = *buffer;
         let long = entry.bytes > COPIED_FIRST_BYTES;
-        if long && self.copy_later && op.convertor().is_none() && self.route(entry.to) == Route::Tcp
-        {
+        if long && self.copy_later && op.convertor().is_none() && self.is_pushed_to(entry.to) {
             let record = self.log.append(entry, |_| ())?;
             self.unlogged.add(&mut self.log, record, op);
             self.look_at_log();
@@ -502,11 +477,11 @@ impl Host for EngineHost {
     }
 
     fn expose(&mut self, to: PeerId, id: SendId, buffer: Payload<'_, Op>) -> bool {
-        if self.route(to) != Route::Shm {
+        let route = self.route(to);
+        if !route.pulls() {
             return false;
         }
-        let Some(shm) = &mut self.shm else { return false };
-        // What goes through shared memory is copied at once: all of it is in the log.
+        // What receivers fetch is copied at once: all of it is in the log.
         let bytes: &[u8] = match buffer {
             Payload::Program(op, range) if op.convertor().is_none() => {
                 // SAFETY: the program's buffer, unchanged until the send is complete.
@@ -519,13 +494,11 @@ impl Host for EngineHost {
         };
         // SAFETY: stays readable and unchanged until the send is over: program memory by MPI's
         // rules, log memory because records in use are not trimmed.
-        unsafe { shm.expose(to, id.0, bytes.as_ptr(), bytes.len()) }
+        unsafe { self.transports.expose(route, to, id.0, bytes) }
     }
 
     fn withdraw(&mut self, to: PeerId, id: SendId) {
-        if let Some(shm) = &mut self.shm {
-            shm.withdraw(to, id.0);
-        }
+        self.transports.withdraw(to, id.0);
     }
 
     fn pull(
@@ -536,13 +509,13 @@ impl Host for EngineHost {
         into: &mut Op,
         bytes: u64,
     ) -> Pull {
-        if self.route(from) != Route::Shm || into.convertor().is_some() {
+        let route = self.route(from);
+        if !route.pulls() || into.convertor().is_some() {
             return Pull::Refused;
         }
-        let Some(shm) = &mut self.shm else { return Pull::Refused };
         // SAFETY: the receive buffer takes these bytes; the program does not touch it before the
         // receive is complete.
-        match unsafe { shm.pull(from, id.0, 0, into.start(), bytes as usize) } {
+        match unsafe { self.transports.pull(route, from, id.0, into.start(), bytes as usize) } {
             Pulled::Done => Pull::Done,
             Pulled::Refused => Pull::Refused,
             Pulled::Started => Pull::Started,

@@ -1,12 +1,12 @@
 //! Sends that end later than the call that made them: their copy in the log is still being made, or
-//! TCP has gathered them.
+//! a network has gathered them.
 
-use crate::engine::host::{COPIED_AT_ONCE_BYTES, EngineHost, hand};
+use crate::engine::host::{COPIED_AT_ONCE_BYTES, EngineHost};
+use crate::engine::transmit::transmit;
 use crate::ffi::operation::Op;
 use crate::os::ticks;
 use crate::payload_log::deferred_copy::Copied;
-use crate::transports::tcp::Tcp;
-use crate::transports::{Payload as Outgoing, Transport};
+use crate::transports::Payload as Outgoing;
 use core::ops::Range;
 use rustbtl_fragments::host::{LogEntry, Transmit};
 use rustbtl_fragments::ids::{LogRecord, PeerId, SetId};
@@ -96,22 +96,21 @@ impl EngineHost {
             Some(op) => unsafe { op.slice(range.start, range.end - range.start) },
             None => &self.log.payload(record)[range.start as usize..range.end as usize],
         };
-        let ways = (&mut self.shm, &mut self.tcp);
         // What of it is not in the log yet is copied when there is nothing to send, or no room.
-        hand(ways, route, to, header, Outgoing::Bytes(bytes), taken)
+        transmit(&mut self.transports, route, to, header, Outgoing::Bytes(bytes), taken)
     }
 
-    /// Push out what TCP still holds.
+    /// Push out what networks still hold.
     #[inline]
     pub fn push(&mut self) {
         self.call();
         self.push_now();
     }
 
-    /// Has TCP something for which there was no room, and which nobody waits for?
+    /// Has a network something for which there was no room, and which nobody waits for?
     #[inline]
     pub fn lacks_room(&self) -> bool {
-        self.tcp_holds && self.gathered.is_empty()
+        self.transports.holds() && self.gathered.is_empty()
     }
 
     /// Another call of MPI has begun.
@@ -130,17 +129,14 @@ impl EngineHost {
     /// The same in the middle of a call that sends.
     #[inline]
     pub fn push_now(&mut self) {
-        if self.tcp_holds {
-            self.push_tcp();
+        if self.transports.holds() {
+            self.push_networks();
         }
     }
 
     #[inline(never)]
-    fn push_tcp(&mut self) {
-        if let Some(tcp) = &mut self.tcp
-            && tcp.flush()
-        {
-            self.tcp_holds = false;
+    fn push_networks(&mut self) {
+        if self.transports.flush_networks() {
             while let Some(op) = self.gathered.pop() {
                 self.end(op);
             }
@@ -153,11 +149,11 @@ impl EngineHost {
         self.burst.sent(ticks());
     }
 
-    /// A nonblocking send is complete but for what TCP has gathered: further ones may join it.
+    /// A nonblocking send is complete but for what a network has gathered: further ones may join it.
     /// False: nothing is held back.
     #[inline]
     pub fn gather(&mut self, op: Op) -> bool {
-        let holds = self.tcp.as_ref().is_some_and(Tcp::holds)
+        let holds = self.transports.is_gathering()
             && self.burst.may_hold(ticks(), self.gathered.is_empty());
         if holds {
             self.gathered.push(op);

@@ -12,3 +12,4 @@ pub mod piggyback_host;
 pub mod recording;
 pub mod shared;
 pub mod transmit;
+pub mod transport_set;

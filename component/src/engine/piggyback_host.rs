@@ -6,8 +6,7 @@ use crate::determinants::piggyback::fences;
 use crate::determinants::recorder::{Record, order, ship_soon};
 use crate::engine::driver::Process;
 use crate::engine::host::EngineHost;
-use crate::peers::table::Route;
-use crate::transports::shm::Entry;
+use crate::transports::set_memory::Entry;
 use rustbtl_coordination::determinants::Piggybacked;
 use rustbtl_fragments::host::PiggybackOutcome;
 use rustbtl_fragments::ids::PeerId;
@@ -24,11 +23,11 @@ impl EngineHost {
         out: &mut Vec<u8>,
     ) -> bool {
         let Record { on, carries, place, base, .. } = &self.record;
-        if !on || !carries || self.route(to) != Route::Tcp {
+        if !on || !carries || !self.route(to).is_network() {
             return false;
         }
         let (own, theirs) = ((self.set, self.incarnation), self.set_of(to));
-        order(place, *base, &self.shm)
+        order(place, *base, &self.transports)
             .is_some_and(|order| order.take_along(own, theirs, from.0..made.0, out))
     }
 
@@ -45,7 +44,7 @@ impl EngineHost {
         }
         let Record { on, place, base, known, .. } = &mut self.record;
         // Switched off: nothing is kept any more, by anybody.
-        let Some(order) = order(place, *base, &self.shm).filter(|_| *on) else {
+        let Some(order) = order(place, *base, &self.transports).filter(|_| *on) else {
             return PiggybackOutcome::Accepted;
         };
         if !known.is_news(&carried) {
@@ -71,7 +70,7 @@ impl Process {
     /// the set has memory to count in. Tells them.
     pub fn accept_piggyback(&mut self) {
         let Record { on, carries, place, base, .. } = &self.host.record;
-        if *on && *carries && order(place, *base, &self.host.shm).is_some() {
+        if *on && *carries && order(place, *base, &self.host.transports).is_some() {
             self.engine.accept_piggyback(&mut self.host);
         } else {
             self.engine.stop_accepting_piggyback();

@@ -19,7 +19,7 @@ use crate::determinants::set_order::{
 use crate::engine::driver::Process;
 use crate::engine::host::EngineHost;
 use crate::sync::checkpoint_signals;
-use crate::transports::shm::Entry;
+use crate::transports::set_memory::Entry;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::determinants::{
     Divergence, NondetCall, Numbered, Outcome, ReplayDecision, piggyback,
@@ -34,10 +34,10 @@ const DATES_ROOM: usize = 1024;
 impl EngineHost {
     /// Local index of the first of these ranks, if all of them share the memory of this node.
     pub fn index_of_set(&self, members: &[PeerId]) -> Option<usize> {
-        let shm = self.shm.as_ref()?;
-        let all_here = members.iter().all(|&member| shm.index_of(member).is_some());
+        let by = &self.transports;
+        let all_here = members.iter().all(|&member| by.node_index(member).is_some());
         let first = members.iter().min().filter(|_| all_here)?;
-        shm.index_of(*first)
+        by.node_index(*first)
     }
 
     /// The set counts where all its processes see it, in memory that is new in each life.
@@ -55,7 +55,7 @@ impl EngineHost {
 
     /// For those who ask without the engine.
     fn publish_counts(&self) {
-        let counts = counts(&self.record.place, &self.shm);
+        let counts = counts(&self.record.place, &self.transports);
         let counts = counts.map_or(core::ptr::null(), core::ptr::from_ref);
         COUNTS.store(counts.cast_mut(), Ordering::Release);
     }
@@ -65,7 +65,7 @@ impl EngineHost {
     /// # Errors
     /// Why it cannot be.
     pub fn switch_on(&mut self) -> Result<(), &'static str> {
-        if counts(&self.record.place, &self.shm).is_none() {
+        if counts(&self.record.place, &self.transports).is_none() {
             return Err("the processes of this correlated set share no memory, so they cannot \
                         count together what is to be repeated. Choose sets that lie within a node, \
                         with shared memory, or of single processes");
@@ -82,7 +82,7 @@ impl EngineHost {
     /// What `Host::marks` says while anything is recorded.
     #[inline(never)]
     pub fn marks_now(&self) -> Marks {
-        let Some(counts) = counts(&self.record.place, &self.shm) else { return Marks::OPEN };
+        let Some(counts) = counts(&self.record.place, &self.transports) else { return Marks::OPEN };
         // [stable] what is stable was recorded before.
         let stable = counts.stable.load(Ordering::Acquire);
         let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);
@@ -93,7 +93,7 @@ impl EngineHost {
     #[inline(never)]
     pub fn hold(&self) {
         let first = !HELD.swap(true, Ordering::Relaxed);
-        if let Some(counts) = counts(&self.record.place, &self.shm) {
+        if let Some(counts) = counts(&self.record.place, &self.transports) {
             let recorded = self.record.base + counts.recorded.load(Ordering::Acquire);
             counts.wanted.fetch_max(recorded, Ordering::Relaxed);
         }
@@ -105,7 +105,7 @@ impl EngineHost {
 
     /// Does nothing have to wait any more?
     fn all_stable(&self) -> bool {
-        counts(&self.record.place, &self.shm).is_none_or(|counts| {
+        counts(&self.record.place, &self.transports).is_none_or(|counts| {
             let stable = counts.stable.load(Ordering::Acquire);
             stable >= self.record.base + counts.recorded.load(Ordering::Acquire)
         })
@@ -124,7 +124,7 @@ impl EngineHost {
     fn ship_recorded(&mut self) {
         let own = PeerId(self.peers.rank());
         let Record { decisions, place, base, journal, carries, entry, .. } = &mut self.record;
-        let Some(order) = order(place, *base, &self.shm) else { return };
+        let Some(order) = order(place, *base, &self.transports) else { return };
         let Some(first) = decisions.take_recorded() else { return };
         let mut outbox = outbox();
         let ring = outbox.is_empty();

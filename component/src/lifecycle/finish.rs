@@ -1,10 +1,10 @@
 //! The end of the process' communication: nothing that was accepted may be lost.
 
 use crate::engine::driver::Shared;
+use crate::engine::transport_set::TransportSet;
 use crate::lifecycle::report;
 use crate::os::{now_ns, yield_now};
 use crate::progress::progress_thread;
-use crate::transports::Transport;
 use std::path::Path;
 
 /// How long accepted frames may take to leave. Peers are alive: they are in MPI_Finalize, too.
@@ -20,7 +20,7 @@ pub fn finish(shared: &'static Shared, report: Option<&Path>) {
     loop {
         let mut process = shared.enter();
         let happened = process.poll();
-        let flushed = process.engine.is_flushed() && process.host.flush_all();
+        let flushed = process.engine.is_flushed() && process.host.transports.flush_all();
         shared.deliver(process);
         if flushed || now_ns() > give_up {
             break;
@@ -34,26 +34,9 @@ pub fn finish(shared: &'static Shared, report: Option<&Path>) {
         report::write(&mut process, directory);
     }
     let give_up = now_ns() + CLOSE_NS_MAX;
-    while !process.host.close() && now_ns() < give_up {
+    while !process.host.transports.close() && now_ns() < give_up {
         process.poll();
         yield_now();
     }
-    process.host.shm = None;
-    process.host.tcp = None;
-}
-
-impl crate::engine::host::EngineHost {
-    /// True: no transport holds anything back.
-    fn flush_all(&mut self) -> bool {
-        let shm = self.shm.as_mut().is_none_or(Transport::flush);
-        let tcp = self.tcp.as_mut().is_none_or(Transport::flush);
-        shm && tcp
-    }
-
-    /// True: every transport is closed.
-    fn close(&mut self) -> bool {
-        let tcp = self.tcp.as_mut().is_none_or(Transport::close);
-        let shm = self.shm.as_mut().is_none_or(Transport::close);
-        shm && tcp
-    }
+    process.host.transports = TransportSet::default();
 }

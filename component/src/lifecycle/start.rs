@@ -4,15 +4,15 @@ use crate::checkpoint::thread;
 use crate::engine::driver;
 use crate::engine::driver::Process;
 use crate::engine::host::EngineHost;
+use crate::engine::transport_set::TransportSet;
 use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, Job};
 use crate::lifecycle::report;
 use crate::payload_log::memory::LogMemory;
-use crate::peers::endpoint::Card;
+use crate::peers::endpoint::Endpoint;
 use crate::peers::table::Peers;
-use crate::peers::transport_setup::Opening;
+use crate::peers::transport_setup::TransportSetup;
 use crate::progress::wait::Idle;
-use crate::transports::shm::{Segment, Shm};
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
 use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
 use rustbtl_fragments::engine::Engine;
@@ -26,14 +26,12 @@ const SEGMENTS_MIN: u64 = 32;
 pub struct Started {
     /// Own card, encoded.
     pub card: Vec<u8>,
-    /// The node's segment, at the rank that made it.
-    segment: Option<Segment>,
     /// Have the kernel use huge pages before a picture is taken.
     huge_pages: bool,
     /// What clocks give that is recorded.
     recorded: thread::Recorded,
     /// How transports are opened.
-    pub opening: Opening,
+    pub transport_setup: TransportSetup,
     /// Processes of this node.
     local: Vec<PeerId>,
     /// Processes of the own set, where the policy alone names them.
@@ -145,13 +143,11 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         log.memory_mut().prepare_ahead();
     }
 
-    let opening = Opening::new(&glue, config, &texts, me, job.size, job.processors);
+    let transport_setup = TransportSetup::new(&glue, config, &texts, me, job.size, job.processors);
     let index = place.ranks.iter().position(|&other| other == rank).unwrap_or(0);
-    let use_shm = opening.uses_shm(place.ranks.len());
-    let segment = (use_shm && index == 0).then(|| opening.segment(&glue, place.ranks.len(), index));
-    let tcp = opening.tcp(&glue, place.ranks.len(), Incarnation(0));
+    let transports = TransportSet::open(&transport_setup, &glue, place.ranks.len(), index);
 
-    let card = Card {
+    let card = Endpoint {
         node: place.node.clone(),
         rank: rank.0,
         size: job.size,
@@ -161,8 +157,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
         policy_text: chosen.text.clone(),
         // Sets of spawned jobs are others than those of the first one.
         set: SetId(peers.of_rank(chosen.set.0).0),
-        segment: segment.as_ref().map(|s| s.name().to_owned()).unwrap_or_default(),
-        tcp: tcp.as_ref().map(|tcp| tcp.card().encode()).unwrap_or_default(),
+        segment: transports.segment_name(),
+        addresses: transports.addresses(),
     };
 
     let mut host = EngineHost::new(glue, job.threads != 0, peers, log);
@@ -171,7 +167,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     host.sets_are_nodes = chosen.are_nodes;
     host.policy_text = chosen.text;
     host.node = place.node;
-    host.tcp = tcp;
+    host.transports = transports;
     let idle = Idle {
         oversubscribed: job.local_size > job.processors,
         spin: config.spin,
@@ -188,7 +184,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     }
     let mut process = Process::new(engine, host, idle);
     process.grace_ns = u64::from(config.dead_peer_grace) * 1_000_000;
-    process.tcp_interval = opening.tcp_interval(place.ranks.len());
+    process.network_interval = transport_setup.network_interval(place.ranks.len());
     let others = place.ranks.iter().filter(|&&other| other != rank);
     process.neighbours = others.map(|rank| peers.of_rank(rank.0)).collect();
     if report.is_some() || config.summary != 0 {
@@ -200,7 +196,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
     let recorded = thread::Recorded { clock, dates: clock && job.serialized == 0 };
     let card = card.encode();
-    Started { card, segment, huge_pages, recorded, opening, local, members, report }
+    Started { card, huge_pages, recorded, transport_setup, local, members, report }
 }
 
 impl Started {
@@ -210,7 +206,7 @@ impl Started {
         let members = self.attach();
         let card = self.card.clone();
         let how = (self.huge_pages, self.recorded);
-        if let Err(error) = thread::start(&self.opening, members, how, card) {
+        if let Err(error) = thread::start(&self.transport_setup, members, how, card) {
             driver::shared().glue.fatal("guardian", &[&error]);
         }
     }
@@ -222,22 +218,19 @@ impl Started {
         let (me, set) = (host.peers.me(), host.set);
         // Rank 0 stands for the nodes that this process may never talk to.
         let others = self.local.iter().copied().chain([host.peers.of_rank(0)]);
-        let cards: Vec<(PeerId, Card)> =
+        let cards: Vec<(PeerId, Endpoint)> =
             others.filter(|&peer| peer != me).map(|peer| (peer, host.checked_card(peer))).collect();
         let members = self.members.take().unwrap_or_else(|| {
             let of_set = cards.iter().filter(|(_, card)| card.set == set).map(|(peer, _)| *peer);
             of_set.chain([me]).collect()
         });
-        if !self.opening.uses_shm(self.local.len()) {
+        if !self.transport_setup.uses_node_memory(self.local.len()) {
             return members;
         }
         let index = self.local.iter().position(|&rank| rank == me).unwrap_or(0);
-        let segment = self.segment.take().unwrap_or_else(|| {
-            let leader = cards.iter().find(|(peer, _)| *peer == self.local[0]);
-            let name = leader.map_or("", |(_, card)| card.segment.as_str());
-            self.opening.attach(&host.glue, name, self.local.len(), index)
-        });
-        host.shm = Some(Shm::new(segment, &self.local));
+        let leader = cards.iter().find(|(peer, _)| *peer == self.local[0]);
+        let name = leader.map_or("", |(_, card)| card.segment.as_str());
+        host.transports.attach_node(&self.transport_setup, &host.glue, name, &self.local, index);
         members
     }
 }

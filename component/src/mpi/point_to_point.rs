@@ -65,7 +65,7 @@ pub(crate) fn send_slow(
         }
         Err(_) => false,
     };
-    let to_another_node = process.host.tcp_holds && !op.on_stack();
+    let to_another_node = process.host.transports.holds() && !op.on_stack();
     let gathered = complete && to_another_node && process.host.gather(op);
     if !gathered {
         process.host.push_now();

@@ -4,13 +4,15 @@
 //! ```text
 //! "RBTLCARD", version of the component, u8 wire format, node      <- the same in all versions
 //! u32 rank, u32 size, u32 pid, u16 incarnation, u64 policy fingerprint, u32 set,
-//! policy, name of the node's segment, TCP card
+//! policy, name of the node's segment,
+//! u8 number of networks, for each: its name, address
 //! ```
 //! Strings and blobs: u16 length, then the bytes. Integers are little endian.
 
 use core::fmt;
 use rustbtl_fragments::ids::{Incarnation, SetId};
 use rustbtl_fragments::wire;
+use std::collections::BTreeMap;
 
 const MAGIC: &[u8; 8] = b"RBTLCARD";
 
@@ -19,7 +21,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Card {
+pub struct Endpoint {
     /// Name of the node.
     pub node: String,
     /// Rank in the world of its job.
@@ -38,13 +40,13 @@ pub struct Card {
     pub set: SetId,
     /// Name of the node's shared-memory segment; empty but for the process that made it.
     pub segment: String,
-    /// `TcpPeer`'s own encoding; empty: no TCP.
-    pub tcp: Vec<u8>,
+    /// By the name of each network that it has: the network's own encoding.
+    pub addresses: BTreeMap<String, Vec<u8>>,
 }
 
 /// Why a card is of no use.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum CardError {
+pub enum EndpointError {
     /// Not a card at all.
     Damaged,
     /// Another version of the component.
@@ -58,7 +60,7 @@ pub enum CardError {
     },
 }
 
-impl fmt::Display for CardError {
+impl fmt::Display for EndpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged => write!(f, "what it published cannot be read"),
@@ -78,27 +80,36 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], CardError> {
-        let (head, tail) = self.0.split_at_checked(bytes).ok_or(CardError::Damaged)?;
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], EndpointError> {
+        let (head, tail) = self.0.split_at_checked(bytes).ok_or(EndpointError::Damaged)?;
         self.0 = tail;
         Ok(head)
     }
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], CardError> {
-        self.take(N)?.try_into().map_err(|_| CardError::Damaged)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], EndpointError> {
+        self.take(N)?.try_into().map_err(|_| EndpointError::Damaged)
     }
-    fn u32(&mut self) -> Result<u32, CardError> {
+    fn u32(&mut self) -> Result<u32, EndpointError> {
         self.array().map(u32::from_le_bytes)
     }
-    fn blob(&mut self) -> Result<&'a [u8], CardError> {
+    fn blob(&mut self) -> Result<&'a [u8], EndpointError> {
         let length = u16::from_le_bytes(self.array()?);
         self.take(usize::from(length))
     }
-    fn text(&mut self) -> Result<String, CardError> {
-        String::from_utf8(self.blob()?.to_vec()).map_err(|_| CardError::Damaged)
+    fn addresses(&mut self) -> Result<BTreeMap<String, Vec<u8>>, EndpointError> {
+        let [count] = self.array()?;
+        (0..count).map(|_| Ok((self.text()?, self.blob()?.to_vec()))).collect()
+    }
+    fn text(&mut self) -> Result<String, EndpointError> {
+        String::from_utf8(self.blob()?.to_vec()).map_err(|_| EndpointError::Damaged)
     }
 }
 
-impl Card {
+impl Endpoint {
+    /// Its address in this network; empty: it has none.
+    pub fn address(&self, network: &str) -> &[u8] {
+        self.addresses.get(network).map_or(&[], Vec::as_slice)
+    }
+
     /// As it is published.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -113,21 +124,25 @@ impl Card {
         out.extend_from_slice(&self.set.0.to_le_bytes());
         put(&mut out, self.policy_text.as_bytes());
         put(&mut out, self.segment.as_bytes());
-        put(&mut out, &self.tcp);
+        out.push(self.addresses.len() as u8);
+        for (name, address) in &self.addresses {
+            put(&mut out, name.as_bytes());
+            put(&mut out, address);
+        }
         out
     }
 
     /// Read a card of this version; name the version of another.
-    pub fn decode(bytes: &[u8]) -> Result<Self, CardError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, EndpointError> {
         let mut reader = Reader(bytes);
         if reader.take(MAGIC.len())? != MAGIC {
-            return Err(CardError::Damaged);
+            return Err(EndpointError::Damaged);
         }
         let version = reader.text()?;
         let [wire] = reader.array()?;
         let node = reader.text()?;
         if version != VERSION || wire != wire::VERSION {
-            return Err(CardError::Version { version, wire, node });
+            return Err(EndpointError::Version { version, wire, node });
         }
         let card = Self {
             node,
@@ -139,9 +154,9 @@ impl Card {
             set: SetId(reader.u32()?),
             policy_text: reader.text()?,
             segment: reader.text()?,
-            tcp: reader.blob()?.to_vec(),
+            addresses: reader.addresses()?,
         };
-        if reader.0.is_empty() { Ok(card) } else { Err(CardError::Damaged) }
+        if reader.0.is_empty() { Ok(card) } else { Err(EndpointError::Damaged) }
     }
 }
 
@@ -149,8 +164,8 @@ impl Card {
 mod tests {
     use super::*;
 
-    fn sample() -> Card {
-        Card {
+    fn sample() -> Endpoint {
+        Endpoint {
             node: "n1".into(),
             rank: 3,
             size: 8,
@@ -160,24 +175,24 @@ mod tests {
             policy_text: "node".into(),
             set: SetId(2),
             segment: "rustbtl-0-aa".into(),
-            tcp: vec![1, 2, 3],
+            addresses: BTreeMap::from([("tcp".into(), vec![1, 2, 3])]),
         }
     }
 
     #[test]
     fn what_is_encoded_decodes() {
-        assert_eq!(Card::decode(&sample().encode()), Ok(sample()));
+        assert_eq!(Endpoint::decode(&sample().encode()), Ok(sample()));
     }
 
     #[test]
     fn every_cut_and_every_addition_is_refused() {
         let good = sample().encode();
         for length in 0..good.len() {
-            assert_eq!(Card::decode(&good[..length]), Err(CardError::Damaged), "{length}");
+            assert_eq!(Endpoint::decode(&good[..length]), Err(EndpointError::Damaged), "{length}");
         }
         let mut longer = good;
         longer.push(0);
-        assert_eq!(Card::decode(&longer), Err(CardError::Damaged));
+        assert_eq!(Endpoint::decode(&longer), Err(EndpointError::Damaged));
     }
 
     #[test]
@@ -188,7 +203,7 @@ mod tests {
         put(&mut other, b"n7");
         other.extend_from_slice(b"something else");
         let expected =
-            CardError::Version { version: "9.9.9".into(), wire: 0xB7, node: "n7".into() };
-        assert_eq!(Card::decode(&other), Err(expected));
+            EndpointError::Version { version: "9.9.9".into(), wire: 0xB7, node: "n7".into() };
+        assert_eq!(Endpoint::decode(&other), Err(expected));
     }
 }

@@ -1,35 +1,8 @@
 //! Who is who: processes by name and by number, and how each is reached.
 
 use crate::ffi::table::{Glue, Name};
-use crate::peers::endpoint::{Card, CardError};
+use crate::peers::endpoint::{Endpoint, EndpointError};
 use rustbtl_fragments::ids::PeerId;
-
-/// How a peer is reached. One byte a peer: most are never talked to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum Route {
-    /// Not looked at yet.
-    #[default]
-    Unknown,
-    /// This process itself: the engine keeps such messages to itself.
-    Myself,
-    /// Shared memory.
-    Shm,
-    /// TCP.
-    Tcp,
-}
-
-impl Route {
-    /// As reports say it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "none",
-            Self::Myself => "self",
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-        }
-    }
-}
 
 /// Numbers of a job's processes start at a multiple of this (a power of two).
 const STRIDE: u32 = 1 << 17;
@@ -98,8 +71,8 @@ impl Peers {
 }
 
 /// What a process has published: `None` if nothing.
-pub fn card_of(glue: &Glue, name: Name) -> Option<Result<Card, CardError>> {
-    published(glue, name).map(|card| Card::decode(&card))
+pub fn card_of(glue: &Glue, name: Name) -> Option<Result<Endpoint, EndpointError>> {
+    published(glue, name).map(|card| Endpoint::decode(&card))
 }
 
 /// The same, as it was published.

@@ -1,32 +1,37 @@
-//! How the transports of a process are opened: at the start, and again after a restore, when the
-//! node, its ranks and every socket are others.
+//! The parameters of all transports, as they are opened at the start and again after a restart,
+//! when the node, its ranks and every socket are others.
 
 use crate::ffi::config::TextParameters;
 use crate::ffi::table::{Config, Glue};
-use crate::transports::shm::{Segment, SegmentOptions, ShmError};
-use crate::transports::tcp::{Tcp, TcpConfig};
-use rustbtl_fragments::ids::{Incarnation, PeerId};
+use crate::transports::shm::{Segment, SegmentOptions, Shm, ShmError};
+use crate::transports::tcp::TcpConfig;
+use rustbtl_fragments::ids::PeerId;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Looks at sockets while no process of another node was ever talked to: once in so many rounds.
-const TCP_UNUSED_INTERVAL: u32 = 4096;
-/// How long the leader of a node may take to make the segment after a restore.
+/// Sockets are polled once in so many rounds while no process of another node was ever reached.
+const NETWORK_UNUSED_INTERVAL: u32 = 4096;
+/// How long the leader of a node may take to make the segment after a restart.
 const SEGMENT_WAIT: Duration = Duration::from_secs(60);
+
+/// The transport within a node: every rank of it attaches the same memory.
+pub type NodeTransport = Shm;
+/// The memory, before there is a transport over it.
+pub type NodeSegment = Segment;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Opening {
-    shm: bool,
+pub struct TransportSetup {
+    use_node_memory: bool,
     segment: SegmentOptions,
     tcp: TcpConfig,
-    tcp_poll_interval: u32,
+    network_poll_interval: u32,
     size: u32,
     /// Processors that this node's ranks may use.
     pub processors: u32,
 }
 
-impl Opening {
+impl TransportSetup {
     /// From the parameters, for process `me` of `size`.
     pub fn new(
         glue: &Glue,
@@ -63,22 +68,28 @@ impl Opening {
             eager_bytes_max: config.shm_eager_limit,
             single_copy,
         };
-        let (shm, tcp_poll_interval) = (config.shm != 0, config.tcp_poll_interval);
-        Self { shm, segment, tcp, tcp_poll_interval, size, processors }
+        Self {
+            use_node_memory: config.shm != 0,
+            segment,
+            tcp,
+            network_poll_interval: config.tcp_poll_interval,
+            size,
+            processors,
+        }
     }
 
     /// Do `local` ranks of a node use shared memory?
-    pub fn uses_shm(&self, local: usize) -> bool {
-        self.shm && local > 1
+    pub fn uses_node_memory(&self, local: usize) -> bool {
+        self.use_node_memory && local > 1
     }
 
-    /// Does every rank of the job find its way without sockets?
-    fn all_reached(&self, local: usize) -> bool {
-        self.size == 1 || (self.uses_shm(local) && local == self.size as usize)
+    /// Does every rank of the job reach all others without a network?
+    pub fn all_reached(&self, local: usize) -> bool {
+        self.size == 1 || (self.uses_node_memory(local) && local == self.size as usize)
     }
 
     /// Make the node's segment. Ends the job if that fails.
-    pub fn segment(&self, glue: &Glue, local: usize, index: usize) -> Segment {
+    pub fn create_segment(&self, glue: &Glue, local: usize, index: usize) -> NodeSegment {
         let segment = Segment::create(local, index, &self.segment)
             .unwrap_or_else(|error| glue.fatal("shm", &[&error.to_string()]));
         // The last rank to attach removes it; this is for jobs that die before.
@@ -87,14 +98,36 @@ impl Opening {
     }
 
     /// Attach the node's segment, which the first rank has made. Ends the job if that fails.
-    pub fn attach(&self, glue: &Glue, name: &str, local: usize, index: usize) -> Segment {
+    pub fn attach_segment(
+        &self,
+        glue: &Glue,
+        name: &str,
+        local: usize,
+        index: usize,
+    ) -> NodeSegment {
         Segment::attach(name, local, index, &self.segment)
             .unwrap_or_else(|error| glue.fatal("shm", &[&error.to_string()]))
     }
 
-    /// After a restore: the segment under a name that all ranks of the node know and nobody else
-    /// can guess. The first rank makes it, the others wait for it.
-    pub fn meet(&self, secret: u128, local: usize, index: usize) -> Result<Segment, ShmError> {
+    /// After a restart: the segment under a name that all ranks of the node know and nobody else
+    /// can guess. The first rank makes it, the others wait for it. Ends the job if that fails.
+    pub fn new_segment(
+        &self,
+        glue: &Glue,
+        secret: u128,
+        local: usize,
+        index: usize,
+    ) -> NodeSegment {
+        self.try_new_segment(secret, local, index)
+            .unwrap_or_else(|error| glue.fatal("shm", &[&error.to_string()]))
+    }
+
+    fn try_new_segment(
+        &self,
+        secret: u128,
+        local: usize,
+        index: usize,
+    ) -> Result<NodeSegment, ShmError> {
         if index == 0 {
             return Segment::create_named(secret, local, index, &self.segment);
         }
@@ -113,22 +146,20 @@ impl Opening {
         }
     }
 
-    /// Sockets, if anybody needs them. Ends the job if they are needed and cannot be had.
-    pub fn tcp(&self, glue: &Glue, local: usize, incarnation: Incarnation) -> Option<Tcp> {
-        let needed = !self.all_reached(local);
-        match Tcp::new(TcpConfig { incarnation: incarnation.0, ..self.tcp.clone() }) {
-            Ok(tcp) => Some(tcp),
-            Err(error) if needed => glue.fatal("tcp", &[&error.to_string()]),
-            Err(_) => None,
+    /// Networks are polled once in so many rounds while only shared memory is busy.
+    pub fn network_interval(&self, local: usize) -> u32 {
+        if self.all_reached(local) {
+            self.network_poll_interval.max(NETWORK_UNUSED_INTERVAL)
+        } else {
+            self.network_poll_interval
         }
     }
+}
 
-    /// Sockets are looked at once in so many rounds while only shared memory is busy.
-    pub fn tcp_interval(&self, local: usize) -> u32 {
-        if self.all_reached(local) {
-            self.tcp_poll_interval.max(TCP_UNUSED_INTERVAL)
-        } else {
-            self.tcp_poll_interval
-        }
+// What each network is opened with.
+
+impl AsRef<TcpConfig> for TransportSetup {
+    fn as_ref(&self) -> &TcpConfig {
+        &self.tcp
     }
 }

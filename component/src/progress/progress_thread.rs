@@ -19,9 +19,9 @@
 use crate::determinants::set_order;
 use crate::engine::driver::{Process, Shared, is_installed};
 use crate::engine::shared::shared;
+use crate::engine::transport_set::NETWORKS;
 use crate::os::process::leave_processor;
 use crate::os::signals;
-use crate::transports::tcp::Tcp;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::os::fd::RawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -120,7 +120,7 @@ pub fn end() {
 /// What to wait for before the next look.
 enum Next {
     /// Something comes.
-    Readable(RawFd),
+    Readable([RawFd; NETWORKS]),
     /// There is more to be sent than there was room for.
     Room,
 }
@@ -152,7 +152,7 @@ fn work(shared: &'static Shared) {
         seen = Some(CALLS.load(Ordering::Relaxed));
         room_pause = if happened { PAUSE } else { (2 * room_pause).min(ROOM_PAUSE_MAX) };
         match next {
-            Next::Readable(fd) => sleep_on(fd),
+            Next::Readable(descriptors) => sleep_on(descriptors),
             Next::Room => std::thread::sleep(room_pause),
         }
     }
@@ -173,20 +173,20 @@ fn look(shared: &'static Shared) -> Option<(bool, Next)> {
     let mut process = shared.take().ok()?;
     let happened = process.poll() > 0;
     tell(&process);
-    let fd = process.host.tcp.as_ref().and_then(Tcp::descriptor);
-    let fd = fd.filter(|_| !lacks_room(&process));
+    let descriptors = process.host.transports.wait_descriptors();
+    let descriptors = descriptors.filter(|_| !lacks_room(&process));
     drop(process);
     if shared.threads {
         shared.deliver(shared.enter());
     }
-    Some((happened, fd.map_or(Next::Room, Next::Readable)))
+    Some((happened, descriptors.map_or(Next::Room, Next::Readable)))
 }
 
-fn sleep_on(fd: RawFd) {
-    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry. The descriptor may be another one by now: then we look once more.
-    let ready = unsafe { libc::poll(&mut entry, 1, SLEEP_MS) };
-    if ready > 0 && entry.revents & libc::POLLNVAL != 0 {
+fn sleep_on(descriptors: [RawFd; NETWORKS]) {
+    let mut entries = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: valid entries. A descriptor may be another one by now: then we poll once more.
+    let ready = unsafe { libc::poll(entries.as_mut_ptr(), NETWORKS as libc::nfds_t, SLEEP_MS) };
+    if ready > 0 && entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
         std::thread::sleep(PAUSE);
     }
 }

@@ -75,7 +75,7 @@ pub fn receive_unposted(
     for _ in 0..LOOKS {
         let mut entered = shared.enter();
         let outcome = entered.receive_unposted(envelope, op);
-        let crowded = entered.idle.oversubscribed || entered.tcp_is_busy();
+        let crowded = entered.idle.oversubscribed || entered.network_is_busy();
         let give_up = outcome == Unposted::Post || crowded;
         shared.deliver(entered);
         if outcome == Unposted::Done || give_up {

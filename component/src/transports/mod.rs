@@ -5,10 +5,15 @@
 //! for each.
 
 pub mod inproc;
+pub mod set_memory;
 pub mod shm;
 pub mod tcp;
 
+use core::ops::Range;
+use core::ptr::NonNull;
 use rustbtl_fragments::ids::PeerId;
+use rustbtl_fragments::wire::HEADER_BYTES;
+use std::os::fd::RawFd;
 
 /// Sizes that a transport asks the engine to keep to, in payload bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,4 +162,82 @@ pub trait Transport {
 
     /// Say goodbye to every peer and close (MPI_Finalize). Call until it returns true.
     fn close(&mut self) -> bool;
+}
+
+/// Sender, and the header of the frame.
+pub type PeerHeader = (PeerId, [u8; HEADER_BYTES]);
+
+/// What `engine/transport_set.rs` asks of a transport between nodes in addition. What a transport
+/// has no use for is already here.
+pub trait Network: Transport + Sized {
+    /// The name in endpoints and reports, and the topic of its messages in the help file.
+    const NAME: &'static str;
+    /// Does [`Transport::pull`] work? Then payloads on offer have to be where they are offered.
+    const PULLS: bool = false;
+    /// The parameters that it is opened with.
+    type Config;
+
+    /// Open it for this incarnation of the process; `None`: this node has no such network.
+    ///
+    /// # Errors
+    /// Why it cannot be opened, for the user.
+    fn open(config: &Self::Config, incarnation: u16) -> Result<Option<Self>, String>;
+
+    /// What peers need to connect to this process, as it is published.
+    fn address(&self) -> Vec<u8>;
+
+    /// How a peer is reached. Nothing is sent or connected by this.
+    ///
+    /// # Errors
+    /// The address cannot be read; the text is for the user.
+    fn add_peer(&mut self, peer: PeerId, address: &[u8]) -> Result<(), String>;
+
+    /// The peer was restarted: a channel to its earlier incarnation is closed without an event.
+    fn renew_peer(&mut self, peer: PeerId, address: &[u8]);
+
+    /// After [`Event::Down`]: try again. [`Event::Up`] or another `Down` follows.
+    fn reconnect(&mut self, peer: PeerId) {
+        let _ = peer;
+    }
+
+    /// Is anything accepted and not yet written?
+    fn holds(&self) -> bool;
+
+    /// Have bytes come since the last call, if only a part of a frame?
+    fn take_heard(&mut self) -> bool {
+        false
+    }
+
+    /// Descriptor to sleep on while nothing is held and nothing is offered: readable when a poll
+    /// may bring something. `None`: not now.
+    fn wait_descriptor(&self) -> Option<RawFd>;
+
+    /// Every open descriptor: none of them is part of an image.
+    fn descriptors(&self) -> Vec<RawFd>;
+
+    /// Memory that is not part of an image (registered with a network card, or mapped from it).
+    fn memory(&self) -> Vec<Range<usize>> {
+        Vec::new()
+    }
+
+    /// A frame whose header is here and most of its payload is not. [`Network::place`] is to be
+    /// called next.
+    fn unplaced(&mut self) -> Option<PeerHeader> {
+        None
+    }
+
+    /// The payload of the frame that [`Network::unplaced`] has named goes to `into`, and
+    /// [`Network::placed`] says when it is there. `None`: it comes as a frame.
+    ///
+    /// # Safety
+    /// `into` is writable for all of the payload, and nobody else touches it, until then or until
+    /// the channel is down.
+    unsafe fn place(&mut self, into: Option<NonNull<u8>>) {
+        let _ = into;
+    }
+
+    /// A frame whose payload is in its place.
+    fn placed(&mut self) -> Option<PeerHeader> {
+        None
+    }
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-type Counters = rustbtl_component::transports::shm::Meeting;
+type Counters = rustbtl_component::transports::set_memory::SetCounters;
 
 const MESSAGE_BYTES: u64 = 10 * 1024;
 /// Turns between two polls of the rings while the machine waits for a counter, as in the component.

@@ -238,7 +238,7 @@ fn main() {
         ..defaults
     })
     .expect("listen");
-    publish(&path(me), &tcp.card().encode());
+    publish(&path(me), &tcp.address().encode());
     let card = TcpPeer::decode(&await_file(&path(1 - me))).expect("a card");
     tcp.add_peer(PeerId(1 - me), card);
     bench(tcp, me, false);

@@ -11,7 +11,7 @@ impl Fabric for Loopback {
     fn ends(&self, n: usize) -> Vec<Tcp> {
         let one = |i| Tcp::new(TcpConfig { me: id(i), ..self.0.clone() }).expect("listen");
         let mut ends: Vec<Tcp> = (0..n).map(one).collect();
-        let endpoints: Vec<_> = ends.iter().map(Tcp::card).collect();
+        let endpoints: Vec<_> = ends.iter().map(Tcp::address).collect();
         for (i, end) in ends.iter_mut().enumerate() {
             for (j, endpoint) in endpoints.iter().enumerate().filter(|&(j, _)| j != i) {
                 end.add_peer(id(j), endpoint.clone());
@@ -60,7 +60,7 @@ fn pair() -> Driver<Tcp> {
 }
 
 fn address(driver: &mut Driver<Tcp>, at: usize) -> std::net::SocketAddr {
-    driver.end(at).card().addresses[0]
+    driver.end(at).address().addresses[0]
 }
 
 fn notices(driver: &Driver<Tcp>, at: usize) -> Vec<String> {
@@ -145,7 +145,7 @@ fn slow_unauthenticated_peers_time_out_and_their_number_is_bounded() {
 fn a_wrong_secret_is_refused_by_both_ends() {
     let quick = TcpConfig { connect_ms_max: 200, ..on("127.0.0.0/8") };
     let mut driver = Driver::new(&Loopback(quick), 2);
-    let endpoint = TcpPeer { secret: [1; 32], ..driver.end(1).card() };
+    let endpoint = TcpPeer { secret: [1; 32], ..driver.end(1).address() };
     driver.end(0).add_peer(id(1), endpoint);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some());
@@ -159,7 +159,7 @@ fn another_version_is_reported_at_both_ends() {
     let config = |version| TcpConfig { version, ..on("127.0.0.0/8") };
     let mut old = Tcp::new(TcpConfig { me: id(0), ..config(7) }).unwrap();
     let new = Tcp::new(TcpConfig { me: id(1), ..config(9) }).unwrap();
-    old.add_peer(id(1), new.card());
+    old.add_peer(id(1), new.address());
     let mut driver = Driver::of(vec![old, new]);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some() && !notices(d, 1).is_empty());
@@ -173,7 +173,7 @@ fn nobody_listening_is_down_with_the_address_after_a_bounded_time() {
     let quick = TcpConfig { connect_ms_max: 100, ..on("127.0.0.0/8") };
     let mut driver = Driver::new(&Loopback(quick), 2);
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let endpoint = TcpPeer { addresses: vec![unused], ..driver.end(1).card() };
+    let endpoint = TcpPeer { addresses: vec![unused], ..driver.end(1).address() };
     driver.end(0).add_peer(id(1), endpoint);
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Full(0));
     driver.until("giving up", |d| d.loss(0, 1).is_some());
@@ -187,8 +187,8 @@ fn the_next_address_is_tried_when_one_does_not_work() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     // An address of another process of this job: the handshake shows that it is not the one that is
     // meant.
-    let other = driver.end(0).card().addresses[0];
-    let mut endpoint = driver.end(1).card();
+    let other = driver.end(0).address().addresses[0];
+    let mut endpoint = driver.end(1).address();
     endpoint.addresses = vec![unused, other, endpoint.addresses[0]];
     driver.end(0).add_peer(id(1), endpoint);
     driver.send(0, 1, 8);
@@ -304,12 +304,12 @@ fn a_peer_in_a_new_incarnation_is_up_again() {
     driver.settle(0);
     driver.settle(1);
     let old = driver.ends[1].take().unwrap();
-    let known = driver.end(0).card();
+    let known = driver.end(0).address();
     drop(old);
     let mut restarted =
         Tcp::new(TcpConfig { me: id(1), incarnation: 1, ..on("127.0.0.0/8") }).unwrap();
     restarted.add_peer(id(0), known);
-    let endpoint = restarted.card();
+    let endpoint = restarted.address();
     driver.ends[1] = Some(restarted);
     driver.until("the loss", |d| d.loss(0, 1).is_some());
     assert_eq!(driver.offer(0, 1, 8, 0), Sent::Down);
@@ -328,7 +328,7 @@ fn a_restarted_peer_replaces_a_connection_that_seems_to_be_open() {
     driver.settle(0);
     // The old one is neither driven nor closed: a failed node.
     let _frozen = driver.ends[1].take().unwrap();
-    let known = driver.end(0).card();
+    let known = driver.end(0).address();
     let mut restarted =
         Tcp::new(TcpConfig { me: id(1), incarnation: 4, ..on("127.0.0.0/8") }).unwrap();
     restarted.add_peer(id(0), known);
@@ -397,7 +397,7 @@ impl DirectReceiver {
     fn step(&mut self, driver: &mut Driver<Tcp>, accepts: impl Fn(u64) -> bool) {
         driver.step(1);
         let tcp = driver.end(1);
-        if let Some((from, head)) = tcp.landed() {
+        if let Some((from, head)) = tcp.placed() {
             let header = Header::decode_alone(&head).unwrap();
             assert_eq!(from, id(0));
             self.placed.push((header.sequence, self.memory[..self.open].to_vec()));
@@ -523,12 +523,12 @@ fn a_payload_whose_connection_breaks_is_never_placed_and_nothing_is_written_afte
         receiver.step(&mut driver, |_| true);
         assert!(start.elapsed() < TIMEOUT);
     }
-    assert!(receiver.placed.is_empty() && !driver.end(1).has_landed());
+    assert!(receiver.placed.is_empty() && !driver.end(1).has_placed());
     let before = receiver.memory.clone();
     for _ in 0..1000 {
         driver.step(1);
     }
-    assert!(driver.end(1).landed().is_none() && driver.end(1).unplaced().is_none());
+    assert!(driver.end(1).placed().is_none() && driver.end(1).unplaced().is_none());
     assert!(receiver.memory == before);
 }
 

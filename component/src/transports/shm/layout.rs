@@ -3,15 +3,14 @@
 //!
 //! ```text
 //! 0                 header (one page)
-//! RANKS_AT          per rank: its line, its bell, its set's meeting, its bitmap, its export table
+//! RANKS_AT          per rank: its line, its bell, its set's counters, its bitmap, its export table
 //! controls_at       per ordered pair: the consumer's line of the ring
 //! slots_at          per rank: what its set has recorded; pages of their own, since most ranks are
 //!                   not the first of a set
 //! rings_at          per ordered pair: the ring
 //! ```
 
-use crate::transports::shm::meeting::Meeting;
-use crate::transports::shm::slots::Slots;
+use crate::transports::set_memory::{Counts, SetCounters, Slots};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use rustbtl_ring::{Control, LINE};
 
@@ -66,25 +65,6 @@ pub struct RankLine {
     pub probe_value: AtomicU64,
     /// Of the first rank of a set, for the whole set.
     pub counts: Counts,
-}
-
-/// What the ranks of a correlated set on this node count together (`fragments::gate`, and
-/// `checkpoint::together`).
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Determinants that they have recorded.
-    pub recorded: AtomicU64,
-    /// All before this one are stable.
-    pub stable: AtomicU64,
-    /// Frames wait until all before this one are.
-    pub wanted: AtomicU64,
-    /// Of ranks that share memory directly: who takes part in the open line.
-    pub sharing: AtomicU64,
-    /// Whose threads stand still for it.
-    pub parked: AtomicU64,
-    /// Who has its picture.
-    pub pictured: AtomicU64,
 }
 
 /// Counts what others have to tell this rank: a ring used for the first time, a goodbye.
@@ -156,14 +136,14 @@ impl Layout {
         self.rank_at(rank) + size_of::<RankLine>()
     }
 
-    /// Offset of the `Meeting` of the set whose first rank this is.
-    pub const fn meeting_at(&self, rank: usize) -> usize {
+    /// Offset of the `SetCounters` of the set whose first rank this is.
+    pub const fn set_counters_at(&self, rank: usize) -> usize {
         self.bell_at(rank) + LINE
     }
 
     /// Offset of a rank's bitmap of senders.
     pub const fn bitmap_at(&self, rank: usize) -> usize {
-        self.meeting_at(rank) + LINE
+        self.set_counters_at(rank) + LINE
     }
 
     /// Offset of a rank's export table.
@@ -210,7 +190,7 @@ const _: () = {
     assert!(size_of::<Header>() <= PAGE);
     assert!(size_of::<RankLine>() == 2 * LINE);
     assert!(size_of::<Bell>() == LINE);
-    assert!(size_of::<Meeting>() == LINE);
+    assert!(size_of::<SetCounters>() == LINE);
     assert!(size_of::<Export>() == 32);
     assert!(size_of::<Slots>().is_multiple_of(PAGE));
     assert!(size_of::<Control>() == LINE);
@@ -228,7 +208,7 @@ mod tests {
             for i in 0..ranks {
                 parts.push((layout.rank_at(i), LINE));
                 parts.push((layout.bell_at(i), LINE));
-                parts.push((layout.meeting_at(i), LINE));
+                parts.push((layout.set_counters_at(i), LINE));
                 parts.push((layout.slots_at(i), size_of::<Slots>()));
                 parts.push((layout.bitmap_at(i), 8 * layout.bitmap_words()));
                 parts.push((layout.exports_at(i), EXPORTS * size_of::<Export>()));

@@ -2,10 +2,9 @@
 
 use crate::os::mapping::{Mapping, OpenError, free_bytes, unlink};
 use crate::os::{locks, process, random};
+use crate::transports::set_memory::{SetCounters, Slots};
 use crate::transports::shm::error::ShmError;
 use crate::transports::shm::layout::*;
-use crate::transports::shm::meeting::Meeting;
-use crate::transports::shm::slots::Slots;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustbtl_fragments::wire::ANNOUNCE_BYTES;
@@ -228,9 +227,9 @@ impl Segment {
         unsafe { self.at::<Bell>(self.layout.bell_at(rank)).as_ref() }
     }
 
-    pub(super) fn meeting(&self, rank: usize) -> &Meeting {
+    pub(super) fn set_counters(&self, rank: usize) -> &SetCounters {
         // SAFETY: inside the mapping, aligned by the layout; all fields are atomics.
-        unsafe { self.at::<Meeting>(self.layout.meeting_at(rank)).as_ref() }
+        unsafe { self.at::<SetCounters>(self.layout.set_counters_at(rank)).as_ref() }
     }
 
     pub(super) fn slots(&self, rank: usize) -> &Slots {

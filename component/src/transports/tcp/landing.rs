@@ -1,18 +1,14 @@
 //! Which payloads have a place of their own; see `connection/landing.rs`.
 
+use crate::transports::PeerHeader;
 use crate::transports::tcp::Tcp;
 use crate::transports::tcp::connection::Next;
 use core::ptr::NonNull;
-use rustbtl_fragments::ids::PeerId;
-use rustbtl_fragments::wire::HEADER_BYTES;
-
-/// From whom, and the header of the frame.
-pub type Landed = (PeerId, [u8; HEADER_BYTES]);
 
 impl Tcp {
     /// A frame of which the header is here, but most of the payload is not. [`Self::place`] is to
     /// be called next.
-    pub fn unplaced(&mut self) -> Option<Landed> {
+    pub fn unplaced(&mut self) -> Option<PeerHeader> {
         while let Some(&at) = self.unplaced.last() {
             if let Some(connection) = &self.connections[at as usize]
                 && let Some(head) = connection.unplaced()
@@ -25,7 +21,7 @@ impl Tcp {
     }
 
     /// The payload of the frame that [`Self::unplaced`] has named goes to `into`, and
-    /// [`Self::landed`] tells when it is there. `None`: it comes as a frame.
+    /// [`Self::placed`] tells when it is there. `None`: it comes as a frame.
     ///
     /// # Safety
     /// `into` is writable for all of the payload, and nobody else touches it, until then or until
@@ -42,7 +38,7 @@ impl Tcp {
 
     /// A frame whose payload is in its place.
     #[inline]
-    pub fn landed(&mut self) -> Option<Landed> {
+    pub fn placed(&mut self) -> Option<PeerHeader> {
         let at = self.landed.pop()?;
         let connection = self.connections[at as usize].as_mut()?;
         let landed = (connection.peer, connection.landed()?);
@@ -58,7 +54,7 @@ impl Tcp {
 
     /// Has a payload come to its place?
     #[inline]
-    pub fn has_landed(&self) -> bool {
+    pub fn has_placed(&self) -> bool {
         !self.landed.is_empty()
     }
 

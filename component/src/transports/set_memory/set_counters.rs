@@ -7,22 +7,22 @@ use rustbtl_coordination::quiescence::{CounterPhase, PhaseCounter};
 /// A cache line of its own, behind that of the first rank of the set.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Meeting {
+pub struct SetCounters {
     words: [AtomicU64; CounterPhase::ALL.len()],
 }
 
-impl Meeting {
+impl SetCounters {
     /// One more has come, after all that it has put into rings. False: others are in a newer line.
     pub fn come(&self, line: u64, station: CounterPhase, open: bool) -> bool {
         let word = &self.words[station as usize];
-        // [meeting] frames that were published before are seen by whoever sees the count.
+        // [set_counters] frames that were published before are seen by whoever sees the count.
         let next = |now| PhaseCounter(now).arrive(line, open).map(|next| next.0);
         word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
     }
 
     /// Who has come.
     pub fn look(&self, station: CounterPhase) -> PhaseCounter {
-        // [meeting]
+        // [set_counters]
         PhaseCounter(self.words[station as usize].load(Ordering::Acquire))
     }
 }
@@ -37,11 +37,11 @@ mod tests {
     #[test]
     fn what_was_done_before_is_seen_by_all() {
         const RANKS: usize = 5;
-        let meeting = Arc::new(Meeting::default());
+        let counters = Arc::new(SetCounters::default());
         let cells: Arc<Vec<AtomicU64>> = Arc::new((0..RANKS).map(|_| AtomicU64::new(0)).collect());
         let ranks: Vec<_> = (0..RANKS)
             .map(|me| {
-                let (meeting, cells) = (Arc::clone(&meeting), Arc::clone(&cells));
+                let (counters, cells) = (Arc::clone(&counters), Arc::clone(&cells));
                 thread::spawn(move || {
                     for line in 1..=200 {
                         for station in CounterPhase::ALL {
@@ -49,9 +49,9 @@ mod tests {
                                 cells[me].store(line, Ordering::Relaxed);
                             }
                             let open = line % RANKS as u64 == me as u64;
-                            assert!(meeting.come(line, station, open));
+                            assert!(counters.come(line, station, open));
                             let said = loop {
-                                let word = meeting.look(station);
+                                let word = counters.look(station);
                                 if let Some(open) = word.all_arrived(line, RANKS) {
                                     break open;
                                 }
@@ -67,6 +67,6 @@ mod tests {
             })
             .collect();
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
-        assert!(!meeting.come(7, CounterPhase::Drained, true), "an older line");
+        assert!(!counters.come(7, CounterPhase::Drained, true), "an older line");
     }
 }

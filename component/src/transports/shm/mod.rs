@@ -7,17 +7,14 @@
 pub mod error;
 pub mod exports;
 pub mod layout;
-pub mod meeting;
 pub mod segment;
-pub mod slots;
 
 pub use crate::transports::shm::error::ShmError;
-pub use crate::transports::shm::layout::{Counts, Layout};
-pub use crate::transports::shm::meeting::Meeting;
+pub use crate::transports::shm::layout::Layout;
 pub use crate::transports::shm::segment::{EAGER_BYTES_DEFAULT, Segment, SegmentOptions};
-pub use crate::transports::shm::slots::{Entry, Found, SLOTS, Slots};
 
 use crate::os::ticks;
+use crate::transports::set_memory::{Counts, SetCounters, Slots};
 use crate::transports::shm::exports::Access;
 use crate::transports::shm::layout::{STATE_ATTACHED, STATE_LEFT};
 use crate::transports::{Event, Incoming, Limits, Payload, Pulled, Sent, Transport};
@@ -196,9 +193,9 @@ impl Shm {
         self.segment.slots(index)
     }
 
-    /// Where the set meets whose first rank has this local index.
-    pub fn meeting(&self, index: usize) -> &Meeting {
-        self.segment.meeting(index)
+    /// Where the set counts its phases whose first rank has this local index.
+    pub fn set_counters(&self, index: usize) -> &SetCounters {
+        self.segment.set_counters(index)
     }
 
     /// Were the rings from these peers (ascending) empty, in whatever order one looks? A ring that

@@ -15,6 +15,7 @@ pub mod dial;
 pub mod dialing;
 pub mod landing;
 pub mod looking;
+pub mod network;
 pub mod notices;
 pub mod select;
 pub mod stranger;
@@ -29,7 +30,6 @@ use crate::os::socket::{Epoll, Ready};
 use crate::os::{now_ns, random};
 use crate::transports::tcp::connection::{Connection, Fill, Next};
 use crate::transports::tcp::dial::Dial;
-pub use crate::transports::tcp::landing::Landed;
 use crate::transports::tcp::notices::Notices;
 use crate::transports::tcp::stranger::Stranger;
 use crate::transports::tcp::watched::Watched;
@@ -188,7 +188,7 @@ impl Tcp {
     }
 
     /// What the peers must know of this process.
-    pub fn card(&self) -> TcpPeer {
+    pub fn address(&self) -> TcpPeer {
         TcpPeer {
             addresses: self.addresses.clone(),
             secret: self.secret,
@@ -251,7 +251,7 @@ impl Tcp {
 
     /// Descriptor to sleep on while nothing is held and nothing is offered: readable when a look
     /// at this transport may bring something. Not while a connection is being opened.
-    pub fn descriptor(&self) -> Option<i32> {
+    pub fn wait_descriptor(&self) -> Option<RawFd> {
         (self.dialing == 0).then(|| self.epoll.descriptor())
     }
 

@@ -1,0 +1,43 @@
+//! Memory that the ranks of a correlated set share where all of them run on one node: the order of
+//! their determinants, the counters of the shared-memory barrier, and how far each is in a
+//! checkpoint. A transport within the node has it in its segment; all zero is a set that has not
+//! begun. Nobody outside the transports needs to know which transport that is.
+
+pub mod set_counters;
+pub mod slots;
+
+pub use crate::transports::set_memory::set_counters::SetCounters;
+pub use crate::transports::set_memory::slots::{Entry, Found, SLOTS, Slots};
+
+use core::sync::atomic::AtomicU64;
+
+/// Who has such memory. `rank`: local index of the first rank of the set.
+pub trait SetMemory {
+    /// The counters of the set's order and of the shared-memory barrier.
+    fn counts(&self, rank: usize) -> Option<&Counts>;
+
+    /// The determinants of the set's order that are not stable.
+    fn slots(&self, rank: usize) -> Option<&Slots>;
+
+    /// Where the set counts who has reached which phase of a checkpoint.
+    fn set_counters(&self, rank: usize) -> Option<&SetCounters>;
+}
+
+/// What the ranks of a correlated set on this node count together (`fragments::gate`, and
+/// `checkpoint/shared_memory_barrier.rs`).
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Determinants that they have recorded.
+    pub recorded: AtomicU64,
+    /// All before this one are stable.
+    pub stable: AtomicU64,
+    /// Frames wait until all before this one are.
+    pub wanted: AtomicU64,
+    /// Of ranks that share memory directly: who takes part in the open line.
+    pub sharing: AtomicU64,
+    /// Whose threads stand still for it.
+    pub parked: AtomicU64,
+    /// Who has its picture.
+    pub pictured: AtomicU64,
+}
