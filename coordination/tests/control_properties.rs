@@ -40,7 +40,7 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
         (checkpoint(), picture(), blob(), any::<u64>()).prop_map(
             |(checkpoint, picture, description, ns)| {
                 FromRank::Frozen {
-                    checkpoint: checkpoint,
+                    checkpoint,
                     snapshot: picture,
                     description,
                     coordination_ns: ns,
@@ -87,7 +87,7 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
             ToRank::Endpoints { endpoints: cards, restarted }
         }),
         (checkpoint(), any::<u32>()).prop_map(|(checkpoint, set)| ToRank::CheckpointComplete {
-            checkpoint: checkpoint,
+            checkpoint,
             set: SetId(set)
         }),
         Just(ToRank::MayFinish {}),
