@@ -6,7 +6,7 @@ use super::local_storage;
 use super::mpi::Over;
 use super::node_loss::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::Result;
 
 /// Rank 0 comes late to MPI_Finalize: so late that something has happened meanwhile.
@@ -66,22 +66,21 @@ const OF_ALL: [InLine; 2] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("deaths in MPI_Finalize and while lines are taken");
+pub fn run(tier: &mut Tier) {
     for (title, shape, faults) in FINALIZE {
-        summary.check(&format!("bad moments: MPI_Finalize: {title}"), || finalize(shape, faults));
+        tier.check(&format!("bad moments: MPI_Finalize: {title}"), || finalize(shape, faults));
     }
     for (title, shape, faults, times) in OF_SETS {
         let every = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
-        summary.check(&format!("bad moments: {title}"), || {
+        tier.check(&format!("bad moments: {title}"), || {
             in_lines(shape, &[&every[..], faults].concat(), times)
         });
     }
     for (title, shape, faults, times) in OF_ALL {
         let every = ["--mca", "vprotocol_correlated_interval", "0.3"];
         let faults = [&every[..], faults].concat();
-        summary.check(&format!("bad moments: {title}"), || in_lines(shape, &faults, times));
-        summary.check(&format!("bad moments: plain command: {title}"), || {
+        tier.check(&format!("bad moments: {title}"), || in_lines(shape, &faults, times));
+        tier.check(&format!("bad moments: plain command: {title}"), || {
             local_storage::survives(&Over::Component, shape, &faults, times).map(drop)
         });
     }

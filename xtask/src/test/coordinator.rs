@@ -7,7 +7,7 @@ use super::lives::{self, RING, Shape};
 use super::local_storage;
 use super::node_loss::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::Result;
 
 /// Of a job of which half is done when all has happened.
@@ -51,13 +51,12 @@ const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("a killed coordinator");
+pub fn run(tier: &mut Tier) {
     for (title, storage, shape, faults) in SURVIVED {
         let title = format!("coordinator killed, {title}: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(storage, shape, faults));
+        tier.check(&title, || survives(storage, shape, faults));
     }
-    summary.check("coordinator killed again and again: 2 × 1", again_and_again);
+    tier.check("coordinator killed again and again: 2 × 1", again_and_again);
 }
 
 /// A job that is not over before all of that has happened.

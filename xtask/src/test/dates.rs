@@ -6,7 +6,7 @@ use super::lives::{self, Shape};
 use super::mpi;
 use super::node_loss::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result};
 use crate::paths;
 use std::fs;
@@ -19,19 +19,18 @@ const RECOVER: [&str; 3] = ["--mca", "vprotocol_correlated_recover", "1"];
 const NOT_RECORDED: [&str; 3] = ["--mca", "vprotocol_correlated_record_clock", "0"];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("dates");
-    summary.check("dates: random numbers and roots are the same again: 2 × 2", || {
+pub fn run(tier: &mut Tier) {
+    tier.check("dates: random numbers and roots are the same again: 2 × 2", || {
         let outcome = dies("roots", &[])?;
         outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
     });
     // So that the check above is known to be one; with roots ranks would wait for each other.
-    summary.check("dates: those that are not recorded are others: 2 × 2", || {
+    tier.check("dates: those that are not recorded are others: 2 × 2", || {
         let outcome = dies("data", &NOT_RECORDED)?;
         let other = outcome.stdout.contains("HASH contradicts itself");
         outcome.must(other, "rank 0 has drawn the same by chance")
     });
-    summary.check("dates: in signal handlers that come inside of MPI: 2 × 2", in_handlers);
+    tier.check("dates: in signal handlers that come inside of MPI: 2 × 2", in_handlers);
 }
 
 fn program() -> Result<String> {

@@ -14,7 +14,7 @@ use super::cluster::token;
 use super::job::{self, Job, Outcome};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result, fail, failure};
 use crate::{build, paths, run, sys};
 
@@ -35,11 +35,10 @@ pub const ENDS: [(&str, i32); 8] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("guardians");
+pub fn run(tier: &mut Tier) {
     let source = paths::root().join("xtask/programs/ends.c");
     let mut program = Err(failure!("not compiled"));
-    let compiled = summary.check("guardians: compile ends.c", || {
+    let compiled = tier.check("guardians: compile ends.c", || {
         program = mpi::compile(&source);
         program.as_ref().map(drop).map_err(|f| crate::error::Failure(f.0.clone()))
     });
@@ -48,30 +47,30 @@ pub fn run(summary: &mut Summary) {
         let on = format!("{nodes} × {ppn}");
         for (how, code) in ENDS {
             let name = format!("guardians, {on}: {how}");
-            summary.check(&name, || ends_alike(nodes, ppn, &program, how, code));
+            tier.check(&name, || ends_alike(nodes, ppn, &program, how, code));
         }
-        summary.check(&format!("guardians, {on}: stdin"), || stdin(nodes, ppn, &program));
-        summary.check(&format!("guardians, {on}: tagged output"), || tagged(nodes, ppn, &program));
-        summary.check(&format!("guardians, {on}: not an MPI program"), || {
+        tier.check(&format!("guardians, {on}: stdin"), || stdin(nodes, ppn, &program));
+        tier.check(&format!("guardians, {on}: tagged output"), || tagged(nodes, ppn, &program));
+        tier.check(&format!("guardians, {on}: not an MPI program"), || {
             // The first one that ends so has the others ended.
             let script = "echo \"$0 $*\"; sleep 1; exit 3";
             alike(nodes, ppn, &["sh", "-c", script, "a b", "--", "--help"], Some(3)).map(drop)
         });
-        summary.check(&format!("guardians, {on}: no such program"), || {
+        tier.check(&format!("guardians, {on}: no such program"), || {
             alike(nodes, ppn, &["/not/there"], None).map(drop)
         });
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
             let name = format!("guardians, {on}: signal {signal} ends everything");
-            summary.check(&name, || ended_by(nodes, ppn, signal));
+            tier.check(&name, || ended_by(nodes, ppn, signal));
         }
-        summary.check(&format!("guardians, {on}: rustbtl status"), || status(nodes, ppn, &program));
+        tier.check(&format!("guardians, {on}: rustbtl status"), || status(nodes, ppn, &program));
     }
-    summary.check("guardians: no place for lines", || no_place(&program));
-    summary.check("guardians: an interval and no directory", || no_directory(&program));
-    summary.check("guardians: an interval that makes no sense", || bad_interval(&program));
-    summary.check("guardians: a compression that does not exist", || bad_images(&program));
-    summary.check("guardians: ompi_info lists what they are told", listed);
-    summary.check("guardians: a program that is missing", || no_program(&program));
+    tier.check("guardians: no place for lines", || no_place(&program));
+    tier.check("guardians: an interval and no directory", || no_directory(&program));
+    tier.check("guardians: an interval that makes no sense", || bad_interval(&program));
+    tier.check("guardians: a compression that does not exist", || bad_images(&program));
+    tier.check("guardians: ompi_info lists what they are told", listed);
+    tier.check("guardians: a program that is missing", || no_program(&program));
 }
 
 fn guarded(nodes: u32, ppn: u32, command: &[impl AsRef<OsStr>]) -> Job {

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::job::{Job, Outcome};
 use super::lives::{self, RING, Shape};
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result, failure};
 use crate::{paths, run};
 
@@ -39,8 +39,7 @@ struct Known {
 }
 
 /// Runs the tier; with moments by the clock, too, if that is wanted.
-pub fn run(summary: &mut Summary, by_the_clock: bool) {
-    summary.tier("lines: faults while one is taken");
+pub fn run(tier: &mut Tier, by_the_clock: bool) {
     let known = OnceCell::new();
     // Of one case that was asked for, too.
     let known = || -> Result<&Known> {
@@ -49,34 +48,34 @@ pub fn run(summary: &mut Summary, by_the_clock: bool) {
             None => undisturbed().map(|found| known.get_or_init(|| found)),
         }
     };
-    if !summary.check("line faults: an undisturbed run", || known().map(drop)) {
+    if !tier.check("line faults: an undisturbed run", || known().map(drop)) {
         return;
     }
     let answer = || known().map(|known| known.answer.as_str());
     for (point, rank) in POINTS {
-        summary.check(&format!("line faults: a rank dies at its {point}"), || {
+        tier.check(&format!("line faults: a rank dies at its {point}"), || {
             dies(answer()?, &["--kill-in-line", rank, point])
         });
-        summary.check(&format!("line faults: mpirun dies at its {point}"), || {
+        tier.check(&format!("line faults: mpirun dies at its {point}"), || {
             dies(answer()?, &["--kill-in-line", "mpirun", point])
         });
-        summary.check(&format!("line faults: an agent dies at its {point}"), || {
+        tier.check(&format!("line faults: an agent dies at its {point}"), || {
             goes_on(answer()?, &["--kill-in-line", "agent", point])
         });
     }
-    summary.check("line faults: the coordinator dies at its manifest", || alone(answer()?));
-    summary.check("line faults: the disk is full", || full_disk(answer()?, known()?.bytes));
-    summary.check("line faults: damaged images are refused", || damaged(answer()?));
-    summary.check("line faults: images of another machine are refused", || foreign(answer()?));
-    summary.check("line faults: a folder that cannot be written", unwritable);
+    tier.check("line faults: the coordinator dies at its manifest", || alone(answer()?));
+    tier.check("line faults: the disk is full", || full_disk(answer()?, known()?.bytes));
+    tier.check("line faults: damaged images are refused", || damaged(answer()?));
+    tier.check("line faults: images of another machine are refused", || foreign(answer()?));
+    tier.check("line faults: a folder that cannot be written", unwritable);
     for delay in DELAYS.iter().filter(|_| by_the_clock) {
         let after = format!("{} s after the order", &delay[2..]);
         for who in ["rank:1", "mpirun"] {
-            summary.check(&format!("line faults: {who} killed {after}"), || {
+            tier.check(&format!("line faults: {who} killed {after}"), || {
                 dies(answer()?, &["--kill", who, delay])
             });
         }
-        summary.check(&format!("line faults: agent killed {after}"), || {
+        tier.check(&format!("line faults: agent killed {after}"), || {
             goes_on(answer()?, &["--kill", "agent", delay])
         });
     }

@@ -11,7 +11,7 @@ use super::lives::{
 };
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 
@@ -30,21 +30,20 @@ const CASES: [(Program, Shape, &[Shape]); 6] = [
 const UNCHANGED: [(Program, Shape, u32); 2] = [(QR, (2, 2), 1700), (HPCC, (2, 1), 4000)];
 
 /// Runs them all.
-pub fn run(summary: &mut Summary) {
-    summary.tier("lines: checkpoint, kill -9 of everything, restart");
+pub fn run(tier: &mut Tier) {
     for (program, (nodes, ppn), restarts) in &CASES {
         let title = format!("{}: {nodes} × {ppn}", program.name);
-        summary.check(&title, || survives(program, (*nodes, *ppn), restarts));
+        tier.check(&title, || survives(program, (*nodes, *ppn), restarts));
     }
-    summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
-    summary.check("ring with a hash: images that build on older ones", increments);
+    tier.check("ring with a hash: four lives, each with a line of its own", several_lives);
+    tier.check("ring with a hash: images that build on older ones", increments);
     for (program, shape, call) in &UNCHANGED {
         let title = format!("{}, unchanged: {} × {}", program.name, shape.0, shape.1);
-        summary.check(&title, || unchanged(program, *shape, *call));
+        tier.check(&title, || unchanged(program, *shape, *call));
     }
     for source in ["asks.c", "asks_fortran.f90", "asks_python.py"] {
         let title = format!("a program that asks for its line: {source}, 2 × 2");
-        summary.check(&title, || asks(source));
+        tier.check(&title, || asks(source));
     }
 }
 

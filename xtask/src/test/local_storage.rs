@@ -7,7 +7,7 @@ use super::lives::{self, RING, Shape};
 use super::mpi::{self, Over};
 use super::node_loss::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result};
 use crate::paths;
 use serde_json::Value;
@@ -59,21 +59,20 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("live recovery without a shared folder");
-    run_over(summary, &Over::Component);
+pub fn run(tier: &mut Tier) {
+    run_over(tier, &Over::Component);
 }
 
 /// The same, in the tier that has begun.
-pub fn run_over(summary: &mut Summary, over: &Over) {
+pub fn run_over(tier: &mut Tier, over: &Over) {
     for (title, shape, faults, times) in &SURVIVED {
         let title = format!("plain command: {title}");
-        summary.check(&title, || survives(over, *shape, faults, *times).map(drop));
+        tier.check(&title, || survives(over, *shape, faults, *times).map(drop));
     }
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
-    summary.check(too_many_at_once, || too_many(over));
-    summary.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
-    summary.check("plain command: no room for images: 2 × 1", || no_room(over));
+    tier.check(too_many_at_once, || too_many(over));
+    tier.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
+    tier.check("plain command: no room for images: 2 × 1", || no_room(over));
 }
 
 /// Protected jobs end as stock ones: MPI programs in all the ways of `ends.c`, and others.

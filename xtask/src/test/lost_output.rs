@@ -8,7 +8,7 @@ use super::local_storage::plain;
 use super::mpi::{self, Over};
 use super::node_loss::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Result, fail};
 use crate::paths;
 use std::collections::BTreeMap;
@@ -64,16 +64,15 @@ const LOSSES: [(&str, &[&str], bool); 8] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("output of lost nodes");
-    run_over(summary, &Over::Component);
+pub fn run(tier: &mut Tier) {
+    run_over(tier, &Over::Component);
 }
 
 /// The same, in the tier that has begun.
-pub fn run_over(summary: &mut Summary, over: &Over) {
+pub fn run_over(tier: &mut Tier, over: &Over) {
     for (title, faults, shared) in LOSSES {
         let title = format!("lost output: {title}, each line once: {NODES} × {PPN}");
-        summary.check(&title, || each_line_once(over, faults, shared));
+        tier.check(&title, || each_line_once(over, faults, shared));
     }
 }
 

@@ -9,7 +9,7 @@ use super::lives::{self, BY_PID, CLOCK, INTER, OVERLAP, Program, RING, Shape, TH
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Failure, Result, fail};
 use crate::paths;
 use std::collections::BTreeSet;
@@ -124,45 +124,44 @@ const GUARDIANS: [(&str, Shape, &str); 2] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("live recovery, and the loss of a node without it");
-    summary.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
-    summary.check("node loss: guarded, but without recovery as stock: 3 × 1", || {
+pub fn run(tier: &mut Tier) {
+    tier.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
+    tier.check("node loss: guarded, but without recovery as stock: 3 × 1", || {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
     for (title, shape, faults) in &SURVIVED {
-        summary.check(&format!("live recovery: {title}"), || {
+        tier.check(&format!("live recovery: {title}"), || {
             survives(&RING, ITERATIONS, *shape, faults).map(drop)
         });
     }
     for (shape, faults) in BY_CLOCK {
-        summary.check(&format!("live recovery: by the clock: {} × {}", shape.0, shape.1), || {
+        tier.check(&format!("live recovery: by the clock: {} × {}", shape.0, shape.1), || {
             survives(&CLOCK, MILLISECONDS, shape, &faults).map(drop)
         });
     }
     for (shape, faults) in BY_CHANCE {
         let title = format!("live recovery: random updates: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(&UPDATES, UPDATED, shape, &faults).map(drop));
+        tier.check(&title, || survives(&UPDATES, UPDATED, shape, &faults).map(drop));
     }
     for (shape, faults) in BY_GROUPS {
         let title = format!("live recovery: intercommunicators: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(&INTER, MET, shape, &faults).map(drop));
+        tier.check(&title, || survives(&INTER, MET, shape, &faults).map(drop));
     }
     for (shape, faults) in BY_OVERLAP {
         let title =
             format!("live recovery: answers in the place of questions: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(&OVERLAP, ANSWERED, shape, faults).map(drop));
+        tier.check(&title, || survives(&OVERLAP, ANSWERED, shape, faults).map(drop));
     }
     for (shape, length, faults) in BY_THREADS {
         let title = format!("live recovery: MPI_THREAD_MULTIPLE: {} × {}", shape.0, shape.1);
         let yields = ["--mca", "mpi_yield_when_idle", "1"];
         let options = [&yields[..], &faults[..]].concat();
-        summary.check(&title, || survives(&THREADS, length, shape, &options).map(drop));
+        tier.check(&title, || survives(&THREADS, length, shape, &options).map(drop));
     }
-    guardians_over(summary, &Over::Component);
-    summary.check("live recovery: while the storage takes its time: 2 × 2", slow_storage);
+    guardians_over(tier, &Over::Component);
+    tier.check("live recovery: while the storage takes its time: 2 × 2", slow_storage);
     // So that the check above is known to be one.
-    summary.check("live recovery: by a clock that is not recorded: 2 × 2", || {
+    tier.check("live recovery: by a clock that is not recorded: 2 × 2", || {
         // Late enough that others have much of what is done otherwise then.
         let faults = ["--mca", "vprotocol_correlated_record_clock", "0", "--kill-rank", "3@2"];
         match survives(&CLOCK, MILLISECONDS, (2, 2), &faults) {
@@ -175,10 +174,10 @@ pub fn run(summary: &mut Summary) {
     });
     // So that the check below is known to be one: nobody looks at what differs.
     let killed = ["--kill-node-after-checkpoint", "1@1"];
-    summary.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
+    tier.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
         survives(&BY_PID, 3000, (3, 1), &killed).map(drop)
     });
-    summary.check("live recovery: other messages than before are told: 3 × 1", || {
+    tier.check("live recovery: other messages than before are told: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
         match survives(&BY_PID, 3000, (3, 1), &checked) {
             Ok(_) => fail!("nobody has noticed"),
@@ -186,18 +185,18 @@ pub fn run(summary: &mut Summary) {
             Err(other) => Err(other),
         }
     });
-    summary.check("live recovery: contents are checked, and are the same: 3 × 1", || {
+    tier.check("live recovery: contents are checked, and are the same: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
         survives(&RING, ITERATIONS, (3, 1), &checked).map(drop)
     });
-    summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
-    summary.check("live recovery: while the other one computes: 2 × 1", the_other_computes);
+    tier.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
+    tier.check("live recovery: while the other one computes: 2 × 1", the_other_computes);
     let soon = "live recovery: a guardian of mpirun's node is killed, and soon all ends: 2 × 2";
-    summary.check(soon, soon_over);
-    summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
-    summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
-    summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
-    summary.check("node loss: a killed rank ends the job: 2 × 2", killed_rank);
+    tier.check(soon, soon_over);
+    tier.check("node loss: spare nodes are no loss: 2 × 1", spare);
+    tier.check("node loss: after a line the job can be started again: 2 × 2", started_again);
+    tier.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
+    tier.check("node loss: a killed rank ends the job: 2 × 2", killed_rank);
 }
 
 /// A job that does not end by itself, with its folder for lines.
@@ -291,13 +290,12 @@ fn slow_storage() -> Result<()> {
 }
 
 /// Guardians die alone, in jobs of this Open MPI.
-pub fn guardians_over(summary: &mut Summary, over: &Over) {
+pub fn guardians_over(tier: &mut Tier, over: &Over) {
     for (title, shape, guardian) in GUARDIANS {
-        summary
-            .check(&format!("live recovery: {title}"), || without_guardian(over, shape, guardian));
+        tier.check(&format!("live recovery: {title}"), || without_guardian(over, shape, guardian));
     }
     let title = "live recovery: the death of a node's only guardian ends the job: 2 × 1";
-    summary.check(title, || without_the_only_guardian(over));
+    tier.check(title, || without_the_only_guardian(over));
 }
 
 /// The rank of a guardian that is killed goes back, and mpirun takes no notice.

@@ -12,7 +12,7 @@ use super::local_storage;
 use super::mpi::Over;
 use super::node_loss::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::Result;
 
 /// Ranks that add to memory that they share in one step, and see what it was before.
@@ -66,14 +66,13 @@ struct Together {
 const BY_CORE: &[&str] = &["--mca", "vprotocol_correlated_sets", "core"];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("one-sided communication, files, and deaths");
-    run_over(summary, &Over::Component);
-    summary.check("an image that cannot be used: all go back to an earlier line: 2 × 2", damaged);
+pub fn run(tier: &mut Tier) {
+    run_over(tier, &Over::Component);
+    tier.check("an image that cannot be used: all go back to an earlier line: 2 × 2", damaged);
 }
 
 /// The same, in the tier that has begun.
-pub fn run_over(summary: &mut Summary, over: &Over) {
+pub fn run_over(tier: &mut Tier, over: &Over) {
     let program = Together {
         what: "a program with a window: 2 × 2",
         program: &WINDOW,
@@ -121,24 +120,24 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
     let title = |end: &str, case: &Together| format!("one-sided: {end}: {}", case.what);
     for case in &together {
         let title = title("all go back together", case);
-        summary.check(&title, || go_back_together(over, case));
+        tier.check(&title, || go_back_together(over, case));
     }
     for (case, code) in [(node, 1), (program, 137)] {
         if matches!(over, Over::Component) {
             let title = title("all go back together", &case);
-            summary.check(&title, || go_back_together(over, &case));
+            tier.check(&title, || go_back_together(over, &case));
         } else {
             let title = title("the job ends", &case);
-            summary.check(&title, || ends(over, &case, code));
+            tier.check(&title, || ends(over, &case, code));
         }
     }
-    summary.check("one-sided: a shared window goes back with its set: 2 × 2", || {
+    tier.check("one-sided: a shared window goes back with its set: 2 × 2", || {
         goes_back(over, &SHARED_WINDOW, (2, 2), "complete@2=rank:3")
     });
-    summary.check("one-sided: the whole job goes back: 1 × 3", || {
+    tier.check("one-sided: the whole job goes back: 1 × 3", || {
         goes_back(over, &WINDOW, (1, 3), "complete@2=rank:1")
     });
-    summary.check("one-sided: the whole job goes back with its file: 1 × 3", || {
+    tier.check("one-sided: the whole job goes back with its file: 1 × 3", || {
         goes_back(over, &SIZE, (1, 3), "complete@2=rank:1")
     });
 }

@@ -10,7 +10,7 @@ use super::job::{Job, SECONDS};
 use super::lives::{self, Shape};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result, fail};
 use crate::paths;
 
@@ -28,27 +28,26 @@ enum From {
 }
 
 /// Runs them all.
-pub fn run(summary: &mut Summary) {
-    summary.tier("replay: what was observed after a line is observed again");
+pub fn run(tier: &mut Tier) {
     let handed = [(CASES[1], From::Coordinator)];
     for ((shape, rounds), from) in CASES.map(|case| (case, From::Journal)).into_iter().chain(handed)
     {
         let how = if from == From::Coordinator { ", by the coordinator" } else { "" };
         let title = format!("replay of observe: {} × {}{how}", shape.0, shape.1);
-        summary.check(&title, || {
+        tier.check(&title, || {
             let differing = lives_twice(shape, rounds, from)?;
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
     for lines in [1, 2] {
         let title = format!("replay of at_line: asking while line {lines} is taken, 2 × 5");
-        summary.check(&title, || {
+        tier.check(&title, || {
             let differing = asks_while_lines_are_taken(lines)?;
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
     // So that the comparison above is known to be one.
-    summary.check("replay of observe: without determinants the second life differs", || {
+    tier.check("replay of observe: without determinants the second life differs", || {
         let (shape, rounds) = CASES[0];
         let differing = lives_twice(shape, rounds, From::Nobody)?;
         if differing.is_empty() { fail!("both lives were the same by chance") } else { Ok(()) }

@@ -15,7 +15,7 @@ use super::job;
 use super::lives::{self, GATE_OPEN, RING};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result, fail};
 use crate::{paths, sys};
 
@@ -27,10 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const JOB: &str = "4711";
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("the batch script of the user guide (docs/slurm.sh)");
-    summary.check("batch script: ends at a line, is queued again, goes on", goes_on);
-    summary.check("batch script: a program that fails is not queued again", fails);
+pub fn run(tier: &mut Tier) {
+    tier.check("batch script: ends at a line, is queued again, goes on", goes_on);
+    tier.check("batch script: a program that fails is not queued again", fails);
 }
 
 /// An allocation of this host.

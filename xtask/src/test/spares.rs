@@ -3,7 +3,7 @@
 
 use super::lives::{RING, Shape};
 use super::mpi::Over;
-use super::summary::Summary;
+use super::summary::Tier;
 use super::{local_storage, node_loss};
 use crate::error::{Result, fail};
 use serde_json::Value;
@@ -121,20 +121,19 @@ const PLAIN: [(Case, usize); 6] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("spare nodes");
+pub fn run(tier: &mut Tier) {
     for (title, shape, faults, places) in SHARED {
-        summary.check(&format!("spare nodes: {title}"), || {
+        tier.check(&format!("spare nodes: {title}"), || {
             must_go(&node_loss::survives(&RING, node_loss::ITERATIONS, shape, faults)?, places)
         });
     }
-    run_over(summary, &Over::Component, PLAIN.len());
+    run_over(tier, &Over::Component, PLAIN.len());
 }
 
 /// So many of the cases without a shared directory.
-pub fn run_over(summary: &mut Summary, over: &Over, cases: usize) {
+pub fn run_over(tier: &mut Tier, over: &Over, cases: usize) {
     for ((title, shape, faults, places), times) in PLAIN.into_iter().take(cases) {
-        summary.check(&format!("spare nodes: plain command: {title}"), || {
+        tier.check(&format!("spare nodes: plain command: {title}"), || {
             must_go(&local_storage::survives(over, shape, faults, times)?, places)
         });
     }

@@ -9,7 +9,7 @@ use super::job::{Job, Outcome};
 use super::lives::{self, RING, Shape, Undisturbed};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::cluster::KILLED;
 use crate::error::{Result, fail};
 use crate::paths;
@@ -26,12 +26,11 @@ const SIGNAL_AT: f64 = 2.0;
 const PATIENCE: &str = "120";
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("lines: triggers and output");
-    summary.check("a log that is nearly full: lines instead of a spill", lines_for_a_log);
-    summary.check("a log that is nearly full, no place for lines: it spills", no_place_for_lines);
+pub fn run(tier: &mut Tier) {
+    tier.check("a log that is nearly full: lines instead of a spill", lines_for_a_log);
+    tier.check("a log that is nearly full, no place for lines: it spills", no_place_for_lines);
     let mut known = None;
-    let ready = summary.check("signals: an undisturbed run", || {
+    let ready = tier.check("signals: an undisturbed run", || {
         let scratch = Scratch::new("signals")?;
         let start = Instant::now();
         let whole = RING.job(SHAPE, ITERATIONS, &scratch)?.run()?;
@@ -42,16 +41,16 @@ pub fn run(summary: &mut Summary) {
         Ok(())
     });
     if let (true, Some(known)) = (ready, known) {
-        summary.check("signals: SIGUSR2 to mpirun, a line", || a_line_by_signal(&known));
-        summary.check("signals: SIGUSR1 to mpirun, a line and the end", || the_end(&known));
+        tier.check("signals: SIGUSR2 to mpirun, a line", || a_line_by_signal(&known));
+        tier.check("signals: SIGUSR1 to mpirun, a line and the end", || the_end(&known));
     }
-    summary.check("signals: a name that makes no sense", nonsense);
-    summary.check("signals: not chosen, the programs get them", not_chosen);
+    tier.check("signals: a name that makes no sense", nonsense);
+    tier.check("signals: not chosen, the programs get them", not_chosen);
     for part in [0.3, 0.45, 0.6] {
         let title = format!("output: a rank is killed after {part} of a run, each line once");
-        summary.check(&title, || output(part, Death::Rank));
+        tier.count(&title, || output(part, Death::Rank));
         let title = format!("output: all is killed after {part} of a run, nothing twice, in order");
-        summary.check(&title, || output(part, Death::Everything));
+        tier.count(&title, || output(part, Death::Everything));
     }
 }
 
@@ -212,7 +211,7 @@ enum Death {
 
 /// Both lives together: each line once and in order. What mpirun had not printed yet when it was
 /// killed is lost; nothing else is.
-fn output(part: f64, death: Death) -> Result<()> {
+fn output(part: f64, death: Death) -> Result<(usize, String)> {
     let scratch = Scratch::new("output")?;
     let lines = lives::lines_folder(&scratch)?;
     let program = mpi::compile(&source("print_lines.c"))?.display().to_string();
@@ -249,10 +248,8 @@ fn output(part: f64, death: Death) -> Result<()> {
             lost += seam - one.len() as u64;
         }
     }
-    if death == Death::Everything {
-        println!("      lines on their way to mpirun when it was killed: {lost}");
-    }
     // What was under way, not what was said long before.
     let most = if death == Death::Rank { 0 } else { 8 * 20 };
-    first.must(lost <= most, &format!("{lost} lines are lost"))
+    first.must(lost <= most, &format!("{lost} lines are lost"))?;
+    Ok((1, format!("; lines on their way to mpirun that are lost: {lost}")))
 }

@@ -8,7 +8,7 @@ use crate::test::lives::{self, RING, Shape};
 use crate::test::mpi::Over;
 use crate::test::node_loss::must_be_clean;
 use crate::test::scratch::Scratch;
-use crate::test::summary::Summary;
+use crate::test::summary::Tier;
 use crate::tree::Installed;
 
 /// It waits half-way for what is to happen, on a machine of any speed.
@@ -22,17 +22,17 @@ const SURVIVED: [(&str, Shape, &[&str]); 3] = [
 ];
 
 /// Runs them all.
-pub fn run(summary: &mut Summary, tree: &Installed) {
-    summary.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
+pub fn run(tier: &mut Tier, tree: &Installed) {
+    tier.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
     for (title, shape, faults) in &SURVIVED {
-        summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+        tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
 }
 
 /// The quick part of it.
-pub fn run_one(summary: &mut Summary, tree: &Installed) {
+pub fn run_one(tier: &mut Tier, tree: &Installed) {
     for (title, shape, faults) in &SURVIVED[1..2] {
-        summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+        tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
 }
 
