@@ -65,11 +65,11 @@ pub fn run(tier: &mut Tier) {
         }
         tier.check(&format!("guardians, {on}: rustbtl status"), || status(nodes, ppn, &program));
     }
-    tier.check("guardians: no place for lines", || no_place(&program));
+    tier.check("guardians: no place for checkpoints", || no_place(&program));
     tier.check("guardians: an interval and no directory", || no_directory(&program));
     tier.check("guardians: an interval that makes no sense", || bad_interval(&program));
     tier.check("guardians: a compression that does not exist", || bad_images(&program));
-    tier.check("guardians: ompi_info lists what they are told", listed);
+    tier.check("guardians: ompi_info lists their parameters", listed);
     tier.check("guardians: a program that is missing", || no_program(&program));
 }
 
@@ -145,7 +145,8 @@ fn tagged(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
 
 /// Processes whose command line names the token, whatever they are.
 fn naming(token: &str) -> usize {
-    let holds = |line: &[u8]| line.windows(token.len()).any(|part| part == token.as_bytes());
+    let holds =
+        |checkpoint: &[u8]| checkpoint.windows(token.len()).any(|part| part == token.as_bytes());
     let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
     folders.filter(|f| fs::read(f.path().join("cmdline")).is_ok_and(|line| holds(&line))).count()
 }
@@ -216,7 +217,7 @@ fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     found.map_err(|failure| failure!("{failure}\n{text}"))?;
     let (done, said) = asked?;
     if done || !said.contains("vprotocol_correlated_dir") {
-        fail!("a job without a directory for lines should refuse: {said}");
+        fail!("a job without a directory for checkpoints should refuse: {said}");
     }
     let left = fs::read_dir(scratch.0.join("jobs")).map_or(0, Iterator::count);
     wait_for("the end of the coordinator's socket", || left == 0)
@@ -245,8 +246,8 @@ fn bad_images(program: &Path) -> Result<()> {
         ("incremental", "-3", "or 0 for full images only"),
     ] {
         let scratch = Scratch::new("guardians-images")?;
-        let lines = scratch.0.join("lines").display().to_string();
-        let place = ["--mca", "vprotocol_correlated_dir", &lines];
+        let checkpoints = scratch.0.join("lines").display().to_string();
+        let place = ["--mca", "vprotocol_correlated_dir", &checkpoints];
         let parameter = format!("vprotocol_correlated_{parameter}");
         let given = ["--mca", &parameter, value];
         let outcome = Job::new(2, 1, &words(program, "well")).with(&place).with(&given).run()?;

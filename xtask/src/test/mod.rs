@@ -1,24 +1,22 @@
 //! `cargo xtask test`: everything, in tiers that run beside each other where that is safe.
 
-mod bad_moments;
+mod checkpoint_faults;
+mod checkpoint_restart;
 mod cluster;
-mod coordinator;
+mod coordinator_failover;
 mod crates;
-mod dates;
 mod errors;
 mod fuzz;
 mod guardians;
 mod header;
 pub mod job;
-mod line_faults;
-mod lines;
-pub mod lives;
 mod local_storage;
 mod lost_output;
 mod miri;
 pub mod mpi;
-mod node_loss;
+mod node_failure;
 mod one_sided;
+mod phase_failures;
 mod plan;
 mod programs;
 mod replay;
@@ -27,10 +25,12 @@ pub mod scratch;
 mod screen;
 mod slurm;
 mod source;
-mod spares;
+mod spare_nodes;
 mod summary;
+mod time_determinants;
 mod trees;
 mod triggers;
+pub mod workloads;
 
 use clap::Args;
 
@@ -47,7 +47,7 @@ pub struct Options {
     fast: bool,
     /// Everything, before a release: also the source trees of both versions of Open MPI, built and
     /// tested in all variants (--trees), our MPI programs as protected jobs (--protected), faults
-    /// by the clock (--line-faults), cargo-deny, and the fuzz targets for five minutes each.
+    /// by the clock (--checkpoint-faults), cargo-deny, and the fuzz targets for five minutes each.
     /// Takes hours
     #[arg(long, conflicts_with_all = ["fast", "trees", "protected", "no_trees"])]
     long: bool,
@@ -56,7 +56,7 @@ pub struct Options {
     only: Option<String>,
     /// Also faults at moments by the clock while a checkpoint is taken
     #[arg(long, conflicts_with = "fast")]
-    line_faults: bool,
+    checkpoint_faults: bool,
     /// Only our MPI programs, as protected jobs that have a directory for checkpoints, so that
     /// determinants are recorded
     #[arg(long, conflicts_with = "fast")]
@@ -73,7 +73,8 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["fast", "trees"])]
     no_trees: bool,
     /// So many jobs on emulated nodes at a time
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
 }
 

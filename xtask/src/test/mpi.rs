@@ -258,7 +258,7 @@ pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
     compile_as(source, over, &[])
 }
 
-/// The same with more options: once in the life of this process, also when tests that run beside
+/// The same with more options: once while this process runs, also when tests that run beside
 /// each other ask for it.
 pub fn compile_as(source: &Path, over: &Over, options: &[&str]) -> Result<PathBuf> {
     type Compiled = Arc<OnceLock<std::result::Result<(), String>>>;

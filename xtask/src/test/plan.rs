@@ -8,9 +8,10 @@
 use super::schedule::Load::{Alone, Jobs, Processors};
 use super::schedule::Task;
 use super::{
-    Options, bad_moments, cluster, coordinator, crates, dates, errors, fuzz, guardians,
-    line_faults, lines, local_storage, lost_output, miri, mpi, node_loss, one_sided, programs,
-    replay, slurm, source, spares, trees, triggers,
+    Options, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates, errors,
+    fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure, one_sided,
+    phase_failures, programs, replay, slurm, source, spare_nodes, time_determinants, trees,
+    triggers,
 };
 use crate::{build, setup};
 
@@ -87,30 +88,30 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
     let built: &[&str] = &[COMPONENT];
     tasks.push(Task::new("emulated cluster", Jobs, &[PACKAGES], cluster::run));
     tasks.push(Task::new(
-        "live recovery, and the loss of a node without it",
+        "node failure, with and without recovery",
         Jobs,
         built,
-        node_loss::run,
+        node_failure::run,
     ));
     programs_of_ours(tasks, &PLAIN);
-    let by_the_clock = options.line_faults || options.long;
-    tasks.push(Task::new("lines: faults while one is taken", Jobs, built, move |tier| {
-        line_faults::run(tier, by_the_clock);
+    let by_the_clock = options.checkpoint_faults || options.long;
+    tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
+        checkpoint_faults::run(tier, by_the_clock);
     }));
     let more: [(&str, fn(&mut super::summary::Tier)); 15] = [
-        ("lines: checkpoint, kill -9 of everything, restart", lines::run),
-        ("replay: what was observed after a line is observed again", replay::run),
-        ("lines: triggers and output", triggers::run),
-        ("spare nodes", spares::run),
-        ("a killed coordinator", coordinator::run),
-        ("one-sided communication, files, and deaths", one_sided::run),
-        ("live recovery without a shared folder", local_storage::run),
-        ("output of lost nodes", lost_output::run),
-        ("deaths in MPI_Finalize and while lines are taken", bad_moments::run),
+        ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
+        ("replay of nondeterministic events", replay::run),
+        ("checkpoint triggers, and output of restarted jobs", triggers::run),
+        ("spare nodes", spare_nodes::run),
+        ("coordinator failover", coordinator_failover::run),
+        ("one-sided communication, files, and rollback", one_sided::run),
+        ("recovery without a shared checkpoint directory", local_storage::run),
+        ("output of failed nodes", lost_output::run),
+        ("failures in MPI_Finalize and while checkpoints are taken", phase_failures::run),
         ("guardians", guardians::run),
         ("programs of others", programs::run),
         ("Open MPI source trees", trees::quick),
-        ("dates", dates::run),
+        ("determinants of time", time_determinants::run),
         ("the batch script of the user guide (docs/slurm.sh)", slurm::run),
         ("errors", errors::run),
     ];

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::job::Job;
-use super::lives::SCALAPACK;
 use super::scratch::Scratch;
 use super::summary::Tier;
+use super::workloads::SCALAPACK;
 use crate::build::openmpi;
 use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};

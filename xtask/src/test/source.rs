@@ -7,7 +7,8 @@ use super::summary::Tier;
 use crate::error::{Context, Failure, Result, fail};
 use crate::{paths, run};
 
-/// Style, lints, documentation. Jobs do not wait for it: it takes what they leave of the processors.
+/// Style, lints, documentation. Jobs do not wait for it: it takes what they leave of the
+/// processors.
 pub fn run(tier: &mut Tier) {
     tier.check("format", || quiet(cargo(&["fmt", "--all", "--check"])));
     tier.check("lints", || {

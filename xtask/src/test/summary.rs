@@ -191,7 +191,9 @@ mod tests {
         assert!(!tier.check("want too", || Err(failure!("bad"))));
         assert!(!tier.is_good());
         drop(tier);
-        assert_eq!((summary.state().passed, summary.state().failed.len()), (1, 1));
+        let state = summary.state();
+        assert_eq!((state.passed, state.failed.len()), (1, 1));
+        drop(state);
         assert!(!summary.finish());
     }
 

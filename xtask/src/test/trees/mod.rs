@@ -7,8 +7,8 @@
 //! leaves out, and says so: to build one takes about 10 minutes of processor time.
 
 mod configure;
-mod lines;
-mod lives;
+mod recovery;
+mod restart;
 mod variants;
 
 use std::fs;
@@ -18,12 +18,12 @@ use std::process::Command;
 use super::local_storage;
 use super::lost_output;
 use super::mpi::{self, Over};
-use super::node_loss;
+use super::node_failure;
 use super::one_sided;
 use super::plan::PACKAGES;
 use super::schedule::{Load, Task};
 use super::scratch::Scratch;
-use super::spares;
+use super::spare_nodes;
 use super::summary::Tier;
 use crate::error::{Context, Result, fail};
 use crate::tree::{self, Installed, Variant, Version};
@@ -53,8 +53,8 @@ pub fn built_before(tasks: &mut Vec<Task>) {
                 return;
             }
             over(tier, version, Variant::Standard, |tier, installed| {
-                lives::run_one(tier, installed);
-                spares::run_over(tier, &Over::Tree(installed), 1);
+                recovery::run_one(tier, installed);
+                spare_nodes::run_over(tier, &Over::Tree(installed), 1);
                 mpi::run_some(tier, &Over::Tree(installed), |name| SOME.contains(&name));
             });
         };
@@ -93,12 +93,12 @@ fn standard(tier: &mut Tier, version: Version, installed: &Installed) {
         tier.check("a job with ULFM is refused", || ulfm_is_refused(installed));
         one_sided::run_over(tier, &Over::Tree(installed));
     }
-    tier.check("a job goes on from a line", || lines::goes_on(installed));
-    lives::run(tier, installed);
-    node_loss::guardians_over(tier, &Over::Tree(installed));
+    tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
+    recovery::run(tier, installed);
+    node_failure::guardians_over(tier, &Over::Tree(installed));
     local_storage::run_over(tier, &Over::Tree(installed));
     lost_output::run_over(tier, &Over::Tree(installed));
-    spares::run_over(tier, &Over::Tree(installed), usize::MAX);
+    spare_nodes::run_over(tier, &Over::Tree(installed), usize::MAX);
     mpi::run_over(tier, &Over::Tree(installed));
 }
 
@@ -188,7 +188,7 @@ fn listed(installed: &Installed) -> Result<()> {
     Ok(())
 }
 
-/// Both would handle failures; the user must be told to choose.
+/// Both would handle failures; the user must choose.
 fn ulfm_is_refused(installed: &Installed) -> Result<()> {
     let ring = paths::root().join("tests/mpi/ring.c");
     let program = mpi::compile_over(&ring, &Over::Tree(installed))?;

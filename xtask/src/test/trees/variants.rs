@@ -2,18 +2,18 @@
 
 use std::process::Command;
 
-use super::{lines, lives};
+use super::{recovery, restart};
 use crate::error::{Result, fail};
 use crate::run;
 use crate::test::mpi::{self, Over};
 use crate::test::summary::Tier;
 use crate::tree::{Installed, Variant, Version};
 
-/// Runs it all: is it what it is meant to be, messages, lines, restart, recovery.
+/// Runs it all: is it what it is meant to be, messages, checkpoints, restart, recovery.
 pub fn run(tier: &mut Tier, version: Version, variant: Variant, installed: &Installed) {
     tier.check("it is built as it was asked for", || is_as_asked(version, variant, installed));
-    tier.check("a job goes on from a line", || lines::goes_on(installed));
-    lives::run(tier, installed);
+    tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
+    recovery::run(tier, installed);
     mpi::run_some(tier, &Over::Tree(installed), |name| name == "ring");
 }
 
