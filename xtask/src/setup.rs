@@ -1,6 +1,7 @@
 //! `cargo xtask setup`: the Debian packages that building, testing and showing need.
 
 use std::process::Command;
+use std::sync::Mutex;
 
 use crate::error::{Context, Result, fail};
 use crate::{run, sys};
@@ -38,6 +39,11 @@ const BENCH_PACKAGES: [(&str, &str); 2] = [
     ("ucx-utils", "ucx_perftest: what UCX does on this machine"),
 ];
 
+/// Fails if something is missing that only root can install.
+pub fn check() -> Result<()> {
+    if sys::euid() == 0 { Ok(()) } else { run() }
+}
+
 /// Installs what is missing; without root says what to install.
 pub fn run() -> Result<()> {
     install(&PACKAGES)
@@ -50,6 +56,8 @@ pub fn run_for_bench() -> Result<()> {
 
 /// The same for other packages.
 pub fn install(packages: &[Package]) -> Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _lock = ONE_AT_A_TIME.lock();
     let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());

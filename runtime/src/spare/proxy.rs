@@ -67,7 +67,7 @@ impl Proxy {
 
     /// The command line that says all this.
     pub fn words(&self, command: &mut Command) {
-        command.arg("stand-in").arg(self.rank.to_string()).arg(self.incarnation.to_string());
+        command.arg("proxy").arg(self.rank.to_string()).arg(self.incarnation.to_string());
         command.arg(self.alone.to_string());
         command.arg(self.out.to_string()).arg(self.err.to_string());
         command.arg(self.exact.to_string());

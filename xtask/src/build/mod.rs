@@ -85,6 +85,12 @@ pub fn run(options: &Options) -> Result<()> {
     build_all(options)
 }
 
+/// Compiles what is Rust of all, as [`ensure_fresh`] will want it: it needs no Open MPI.
+pub fn compile() -> Result<()> {
+    let _lock = lock()?;
+    compile_rust(false)
+}
+
 /// Builds only if a source is newer than what is there.
 pub fn ensure_fresh() -> Result<()> {
     build_unless(|| fresh::all_newer_than_sources(&built()))
@@ -130,8 +136,9 @@ fn build_all(options: &Options) -> Result<()> {
     if options.debug {
         File::create(debug_mark()).context(|| debug_mark().display().to_string())?;
     }
-    let archive = rust_archive(options.debug)?;
-    let program = rust_program(options.debug)?;
+    compile_rust(options.debug)?;
+    let archive = made(options.debug, "librustbtl_component.a")?;
+    let program = made(options.debug, PROGRAM)?;
     put(&program, &self::program(), start)?;
     for component in &COMPONENTS {
         let libraries = openmpi::exported_symbols(component.library)?;
@@ -166,26 +173,23 @@ fn put(file: &Path, to: &Path, start: SystemTime) -> Result<()> {
         .context(|| to.display().to_string())
 }
 
-/// The Rust in the components.
-fn rust_archive(debug: bool) -> Result<PathBuf> {
-    cargo(debug, &["--package", "rustbtl-component", "--lib"], "librustbtl_component.a")
-}
-
-/// The program.
-fn rust_program(debug: bool) -> Result<PathBuf> {
-    cargo(debug, &["--package", "rustbtl-runtime", "--bin", PROGRAM], PROGRAM)
-}
-
-fn cargo(debug: bool, what: &[&str], makes: &str) -> Result<PathBuf> {
+/// The Rust in the components and the program, in one go: each of them is optimised as a whole, by
+/// one thread.
+fn compile_rust(debug: bool) -> Result<()> {
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(paths::root()).args(["build", "--quiet"]).args(what);
+    cargo.current_dir(paths::root()).args(["build", "--quiet", "--lib", "--bin", PROGRAM]);
+    cargo.args(["--package", "rustbtl-component", "--package", "rustbtl-runtime"]);
     if !debug {
         cargo.arg("--release");
     }
     cargo.arg("--target-dir").arg(paths::target());
     run::to_stderr(&mut cargo)?;
-    run::check(&mut cargo)?;
-    let file = paths::target().join(if debug { "debug" } else { "release" }).join(makes);
+    run::check(&mut cargo)
+}
+
+/// A file that cargo has made.
+fn made(debug: bool, name: &str) -> Result<PathBuf> {
+    let file = paths::target().join(if debug { "debug" } else { "release" }).join(name);
     if !file.is_file() {
         return Err(failure!("cargo did not make {}", file.display()));
     }

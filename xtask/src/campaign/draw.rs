@@ -1,6 +1,6 @@
 //! What chance decides about a run: a seed and the run's number give the same run again.
 
-use crate::test::lives::{
+use crate::test::workloads::{
     CLOCK, FILES, FORTRAN, HPCC, INTER, OPENMP, OVERLAP, PYTHON, Program, QR, RING, SIZE, Shape,
     UPDATES, WINDOW,
 };

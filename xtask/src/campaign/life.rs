@@ -9,8 +9,8 @@ use super::draw::{Life, PROGRAMS, Plan};
 use crate::cluster::KILLED;
 use crate::error::{Failure, Result, fail};
 use crate::test::job::{Job, Outcome};
-use crate::test::lives::{self, Program, Undisturbed};
 use crate::test::scratch::Scratch;
+use crate::test::workloads::{self, Program, Undisturbed};
 
 /// How long a life may last.
 const SECONDS: u32 = 400;
@@ -81,7 +81,7 @@ impl Run {
     pub fn go(&mut self, plan: &Plan, known: &mut Known) -> Result<()> {
         let known = known.get(plan)?;
         let scratch = Scratch::new("campaign")?;
-        let lines = lives::lines_folder(&scratch)?;
+        let lines = workloads::checkpoint_folder(&scratch)?;
         let done = self.lives(plan, &known, &scratch, &lines);
         done.map_err(|Failure(reason)| Failure(format!("{reason}\n{}", events(&lines))))
     }
@@ -112,16 +112,16 @@ impl Run {
             self.deaths += 1;
             outcome.must(complete.len() == life.lines.len(), "not every line is complete")?;
         }
-        lives::verify(lines)?;
-        let unfinished = lives::unfinished(lines)?;
+        workloads::verify(lines)?;
+        let unfinished = workloads::unfinished(lines)?;
         let outcome = self.again(plan.last, lines, scratch).run()?;
         program.must_answer(&outcome, scratch, &known.answer)?;
-        lives::none_unfinished_but(&unfinished, lines)
+        workloads::none_unfinished_but(&unfinished, lines)
     }
 
-    fn again(&mut self, shape: lives::Shape, lines: &Path, scratch: &Scratch) -> Job {
+    fn again(&mut self, shape: workloads::Shape, lines: &Path, scratch: &Scratch) -> Job {
         self.restarts += 1;
-        let mut job = lives::restart(shape, lines, scratch);
+        let mut job = workloads::restart(shape, lines, scratch);
         job.seconds = SECONDS;
         job
     }
@@ -163,7 +163,7 @@ fn refused(outcome: &Outcome) -> Option<&str> {
 
 /// One life with its lines and its end.
 fn killed(job: Job, life: &Life, scale: f64, lines: &Path) -> Result<Outcome> {
-    let mut job = lives::with_lines(job, lines);
+    let mut job = workloads::with_checkpoints(job, lines);
     job.seconds = SECONDS;
     for at in &life.lines {
         job = job.with(&["--checkpoint-at", &format!("{:.3}", at * scale)]);

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::draw::{Chance, PROGRAMS};
 use super::life;
 use crate::error::{Failure, Result};
-use crate::test::lives::{self, Shape, Undisturbed, What};
 use crate::test::scratch::Scratch;
+use crate::test::workloads::{self, Shape, Undisturbed, What};
 
 /// Where jobs run: at least one node besides mpirun's.
 const SHAPES: [Shape; 5] = [(2, 1), (2, 2), (3, 1), (3, 2), (2, 3)];
@@ -94,7 +94,7 @@ impl Run {
     pub fn go(&mut self, plan: &Plan, known: &mut Known) -> Result<()> {
         let known = known.get(plan.program, plan.shape)?;
         let scratch = Scratch::new("live")?;
-        let lines = lives::lines_folder(&scratch)?;
+        let lines = workloads::checkpoint_folder(&scratch)?;
         let done = self.live(plan, &known, &scratch, &lines);
         done.map_err(|Failure(reason)| Failure(format!("{reason}\n{}", life::events(&lines))))
     }
@@ -107,13 +107,14 @@ impl Run {
         lines: &Path,
     ) -> Result<()> {
         let program = &PROGRAMS[plan.program].0;
-        let mut job = lives::protected(program.job(plan.shape, known.iterations, scratch)?, lines);
+        let mut job =
+            workloads::protected(program.job(plan.shape, known.iterations, scratch)?, lines);
         job.seconds = SECONDS;
         let words: Vec<&str> = plan.faults.iter().map(String::as_str).collect();
         let outcome = job.with(&words).run()?;
         self.broken =
             [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
-        let events = lives::events(lines)?;
+        let events = workloads::events(lines)?;
         self.back = events.matches("\"event\":\"back\"").count();
         if events.contains("there is nothing to go back to") {
             self.note = ", died before its first line";

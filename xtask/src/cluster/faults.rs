@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::job_events::JobEvents;
 use super::nodes::{self, Node};
 use super::stage::Stage;
-use super::story::Story;
 use super::victim::Victim;
 use super::{network, processes};
 use crate::error::{Result, failure};
@@ -20,7 +20,7 @@ use crate::sys;
 pub enum Fault {
     /// Every process of this node is killed.
     KillNode(u32),
-    /// The cable of this node is pulled: nobody is told.
+    /// The cable of this node is pulled: nobody is notified.
     CutNode(u32),
     /// The program of this rank is killed.
     KillRank(u32),
@@ -36,14 +36,14 @@ pub enum Moment {
     /// So long after the job is ready.
     Ready(Duration),
     /// When this line, or a later one, is complete.
-    Line(u64),
+    Checkpoint(u64),
     /// When this line, or a later one, is ordered: it is being taken.
     Ordered(u64),
     /// When so many ranks are in MPI_Finalize.
     Finishing(u64),
-    /// When copies of all images are on other nodes, for this time: once when the first line is
-    /// complete, and again after each loss.
-    Covered(u64),
+    /// When copies of all images are on other nodes, for this time: once when the first checkpoint
+    /// is complete, and again after each loss.
+    Replicated(u64),
     /// When the coordinators of the job have written down this event so many times.
     Event(&'static str, u64),
 }
@@ -107,35 +107,36 @@ impl FromStr for Timed {
     }
 }
 
-/// `I@K`: which one, and the number of a line.
+/// `I@K`: which one, and the number of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct AfterLine(pub u32, pub Moment);
+pub struct AfterCheckpoint(pub u32, pub Moment);
 
-impl FromStr for AfterLine {
+impl FromStr for AfterCheckpoint {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let (who, when) = split(text, "NUMBER@LINE")?;
-        let line = when.parse().map_err(|_| format!("`{when}` is no number of a line"))?;
-        Ok(AfterLine(who, Moment::Line(line)))
+        let (who, when) = split(text, "NUMBER@CHECKPOINT")?;
+        let checkpoint =
+            when.parse().map_err(|_| format!("`{when}` is no number of a checkpoint"))?;
+        Ok(AfterCheckpoint(who, Moment::Checkpoint(checkpoint)))
     }
 }
 
 /// `I@K`: which one, and how often copies of all images were on other nodes.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct AfterCopies(pub u32, pub Moment);
+pub struct AfterReplication(pub u32, pub Moment);
 
-impl FromStr for AfterCopies {
+impl FromStr for AfterReplication {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (who, when) = split(text, "NUMBER@COUNT")?;
         let count = when.parse().map_err(|_| format!("`{when}` is no number"))?;
-        Ok(AfterCopies(who, Moment::Covered(count)))
+        Ok(AfterReplication(who, Moment::Replicated(count)))
     }
 }
 
-/// `I@K`: which one, and the number of a line.
+/// `I@K`: which one, and the number of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AfterOrder(pub u32, pub Moment);
 
@@ -143,9 +144,10 @@ impl FromStr for AfterOrder {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let (who, when) = split(text, "NUMBER@LINE")?;
-        let line = when.parse().map_err(|_| format!("`{when}` is no number of a line"))?;
-        Ok(AfterOrder(who, Moment::Ordered(line)))
+        let (who, when) = split(text, "NUMBER@CHECKPOINT")?;
+        let checkpoint =
+            when.parse().map_err(|_| format!("`{when}` is no number of a checkpoint"))?;
+        Ok(AfterOrder(who, Moment::Ordered(checkpoint)))
     }
 }
 
@@ -171,13 +173,13 @@ fn split<'t>(text: &'t str, form: &str) -> std::result::Result<(u32, &'t str), S
 /// Everything that is still to break, and what the job has said.
 pub struct Faults {
     waiting: Vec<(Moment, Fault)>,
-    story: Story,
+    job: JobEvents,
 }
 
 impl Faults {
     /// All of them.
     pub fn new(all: Vec<(Moment, Fault)>) -> Self {
-        Self { waiting: all, story: Story::default() }
+        Self { waiting: all, job: JobEvents::default() }
     }
 
     /// Is there anything to wait for?
@@ -187,20 +189,21 @@ impl Faults {
 
     /// Those whose moment is known now, with the time until then.
     pub fn look(&mut self, ranks: u32) -> Vec<(Duration, Fault)> {
-        self.story.read_on(ranks);
+        self.job.read_on(ranks);
         self.known()
     }
 
     fn known(&mut self) -> Vec<(Duration, Fault)> {
-        let (ready, line, covered) = (self.story.ready, self.story.line, self.story.covered);
-        let events = &self.story.events;
-        let (ordered, finishing) = (self.story.ordered, self.story.finishing.len() as u64);
+        let (ready, complete) = (self.job.ready, self.job.checkpoint);
+        let replicated = self.job.replicated;
+        let events = &self.job.events;
+        let (ordered, finishing) = (self.job.ordered, self.job.finishing.len() as u64);
         let is_known = |moment: &Moment| match *moment {
             Moment::Ready(_) => ready,
-            Moment::Line(wanted) => line.is_some_and(|line| line >= wanted),
-            Moment::Ordered(wanted) => ordered.is_some_and(|line| line >= wanted),
+            Moment::Checkpoint(wanted) => complete.is_some_and(|complete| complete >= wanted),
+            Moment::Ordered(wanted) => ordered.is_some_and(|ordered| ordered >= wanted),
             Moment::Finishing(wanted) => finishing >= wanted,
-            Moment::Covered(wanted) => covered >= wanted,
+            Moment::Replicated(wanted) => replicated >= wanted,
             Moment::Event(event, wanted) => events.get(event).is_some_and(|seen| *seen >= wanted),
         };
         let known = self.waiting.extract_if(.., |(moment, _)| is_known(moment));
@@ -233,7 +236,7 @@ impl Faults {
                 Ok(format!("cut node {} off", node.name))
             }
             Fault::KillRank(rank) => {
-                self.story.read_on(ranks);
+                self.job.read_on(ranks);
                 let Some(pid) = self.program(rank) else {
                     return Ok(format!("there is no program of rank {rank}"));
                 };
@@ -255,7 +258,7 @@ impl Faults {
     /// The program of a rank: what it has said itself, or the first process that names the rank.
     fn program(&self, rank: u32) -> Option<libc::pid_t> {
         let is_it = |pid: libc::pid_t| processes::program_of(pid) == Some(rank);
-        let said = self.story.pids.get(&rank).copied().filter(|&pid| is_it(pid));
+        let said = self.job.pids.get(&rank).copied().filter(|&pid| is_it(pid));
         said.or_else(|| processes::find(is_it))
     }
 }
@@ -290,12 +293,12 @@ mod tests {
         let ready = |ms| Moment::Ready(Duration::from_millis(ms));
         assert_eq!("2@1.5".parse(), Ok(Timed(2, ready(1500))));
         assert_eq!("0@0".parse(), Ok(Timed(0, ready(0))));
-        assert_eq!("3@2".parse(), Ok(AfterLine(3, Moment::Line(2))));
+        assert_eq!("3@2".parse(), Ok(AfterCheckpoint(3, Moment::Checkpoint(2))));
         for bad in ["", "1", "@", "1@", "@1", "n1@1", "1@x", "1@-1", "1@inf", "1@nan", "-1@1"] {
             assert!(bad.parse::<Timed>().is_err(), "{bad}");
         }
         for bad in ["1@1.5", "1@-1", "1", "x@1"] {
-            assert!(bad.parse::<AfterLine>().is_err(), "{bad}");
+            assert!(bad.parse::<AfterCheckpoint>().is_err(), "{bad}");
         }
     }
 
@@ -308,9 +311,9 @@ mod tests {
             assert!(bad.parse::<AtEvent>().is_err(), "{bad}");
         }
         let mut faults = Faults::new(vec![(whole, Fault::KillCoordinator)]);
-        faults.story.events.insert("whole".into(), 1);
+        faults.job.events.insert("whole".into(), 1);
         assert_eq!(faults.known(), []);
-        faults.story.events.insert("whole".into(), 2);
+        faults.job.events.insert("whole".into(), 2);
         assert_eq!(faults.known(), [(Duration::ZERO, Fault::KillCoordinator)]);
     }
 
@@ -318,15 +321,15 @@ mod tests {
     fn nothing_breaks_before_its_moment() {
         let second = Duration::from_secs(1);
         let first = (Moment::Ready(second), Fault::KillNode(1));
-        let second_line = (Moment::Line(2), Fault::CutNode(2));
-        let mut faults = Faults::new(vec![first, second_line]);
+        let second_checkpoint = (Moment::Checkpoint(2), Fault::CutNode(2));
+        let mut faults = Faults::new(vec![first, second_checkpoint]);
         assert_eq!(faults.known(), []);
-        faults.story.ready = true;
+        faults.job.ready = true;
         assert_eq!(faults.known(), [(second, Fault::KillNode(1))]);
-        faults.story.line = Some(1);
+        faults.job.checkpoint = Some(1);
         assert_eq!(faults.known(), []);
         assert!(faults.any());
-        faults.story.line = Some(3);
+        faults.job.checkpoint = Some(3);
         assert_eq!(faults.known(), [(Duration::ZERO, Fault::CutNode(2))]);
         assert!(!faults.any());
     }

@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::disk::Disk;
+use super::failpoint::Failpoint;
 use super::faults::{Fault, Faults};
-use super::held::Held;
 use super::mpirun::Job;
 use super::nodes::Node;
 use super::options::Options;
@@ -107,29 +107,41 @@ struct Events<'a> {
     mpirun: libc::pid_t,
     timeline: Timeline,
     faults: Faults,
-    held: Option<Held>,
+    held: Option<Failpoint>,
     start: Instant,
-    /// Commands that take a line.
+    /// Commands that take a checkpoint.
     commands: Vec<libc::pid_t>,
-    /// Lines that were asked for.
+    /// Checkpoints that were asked for.
     asked: usize,
-    /// Lines that are complete or have failed.
+    /// Checkpoints that are complete or have failed.
     over: usize,
-    /// Lines that are complete.
-    lines: usize,
+    /// Checkpoints that are complete.
+    checkpoints: usize,
 }
 
 impl<'a> Events<'a> {
     fn new(job: &'a Job<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
         let mut timeline = job.options.timeline();
         let faults = Faults::new(job.options.faults());
-        let held = Held::new(job.options, job.stage);
+        let held = Failpoint::new(job.options, job.stage);
         if faults.any() || held.is_some() {
             timeline.add(LOOK_EVERY, Event::Look);
         }
         let (commands, start) = (Vec::new(), Instant::now());
-        let (asked, over, lines) = (0, 0, 0);
-        Self { job, nodes, mpirun, timeline, faults, held, start, commands, asked, over, lines }
+        let (asked, over, checkpoints) = (0, 0, 0);
+        Self {
+            job,
+            nodes,
+            mpirun,
+            timeline,
+            faults,
+            held,
+            start,
+            commands,
+            asked,
+            over,
+            checkpoints,
+        }
     }
 
     /// Finds out what breaks when.
@@ -160,10 +172,10 @@ impl<'a> Events<'a> {
             self.faults.strike(fault, self.nodes, self.job.stage, self.job.options.ranks())?;
         say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
         // What is due at the same moment is in the timeline already, and comes at once.
-        if let Some(file) = &self.job.options.write_when_struck
+        if let Some(file) = &self.job.options.write_when_failed
             && !self.faults.any()
         {
-            fs::write(file, "").context(|| format!("--write-when-struck: {}", file.display()))?;
+            fs::write(file, "").context(|| format!("--write-when-failed: {}", file.display()))?;
         }
         Ok(())
     }
@@ -171,7 +183,8 @@ impl<'a> Events<'a> {
     /// Does what is due; true: everything is to be killed.
     fn happen(&mut self) -> Result<bool> {
         match self.timeline.due() {
-            // Before there is a job there is nobody to ask; and one line comes after the other.
+            // Before there is a job there is nobody to ask; and one checkpoint comes after the
+            // other.
             Some(Event::Checkpoint) if !self.may_ask() || !self.commands.is_empty() => {
                 self.timeline.add(JOB_PATIENCE, Event::Checkpoint);
             }
@@ -184,7 +197,7 @@ impl<'a> Events<'a> {
             Some(Event::Checkpoint) => {
                 self.asked += 1;
                 if let Some(held) =
-                    self.held.as_mut().filter(|_| self.asked == self.job.options.lines())
+                    self.held.as_mut().filter(|_| self.asked == self.job.options.checkpoints())
                 {
                     held.begin()?;
                 }
@@ -209,16 +222,16 @@ impl<'a> Events<'a> {
     fn ended(&mut self, pid: libc::pid_t, status: libc::c_int) {
         let Some(at) = self.commands.iter().position(|&command| command == pid) else { return };
         self.commands.swap_remove(at);
-        self.lines += usize::from(status == 0);
+        self.checkpoints += usize::from(status == 0);
         self.over += 1;
-        if self.over == self.job.options.lines()
+        if self.over == self.job.options.checkpoints()
             && let Some([file, text]) = self.job.options.write_after.as_deref()
             && let Err(error) = fs::write(file, text)
         {
             say!("cluster: --write-after: {file}: {error}");
         }
         let options = self.job.options;
-        if self.lines == options.lines() {
+        if self.checkpoints == options.checkpoints() {
             let all = options.kill_all_after.map(|seconds| (seconds, Event::KillAll));
             for (seconds, event) in all.into_iter().chain(options.kills_after()) {
                 self.timeline.add(Duration::from_secs_f64(seconds), event);
@@ -244,7 +257,7 @@ fn reap_until(wanted: libc::pid_t, events: &mut Events<'_>) -> Result<Option<lib
 }
 
 /// Gives daemons and ranks a moment to follow mpirun, then kills those that stay. It names them
-/// too, unless the end was `asked` for: then mpirun may have gone before it had told everybody.
+/// too, unless the end was `asked` for: then mpirun may have gone before it had notified everybody.
 fn end_leftovers(signals: &Signals, asked: bool) -> Result<()> {
     let end = Instant::now() + LEFTOVER_PATIENCE;
     loop {

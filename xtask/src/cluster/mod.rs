@@ -8,9 +8,10 @@
 
 mod disk;
 mod environment;
+mod failpoint;
 mod faults;
-mod held;
 mod init;
+mod job_events;
 mod mpirun;
 mod network;
 mod nodes;
@@ -18,7 +19,6 @@ mod options;
 mod processes;
 pub mod rsh;
 mod stage;
-mod story;
 mod supervise;
 mod timeline;
 mod victim;

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::nodes::{self, Node};
 use super::options::Options;
 use super::stage::Stage;
-use super::{environment, held, network};
+use super::{environment, failpoint, network};
 use crate::error::{Context, Result};
 use crate::{paths, sys};
 
@@ -55,7 +55,7 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
         set.push(("pml", "v".into()));
         set.push(("vprotocol", "correlated".into()));
         if !protects(options) {
-            // What is not about lines is not to be mixed with them.
+            // What is not about checkpoints is not to be mixed with them.
             set.push(("vprotocol_correlated_recover", "0".into()));
         }
         if options.report.is_some() {
@@ -123,8 +123,8 @@ fn arguments(options: &Options, stage: &Stage, component_path: &str) -> Vec<OsSt
     for (name, _) in options.environment() {
         line.extend(["-x".into(), name.into()]);
     }
-    if options.kill_in_line().is_some() {
-        line.extend(["-x".into(), held::VARIABLE.into()]);
+    if options.kill_in_checkpoint().is_some() {
+        line.extend(["-x".into(), failpoint::VARIABLE.into()]);
     }
     line
 }
@@ -159,7 +159,7 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// mpirun with the program, or the restart of a job from a line.
+    /// mpirun with the program, or the restart of a job from a checkpoint.
     pub fn program(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = match &self.options.restart {
             Some(folder) => {
@@ -175,7 +175,7 @@ impl Job<'_> {
         line
     }
 
-    /// The command that takes a line of the whole job.
+    /// The command that takes a checkpoint of the whole job.
     pub fn checkpoint(&self) -> Vec<OsString> {
         vec![rustbtl(self.options), "checkpoint".into(), "--all".into(), "--wait".into()]
     }
@@ -192,8 +192,8 @@ impl Job<'_> {
         // Jobs of other clusters are none of its business.
         command.env("RUSTBTL_JOBS", self.stage.run_time());
         command.env("PWD", &folder).envs(self.options.environment());
-        if self.options.kill_in_line().is_some() {
-            command.env(held::VARIABLE, self.stage.held());
+        if self.options.kill_in_checkpoint().is_some() {
+            command.env(failpoint::VARIABLE, self.stage.held());
         }
         let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
         let namespaces = self.node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;

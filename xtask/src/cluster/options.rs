@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::failpoint::Point;
 use super::faults::{
-    AfterCopies, AfterFinishing, AfterLine, AfterOrder, AtEvent, Fault, Moment, Timed,
+    AfterCheckpoint, AfterFinishing, AfterOrder, AfterReplication, AtEvent, Fault, Moment, Timed,
 };
-use super::held::Point;
 use super::timeline::{Event, Timeline};
 use super::victim::Victim;
 use crate::error::{Result, fail, failure};
@@ -54,29 +54,29 @@ pub struct Options {
     /// Size of each node's /dev/shm, as mount(8) takes it (64k, 1g, 50%)
     #[arg(long, value_name = "SIZE")]
     pub shm_size: Option<String>,
-    /// Take a global line at this time: `rustbtl checkpoint --all --wait` (several times if given
-    /// several times; one that is due before the last has ended waits for that)
+    /// Take a global checkpoint at this time: `rustbtl checkpoint --all --wait` (several times if
+    /// given several times; one that is due before the last has ended waits for that)
     #[arg(long, value_name = "SECS")]
     checkpoint_at: Vec<f64>,
-    /// No line before FILE is there
+    /// No checkpoint before FILE is there
     #[arg(long, value_name = "FILE", requires = "checkpoint_at")]
     pub checkpoint_when: Option<PathBuf>,
     /// Kill a process at this time: mpirun, coordinator, agent (of some node), rank:N, guardian:N.
-    /// L+SECS: so long after the L-th line of --checkpoint-at was asked for
+    /// L+SECS: so long after the L-th checkpoint of --checkpoint-at was asked for
     #[arg(long, num_args = 2, value_names = ["WHO", "SECS"])]
     kill: Vec<String>,
-    /// Kill a process at this point of the last line of --checkpoint-at, which waits there for it:
-    /// silence (all but the last rank have begun), images (all but its image are stored),
-    /// manifest (all are stored, the coordinator stands still)
+    /// Kill a process at this point of the last checkpoint of --checkpoint-at, which waits there
+    /// for it: quiescence (all but the last rank have begun), images (all but its image are
+    /// stored), manifest (all are stored, the coordinator stands still)
     #[arg(long, num_args = 2, value_names = ["WHO", "POINT"], requires = "checkpoint_at")]
-    kill_in_line: Option<Vec<String>>,
+    kill_in_checkpoint: Option<Vec<String>>,
     /// Send mpirun a signal, by its number, at this time
     #[arg(long, num_args = 2, value_names = ["NUMBER", "SECS"])]
     signal: Vec<String>,
     /// Kill every process of every node at this time; exit code 137
     #[arg(long, value_name = "SECS")]
     kill_all_at: Option<f64>,
-    /// The same this many seconds after the lines of `--checkpoint-at` are complete
+    /// The same this many seconds after the checkpoints of `--checkpoint-at` are complete
     #[arg(long, value_name = "SECS", requires = "checkpoint_at")]
     pub kill_all_after: Option<f64>,
     /// Kill every process of node number I, orted included, SECS after the job is ready: after all
@@ -84,20 +84,21 @@ pub struct Options {
     /// times if given several times, as the following ones
     #[arg(long, value_name = "I@SECS")]
     kill_node: Vec<Timed>,
-    /// The same when line K of the job, or a later one, is complete
+    /// The same when checkpoint K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
-    kill_node_after_checkpoint: Vec<AfterLine>,
+    kill_node_after_checkpoint: Vec<AfterCheckpoint>,
     /// The same when copies of all images are on other nodes, for the K-th time: for the first time
-    /// with the first line, then after each loss of a node (jobs without a directory for lines)
+    /// with the first checkpoint, then after each loss of a node (jobs without a directory for
+    /// checkpoints)
     #[arg(long, value_name = "I@K")]
-    kill_node_after_copies: Vec<AfterCopies>,
+    kill_node_after_replication: Vec<AfterReplication>,
     /// Kill the program of rank R, SECS after the job is ready
     #[arg(long, value_name = "R@SECS")]
     kill_rank: Vec<Timed>,
-    /// The same when line K of the job, or a later one, is complete
+    /// The same when checkpoint K of the job, or a later one, is complete
     #[arg(long, value_name = "R@K")]
-    kill_rank_after_checkpoint: Vec<AfterLine>,
-    /// The same when line K of the job, or a later one, is ordered: while it is taken
+    kill_rank_after_checkpoint: Vec<AfterCheckpoint>,
+    /// The same when checkpoint K of the job, or a later one, is ordered: while it is taken
     #[arg(long, value_name = "R@K")]
     kill_rank_after_order: Vec<AfterOrder>,
     /// The same with a node
@@ -109,21 +110,21 @@ pub struct Options {
     /// The same with a node
     #[arg(long, value_name = "I@N")]
     kill_node_after_finishing: Vec<AfterFinishing>,
-    /// Pull the cable of node number I, SECS after the job is ready: it hears nothing any more and
-    /// is not heard, and nobody is told
+    /// Pull the cable of node number I, SECS after the job is ready: nothing reaches it any more
+    /// and nothing comes from it, and nobody is notified
     #[arg(long, value_name = "I@SECS")]
     cut_node: Vec<Timed>,
-    /// The same when line K of the job, or a later one, is complete
+    /// The same when checkpoint K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
-    cut_node_after_checkpoint: Vec<AfterLine>,
+    cut_node_after_checkpoint: Vec<AfterCheckpoint>,
     /// Kill WHO (coordinator, node:I, rank:R, guardian:R) when the job's coordinators have written
     /// down EVENT for the K-th time
     #[arg(long, value_name = "EVENT@K=WHO")]
     kill_at_event: Vec<AtEvent>,
     /// The same when copies of all images are on other nodes, for the K-th time
     #[arg(long, value_name = "I@K")]
-    cut_node_after_copies: Vec<AfterCopies>,
-    /// Write TEXT to FILE when the lines of `--checkpoint-at` are complete or have failed
+    cut_node_after_replication: Vec<AfterReplication>,
+    /// Write TEXT to FILE when the checkpoints of `--checkpoint-at` are complete or have failed
     #[arg(long, num_args = 2, value_names = ["FILE", "TEXT"], requires = "checkpoint_at")]
     pub write_after: Option<Vec<String>>,
     /// Mark output with the rank that it is of
@@ -131,8 +132,8 @@ pub struct Options {
     pub tag_output: bool,
     /// Make FILE when all have been killed or cut off that were to be
     #[arg(long, value_name = "FILE")]
-    pub write_when_struck: Option<PathBuf>,
-    /// Kill a process this many seconds after the lines of `--checkpoint-at` are complete
+    pub write_when_failed: Option<PathBuf>,
+    /// Kill a process this many seconds after the checkpoints of `--checkpoint-at` are complete
     #[arg(long, num_args = 2, value_names = ["WHO", "SECS"], requires = "checkpoint_at")]
     kill_after: Vec<String>,
     /// Run `rustbtl restart DIR` in place of a program
@@ -142,7 +143,7 @@ pub struct Options {
     /// end its content is copied to DIR
     #[arg(long, num_args = 2, value_names = ["DIR", "SIZE"])]
     pub disk: Option<Vec<String>>,
-    /// With --restart: print again what was printed since the line
+    /// With --restart: print again what was printed since the checkpoint
     #[arg(long, requires = "restart")]
     pub again: bool,
     /// The program and its arguments, after `--`
@@ -191,7 +192,7 @@ impl Options {
             }
         }
         if self.restart.is_some() && !self.command.is_empty() {
-            fail!("--restart: the program is part of the line, name none");
+            fail!("--restart: the program is part of the checkpoint, name none");
         }
         Ok(())
     }
@@ -221,45 +222,47 @@ impl Options {
         self.timeout.map(Duration::from_secs_f64)
     }
 
-    /// Lines that are asked for.
-    pub fn lines(&self) -> usize {
+    /// Checkpoints that are asked for.
+    pub fn checkpoints(&self) -> usize {
         self.checkpoint_at.len()
     }
 
-    /// Who is killed, after how long, and after which line was asked for (0: after the start).
+    /// Who is killed, after how long, and after which checkpoint was asked for (0: after the
+    /// start).
     fn kills(&self) -> Result<Vec<(usize, f64, Event)>> {
         let one = |pair: &[String]| {
-            let (line, after) = pair[1].split_once('+').unwrap_or(("0", &pair[1]));
-            let line = line.parse().ok().filter(|line| *line <= self.checkpoint_at.len());
-            let Some(line) = line else {
-                fail!("--kill {} {}: there is no such line", pair[0], pair[1]);
+            let (checkpoint, after) = pair[1].split_once('+').unwrap_or(("0", &pair[1]));
+            let checkpoint =
+                checkpoint.parse().ok().filter(|number| *number <= self.checkpoint_at.len());
+            let Some(checkpoint) = checkpoint else {
+                fail!("--kill {} {}: there is no such checkpoint", pair[0], pair[1]);
             };
-            kill(&pair[0], after).map(|(after, event)| (line, after, event))
+            kill(&pair[0], after).map(|(after, event)| (checkpoint, after, event))
         };
         self.kill.chunks_exact(2).map(one).collect()
     }
 
-    /// Who is killed at which point of the last line.
-    pub fn kill_in_line(&self) -> Option<(Victim, Point)> {
+    /// Who is killed at which point of the last checkpoint.
+    pub fn kill_in_checkpoint(&self) -> Option<(Victim, Point)> {
         self.interruption().unwrap_or_default()
     }
 
     fn interruption(&self) -> Result<Option<(Victim, Point)>> {
-        let Some([who, point]) = self.kill_in_line.as_deref() else { return Ok(None) };
-        let failed = |why| failure!("--kill-in-line {who} {point}: {why}");
+        let Some([who, point]) = self.kill_in_checkpoint.as_deref() else { return Ok(None) };
+        let failed = |why| failure!("--kill-in-checkpoint {who} {point}: {why}");
         let (victim, point) = (who.parse().map_err(failed)?, point.parse().map_err(failed)?);
-        if self.lines_folder().is_none() {
+        if self.checkpoint_folder().is_none() {
             return Err(failed("set vprotocol_correlated_dir to a folder".into()));
         }
         Ok(Some((victim, point)))
     }
 
-    /// Where the job keeps its lines, if that is said.
-    pub fn lines_folder(&self) -> Option<&Path> {
+    /// Where the job keeps its checkpoints, if that is said.
+    pub fn checkpoint_folder(&self) -> Option<&Path> {
         self.mca().find(|(key, _)| *key == "vprotocol_correlated_dir").map(|(_, dir)| dir.as_ref())
     }
 
-    /// Who is killed when all lines are complete, and how long after that.
+    /// Who is killed when all checkpoints are complete, and how long after that.
     pub fn kills_after(&self) -> Vec<(f64, Event)> {
         self.kills_after_all().unwrap_or_default()
     }
@@ -282,26 +285,26 @@ impl Options {
     /// What breaks, at moments that the job itself decides about.
     pub fn faults(&self) -> Vec<(Moment, Fault)> {
         let kills = self.kill_node.iter().map(|&Timed(node, at)| (at, Fault::KillNode(node)));
-        let lines = self.kill_node_after_checkpoint.iter();
-        let lines = lines.map(|&AfterLine(node, at)| (at, Fault::KillNode(node)));
-        let copies = self.kill_node_after_copies.iter();
-        let copies = copies.map(|&AfterCopies(node, at)| (at, Fault::KillNode(node)));
-        let lines = lines.chain(copies);
+        let checkpoints = self.kill_node_after_checkpoint.iter();
+        let checkpoints = checkpoints.map(|&AfterCheckpoint(node, at)| (at, Fault::KillNode(node)));
+        let copies = self.kill_node_after_replication.iter();
+        let copies = copies.map(|&AfterReplication(node, at)| (at, Fault::KillNode(node)));
+        let checkpoints = checkpoints.chain(copies);
         let ranks = self.kill_rank.iter().map(|&Timed(rank, at)| (at, Fault::KillRank(rank)));
         let cuts = self.cut_node.iter().map(|&Timed(node, at)| (at, Fault::CutNode(node)));
         let late = self.kill_rank_after_checkpoint.iter();
-        let late = late.map(|&AfterLine(rank, at)| (at, Fault::KillRank(rank)));
+        let late = late.map(|&AfterCheckpoint(rank, at)| (at, Fault::KillRank(rank)));
         let late_cuts = self.cut_node_after_checkpoint.iter();
-        let late_cuts = late_cuts.map(|&AfterLine(node, at)| (at, Fault::CutNode(node)));
-        let later_cuts = self.cut_node_after_copies.iter();
-        let later_cuts = later_cuts.map(|&AfterCopies(node, at)| (at, Fault::CutNode(node)));
+        let late_cuts = late_cuts.map(|&AfterCheckpoint(node, at)| (at, Fault::CutNode(node)));
+        let later_cuts = self.cut_node_after_replication.iter();
+        let later_cuts = later_cuts.map(|&AfterReplication(node, at)| (at, Fault::CutNode(node)));
         let cuts = cuts.chain(late_cuts).chain(later_cuts);
         let events = self.kill_at_event.iter().map(|&AtEvent(at, fault)| (at, fault));
         let moments = self.in_the_middle().chain(events);
-        kills.chain(lines).chain(ranks).chain(late).chain(cuts).chain(moments).collect()
+        kills.chain(checkpoints).chain(ranks).chain(late).chain(cuts).chain(moments).collect()
     }
 
-    /// What breaks while a line is taken, or in MPI_Finalize.
+    /// What breaks while a checkpoint is taken, or in MPI_Finalize.
     fn in_the_middle(&self) -> impl Iterator<Item = (Moment, Fault)> {
         let ranks = self.kill_rank_after_order.iter();
         let ranks = ranks.map(|&AfterOrder(rank, at)| (at, Fault::KillRank(rank)));
@@ -314,10 +317,10 @@ impl Options {
         ranks.chain(nodes).chain(late).chain(late_nodes)
     }
 
-    /// What follows the order of a line, and after how long.
-    pub fn after_order(&self, line: usize) -> impl Iterator<Item = (Duration, Event)> {
+    /// What follows the order of a checkpoint, and after how long.
+    pub fn after_order(&self, checkpoint: usize) -> impl Iterator<Item = (Duration, Event)> {
         let kills = self.kills().unwrap_or_default().into_iter();
-        let of_it = kills.filter(move |(of, ..)| *of == line);
+        let of_it = kills.filter(move |(of, ..)| *of == checkpoint);
         of_it.map(|(_, after, event)| (Duration::from_secs_f64(after), event))
     }
 
@@ -384,7 +387,7 @@ pub mod tests {
         let wanted = [
             (ready(500), Fault::KillNode(1)),
             (ready(1000), Fault::KillNode(2)),
-            (Moment::Line(2), Fault::KillNode(1)),
+            (Moment::Checkpoint(2), Fault::KillNode(1)),
             (ready(2000), Fault::KillRank(3)),
             (ready(3000), Fault::CutNode(0)),
         ];

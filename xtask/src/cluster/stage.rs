@@ -60,7 +60,7 @@ impl Stage {
         self.folder.join("run")
     }
 
-    /// Is there a job that can be asked for a line?
+    /// Is there a job that can be asked for a checkpoint?
     pub fn has_job(&self) -> bool {
         fs::read_dir(self.run_time()).is_ok_and(|mut entries| entries.next().is_some())
     }

@@ -1,4 +1,4 @@
-//! What happens to a cluster at given moments: checkpoints, deaths.
+//! What happens to a cluster at given moments: checkpoints, failures.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -15,11 +15,11 @@ use super::png;
 use crate::error::{Context, Result, fail};
 use crate::test::job::{Job, Outcome};
 use crate::test::scratch::Scratch;
-use crate::test::{lives, mpi};
+use crate::test::{mpi, workloads};
 use crate::{build, paths, run, setup};
 
 /// Emulated nodes, and ranks on each.
-const SHAPE: lives::Shape = (3, 1);
+const SHAPE: workloads::Shape = (3, 1);
 /// Which one is killed: neither mpirun's nor the one whose rank prints.
 const VICTIM: u32 = 1;
 /// Points along an edge of the square.
@@ -63,7 +63,7 @@ pub fn run() -> Result<()> {
         let lines = scratch.0.join(name);
         fs::create_dir(&lines).context(|| lines.display().to_string())?;
         let interval = ["--mca", "vprotocol_correlated_interval", &every];
-        Ok((lives::protected(job.clone(), &lines).with(&interval), lines))
+        Ok((workloads::protected(job.clone(), &lines).with(&interval), lines))
     };
 
     let (calm, _) = protected("calm")?;
@@ -80,10 +80,11 @@ pub fn run() -> Result<()> {
 
     let (all, lines) = protected("all")?;
     let dead = format!("{after:.2}");
-    let all = lives::with_lines(all, &lines).with(&["--kill-all-at", &dead]);
+    let all = workloads::with_checkpoints(all, &lines).with(&["--kill-all-at", &dead]);
     let first = timed(&all)?;
     first.outcome.must(first.outcome.code == 137, "it should have been killed in the middle")?;
-    let mut second = shown("all killed, job restarted", &lives::restart(SHAPE, &lines, &scratch))?;
+    let mut second =
+        shown("all killed, job restarted", &workloads::restart(SHAPE, &lines, &scratch))?;
     must_end_as(&second, &stock)?;
     second.seconds += first.seconds;
 

@@ -11,26 +11,25 @@ use std::time::{Duration, Instant};
 
 use super::job::{self, Job};
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result, fail};
 use crate::sys;
 
 /// Runs the tier; no component is needed, everything is stock Open MPI.
-pub fn run(summary: &mut Summary) {
-    summary.tier("emulated cluster");
-    summary.check("ranks fill the nodes in order", ranks_fill_nodes);
-    summary.check("exit codes are those of mpirun", exit_codes);
-    summary.check("stdin reaches rank 0", stdin_reaches_rank_0);
-    summary.check("variables with spaces reach every rank", environment);
-    summary.check("ranks start in the folder of the user", folder);
-    summary.check("a job that takes too long ends with 124", time_limit);
-    summary.check("two clusters at a time do not collide", two_at_a_time);
+pub fn run(tier: &mut Tier) {
+    tier.check("ranks fill the nodes in order", ranks_fill_nodes);
+    tier.check("exit codes are those of mpirun", exit_codes);
+    tier.check("stdin reaches rank 0", stdin_reaches_rank_0);
+    tier.check("variables with spaces reach every rank", environment);
+    tier.check("ranks start in the folder of the user", folder);
+    tier.check("a job that takes too long ends with 124", time_limit);
+    tier.check("two clusters at a time do not collide", two_at_a_time);
     for (name, signal) in [("SIGINT", libc::SIGINT), ("SIGTERM", libc::SIGTERM)] {
-        summary.check(&format!("{name} ends everything"), || ended_by(signal));
+        tier.check(&format!("{name} ends everything"), || ended_by(signal));
     }
-    summary.check("SIGHUP ends everything", || ended_by(libc::SIGHUP));
-    summary.check("even SIGKILL leaves nothing", || ended_by(libc::SIGKILL));
-    summary.check("works without root", without_root);
+    tier.check("SIGHUP ends everything", || ended_by(libc::SIGHUP));
+    tier.check("even SIGKILL leaves nothing", || ended_by(libc::SIGKILL));
+    tier.check("works without root", without_root);
 }
 
 fn plain(nodes: u32, ppn: u32, command: &[&str]) -> Job {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::job::Job;
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result};
 use crate::paths;
 
@@ -20,13 +20,12 @@ struct Case {
 }
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("errors");
+pub fn run(tier: &mut Tier) {
     let source = paths::root().join("xtask/programs/exchange.c");
     let program = match mpi::compile(&source) {
         Ok(program) => program,
         Err(failure) => {
-            summary.check("compile exchange.c", || Err(failure));
+            tier.check("compile exchange.c", || Err(failure));
             return;
         }
     };
@@ -34,14 +33,14 @@ pub fn run(summary: &mut Summary) {
     match cases(&scratch) {
         Ok(cases) => {
             for case in cases {
-                summary.check(case.name, || try_case(&case, &program));
+                tier.check(case.name, || try_case(&case, &program));
             }
         }
         Err(failure) => {
-            summary.check("files for the cases", || Err(failure));
+            tier.check("files for the cases", || Err(failure));
         }
     }
-    summary.check("a rank without the component", || without_component(&program));
+    tier.check("a rank without the component", || without_component(&program));
 }
 
 fn set_file(scratch: &Scratch, name: &str, text: &str) -> Result<String> {

@@ -4,10 +4,10 @@
 use std::fs;
 
 use super::job::{Job, Outcome};
-use super::lives;
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads;
 use crate::error::{Context, Result, fail};
 use crate::paths;
 
@@ -23,16 +23,15 @@ const SUM: &str = "sum of 3 phases: 12006000";
 const TOKEN: &str = "token: 75000";
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("examples: a node is killed under each, or it asks for checkpoints");
+pub fn run(tier: &mut Tier) {
     for (source, steps, answer) in PLAIN {
-        summary.check(&format!("example {source}: a node is killed: 2 × 2"), || {
+        tier.check(&format!("example {source}: a node is killed: 2 × 2"), || {
             survives(source, steps, answer)
         });
     }
-    summary.check("example checkpoint_request.c: without rustbtl, and protected: 2 × 2", requests);
-    summary.check("example restart_count.c: a node is killed: 2 × 2", counts);
-    summary.check("examples/README.md shows what they print", readme);
+    tier.check("example checkpoint_request.c: without rustbtl, and protected: 2 × 2", requests);
+    tier.check("example restart_count.c: a node is killed: 2 × 2", counts);
+    tier.check("examples/README.md shows what they print", readme);
 }
 
 /// The command of an example, built as the README says.
@@ -53,8 +52,8 @@ fn command(source: &str) -> Result<Vec<String>> {
 
 /// A job that keeps its checkpoints in the folder of the test.
 fn protected(command: &[String], scratch: &Scratch) -> Result<Job> {
-    let folder = lives::lines_folder(scratch)?;
-    let mut job = lives::protected(Job::new(2, 2, command), &folder);
+    let folder = workloads::checkpoint_folder(scratch)?;
+    let mut job = workloads::protected(Job::new(2, 2, command), &folder);
     job.folder = scratch.0.clone();
     Ok(job)
 }

@@ -14,7 +14,7 @@ use super::cluster::token;
 use super::job::{self, Job, Outcome};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Result, fail, failure};
 use crate::{build, paths, run, sys};
 
@@ -35,11 +35,10 @@ pub const ENDS: [(&str, i32); 8] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("guardians");
+pub fn run(tier: &mut Tier) {
     let source = paths::root().join("xtask/programs/ends.c");
     let mut program = Err(failure!("not compiled"));
-    let compiled = summary.check("guardians: compile ends.c", || {
+    let compiled = tier.check("guardians: compile ends.c", || {
         program = mpi::compile(&source);
         program.as_ref().map(drop).map_err(|f| crate::error::Failure(f.0.clone()))
     });
@@ -48,30 +47,30 @@ pub fn run(summary: &mut Summary) {
         let on = format!("{nodes} × {ppn}");
         for (how, code) in ENDS {
             let name = format!("guardians, {on}: {how}");
-            summary.check(&name, || ends_alike(nodes, ppn, &program, how, code));
+            tier.check(&name, || ends_alike(nodes, ppn, &program, how, code));
         }
-        summary.check(&format!("guardians, {on}: stdin"), || stdin(nodes, ppn, &program));
-        summary.check(&format!("guardians, {on}: tagged output"), || tagged(nodes, ppn, &program));
-        summary.check(&format!("guardians, {on}: not an MPI program"), || {
+        tier.check(&format!("guardians, {on}: stdin"), || stdin(nodes, ppn, &program));
+        tier.check(&format!("guardians, {on}: tagged output"), || tagged(nodes, ppn, &program));
+        tier.check(&format!("guardians, {on}: not an MPI program"), || {
             // The first one that ends so has the others ended.
             let script = "echo \"$0 $*\"; sleep 1; exit 3";
             alike(nodes, ppn, &["sh", "-c", script, "a b", "--", "--help"], Some(3)).map(drop)
         });
-        summary.check(&format!("guardians, {on}: no such program"), || {
+        tier.check(&format!("guardians, {on}: no such program"), || {
             alike(nodes, ppn, &["/not/there"], None).map(drop)
         });
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
             let name = format!("guardians, {on}: signal {signal} ends everything");
-            summary.check(&name, || ended_by(nodes, ppn, signal));
+            tier.check(&name, || ended_by(nodes, ppn, signal));
         }
-        summary.check(&format!("guardians, {on}: rustbtl status"), || status(nodes, ppn, &program));
+        tier.check(&format!("guardians, {on}: rustbtl status"), || status(nodes, ppn, &program));
     }
-    summary.check("guardians: no place for lines", || no_place(&program));
-    summary.check("guardians: an interval and no directory", || no_directory(&program));
-    summary.check("guardians: an interval that makes no sense", || bad_interval(&program));
-    summary.check("guardians: a compression that does not exist", || bad_images(&program));
-    summary.check("guardians: ompi_info lists what they are told", listed);
-    summary.check("guardians: a program that is missing", || no_program(&program));
+    tier.check("guardians: no place for checkpoints", || no_place(&program));
+    tier.check("guardians: an interval and no directory", || no_directory(&program));
+    tier.check("guardians: an interval that makes no sense", || bad_interval(&program));
+    tier.check("guardians: a compression that does not exist", || bad_images(&program));
+    tier.check("guardians: ompi_info lists their parameters", listed);
+    tier.check("guardians: a program that is missing", || no_program(&program));
 }
 
 fn guarded(nodes: u32, ppn: u32, command: &[impl AsRef<OsStr>]) -> Job {
@@ -146,7 +145,8 @@ fn tagged(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
 
 /// Processes whose command line names the token, whatever they are.
 fn naming(token: &str) -> usize {
-    let holds = |line: &[u8]| line.windows(token.len()).any(|part| part == token.as_bytes());
+    let holds =
+        |checkpoint: &[u8]| checkpoint.windows(token.len()).any(|part| part == token.as_bytes());
     let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
     folders.filter(|f| fs::read(f.path().join("cmdline")).is_ok_and(|line| holds(&line))).count()
 }
@@ -217,7 +217,7 @@ fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     found.map_err(|failure| failure!("{failure}\n{text}"))?;
     let (done, said) = asked?;
     if done || !said.contains("vprotocol_correlated_dir") {
-        fail!("a job without a directory for lines should refuse: {said}");
+        fail!("a job without a directory for checkpoints should refuse: {said}");
     }
     let left = fs::read_dir(scratch.0.join("jobs")).map_or(0, Iterator::count);
     wait_for("the end of the coordinator's socket", || left == 0)
@@ -246,8 +246,8 @@ fn bad_images(program: &Path) -> Result<()> {
         ("incremental", "-3", "or 0 for full images only"),
     ] {
         let scratch = Scratch::new("guardians-images")?;
-        let lines = scratch.0.join("lines").display().to_string();
-        let place = ["--mca", "vprotocol_correlated_dir", &lines];
+        let checkpoints = scratch.0.join("lines").display().to_string();
+        let place = ["--mca", "vprotocol_correlated_dir", &checkpoints];
         let parameter = format!("vprotocol_correlated_{parameter}");
         let given = ["--mca", &parameter, value];
         let outcome = Job::new(2, 1, &words(program, "well")).with(&place).with(&given).run()?;

@@ -55,11 +55,15 @@ impl Job {
         }
     }
 
-    /// A job that is started again from the newest global line in a folder; it prints again what
-    /// other lives of it have printed since.
-    pub fn restart(nodes: u32, ppn: u32, lines: &Path) -> Job {
+    /// A job that is started again from the newest global checkpoint in a folder; it prints again
+    /// what earlier incarnations of it have printed since.
+    pub fn restart(nodes: u32, ppn: u32, checkpoints: &Path) -> Job {
         let nothing: [&str; 0] = [];
-        Job::new(nodes, ppn, &nothing).with(&["--again", "--restart", &lines.display().to_string()])
+        Job::new(nodes, ppn, &nothing).with(&[
+            "--again",
+            "--restart",
+            &checkpoints.display().to_string(),
+        ])
     }
 
     /// Adds options of `cargo xtask cluster`.

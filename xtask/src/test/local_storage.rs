@@ -3,11 +3,11 @@
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, RING, Shape};
 use super::mpi::{self, Over};
-use super::node_loss::{ENDLESS, NOT_RECOVERED, must_be_clean};
+use super::node_failure::{ENDLESS, NOT_RECOVERED, must_be_clean};
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, RING, Shape};
 use crate::error::{Context, Result};
 use crate::paths;
 use serde_json::Value;
@@ -33,7 +33,7 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     (
         "a node is killed, and another one when there are copies again: 3 × 1",
         (3, 1),
-        &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],
+        &["--kill-node-after-replication", "1@1", "--kill-node-after-replication", "2@2"],
         3,
     ),
     (
@@ -59,21 +59,20 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("live recovery without a shared folder");
-    run_over(summary, &Over::Component);
+pub fn run(tier: &mut Tier) {
+    run_over(tier, &Over::Component);
 }
 
 /// The same, in the tier that has begun.
-pub fn run_over(summary: &mut Summary, over: &Over) {
+pub fn run_over(tier: &mut Tier, over: &Over) {
     for (title, shape, faults, times) in &SURVIVED {
         let title = format!("plain command: {title}");
-        summary.check(&title, || survives(over, *shape, faults, *times).map(drop));
+        tier.check(&title, || survives(over, *shape, faults, *times).map(drop));
     }
     let too_many_at_once = "plain command: two nodes are killed at a time: 3 × 1";
-    summary.check(too_many_at_once, || too_many(over));
-    summary.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
-    summary.check("plain command: no room for images: 2 × 1", || no_room(over));
+    tier.check(too_many_at_once, || too_many(over));
+    tier.check("plain command: exit codes are those of stock jobs: 2 × 1", || exit_codes(over));
+    tier.check("plain command: no room for images: 2 × 1", || no_room(over));
 }
 
 /// Protected jobs end as stock ones: MPI programs in all the ways of `ends.c`, and others.
@@ -114,12 +113,14 @@ pub fn events(scratch: &Scratch) -> Result<String> {
 
 /// Runs a job that cannot end before the coordinator has written down what is waited for.
 pub fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) -> Result<Outcome> {
-    lives::held(&plain(job, scratch), scratch, GATE, || until(&events(scratch).unwrap_or_default()))
+    workloads::held(&plain(job, scratch), scratch, GATE, || {
+        until(&events(scratch).unwrap_or_default())
+    })
 }
 
-/// Have sets gone back so often, and has each of them caught up since? One that falls again before
-/// it has done so begins anew.
-pub fn all_are_back(events: &str, times: usize) -> bool {
+/// Have sets rolled back so often, and has each of them replayed since? One that fails again
+/// before it has done so begins anew.
+pub fn all_have_replayed(events: &str, times: usize) -> bool {
     let mut behind = BTreeSet::new();
     let mut back = 0;
     for event in events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
@@ -136,13 +137,13 @@ pub fn all_are_back(events: &str, times: usize) -> bool {
     back >= times && behind.is_empty()
 }
 
-/// The program cannot end before sets have gone back so often and have caught up. What the
+/// The program cannot end before sets have rolled back so often and have replayed. What the
 /// coordinator has written down.
 pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Result<String> {
     let scratch = Scratch::new("local")?;
     let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let outcome = held(job.with(faults), &scratch, |events| all_are_back(events, times))?;
+    let outcome = held(job.with(faults), &scratch, |events| all_have_replayed(events, times))?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let breaks = |word: &str| word.contains("-after-") || word == "--kill-at-event";
     let broken = faults.iter().filter(|word| breaks(word)).count();
@@ -150,8 +151,8 @@ pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Res
     let done = said(": killed ") + said(": cut ");
     outcome.must(done == broken, "something did not break in time")?;
     let events = events(&scratch)?;
-    let back = all_are_back(&events, times);
-    outcome.must(back, "not every set that was hit went back")?;
+    let back = all_have_replayed(&events, times);
+    outcome.must(back, "not every set that was hit rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
 }
@@ -184,12 +185,12 @@ fn no_room(over: &Over) -> Result<()> {
     let job = RING.job_over(over, (2, 1), ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     let full = ["--mca", "vprotocol_correlated_local", "/dev/shm", "--shm-size", "24m"];
-    // The first line fails twice before it is a matter for the user.
+    // The first checkpoint fails twice before it is a matter for the user.
     let twice = |events: &str| events.matches("\"event\":\"aborted\"").count() >= 2;
     let outcome = held(job.with(&full), &scratch, twice)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     outcome.must(outcome.stderr.contains("has no room for"), "it should say why")?;
-    let told = outcome.stderr.matches("was given up").count();
-    outcome.must(told == 1, "it should be said once that there is no line")?;
+    let reported = outcome.stderr.matches("was given up").count();
+    outcome.must(reported == 1, "it should be said once that there is no checkpoint")?;
     must_be_clean(&outcome)
 }

@@ -3,12 +3,12 @@
 //! the node on which a rank goes on.
 
 use super::job::Job;
-use super::lives;
 use super::local_storage::plain;
 use super::mpi::{self, Over};
-use super::node_loss::must_be_clean;
+use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads;
 use crate::error::{Result, fail};
 use crate::paths;
 use std::collections::BTreeMap;
@@ -58,22 +58,21 @@ const LOSSES: [(&str, &[&str], bool); 8] = [
     ("a node is killed, plain command", &["--kill-node-after-checkpoint", "1@1"], false),
     (
         "a node is killed, and the one on which its ranks go on, plain command",
-        &["--kill-node-after-copies", "1@1", "--kill-node-after-copies", "2@2"],
+        &["--kill-node-after-replication", "1@1", "--kill-node-after-replication", "2@2"],
         false,
     ),
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("output of lost nodes");
-    run_over(summary, &Over::Component);
+pub fn run(tier: &mut Tier) {
+    run_over(tier, &Over::Component);
 }
 
 /// The same, in the tier that has begun.
-pub fn run_over(summary: &mut Summary, over: &Over) {
+pub fn run_over(tier: &mut Tier, over: &Over) {
     for (title, faults, shared) in LOSSES {
         let title = format!("lost output: {title}, each line once: {NODES} × {PPN}");
-        summary.check(&title, || each_line_once(over, faults, shared));
+        tier.check(&title, || each_line_once(over, faults, shared));
     }
 }
 
@@ -82,12 +81,12 @@ fn each_line_once(over: &Over, faults: &[&str], shared: bool) -> Result<()> {
     let program = mpi::compile_over(&paths::root().join("tests/lines/print_lines.c"), over)?;
     let program = program.display().to_string();
     let (iterations, lines) = (ITERATIONS.to_string(), LINES.to_string());
-    let struck = scratch.0.join("struck").display().to_string();
-    let job = Job::new(NODES, PPN, &[&program, &iterations, PAUSE_US, &lines, &struck]);
-    let job = over.job(job).with(&["--tag-output", "--write-when-struck", &struck]);
+    let failed = scratch.0.join("failed").display().to_string();
+    let job = Job::new(NODES, PPN, &[&program, &iterations, PAUSE_US, &lines, &failed]);
+    let job = over.job(job).with(&["--tag-output", "--write-when-failed", &failed]);
     let job = job.with(faults);
     let outcome = if shared {
-        lives::protected(job, &lives::lines_folder(&scratch)?).run()?
+        workloads::protected(job, &workloads::checkpoint_folder(&scratch)?).run()?
     } else {
         plain(job, &scratch).run()?
     };

@@ -1,36 +1,43 @@
-//! `cargo xtask test`: everything, in tiers from quick to slow.
+//! `cargo xtask test`: everything, in tiers that run beside each other where that is safe.
 
-mod bad_moments;
+mod checkpoint_faults;
+mod checkpoint_restart;
 mod cluster;
-mod coordinator;
-mod dates;
+mod coordinator_failover;
+mod crates;
 mod errors;
+mod examples;
+mod fuzz;
 mod guardians;
 mod header;
 pub mod job;
-mod line_faults;
-mod lines;
-pub mod lives;
 mod local_storage;
 mod lost_output;
+mod miri;
 pub mod mpi;
-mod node_loss;
+mod node_failure;
 mod one_sided;
+mod phase_failures;
+mod plan;
 mod programs;
 mod replay;
+mod schedule;
 pub mod scratch;
+mod screen;
 mod slurm;
-mod spares;
+mod source;
+mod spare_nodes;
 mod summary;
-mod tiers;
+mod time_determinants;
 mod trees;
 mod triggers;
+pub mod workloads;
 
 use clap::Args;
 
 use crate::error::{Result, fail};
+use crate::setup;
 use crate::tree::{Variant, Version};
-use crate::{build, setup};
 use summary::Summary;
 
 /// The command line of `cargo xtask test`.
@@ -39,14 +46,20 @@ pub struct Options {
     /// Only what needs no MPI
     #[arg(long)]
     fast: bool,
+    /// Everything, before a release: also the source trees of both versions of Open MPI, built and
+    /// tested in all variants (--trees), our MPI programs as protected jobs (--protected), faults
+    /// by the clock (--checkpoint-faults), cargo-deny, and the fuzz targets for five minutes each.
+    /// Takes hours
+    #[arg(long, conflicts_with_all = ["fast", "trees", "protected", "no_trees"])]
+    long: bool,
     /// Only cases of the MPI tiers whose name contains TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "fast")]
     only: Option<String>,
-    /// Also faults at moments by the clock while a line is taken
+    /// Also faults at moments by the clock while a checkpoint is taken
     #[arg(long, conflicts_with = "fast")]
-    line_faults: bool,
-    /// Only our MPI programs, as protected jobs whose lines have a directory, so that the outcomes
-    /// of nondeterministic calls are recorded
+    checkpoint_faults: bool,
+    /// Only our MPI programs, as protected jobs that have a directory for checkpoints, so that
+    /// determinants are recorded
     #[arg(long, conflicts_with = "fast")]
     protected: bool,
     /// Only Open MPI built with rustbtl in it, one version or both; builds what was not built yet
@@ -56,60 +69,20 @@ pub struct Options {
     /// this says otherwise
     #[arg(long, requires = "trees")]
     variant: Option<Variant>,
-    /// Without Open MPI built with rustbtl in it, which takes 8 minutes and network where that was
-    /// not done before
+    /// Without Open MPI built with rustbtl in it. A run tests what was built before, and builds
+    /// nothing (--trees or --long do)
     #[arg(long, conflicts_with_all = ["fast", "trees"])]
     no_trees: bool,
+    /// So many jobs on emulated nodes at a time
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]
+    lanes: u8,
 }
 
 /// Runs the tests; fails if one fails.
 pub fn run(options: &Options) -> Result<()> {
-    setup::run()?;
-    let mut summary = Summary::new(options.only.clone());
-    if let Some(version) = options.trees {
-        // What --only leaves out has to be built all the same.
-        let default = options.only.as_ref().map(|_| Variant::Standard);
-        trees::run(&mut summary, version, options.variant.or(default));
-        return if summary.finish() { Ok(()) } else { fail!("some tests failed") };
-    }
-    if options.protected {
-        if summary.check("build of the component", build::ensure_fresh) {
-            summary.tier("MPI programs (tests/mpi), outcomes recorded");
-            mpi::run_over(&mut summary, &mpi::Over::Protected);
-        }
-        return if summary.finish() { Ok(()) } else { fail!("some tests failed") };
-    }
-    if options.only.is_none() {
-        tiers::run(&mut summary);
-    }
-    if !options.fast {
-        cluster::run(&mut summary);
-        summary.tier("component");
-        let built = summary.check("build of the component", build::ensure_fresh);
-        mpi::run(&mut summary, built);
-        if built {
-            errors::run(&mut summary);
-            lines::run(&mut summary);
-            replay::run(&mut summary);
-            triggers::run(&mut summary);
-            slurm::run(&mut summary);
-            line_faults::run(&mut summary, options.line_faults);
-            guardians::run(&mut summary);
-            node_loss::run(&mut summary);
-            dates::run(&mut summary);
-            local_storage::run(&mut summary);
-            lost_output::run(&mut summary);
-            coordinator::run(&mut summary);
-            spares::run(&mut summary);
-            bad_moments::run(&mut summary);
-            one_sided::run(&mut summary);
-            programs::run(&mut summary);
-            trees::quick(&mut summary);
-            // What is wanted of a tree is said with --trees.
-            if options.only.is_none() && !options.no_trees {
-                trees::some(&mut summary);
-            }
-        }
-    }
+    setup::check()?;
+    let summary = Summary::new(options.only.clone());
+    schedule::run(&summary, plan::tasks(options), options.lanes.into());
     if summary.finish() { Ok(()) } else { fail!("some tests failed") }
 }

@@ -1,4 +1,5 @@
-//! Our own MPI programs, on one, two and three nodes, and once over stock Open MPI.
+//! Our own MPI programs, on one, two and three nodes, and once over stock Open MPI, which shows
+//! that the program itself is right.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -6,19 +7,20 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use sha2::{Digest, Sha256};
 
 use super::header::Header;
 use super::job::{Job, Outcome};
 use super::scratch::Scratch;
-use super::summary::Summary;
-use crate::error::{Context, Result};
-use crate::tree::Installed;
+use super::summary::Tier;
+use crate::error::{Context, Failure, Result};
+use crate::tree::{Installed, hex};
 use crate::{paths, run};
 
 /// What the programs are compiled for and run over.
 pub enum Over<'a> {
-    /// The installed Open MPI, alone.
-    Stock,
     /// The installed Open MPI with our component, and alone.
     Component,
     /// The installed Open MPI with our component, in jobs that record outcomes.
@@ -47,54 +49,46 @@ impl Over<'_> {
             nodes < 3 && all.iter().all(|&(n, r)| n != nodes || r <= ranks)
         };
         match self {
-            Over::Stock => Vec::new(),
             Over::Component | Over::Protected => all,
             Over::Tree(_) => all.iter().copied().filter(largest).collect(),
         }
     }
 }
 
-/// Compiles and runs them all; only over stock Open MPI if there is no component.
-pub fn run(summary: &mut Summary, with_component: bool) {
-    summary.tier("MPI programs (tests/mpi)");
-    run_over(summary, if with_component { &Over::Component } else { &Over::Stock });
-}
-
-/// The same, in the tier that has begun.
-pub fn run_over(summary: &mut Summary, over: &Over) {
-    run_some(summary, over, |_| true);
+/// Compiles and runs them all.
+pub fn run_over(tier: &mut Tier, over: &Over) {
+    run_some(tier, over, |_| true);
 }
 
 /// Only the programs whose name is wanted.
-pub fn run_some(summary: &mut Summary, over: &Over, wanted: impl Fn(&str) -> bool) {
+pub fn run_some(tier: &mut Tier, over: &Over, wanted: impl Fn(&str) -> bool) {
     let sources = match sources() {
         Ok(sources) => sources,
         Err(failure) => {
-            summary.check("list of programs", || Err(failure));
+            tier.check("list of programs", || Err(failure));
             return;
         }
     };
     for source in sources {
-        let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let header = Header::read(&fs::read_to_string(&source).unwrap_or_default());
+        let (name, header) = (name(&source), header(&source));
         if header.is_library || !wanted(&name) {
             continue;
         }
         // With `--only`, what was compiled before is good enough.
-        let mut program = Ok(place(&source, over));
-        let compiled = summary.check(&format!("{name}: compile"), || {
+        let mut program = Ok(place(&source, over, &[]));
+        let compiled = tier.check(&format!("{name}: compile"), || {
             program = compile_over(&source, over);
-            program.as_ref().map(drop).map_err(|f| crate::error::Failure(f.0.clone()))
+            program.as_ref().map(drop).map_err(|f| Failure(f.0.clone()))
         });
         if let (true, Ok(program)) = (compiled, program) {
-            run_shapes(summary, &name, &header, &program, over);
+            run_shapes(tier, &name, &header, &program, over);
         }
     }
 }
 
-fn run_shapes(summary: &mut Summary, name: &str, header: &Header, program: &Path, over: &Over) {
+fn run_shapes(tier: &mut Tier, name: &str, header: &Header, program: &Path, over: &Over) {
     if memory_mb() < header.memory_mb {
-        println!("  skip  {name}: needs {} MB of free memory", header.memory_mb);
+        tier.skip(&format!("{name}: needs {} MB of free memory", header.memory_mb));
         return;
     }
     let shapes = header.shapes();
@@ -104,14 +98,14 @@ fn run_shapes(summary: &mut Summary, name: &str, header: &Header, program: &Path
         for (nodes, ranks) in over.shapes(header) {
             let title = format!("{name}: {ranks} ranks on {nodes} nodes");
             let run = Run { header, program, arguments, nodes, ranks, stock: false, over };
-            summary.check(&title, || run.try_it(&mut seen));
+            tier.check(&title, || run.try_it(&mut seen));
         }
         // Stock once, on as many nodes as the program allows: is the program itself right?
-        let stock = !header.stock_fails && matches!(over, Over::Stock | Over::Component);
+        let stock = !header.stock_fails && matches!(over, Over::Component);
         if let Some(&(nodes, ranks)) = shapes.last().filter(|_| stock) {
             let title = format!("{name}: {ranks} ranks on {nodes} nodes, stock");
             let run = Run { header, program, arguments, nodes, ranks, stock: true, over };
-            summary.check(&title, || run.try_it(&mut seen));
+            tier.check(&title, || run.try_it(&mut seen));
         }
     }
 }
@@ -182,6 +176,27 @@ fn matching_line(text: &str, expression: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_string())
 }
 
+/// Names of all programs, in order.
+pub fn names() -> Result<Vec<String>> {
+    let programs = sources()?.into_iter().filter(|source| !header(source).is_library);
+    Ok(programs.map(|source| name(&source)).collect())
+}
+
+/// Does the program of this name need so much memory that nothing should run beside it?
+pub fn is_large(program: &str) -> bool {
+    let sources = sources().unwrap_or_default();
+    let found = sources.iter().find(|source| name(source) == program);
+    found.is_some_and(|source| header(source).memory_mb > 0)
+}
+
+fn name(source: &Path) -> String {
+    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn header(source: &Path) -> Header {
+    Header::read(&fs::read_to_string(source).unwrap_or_default())
+}
+
 /// Sources of programs, in order of name.
 fn sources() -> Result<Vec<PathBuf>> {
     let folder = paths::root().join("tests/mpi");
@@ -218,8 +233,14 @@ fn folder(over: &Over) -> PathBuf {
     }
 }
 
-fn place(source: &Path, over: &Over) -> PathBuf {
-    folder(over).join(source.file_stem().unwrap_or_default())
+/// Where a program is compiled to. Other options make another program.
+fn place(source: &Path, over: &Over, options: &[&str]) -> PathBuf {
+    let folder = folder(over);
+    let folder = match options {
+        [] => folder,
+        _ => folder.join(&hex(&Sha256::digest(options.join(" ")))[..8]),
+    };
+    folder.join(source.file_stem().unwrap_or_default())
 }
 
 /// Compiles a program into the target folder.
@@ -237,19 +258,32 @@ pub fn compile_over(source: &Path, over: &Over) -> Result<PathBuf> {
     compile_as(source, over, &[])
 }
 
-/// The same with more options.
+/// The same with more options: once while this process runs, also when tests that run beside
+/// each other ask for it.
 pub fn compile_as(source: &Path, over: &Over, options: &[&str]) -> Result<PathBuf> {
-    let folder = folder(over);
-    fs::create_dir_all(&folder).context(|| folder.display().to_string())?;
-    let program = place(source, over);
+    type Compiled = Arc<OnceLock<std::result::Result<(), String>>>;
+    static ALL: Mutex<BTreeMap<PathBuf, Compiled>> = Mutex::new(BTreeMap::new());
+    let program = place(source, over, options);
+    let compiled = {
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(program.clone()).or_default())
+    };
+    let done = compiled.get_or_init(|| {
+        compile_to(&program, source, over, options).map_err(|Failure(reason)| reason)
+    });
+    done.clone().map_err(Failure).map(|()| program)
+}
+
+fn compile_to(program: &Path, source: &Path, over: &Over, options: &[&str]) -> Result<()> {
+    let folder = program.parent().unwrap_or(program);
+    fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     let words = compiler(source).unwrap_or(&["mpicc"]);
     let mut command = match over.tree() {
         Some(tree) => tree.command(words[0]),
         None => Command::new(words[0]),
     };
-    command.args(&words[1..]).args(options).args(["-O2", "-o"]).arg(&program).arg(source);
-    run::output(command.args(["-lm", "-pthread"]))?;
-    Ok(program)
+    command.args(&words[1..]).args(options).args(["-O2", "-o"]).arg(program).arg(source);
+    run::output(command.args(["-lm", "-pthread"])).map(drop)
 }
 
 /// Memory that is free for programs.

@@ -1,18 +1,18 @@
 //! One-sided communication (docs/adr/0021) and MPI-IO (docs/adr/0023) when a node or a program
-//! dies: if a set could not repeat what its windows or its files saw, all go back together
-//! (docs/adr/0013), and the user hears why; a set that can goes back alone. And images that cannot
-//! be used, for which there is an earlier line.
+//! dies: if a set cannot repeat what its windows or its files saw, all sets roll back
+//! (docs/adr/0013), and the user reads why; a set that can rolls back alone. And images that cannot
+//! be used, for which there is an earlier checkpoint.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
 use super::job::Outcome;
-use super::lives::{self, Program, SHARED_WINDOW, SIZE, Shape, WINDOW, What};
 use super::local_storage;
 use super::mpi::Over;
-use super::node_loss::must_be_clean;
+use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, Program, SHARED_WINDOW, SIZE, Shape, WINDOW, What};
 use crate::error::Result;
 
 /// Ranks that add to memory that they share in one step, and see what it was before.
@@ -31,9 +31,9 @@ const ORDERED: Program = Program {
 };
 const ITERATIONS: u64 = 400;
 
-/// The last rank dies when it is told to.
-const TOLD: Program = Program {
-    name: "dies when it is told",
+/// The last rank ends itself when a file says so.
+const BY_FILE: Program = Program {
+    name: "ends when a file says so",
     what: What::Hash {
         source: "falls_when_told.c",
         iterations: 400,
@@ -41,7 +41,7 @@ const TOLD: Program = Program {
     },
 };
 
-/// Why a set does not go back alone, in part.
+/// Why a set does not roll back alone, in part.
 const OVER_THE_NETWORK: &str = "its one-sided communication goes past rustbtl";
 const COMES_ANYTIME: &str = "at what moments others wrote to its windows is not recorded";
 const BY_CHANCE: &str = "in an order that nobody has recorded";
@@ -49,14 +49,14 @@ const LEAVES_THE_SET: &str = "with ranks of other sets";
 const HAS_A_SIZE: &str = "the size of a file that it writes to";
 const HAS_A_POINTER: &str = "the shared pointer of a file";
 
-/// A set that does not go back alone.
+/// A set that does not roll back alone.
 #[derive(Clone, Copy)]
 struct Together {
     what: &'static str,
     program: &'static Program,
     shape: Shape,
     options: &'static [&'static str],
-    /// Who is killed when the second line is complete, with the window in use.
+    /// Who is killed when the second checkpoint is complete, with the window in use.
     who: &'static str,
     /// All sets.
     sets: usize,
@@ -66,14 +66,16 @@ struct Together {
 const BY_CORE: &[&str] = &["--mca", "vprotocol_correlated_sets", "core"];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("one-sided communication, files, and deaths");
-    run_over(summary, &Over::Component);
-    summary.check("an image that cannot be used: all go back to an earlier line: 2 × 2", damaged);
+pub fn run(tier: &mut Tier) {
+    run_over(tier, &Over::Component);
+    tier.check(
+        "an image that cannot be used: all roll back to an earlier checkpoint: 2 × 2",
+        damaged,
+    );
 }
 
 /// The same, in the tier that has begun.
-pub fn run_over(summary: &mut Summary, over: &Over) {
+pub fn run_over(tier: &mut Tier, over: &Over) {
     let program = Together {
         what: "a program with a window: 2 × 2",
         program: &WINDOW,
@@ -120,31 +122,31 @@ pub fn run_over(summary: &mut Summary, over: &Over) {
     ];
     let title = |end: &str, case: &Together| format!("one-sided: {end}: {}", case.what);
     for case in &together {
-        let title = title("all go back together", case);
-        summary.check(&title, || go_back_together(over, case));
+        let title = title("global rollback", case);
+        tier.check(&title, || roll_back_together(over, case));
     }
     for (case, code) in [(node, 1), (program, 137)] {
         if matches!(over, Over::Component) {
-            let title = title("all go back together", &case);
-            summary.check(&title, || go_back_together(over, &case));
+            let title = title("global rollback", &case);
+            tier.check(&title, || roll_back_together(over, &case));
         } else {
             let title = title("the job ends", &case);
-            summary.check(&title, || ends(over, &case, code));
+            tier.check(&title, || ends(over, &case, code));
         }
     }
-    summary.check("one-sided: a shared window goes back with its set: 2 × 2", || {
-        goes_back(over, &SHARED_WINDOW, (2, 2), "complete@2=rank:3")
+    tier.check("one-sided: a shared window rolls back with its set: 2 × 2", || {
+        rolls_back(over, &SHARED_WINDOW, (2, 2), "complete@2=rank:3")
     });
-    summary.check("one-sided: the whole job goes back: 1 × 3", || {
-        goes_back(over, &WINDOW, (1, 3), "complete@2=rank:1")
+    tier.check("one-sided: the whole job rolls back: 1 × 3", || {
+        rolls_back(over, &WINDOW, (1, 3), "complete@2=rank:1")
     });
-    summary.check("one-sided: the whole job goes back with its file: 1 × 3", || {
-        goes_back(over, &SIZE, (1, 3), "complete@2=rank:1")
+    tier.check("one-sided: the whole job rolls back with its file: 1 × 3", || {
+        rolls_back(over, &SIZE, (1, 3), "complete@2=rank:1")
     });
 }
 
-/// When the second line is taken the window is in use.
-const LINES: &[&str] = &["--mca", "vprotocol_correlated_interval", "1"];
+/// When the second checkpoint is taken the window is in use.
+const CHECKPOINTS: &[&str] = &["--mca", "vprotocol_correlated_interval", "1"];
 
 /// Held half-way until so many sets are back; then the answer is that of an undisturbed run.
 fn survives(
@@ -156,84 +158,85 @@ fn survives(
     let scratch = Scratch::new("one-sided")?;
     let undisturbed = program.job_over(over, shape, ITERATIONS, &scratch)?.run()?;
     let answer = program.answer(&undisturbed, &scratch)?;
-    let known = |events: &str| local_storage::all_are_back(events, sets);
+    let known = |events: &str| local_storage::all_have_replayed(events, sets);
     let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
-    let job = job.with(options).with(LINES).with(&["--kill-at-event", fault]);
+    let job = job.with(options).with(CHECKPOINTS).with(&["--kill-at-event", fault]);
     let outcome = local_storage::held(job, &scratch, known)?;
     program.must_answer(&outcome, &scratch, &answer)?;
     must_be_clean(&outcome)?;
     Ok((outcome, local_storage::events(&scratch)?))
 }
 
-/// The answer is right, all have gone back, and the user is told why.
-fn go_back_together(over: &Over, case: &Together) -> Result<()> {
+/// The answer is right, all have rolled back, and the reason is reported.
+fn roll_back_together(over: &Over, case: &Together) -> Result<()> {
     let &Together { program, shape, options, sets, who, reason, .. } = case;
     let fault = format!("complete@2={who}");
     let (outcome, events) = survives(over, (program, shape, options), &fault, sets)?;
-    outcome.must(outcome.said().contains(reason), &format!("the user should hear: {reason}"))?;
-    outcome.must(events.contains("\"event\":\"all_back_to\""), "all should go back together")
+    outcome.must(outcome.said().contains(reason), &format!("it should report: {reason}"))?;
+    outcome.must(events.contains("\"event\":\"all_back_to\""), "all should roll back together")
 }
 
-/// What goes past us is in no image: nobody goes back, the job ends with this exit code, and its
-/// user is told why.
+/// What bypasses rustbtl is in no image: nobody rolls back, the job ends with this exit code, and
+/// its reason is reported.
 fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     let &Together { program, shape, who, .. } = case;
     let scratch = Scratch::new("one-sided")?;
-    // The second line is given up: there are connections that are not ours.
+    // The second checkpoint is given up: there are connections that are not ours.
     let fault = format!("aborted@1={who}");
     let known = |events: &str| events.contains("\"event\":\"not_recovered\"");
     let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
-    let job = job.with(LINES).with(&["--kill-at-event", &fault]);
+    let job = job.with(CHECKPOINTS).with(&["--kill-at-event", &fault]);
     let outcome = local_storage::held(job, &scratch, known)?;
     outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
     let said = outcome.said().contains(OVER_THE_NETWORK);
-    outcome.must(said, &format!("the user should hear: {OVER_THE_NETWORK}"))?;
+    outcome.must(said, &format!("it should report: {OVER_THE_NETWORK}"))?;
     let events = local_storage::events(&scratch)?;
-    outcome.must(!events.contains("\"event\":\"back_to\""), "nobody should go back")?;
+    outcome.must(!events.contains("\"event\":\"back_to\""), "nobody should roll back")?;
     must_be_clean(&outcome)
 }
 
-/// The answer is right, and nobody else has gone back.
-fn goes_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
+/// The answer is right, and nobody else has rolled back.
+fn rolls_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
     let (outcome, events) = survives(over, (program, shape, &[]), fault, 1)?;
-    outcome.must(!events.contains("\"event\":\"all_back_to\""), "one set should go back")
+    outcome.must(!events.contains("\"event\":\"all_back_to\""), "one set should roll back")
 }
 
-/// The image of rank 3 in line 2 is cut off, then the rank dies: all go back to line 1.
+/// The image of rank 3 in checkpoint 2 is cut off, then the rank fails: all roll back to checkpoint
+/// 1.
 fn damaged() -> Result<()> {
     let scratch = Scratch::new("damaged")?;
     let shape = (2, 2);
-    let undisturbed = TOLD.job(shape, ITERATIONS, &scratch)?.run()?;
-    let answer = TOLD.answer(&undisturbed, &scratch)?;
-    let lines = scratch.0.join("checkpoints");
-    let job = TOLD.job(shape, ITERATIONS, &scratch)?;
-    let job = lives::protected(job, &lines).with(&[
+    let undisturbed = BY_FILE.job(shape, ITERATIONS, &scratch)?.run()?;
+    let answer = BY_FILE.answer(&undisturbed, &scratch)?;
+    let checkpoints = scratch.0.join("checkpoints");
+    let job = BY_FILE.job(shape, ITERATIONS, &scratch)?;
+    let job = workloads::protected(job, &checkpoints).with(&[
         "--mca",
         "vprotocol_correlated_interval",
         "0",
         "--checkpoint-at",
         "0.5",
     ]);
-    let events = || lives::events(&lines).unwrap_or_default();
+    let events = || workloads::events(&checkpoints).unwrap_or_default();
     let half = ITERATIONS / 2;
     let cut = || {
         let both = events().matches("\"event\":\"complete\"").count() == 2;
-        both && cut_off(&lines, "line-2/rank-3.img")
+        both && cut_off(&checkpoints, "line-2/rank-3.img")
             && fs::write(scratch.0.join("fall"), "").is_ok()
     };
-    let back = || local_storage::all_are_back(&events(), 3);
-    lives::open_gate(&scratch, half)?;
+    let back = || local_storage::all_have_replayed(&events(), 3);
+    workloads::open_gate(&scratch, half)?;
     let steps: [(&(dyn Fn() -> bool + Sync), u64); 2] =
-        [(&cut, half + 1), (&back, lives::GATE_OPEN)];
-    let outcome = lives::in_steps(&job, &scratch, &steps)?;
-    TOLD.must_answer(&outcome, &scratch, &answer)?;
+        [(&cut, half + 1), (&back, workloads::GATE_OPEN)];
+    let outcome = workloads::in_steps(&job, &scratch, &steps)?;
+    BY_FILE.must_answer(&outcome, &scratch, &answer)?;
     let events = events();
-    outcome.must(events.contains("\"event\":\"all_back_to\",\"line\":1"), "to line 1")?;
+    outcome.must(events.contains("\"event\":\"all_back_to\",\"line\":1"), "to checkpoint 1")?;
     must_be_clean(&outcome)
 }
 
-fn cut_off(lines: &Path, image: &str) -> bool {
-    let all = lives::images(lines).unwrap_or_default();
+fn cut_off(checkpoints: &Path, image: &str) -> bool {
+    let all = workloads::images(checkpoints).unwrap_or_default();
     let Some(image) = all.into_iter().find(|path| path.ends_with(image)) else { return false };
     let file = OpenOptions::new().write(true).open(&image);
     let half = |file: File| file.set_len(file.metadata()?.len() / 2);

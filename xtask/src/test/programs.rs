@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::job::Job;
-use super::lives::SCALAPACK;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::SCALAPACK;
 use crate::build::openmpi;
 use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Result, fail};
@@ -29,14 +29,13 @@ struct Program {
 }
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("programs of others");
+pub fn run(tier: &mut Tier) {
     for program in programs() {
         let (nodes, ppn) = program.shape;
         let title = format!("{}: {nodes} × {ppn}", program.name);
-        summary.check(&title, || try_program(&program));
+        tier.check(&title, || try_program(&program));
     }
-    summary.check("HPCC: 3 × 2, and exactly what leaves a node is logged", run_hpcc);
+    tier.check("HPCC: 3 × 2, and exactly what leaves a node is logged", run_hpcc);
 }
 
 fn programs() -> Vec<Program> {

@@ -1,5 +1,5 @@
 //! Jobs whose programs depend on what comes first: checkpointed, killed altogether, started again,
-//! and made to do again what they had done after the line: from journals that the ranks write
+//! and made to do again what they had done after the checkpoint: from journals that the ranks write
 //! (`RUSTBTL_JOURNAL`), read by themselves or handed back by the coordinator (`RUSTBTL_JOURNALS`).
 //! What they observed before they were killed must be the beginning of what they observe in the
 //! end.
@@ -7,19 +7,19 @@
 use std::fs;
 
 use super::job::{Job, SECONDS};
-use super::lives::{self, Shape};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, Shape};
 use crate::error::{Context, Result, fail};
 use crate::paths;
 
-/// Shapes, and rounds that take longer than the first life.
+/// Shapes, and rounds that take longer than the first incarnation.
 const CASES: [(Shape, u32); 2] = [((1, 4), 8000), ((2, 2), 6000)];
-/// When the line is taken, and how long the job lives after it.
+/// When the checkpoint is taken, and how long the job runs after it.
 const TIMES: [&str; 4] = ["--checkpoint-at", "0.5", "--kill-all-after", "0.5"];
 
-/// Where the second life has its determinants from.
+/// Where the second incarnation has its determinants from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     Journal,
@@ -28,44 +28,48 @@ enum From {
 }
 
 /// Runs them all.
-pub fn run(summary: &mut Summary) {
-    summary.tier("replay: what was observed after a line is observed again");
+pub fn run(tier: &mut Tier) {
     let handed = [(CASES[1], From::Coordinator)];
     for ((shape, rounds), from) in CASES.map(|case| (case, From::Journal)).into_iter().chain(handed)
     {
         let how = if from == From::Coordinator { ", by the coordinator" } else { "" };
         let title = format!("replay of observe: {} × {}{how}", shape.0, shape.1);
-        summary.check(&title, || {
-            let differing = lives_twice(shape, rounds, from)?;
+        tier.check(&title, || {
+            let differing = runs_twice(shape, rounds, from)?;
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
-    for lines in [1, 2] {
-        let title = format!("replay of at_line: asking while line {lines} is taken, 2 × 5");
-        summary.check(&title, || {
-            let differing = asks_while_lines_are_taken(lines)?;
+    for checkpoints in [1, 2] {
+        let title =
+            format!("replay of at_line: asking while checkpoint {checkpoints} is taken, 2 × 5");
+        tier.check(&title, || {
+            let differing = asks_while_checkpoints_are_taken(checkpoints)?;
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
     // So that the comparison above is known to be one.
-    summary.check("replay of observe: without determinants the second life differs", || {
+    tier.check("replay of observe: without determinants the second incarnation differs", || {
         let (shape, rounds) = CASES[0];
-        let differing = lives_twice(shape, rounds, From::Nobody)?;
-        if differing.is_empty() { fail!("both lives were the same by chance") } else { Ok(()) }
+        let differing = runs_twice(shape, rounds, From::Nobody)?;
+        if differing.is_empty() {
+            fail!("both incarnations were the same by chance")
+        } else {
+            Ok(())
+        }
     });
 }
 
 /// Which ranks did not observe again what they had observed.
-fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
+fn runs_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let scratch = Scratch::new("replay")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let program = mpi::compile_with(&paths::root().join("tests/lines/observe.c"), &[])?;
     let folder = scratch.0.display().to_string();
     let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
-    // Recorded from the line on, and nobody is to go on.
+    // Recorded from the checkpoint on, and nobody is to go on.
     let record = ["--env", "RUSTBTL_RECORD=line"];
     let job = Job::new(shape.0, shape.1, &words).with(&record);
-    let mut job = lives::with_lines(job, &lines).with(&TIMES);
+    let mut job = workloads::with_checkpoints(job, &checkpoints).with(&TIMES);
     let journals = scratch.0.join("journals");
     if from != From::Nobody {
         fs::create_dir(&journals).context(|| journals.display().to_string())?;
@@ -73,10 +77,10 @@ fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     }
     job.folder = scratch.0.clone();
     let first = job.run()?;
-    first.must(first.stdout.contains("is complete"), "the line is not complete")?;
+    first.must(first.stdout.contains("is complete"), "the checkpoint is not complete")?;
     first.must(first.code == 137, "the job should have been killed in the middle")?;
     let before = observed(&scratch, shape)?;
-    let mut second = lives::restart(shape, &lines, &scratch);
+    let mut second = workloads::restart(shape, &checkpoints, &scratch);
     second.seconds = SECONDS;
     if from == From::Coordinator {
         // The ranks do not find theirs any more.
@@ -85,7 +89,7 @@ fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
         second = second.with(&["--env", &format!("RUSTBTL_JOURNALS={}", moved.display())]);
     }
     let second = second.run()?;
-    second.must(second.code == 0 && second.stdout.contains("OK"), "the second life")?;
+    second.must(second.code == 0 && second.stdout.contains("OK"), "the second incarnation")?;
     let after = observed(&scratch, shape)?;
     let mut differing = Vec::new();
     for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
@@ -103,17 +107,18 @@ fn lives_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     Ok(differing)
 }
 
-/// Which ranks did not observe again what they were asking for while lines were taken (the last one
-/// is gone back to). What they ask for comes in another order in the second life.
-fn asks_while_lines_are_taken(lines: u32) -> Result<Vec<String>> {
+/// Which ranks did not observe again what they were asking for while checkpoints were taken (the
+/// last one is rolled back to). What they ask for comes in another order in the second
+/// incarnation.
+fn asks_while_checkpoints_are_taken(checkpoints: u32) -> Result<Vec<String>> {
     const SHAPE: Shape = (2, 5);
-    let scratch = Scratch::new("at-line")?;
-    let folder = lives::lines_folder(&scratch)?;
+    let scratch = Scratch::new("at-checkpoint")?;
+    let folder = workloads::checkpoint_folder(&scratch)?;
     let program = mpi::compile_with(&paths::root().join("tests/lines/at_line.c"), &[])?;
     let words = [program.display().to_string(), scratch.0.display().to_string()];
     let mut job = Job::new(SHAPE.0, SHAPE.1, &words).with(&["--env", "RUSTBTL_RECORD=line"]);
-    job = lives::with_lines(job, &folder);
-    for _ in 0..lines {
+    job = workloads::with_checkpoints(job, &folder);
+    for _ in 0..checkpoints {
         job = job.with(&["--checkpoint-at", "1"]);
     }
     let journals = scratch.0.join("journals");
@@ -123,7 +128,10 @@ fn asks_while_lines_are_taken(lines: u32) -> Result<Vec<String>> {
     let first = job.run()?;
     first.must(first.code == 137, "rank 0 should have killed itself")?;
     let complete = first.stdout.matches("is complete").count();
-    first.must(complete == lines as usize, &format!("{lines} lines should be complete"))?;
+    first.must(
+        complete == checkpoints as usize,
+        &format!("{checkpoints} checkpoints should be complete"),
+    )?;
     let observers = 1..SHAPE.0 * SHAPE.1 - 1;
     let look = |rank: u32| {
         let file = scratch.0.join(format!("observed.{rank}"));
@@ -131,8 +139,8 @@ fn asks_while_lines_are_taken(lines: u32) -> Result<Vec<String>> {
     };
     let before = observers.clone().map(look).collect::<Result<Vec<_>>>()?;
     fs::write(scratch.0.join("second"), "").context(|| scratch.0.display().to_string())?;
-    let second = lives::restart(SHAPE, &folder, &scratch).run()?;
-    second.must(second.code == 0 && second.stdout.contains("OK"), "the second life")?;
+    let second = workloads::restart(SHAPE, &folder, &scratch).run()?;
+    second.must(second.code == 0 && second.stdout.contains("OK"), "the second incarnation")?;
     let after = observers.clone().map(look).collect::<Result<Vec<_>>>()?;
     let differs = |rank: u32, before: &str, after: &str| {
         format!("rank {rank}: `{}` before, `{}` after", before.trim(), after.trim())

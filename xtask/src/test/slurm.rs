@@ -12,10 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::job;
-use super::lives::{self, GATE_OPEN, RING};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, GATE_OPEN, RING};
 use crate::error::{Context, Result, fail};
 use crate::{paths, sys};
 
@@ -27,10 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const JOB: &str = "4711";
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("the batch script of the user guide (docs/slurm.sh)");
-    summary.check("batch script: ends at a line, is queued again, goes on", goes_on);
-    summary.check("batch script: a program that fails is not queued again", fails);
+pub fn run(tier: &mut Tier) {
+    tier.check("batch script: ends at a checkpoint, is queued again, goes on", goes_on);
+    tier.check("batch script: a program that fails is not queued again", fails);
 }
 
 /// An allocation of this host.
@@ -60,7 +59,7 @@ impl Allocation {
         fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
-    fn lines(&self) -> PathBuf {
+    fn checkpoints(&self) -> PathBuf {
         self.file(&format!("checkpoints-{JOB}"))
     }
 
@@ -150,13 +149,14 @@ fn program(gate: &Path) -> Result<Vec<String>> {
 
 fn goes_on() -> Result<()> {
     let other = Scratch::new("slurm-undisturbed")?;
-    let known = lives::hash(&RING.job((1, RANKS), ITERATIONS, &other)?.run()?)?;
+    let known = workloads::hash(&RING.job((1, RANKS), ITERATIONS, &other)?.run()?)?;
     let mut allocation = Allocation::new("slurm")?;
-    let program = program(&lives::gate(&allocation.scratch))?;
-    lives::open_gate(&allocation.scratch, GATE)?;
+    let program = program(&workloads::gate(&allocation.scratch))?;
+    workloads::open_gate(&allocation.scratch, GATE)?;
     let mut batch = allocation.start(&program)?;
     let until = Instant::now() + PATIENCE;
-    let ready = || lives::events(&allocation.lines()).is_ok_and(|e| e.contains("\"ready\""));
+    let ready =
+        || workloads::events(&allocation.checkpoints()).is_ok_and(|e| e.contains("\"ready\""));
     while !ready() {
         allocation.must(Instant::now() < until, "the job is not ready")?;
         thread::sleep(Duration::from_millis(20));
@@ -168,10 +168,10 @@ fn goes_on() -> Result<()> {
     let asked = || allocation.text("scontrol") == format!("requeue {JOB}\n");
     allocation.must(asked(), "it should ask once to be queued again")?;
     allocation.must(!allocation.text("out").contains("HASH"), "the program came to its end")?;
-    lives::verify(&allocation.lines())?;
+    workloads::verify(&allocation.checkpoints())?;
     // Queued again: the next allocation.
     allocation.restarts += 1;
-    lives::open_gate(&allocation.scratch, GATE_OPEN)?;
+    workloads::open_gate(&allocation.scratch, GATE_OPEN)?;
     let code = allocation.start(&program)?.end()?;
     allocation.must(code == 0, &format!("the script's exit code is {code}"))?;
     let asked = allocation.text("scontrol") == format!("requeue {JOB}\n");

@@ -1,36 +1,91 @@
-//! Counting and showing: one line a case, the reason under a failed one, the sum at the end.
+//! Counting and showing, for tiers that run beside each other: one line a case under its tier, the
+//! reason under a failed one; at the end each tier's time, what was left out, and the sum.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use super::screen::Screen;
 use crate::error::{Failure, Result};
 
 /// Lines of a reason that are shown, from its beginning and from its end.
 const FIRST_LINES: usize = 25;
 const LAST_LINES: usize = 25;
 
-/// What has passed and failed so far.
+/// All tiers of a run.
 pub struct Summary {
+    only: Option<String>,
+    start: Instant,
+    state: Mutex<State>,
+}
+
+/// What has passed and failed so far.
+#[derive(Default)]
+struct State {
+    screen: Screen,
     passed: usize,
     failed: Vec<String>,
-    tier: String,
-    tier_is_shown: bool,
-    only: Option<String>,
+    left_out: Vec<String>,
+    times: Vec<(String, Duration)>,
 }
 
 impl Summary {
     /// Nothing yet; with `only`, cases whose name lacks the text are left out.
     pub fn new(only: Option<String>) -> Summary {
-        let tier = String::new();
-        Summary { passed: 0, failed: Vec::new(), tier, tier_is_shown: true, only }
+        Summary { only, start: Instant::now(), state: Mutex::default() }
     }
 
     /// Begins a tier; its name is shown with its first case.
-    pub fn tier(&mut self, name: &str) {
-        self.tier = name.to_string();
-        self.tier_is_shown = false;
+    pub fn tier(&self, name: impl Into<String>) -> Tier<'_> {
+        let number = self.state().screen.add();
+        let start = Instant::now();
+        Tier { summary: self, name: name.into(), number, start, failed: 0, is_headed: false }
     }
 
+    /// Shows the sum; true if all is well.
+    pub fn finish(&self) -> bool {
+        let state = self.state();
+        print!("{}", state.sum(self.start.elapsed()));
+        println!("{} passed, {} failed", state.passed, state.failed.len());
+        state.failed.is_empty()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A case that panics has left it whole: all changes are single steps.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn sum(&self, total: Duration) -> String {
+        let mut text = String::new();
+        if self.times.len() > 1 {
+            text += "\nwall time of each tier\n";
+            let line = |(name, time): &(String, Duration)| {
+                format!("  {:7.1} s  {name}\n", time.as_secs_f64())
+            };
+            text.extend(self.times.iter().map(line));
+            let minutes = total.as_secs_f64() / 60.0;
+            text += &format!("  {:7.1} s  in total ({minutes:.1} min)\n", total.as_secs_f64());
+        }
+        text.push('\n');
+        text.extend(self.left_out.iter().map(|what| format!("left out: {what}\n")));
+        text.extend(self.failed.iter().map(|name| format!("failed: {name}\n")));
+        text
+    }
+}
+
+/// One tier of a run: cases that follow each other.
+pub struct Tier<'a> {
+    summary: &'a Summary,
+    name: String,
+    number: usize,
+    start: Instant,
+    failed: usize,
+    is_headed: bool,
+}
+
+impl Tier<'_> {
     /// Runs one case and shows how it went; true if it passed.
     pub fn check(&mut self, name: &str, case: impl FnOnce() -> Result<()>) -> bool {
         self.count(name, || case().map(|()| (1, String::new())))
@@ -38,46 +93,75 @@ impl Summary {
 
     /// Runs a case that stands for several; it says for how many, and how to show that.
     pub fn count(&mut self, name: &str, case: impl FnOnce() -> Result<(usize, String)>) -> bool {
-        if self.only.as_ref().is_some_and(|text| !name.contains(text.as_str())) {
+        if self.summary.only.as_ref().is_some_and(|text| !name.contains(text.as_str())) {
             return true;
         }
-        if !self.tier_is_shown {
-            println!("\n{}", self.tier);
-            self.tier_is_shown = true;
-        }
-        let back = if io::stdout().is_terminal() {
-            print!("  ..    {name}");
-            let _ = io::stdout().flush();
-            "\r"
-        } else {
-            ""
-        };
+        let announced = self.announce(name);
         let start = Instant::now();
         let done = case();
         let seconds = start.elapsed().as_secs_f64();
-        match &done {
-            Ok((number, note)) => {
-                self.passed += number;
-                println!("{back}  ok    {name}{note} ({seconds:.1} s)");
-            }
+        let back = if announced { "\r" } else { "" };
+        let text = match &done {
+            Ok((_, note)) => format!("{back}  ok    {name}{note} ({seconds:.1} s)\n"),
             Err(Failure(reason)) => {
-                self.failed.push(format!("{}: {name}", self.tier));
-                println!("{back}  FAIL  {name} ({seconds:.1} s)");
-                println!("{}", shorten(reason));
+                format!("{back}  FAIL  {name} ({seconds:.1} s)\n{}\n", shorten(reason))
+            }
+        };
+        self.show(&text);
+        let mut state = self.summary.state();
+        match &done {
+            Ok((number, _)) => state.passed += number,
+            Err(_) => {
+                self.failed += 1;
+                state.failed.push(format!("{}: {name}", self.name));
             }
         }
         done.is_ok()
     }
 
-    /// Shows the sum; true if all is well.
-    pub fn finish(&self) -> bool {
-        println!();
-        for name in &self.failed {
-            println!("failed: {name}");
-        }
-        println!("{} passed, {} failed", self.passed, self.failed.len());
-        self.failed.is_empty()
+    /// Says what is not done, and why; it is said again at the end of the run.
+    pub fn skip(&mut self, what: &str) {
+        self.show(&format!("  skip  {what}\n"));
+        self.summary.state().left_out.push(what.to_string());
     }
+
+    /// Has everything passed so far?
+    pub fn is_good(&self) -> bool {
+        self.failed == 0
+    }
+
+    /// The name of a case that begins, where it can be replaced when the case has ended.
+    fn announce(&mut self, name: &str) -> bool {
+        let is_seen = self.summary.state().screen.is_seen(self.number);
+        let shows = is_seen && io::stdout().is_terminal();
+        if shows {
+            self.show(&format!("  ..    {name}"));
+        }
+        shows
+    }
+
+    fn show(&mut self, text: &str) {
+        let head = if self.is_headed { String::new() } else { format!("\n{}\n", self.name) };
+        self.is_headed = true;
+        let mut state = self.summary.state();
+        print_now(&state.screen.write(self.number, &format!("{head}{text}")));
+    }
+}
+
+impl Drop for Tier<'_> {
+    fn drop(&mut self) {
+        let mut state = self.summary.state();
+        print_now(&state.screen.end(self.number));
+        if self.is_headed {
+            let time = self.start.elapsed();
+            state.times.push((self.name.clone(), time));
+        }
+    }
+}
+
+fn print_now(text: &str) {
+    print!("{text}");
+    let _ = io::stdout().flush();
 }
 
 /// The first and the last lines, set in: what failed is said first, what came of it last.
@@ -95,15 +179,53 @@ fn shorten(reason: &str) -> String {
 mod tests {
     use super::*;
     use crate::error::failure;
+    use std::thread;
 
     #[test]
     fn cases_are_counted_and_a_filter_leaves_some_out() {
-        let mut summary = Summary::new(Some("want".into()));
-        assert!(summary.check("wanted", || Ok(())));
-        assert!(summary.check("other", || Err(failure!("never run"))));
-        assert!(!summary.check("want too", || Err(failure!("bad"))));
-        assert_eq!((summary.passed, summary.failed.len()), (1, 1));
+        let summary = Summary::new(Some("want".into()));
+        let mut tier = summary.tier("tier");
+        assert!(tier.check("wanted", || Ok(())));
+        assert!(tier.check("other", || Err(failure!("never run"))));
+        assert!(tier.is_good());
+        assert!(!tier.check("want too", || Err(failure!("bad"))));
+        assert!(!tier.is_good());
+        drop(tier);
+        let state = summary.state();
+        assert_eq!((state.passed, state.failed.len()), (1, 1));
+        drop(state);
         assert!(!summary.finish());
+    }
+
+    #[test]
+    fn tiers_beside_each_other_lose_no_count() {
+        let summary = Summary::new(None);
+        thread::scope(|scope| {
+            for name in ["one", "two", "three"] {
+                let mut tier = summary.tier(name);
+                scope.spawn(move || {
+                    for case in 0..50 {
+                        tier.count("case", || Ok((2, String::new())));
+                        tier.check("now and then bad", || {
+                            if case % 10 == 0 { Err(failure!("bad")) } else { Ok(()) }
+                        });
+                    }
+                });
+            }
+        });
+        let state = summary.state();
+        assert_eq!((state.passed, state.failed.len(), state.times.len()), (435, 15, 3));
+    }
+
+    #[test]
+    fn the_end_says_what_was_left_out_and_how_long_all_took() {
+        let summary = Summary::new(None);
+        summary.tier("one").skip("this: not there");
+        summary.tier("two").check("case", || Ok(()));
+        let text = summary.state().sum(Duration::from_secs(90));
+        assert!(text.contains("s  one\n") && text.contains("s  two\n"), "{text}");
+        assert!(text.contains("   90.0 s  in total (1.5 min)\n"), "{text}");
+        assert!(text.ends_with("\n\nleft out: this: not there\n"), "{text}");
     }
 
     #[test]

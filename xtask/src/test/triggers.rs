@@ -1,15 +1,15 @@
-//! What makes a line be taken besides commands and clocks: a log that is nearly full, a signal to
-//! mpirun. And what a user sees of a job that has died in between.
+//! What makes a checkpoint be taken besides commands and clocks: a log that is nearly full, a
+//! signal to mpirun. And what a user sees of a job that has died in between.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::job::{Job, Outcome};
-use super::lives::{self, RING, Shape, Undisturbed};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, RING, Shape, Undisturbed};
 use crate::cluster::KILLED;
 use crate::error::{Result, fail};
 use crate::paths;
@@ -26,32 +26,34 @@ const SIGNAL_AT: f64 = 2.0;
 const PATIENCE: &str = "120";
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("lines: triggers and output");
-    summary.check("a log that is nearly full: lines instead of a spill", lines_for_a_log);
-    summary.check("a log that is nearly full, no place for lines: it spills", no_place_for_lines);
+pub fn run(tier: &mut Tier) {
+    tier.check("a log that is nearly full: checkpoints instead of a spill", checkpoints_for_a_log);
+    tier.check(
+        "a log that is nearly full, no place for checkpoints: it spills",
+        no_place_for_checkpoints,
+    );
     let mut known = None;
-    let ready = summary.check("signals: an undisturbed run", || {
+    let ready = tier.check("signals: an undisturbed run", || {
         let scratch = Scratch::new("signals")?;
         let start = Instant::now();
         let whole = RING.job(SHAPE, ITERATIONS, &scratch)?.run()?;
-        let answer = lives::hash(&whole)?;
+        let answer = workloads::hash(&whole)?;
         let seconds = start.elapsed().as_secs_f64();
         let long = Undisturbed { iterations: ITERATIONS, answer, seconds };
         known = Some(long);
         Ok(())
     });
     if let (true, Some(known)) = (ready, known) {
-        summary.check("signals: SIGUSR2 to mpirun, a line", || a_line_by_signal(&known));
-        summary.check("signals: SIGUSR1 to mpirun, a line and the end", || the_end(&known));
+        tier.check("signals: SIGUSR2 to mpirun, a checkpoint", || a_checkpoint_by_signal(&known));
+        tier.check("signals: SIGUSR1 to mpirun, a checkpoint and the end", || the_end(&known));
     }
-    summary.check("signals: a name that makes no sense", nonsense);
-    summary.check("signals: not chosen, the programs get them", not_chosen);
+    tier.check("signals: a name that makes no sense", nonsense);
+    tier.check("signals: not chosen, the programs get them", not_chosen);
     for part in [0.3, 0.45, 0.6] {
         let title = format!("output: a rank is killed after {part} of a run, each line once");
-        summary.check(&title, || output(part, Death::Rank));
+        tier.count(&title, || output(part, Death::Rank));
         let title = format!("output: all is killed after {part} of a run, nothing twice, in order");
-        summary.check(&title, || output(part, Death::Everything));
+        tier.count(&title, || output(part, Death::Everything));
     }
 }
 
@@ -77,19 +79,19 @@ fn counter(rank: &Rank, name: &str) -> u64 {
     rank.counters.get(name).copied().unwrap_or(u64::MAX)
 }
 
-/// Six times the budget goes through; nothing is spilled, because the log asks for lines of the
-/// receivers' set, and for no others.
-fn lines_for_a_log() -> Result<()> {
+/// Six times the budget goes through; nothing is spilled, because the log asks for checkpoints of
+/// the receivers' set, and for no others.
+fn checkpoints_for_a_log() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
-    let lines = lives::lines_folder(&scratch)?.display().to_string();
+    let checkpoints = workloads::checkpoint_folder(&scratch)?.display().to_string();
     let recover = "vprotocol_correlated_recover";
-    let place = ["--mca", "vprotocol_correlated_dir", &lines, "--mca", recover, "0"];
+    let place = ["--mca", "vprotocol_correlated_dir", &checkpoints, "--mca", recover, "0"];
     let (outcome, ranks) = full_log(&scratch, &place, PATIENCE)?;
     let asked = counter(&ranks[0], "log_lines_asked");
     let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "lines"));
     let [spilled, peak] =
         ["log_spilled_bytes_peak", "log_bytes_peak"].map(|name| counter(&ranks[0], name));
-    let what = format!("asked {asked}, lines {own} {theirs}, spilled {spilled}, peak {peak}");
+    let what = format!("asked {asked}, checkpoints {own} {theirs}, spilled {spilled}, peak {peak}");
     outcome.must(spilled == 0 && peak <= BUDGET, &format!("it spilled: {what}"))?;
     // Each lets at most the budget be dropped.
     let least = TOTAL / BUDGET - 1;
@@ -97,16 +99,17 @@ fn lines_for_a_log() -> Result<()> {
 }
 
 /// The same program, and the same answer.
-fn no_place_for_lines() -> Result<()> {
+fn no_place_for_checkpoints() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let guard = ["--mca", "vprotocol_correlated_guard", "1"];
     let mut answers = Vec::new();
     for options in [&guard[..], &[]] {
         let (outcome, ranks) = full_log(&scratch, options, "0")?;
         let spilled = counter(&ranks[0], "log_spilled_bytes_peak");
-        let lines: u64 = ranks.iter().map(|rank| counter(rank, "lines")).sum();
-        outcome.must(spilled > TOTAL / 2 && lines == 0, &format!("{spilled} {lines}"))?;
-        answers.push(lives::hash(&outcome)?);
+        let checkpoints: u64 = ranks.iter().map(|rank| counter(rank, "lines")).sum();
+        outcome
+            .must(spilled > TOTAL / 2 && checkpoints == 0, &format!("{spilled} {checkpoints}"))?;
+        answers.push(workloads::hash(&outcome)?);
     }
     if answers[0] == answers[1] { Ok(()) } else { fail!("answers: {answers:?}") }
 }
@@ -115,7 +118,7 @@ fn no_place_for_lines() -> Result<()> {
 fn signalled(
     known: &Undisturbed,
     scratch: &Scratch,
-    lines: &Path,
+    checkpoints: &Path,
     number: libc::c_int,
 ) -> Result<Outcome> {
     let at = (0.4 * known.seconds).min(SIGNAL_AT).to_string();
@@ -128,37 +131,37 @@ fn signalled(
         &number.to_string(),
         &at,
     ];
-    lives::with_lines(job, lines).with(&options).run()
+    workloads::with_checkpoints(job, checkpoints).with(&options).run()
 }
 
-/// The program has no handler: the signal would end it. It goes on, and there is a line.
-fn a_line_by_signal(known: &Undisturbed) -> Result<()> {
+/// The program has no handler: the signal would end it. It goes on, and there is a checkpoint.
+fn a_checkpoint_by_signal(known: &Undisturbed) -> Result<()> {
     let scratch = Scratch::new("signal")?;
-    let lines = lives::lines_folder(&scratch)?;
-    let outcome = signalled(known, &scratch, &lines, libc::SIGUSR2)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let outcome = signalled(known, &scratch, &checkpoints, libc::SIGUSR2)?;
     RING.must_answer(&outcome, &scratch, &known.answer)?;
-    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should tell of it")?;
-    let again = lives::restart((1, 4), &lines, &scratch).run()?;
+    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should report it")?;
+    let again = workloads::restart((1, 4), &checkpoints, &scratch).run()?;
     RING.must_answer(&again, &scratch, &known.answer)
 }
 
 fn the_end(known: &Undisturbed) -> Result<()> {
     let scratch = Scratch::new("signal")?;
-    let lines = lives::lines_folder(&scratch)?;
-    let outcome = signalled(known, &scratch, &lines, libc::SIGUSR1)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let outcome = signalled(known, &scratch, &checkpoints, libc::SIGUSR1)?;
     let ended = outcome.code == 0 && !outcome.stdout.contains("HASH");
-    outcome.must(ended, "it should have ended at the line, with 0")?;
-    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should tell of it")?;
-    let again = lives::restart(SHAPE, &lines, &scratch).run()?;
+    outcome.must(ended, "it should have ended at the checkpoint, with 0")?;
+    outcome.must(outcome.stderr.contains("line 1 is complete"), "mpirun should report it")?;
+    let again = workloads::restart(SHAPE, &checkpoints, &scratch).run()?;
     RING.must_answer(&again, &scratch, &known.answer)
 }
 
 /// Said before anything is started.
 fn nonsense() -> Result<()> {
     let scratch = Scratch::new("signal")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     for name in ["KILL", "USR1:later", "TERM", "RTMIN+99", "USR2,what"] {
-        let job = lives::with_lines(Job::new(1, 2, &["echo", "started"]), &lines);
+        let job = workloads::with_checkpoints(Job::new(1, 2, &["echo", "started"]), &checkpoints);
         let outcome = job.with(&["--mca", "vprotocol_correlated_signal", name]).run()?;
         outcome.must(outcome.code != 0 && !outcome.stdout.contains("started"), name)?;
         outcome.must(outcome.said().contains("vprotocol_correlated_signal is"), "no reason")?;
@@ -169,9 +172,9 @@ fn nonsense() -> Result<()> {
 /// As ever: mpirun passes them on. Who has no handler yet is ended by it, which shows the same.
 fn not_chosen() -> Result<()> {
     let scratch = Scratch::new("signal")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let script = "trap 'echo GOT; exit 0' USR1; for i in $(seq 200); do sleep 0.1; done";
-    let job = lives::with_lines(Job::new(1, 2, &["sh", "-c", script]), &lines);
+    let job = workloads::with_checkpoints(Job::new(1, 2, &["sh", "-c", script]), &checkpoints);
     let options = ["--mca", "vprotocol_correlated_signal", "USR2", "--signal", "10", "3"];
     let outcome = job.with(&options).run()?;
     let both = outcome.stdout.matches("GOT").count() == 2;
@@ -182,7 +185,7 @@ fn not_chosen() -> Result<()> {
 const PRINTED: u64 = 600;
 const PAUSE_US: &str = "5000";
 
-/// What a life has printed: numbers by stream and rank.
+/// What an incarnation has printed: numbers by stream and rank.
 type Printed = BTreeMap<(String, u32), Vec<u64>>;
 
 fn printed(outcome: &Outcome) -> Result<Printed> {
@@ -201,7 +204,7 @@ fn printed(outcome: &Outcome) -> Result<Printed> {
     Ok(all)
 }
 
-/// How the first life ends.
+/// How the first incarnation ends.
 #[derive(Clone, Copy, PartialEq)]
 enum Death {
     /// mpirun prints what has been said, and ends.
@@ -210,13 +213,13 @@ enum Death {
     Everything,
 }
 
-/// Both lives together: each line once and in order. What mpirun had not printed yet when it was
-/// killed is lost; nothing else is.
-fn output(part: f64, death: Death) -> Result<()> {
+/// Both incarnations together: each line once and in order. What mpirun had not printed yet when it
+/// was killed is lost; nothing else is.
+fn output(part: f64, death: Death) -> Result<(usize, String)> {
     let scratch = Scratch::new("output")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let program = mpi::compile(&source("print_lines.c"))?.display().to_string();
-    // The second half is printed when the line is there, however long that takes.
+    // The second half is printed when the checkpoint is there, however long that takes.
     let file = scratch.0.join("half").display().to_string();
     let job = Job::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US, "1", &file]);
     let job = job.with(&["--write-after", &file, "go on"]);
@@ -226,10 +229,10 @@ fn output(part: f64, death: Death) -> Result<()> {
         Death::Everything => &["--kill-all-after", "0.21"],
     };
     let job = job.with(&["--checkpoint-at", &(part * seconds).to_string()]).with(after);
-    let first = lives::with_lines(job, &lines).run()?;
+    let first = workloads::with_checkpoints(job, &checkpoints).run()?;
     first.must(first.code == KILLED, "it should have been killed in the middle")?;
     let nothing: [&str; 0] = [];
-    let folder = lines.display().to_string();
+    let folder = checkpoints.display().to_string();
     let again = Job::new(SHAPE.0, SHAPE.1, &nothing).with(&["--restart", &folder]);
     let second = again.run()?;
     second.must(second.code == 0, "the restarted job failed")?;
@@ -249,10 +252,8 @@ fn output(part: f64, death: Death) -> Result<()> {
             lost += seam - one.len() as u64;
         }
     }
-    if death == Death::Everything {
-        println!("      lines on their way to mpirun when it was killed: {lost}");
-    }
     // What was under way, not what was said long before.
     let most = if death == Death::Rank { 0 } else { 8 * 20 };
-    first.must(lost <= most, &format!("{lost} lines are lost"))
+    first.must(lost <= most, &format!("{lost} lines are lost"))?;
+    Ok((1, format!("; lines on their way to mpirun that are lost: {lost}")))
 }

@@ -13,6 +13,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::error::Result;
 
 pub use autotools::{Installed, build, was_built};
+pub use files::hex;
 
 /// The command line of `cargo xtask ompi-tree`.
 #[derive(Args)]

@@ -3,12 +3,12 @@
 //!
 //! The normal run has the parts of it that are quick: `prepare` on a tree that has just enough of
 //! Open MPI to be recognised, the Rust core compiled from it without network, and a few tests over
-//! 4.1, which takes 8 minutes on two processors where it was not built before; and over 5.0 where
-//! it was.
+//! versions that were built before (`tree/autotools.rs` keeps them by their content). Others it
+//! leaves out, and says so: to build one takes about 10 minutes of processor time.
 
 mod configure;
-mod lines;
-mod lives;
+mod recovery;
+mod restart;
 mod variants;
 
 use std::fs;
@@ -18,86 +18,94 @@ use std::process::Command;
 use super::local_storage;
 use super::lost_output;
 use super::mpi::{self, Over};
-use super::node_loss;
+use super::node_failure;
 use super::one_sided;
+use super::plan::PACKAGES;
+use super::schedule::{Load, Task};
 use super::scratch::Scratch;
-use super::spares;
-use super::summary::Summary;
+use super::spare_nodes;
+use super::summary::Tier;
 use crate::error::{Context, Result, fail};
 use crate::tree::{self, Installed, Variant, Version};
 use crate::{deb, paths, run};
 
 /// The quick part.
-pub fn quick(summary: &mut Summary) {
-    summary.tier("Open MPI source trees");
-    summary.check("prepare: everything once, nothing twice, nothing stale", prepare_is_exact);
-    summary.check("configure: no, yes, and loud when something is missing", configure::decides);
-    summary.check("the Rust core of a tree compiles without network", core_compiles);
-    summary.check("a Debian package holds what an installation needs", debian_package);
+pub fn quick(tier: &mut Tier) {
+    tier.check("prepare: everything once, nothing twice, nothing stale", prepare_is_exact);
+    tier.check("configure: no, yes, and loud when something is missing", configure::decides);
+    tier.check("the Rust core of a tree compiles without network", core_compiles);
+    tier.check("a Debian package holds what an installation needs", debian_package);
 }
 
 /// Programs of tests/mpi that are enough for a normal run.
 const SOME: [&str; 6] = ["ring", "halo", "wildcards", "coll_nonblocking", "persistent", "io"];
 
-/// What a normal run does with versions that are, or can be, built.
-pub fn some(summary: &mut Summary) {
+/// What a normal run does with versions that were built before; the others are left out.
+pub fn built_before(tasks: &mut Vec<Task>) {
     for version in Version::ALL {
-        if version == Version::V41 || tree::was_built(version) {
-            over(summary, version, Variant::Standard, |summary, installed| {
-                lives::run_one(summary, installed);
-                spares::run_over(summary, &Over::Tree(installed), 1);
-                mpi::run_some(summary, &Over::Tree(installed), |name| SOME.contains(&name));
+        let work = move |tier: &mut Tier| {
+            if !tree::was_built(version) {
+                tier.skip(&format!(
+                    "Open MPI {0} built with rustbtl in it: `cargo xtask test --trees {0}` or \
+                     --long builds it, which takes about 10 minutes of processor time",
+                    version.name()
+                ));
+                return;
+            }
+            over(tier, version, Variant::Standard, |tier, installed| {
+                recovery::run_one(tier, installed);
+                spare_nodes::run_over(tier, &Over::Tree(installed), 1);
+                mpi::run_some(tier, &Over::Tree(installed), |name| SOME.contains(&name));
             });
+        };
+        tasks.push(Task::new(name(version, Variant::Standard), Load::Jobs, &[], work));
+    }
+}
+
+/// Everything, for one version or all, as it is by default, in its variants, or both.
+pub fn all(tasks: &mut Vec<Task>, only: Option<Version>, variant: Option<Variant>) {
+    let wanted = |other: Variant| variant.is_none_or(|variant| variant == other);
+    for version in Version::ALL.into_iter().filter(|version| only.is_none_or(|o| o == *version)) {
+        let variants = [Variant::Standard].into_iter().chain(version.variants().iter().copied());
+        for variant in variants.filter(|variant| wanted(*variant)) {
+            let work = move |tier: &mut Tier| {
+                over(tier, version, variant, |tier, installed| match variant {
+                    Variant::Standard => standard(tier, version, installed),
+                    _ => variants::run(tier, version, variant, installed),
+                });
+            };
+            tasks.push(Task::new(name(version, variant), Load::Jobs, &[PACKAGES], work));
         }
     }
 }
 
-/// The long part, for one version or all, as it is by default, in its variants, or both.
-pub fn run(summary: &mut Summary, only: Option<Version>, variant: Option<Variant>) {
-    let wanted = |other: Variant| variant.is_none_or(|variant| variant == other);
-    for version in Version::ALL.into_iter().filter(|version| only.is_none_or(|o| o == *version)) {
-        if wanted(Variant::Standard) {
-            over(summary, version, Variant::Standard, |summary, installed| {
-                standard(summary, version, installed);
-            });
-        }
-        for &variant in version.variants().iter().filter(|variant| wanted(**variant)) {
-            over(summary, version, variant, |summary, installed| {
-                variants::run(summary, version, variant, installed);
-            });
-        }
+fn name(version: Version, variant: Variant) -> String {
+    let name = version.name();
+    match variant {
+        Variant::Standard => format!("Open MPI {name} built with --with-rustbtl"),
+        _ => format!("Open MPI {name} built with --with-rustbtl, {}", variant.name()),
     }
 }
 
 /// Everything that there is, over a version as it is by default.
-fn standard(summary: &mut Summary, version: Version, installed: &Installed) {
+fn standard(tier: &mut Tier, version: Version, installed: &Installed) {
     if version == Version::V50 {
-        summary.check("a job with ULFM is refused", || ulfm_is_refused(installed));
-        one_sided::run_over(summary, &Over::Tree(installed));
+        tier.check("a job with ULFM is refused", || ulfm_is_refused(installed));
+        one_sided::run_over(tier, &Over::Tree(installed));
     }
-    summary.check("a job goes on from a line", || lines::goes_on(installed));
-    lives::run(summary, installed);
-    node_loss::guardians_over(summary, &Over::Tree(installed));
-    local_storage::run_over(summary, &Over::Tree(installed));
-    lost_output::run_over(summary, &Over::Tree(installed));
-    spares::run_over(summary, &Over::Tree(installed), usize::MAX);
-    mpi::run_over(summary, &Over::Tree(installed));
+    tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
+    recovery::run(tier, installed);
+    node_failure::guardians_over(tier, &Over::Tree(installed));
+    local_storage::run_over(tier, &Over::Tree(installed));
+    lost_output::run_over(tier, &Over::Tree(installed));
+    spare_nodes::run_over(tier, &Over::Tree(installed), usize::MAX);
+    mpi::run_over(tier, &Over::Tree(installed));
 }
 
 /// Builds a version, if that was not done, and tests it.
-fn over(
-    summary: &mut Summary,
-    version: Version,
-    variant: Variant,
-    rest: impl Fn(&mut Summary, &Installed),
-) {
-    let name = version.name();
-    summary.tier(&match variant {
-        Variant::Standard => format!("Open MPI {name} built with --with-rustbtl"),
-        _ => format!("Open MPI {name} built with --with-rustbtl, {}", variant.name()),
-    });
+fn over(tier: &mut Tier, version: Version, variant: Variant, rest: impl Fn(&mut Tier, &Installed)) {
     let mut built = None;
-    let passed = summary.check("build", || {
+    let passed = tier.check("build", || {
         built = Some(tree::build(version, variant)?);
         Ok(())
     });
@@ -106,9 +114,9 @@ fn over(
         built = tree::build(version, variant).ok();
     }
     let Some(installed) = built else { return };
-    summary.check("ompi_info lists component and parameters", || listed(&installed));
-    summary.check("the user's command", || users_command(&installed));
-    rest(summary, &installed);
+    tier.check("ompi_info lists component and parameters", || listed(&installed));
+    tier.check("the user's command", || users_command(&installed));
+    rest(tier, &installed);
 }
 
 /// A folder that looks like the source of Open MPI 5.0.
@@ -180,7 +188,7 @@ fn listed(installed: &Installed) -> Result<()> {
     Ok(())
 }
 
-/// Both would handle failures; the user must be told to choose.
+/// Both would handle failures; the user must choose.
 fn ulfm_is_refused(installed: &Installed) -> Result<()> {
     let ring = paths::root().join("tests/mpi/ring.c");
     let program = mpi::compile_over(&ring, &Over::Tree(installed))?;

@@ -2,19 +2,19 @@
 
 use std::process::Command;
 
-use super::{lines, lives};
+use super::{recovery, restart};
 use crate::error::{Result, fail};
 use crate::run;
 use crate::test::mpi::{self, Over};
-use crate::test::summary::Summary;
+use crate::test::summary::Tier;
 use crate::tree::{Installed, Variant, Version};
 
-/// Runs it all: is it what it is meant to be, messages, lines, restart, recovery.
-pub fn run(summary: &mut Summary, version: Version, variant: Variant, installed: &Installed) {
-    summary.check("it is built as it was asked for", || is_as_asked(version, variant, installed));
-    summary.check("a job goes on from a line", || lines::goes_on(installed));
-    lives::run(summary, installed);
-    mpi::run_some(summary, &Over::Tree(installed), |name| name == "ring");
+/// Runs it all: is it what it is meant to be, messages, checkpoints, restart, recovery.
+pub fn run(tier: &mut Tier, version: Version, variant: Variant, installed: &Installed) {
+    tier.check("it is built as it was asked for", || is_as_asked(version, variant, installed));
+    tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
+    recovery::run(tier, installed);
+    mpi::run_some(tier, &Over::Tree(installed), |name| name == "ring");
 }
 
 /// Where the components are, whether ULFM is there, and that nobody else sees the Rust core.

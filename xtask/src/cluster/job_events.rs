@@ -1,4 +1,5 @@
-//! What the coordinator of the running job has written down: when it is ready, lines, process ids.
+//! What the coordinator of the running job has written down: when it is ready, checkpoints, process
+//! ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -10,28 +11,28 @@ use super::processes::{all, find, is, program_of};
 
 /// What is known of the job so far.
 #[derive(Default)]
-pub struct Story {
+pub struct JobEvents {
     /// The coordinator's list of events.
     file: Option<File>,
     /// Read, and not yet a whole line.
     text: Vec<u8>,
     /// All ranks have called MPI_Init.
     pub ready: bool,
-    /// The last line of all ranks or of a set that is complete.
-    pub line: Option<u64>,
-    /// The last line that is ordered.
+    /// The last checkpoint of all ranks or of a set that is complete.
+    pub checkpoint: Option<u64>,
+    /// The last checkpoint that is ordered.
     pub ordered: Option<u64>,
     /// Ranks that are in MPI_Finalize, or were.
     pub finishing: BTreeSet<u32>,
     /// How often it was said that the images of all have copies (again).
-    pub covered: u64,
+    pub replicated: u64,
     /// How often each event was written down.
     pub events: BTreeMap<String, u64>,
     /// The process id of each rank's program, the newest.
     pub pids: BTreeMap<u32, libc::pid_t>,
 }
 
-impl Story {
+impl JobEvents {
     /// Looks what is new, in a job of so many ranks.
     pub fn read_on(&mut self, ranks: u32) {
         self.file = self.file.take().or_else(open);
@@ -67,8 +68,8 @@ impl Story {
         let number = |key: &str| event[key].as_u64().and_then(|n| u32::try_from(n).ok());
         match event["event"].as_str() {
             Some("ready") => self.ready = true,
-            Some("covered") => self.covered += 1,
-            Some("complete") => self.line = self.line.max(event["line"].as_u64()),
+            Some("covered") => self.replicated += 1,
+            Some("complete") => self.checkpoint = self.checkpoint.max(event["line"].as_u64()),
             Some("line") => self.ordered = self.ordered.max(event["line"].as_u64()),
             Some("finishing") => self.finishing.extend(number("rank")),
             Some("rank") => {
@@ -85,8 +86,8 @@ fn coordinator() -> Option<libc::pid_t> {
     find(|pid| is(pid, "rustbtl", "coordinator"))
 }
 
-/// The coordinator has it open, wherever it is: in the folder for lines, or in mpirun's own, which
-/// is only seen in the first node.
+/// The coordinator has it open, wherever it is: in the folder for checkpoints, or in mpirun's own,
+/// which is only seen in the first node.
 fn open() -> Option<File> {
     let folder = format!("/proc/{}/fd", coordinator()?);
     let mut entries = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
@@ -103,13 +104,13 @@ mod tests {
 
     #[test]
     fn events_are_understood_in_whatever_pieces_they_come() {
-        let mut story = Story::default();
-        story.add(br#"{"event":"rank","rank":1,"pid":70,"set":0}"#);
-        assert!(story.pids.is_empty());
-        story.add(b"\nnonsense\n{\"event\":\"ready\",\"ranks\":2}\n{\"event\":\"com");
-        assert!(story.ready && story.line.is_none());
-        story.add(b"plete\",\"line\":3}\n{\"event\":\"rank\",\"rank\":1,\"pid\":71}\n");
-        assert_eq!(story.line, Some(3));
-        assert_eq!(story.pids, BTreeMap::from([(1, 71)]));
+        let mut job = JobEvents::default();
+        job.add(br#"{"event":"rank","rank":1,"pid":70,"set":0}"#);
+        assert!(job.pids.is_empty());
+        job.add(b"\nnonsense\n{\"event\":\"ready\",\"ranks\":2}\n{\"event\":\"com");
+        assert!(job.ready && job.checkpoint.is_none());
+        job.add(b"plete\",\"line\":3}\n{\"event\":\"rank\",\"rank\":1,\"pid\":71}\n");
+        assert_eq!(job.checkpoint, Some(3));
+        assert_eq!(job.pids, BTreeMap::from([(1, 71)]));
     }
 }

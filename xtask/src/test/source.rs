@@ -3,41 +3,44 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::summary::Summary;
+use super::summary::Tier;
 use crate::error::{Context, Failure, Result, fail};
 use crate::{paths, run};
 
-/// Runs them all.
-pub fn run(summary: &mut Summary) {
-    summary.tier("source");
-    summary.check("format", || quiet(cargo(&["fmt", "--all", "--check"])));
-    summary.check("lints", || {
-        quiet(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+/// Style, lints, documentation. Jobs do not wait for it: it takes what they leave of the
+/// processors.
+pub fn run(tier: &mut Tier) {
+    tier.check("format", || quiet(cargo(&["fmt", "--all", "--check"])));
+    tier.check("lints", || {
+        quiet(patient(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
     });
-    summary.check("documentation", || {
-        let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+    tier.check("documentation", || {
+        let mut doc = patient(&["doc", "--workspace", "--no-deps"]);
         doc.env("RUSTDOCFLAGS", "-D warnings");
         quiet(doc)
     });
-    if has_aarch64() {
-        summary.check("cores for aarch64", || {
-            let packages = CORES.iter().flat_map(|core| ["--package", core]);
-            let mut check = cargo(&["check", "--target", AARCH64]);
-            check.args(packages);
-            quiet(check)
-        });
-    } else {
-        println!("  skip  cores for aarch64: `rustup target add {AARCH64}` has not been done");
+    if !has_aarch64() {
+        tier.skip(&format!("cores for aarch64: `rustup target add {AARCH64}` has not been done"));
+        return;
     }
-    summary.tier("Rust tests");
-    summary.count("workspace", || tests(cargo(&["test", "--workspace", "--no-fail-fast"])));
-    summary.count("shared-memory ring, all interleavings (loom)", || {
-        let mut loom = cargo(&["test", "--package", "rustbtl-ring", "--release", "--lib"]);
+    tier.check("cores for aarch64", || {
+        let packages = CORES.iter().flat_map(|core| ["--package", core]);
+        let mut check = patient(&["check", "--target", AARCH64]);
+        check.args(packages);
+        quiet(check)
+    });
+}
+
+/// Unit tests, models, simulation.
+pub fn tests(tier: &mut Tier) {
+    tier.count("workspace", || counted(cargo(&["test", "--workspace", "--no-fail-fast"])));
+    tier.count("shared-memory ring, all interleavings (loom)", || {
+        let mut loom = patient(&["test", "--package", "rustbtl-ring", "--release", "--lib"]);
         loom.env("RUSTFLAGS", "--cfg loom");
         loom.args(["--config", "profile.release.lto=\"off\""]); // compiles faster, runs as fast
         // A folder of its own: other flags would throw away what the workspace has built.
         loom.arg("--target-dir").arg(paths::target().join("loom"));
-        tests(loom)
+        counted(loom)
     });
 }
 
@@ -60,12 +63,20 @@ fn cargo(words: &[&str]) -> Command {
     cargo
 }
 
-fn quiet(mut command: Command) -> Result<()> {
+/// A cargo that takes only what is left of the processors: nobody waits for it.
+pub fn patient(words: &[&str]) -> Command {
+    let mut nice = Command::new("nice");
+    nice.current_dir(paths::root()).args(["-n", "10", "cargo"]).args(words);
+    nice
+}
+
+/// Runs the command; what it has written is the reason if it fails.
+pub fn quiet(mut command: Command) -> Result<()> {
     everything(&mut command).map(drop)
 }
 
 /// Stdout and stderr of the command; both are the reason if it fails.
-fn everything(command: &mut Command) -> Result<String> {
+pub fn everything(command: &mut Command) -> Result<String> {
     let line = run::line(command);
     let output = command.output().context(|| format!("starting `{line}`"))?;
     let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -74,7 +85,7 @@ fn everything(command: &mut Command) -> Result<String> {
 }
 
 /// Runs `cargo test` and counts; a failure begins with the tests that failed and why.
-fn tests(mut command: Command) -> Result<(usize, String)> {
+pub fn counted(mut command: Command) -> Result<(usize, String)> {
     let text = everything(&mut command)
         .map_err(|Failure(text)| Failure(failed_tests(&text).unwrap_or(text)))?;
     let passed = text.lines().filter_map(passed_in).sum();

@@ -1,4 +1,4 @@
-//! A job of an Open MPI that was built with rustbtl is stopped at a line and goes on from it.
+//! A job of an Open MPI that was built with rustbtl is stopped at a checkpoint and goes on from it.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -20,14 +20,14 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Its answer must be that of a job that was left alone.
 pub fn goes_on(installed: &Installed) -> Result<()> {
-    let scratch = Scratch::new("tree-lines")?;
+    let scratch = Scratch::new("tree-restart")?;
     let source = paths::root().join("tests/lines/hash_ring.c");
     let program = mpi::compile_over(&source, &Over::Tree(installed))?;
-    let lines = scratch.0.join("lines");
+    let checkpoints = scratch.0.join("lines");
     let alone = run::output(mpirun(installed, &scratch).arg(&program).args([ITERATIONS, "20000"]))?;
 
     let mut command = mpirun(installed, &scratch);
-    command.arg("--mca").arg("vprotocol_correlated_dir").arg(&lines);
+    command.arg("--mca").arg("vprotocol_correlated_dir").arg(&checkpoints);
     let output = scratch.0.join("output");
     let file = File::create(&output).context(|| output.display().to_string())?;
     command.arg(&program).args([ITERATIONS, "20000"]).stdin(Stdio::null()).stdout(file);
@@ -41,7 +41,11 @@ pub fn goes_on(installed: &Installed) -> Result<()> {
     }
 
     let mut restart = rustbtl(installed, &scratch);
-    restart.arg("restart").arg("--mpirun").arg(installed.prefix.join("bin/mpirun")).arg(&lines);
+    restart
+        .arg("restart")
+        .arg("--mpirun")
+        .arg(installed.prefix.join("bin/mpirun"))
+        .arg(&checkpoints);
     let again = run::output(restart.args(OPTIONS))?;
     if again.trim() != alone.trim() {
         fail!("left alone it says `{}`, started again `{}`", alone.trim(), again.trim());
@@ -78,7 +82,7 @@ fn jobs_apart(command: &mut Command, folder: &Path) {
     command.env("RUSTBTL_JOBS", folder.join("jobs"));
 }
 
-/// Waits until the job can be stopped and has it stopped at a line.
+/// Waits until the job can be stopped and has it stopped at a checkpoint.
 fn stop(installed: &Installed, scratch: &Scratch) -> Result<()> {
     let end = Instant::now() + LIMIT;
     loop {

@@ -1,8 +1,8 @@
-//! Who dies at a known point of a line: the line waits there for it.
+//! Who is killed at a known point of a checkpoint: the checkpoint waits there for it.
 //!
-//! The guardian of the last rank is held by a file (`runtime/src/guardian/failpoints.rs`), and the line
-//! cannot go past it. So whatever the machine is busy with, the death is between what has happened
-//! by then and what has not.
+//! The guardian of the last rank is held by a file (`runtime/src/guardian/failpoints.rs`), and the
+//! checkpoint cannot go past it. So whatever the machine is busy with, the failure is between what
+//! has happened by then and what has not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::error::{Context, Result};
 /// The variable that tells guardians where to look for the file.
 pub const VARIABLE: &str = "RUSTBTL_FAILPOINTS";
 
-/// A point of a line.
+/// A point of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
-    /// All ranks but the last one have been told to begin.
+    /// All ranks but the last one have been ordered to begin.
     Quiescence,
     /// All images but that of the last rank are stored.
     Images,
@@ -32,15 +32,15 @@ impl FromStr for Point {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         match text {
-            "silence" => Ok(Point::Quiescence),
+            "quiescence" | "silence" => Ok(Point::Quiescence),
             "images" => Ok(Point::Images),
             "manifest" => Ok(Point::Manifest),
-            _ => Err("choose silence, images or manifest".into()),
+            _ => Err("choose quiescence, images or manifest".into()),
         }
     }
 }
 
-/// How far the line is.
+/// How far the checkpoint is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// It is still to be asked for.
@@ -51,41 +51,41 @@ enum State {
     Standing,
 }
 
-/// The death that is still to come.
-pub struct Held {
+/// The failure that is still to come.
+pub struct Failpoint {
     victim: Victim,
     point: Point,
     state: State,
     /// While it is there, the guardian waits.
     file: PathBuf,
-    lines: PathBuf,
+    checkpoints: PathBuf,
     ranks: u32,
 }
 
-impl Held {
+impl Failpoint {
     /// As it was asked for.
-    pub fn new(options: &Options, stage: &Stage) -> Option<Held> {
-        let (victim, point) = options.kill_in_line()?;
-        let (lines, ranks) = (options.lines_folder()?.to_owned(), options.ranks());
+    pub fn new(options: &Options, stage: &Stage) -> Option<Failpoint> {
+        let (victim, point) = options.kill_in_checkpoint()?;
+        let (checkpoints, ranks) = (options.checkpoint_folder()?.to_owned(), options.ranks());
         let word = if point == Point::Quiescence { "begin" } else { "image" };
         let file = stage.held().join(format!("{word}-{}", ranks - 1));
-        Some(Held { victim, point, state: State::Waiting, file, lines, ranks })
+        Some(Failpoint { victim, point, state: State::Waiting, file, checkpoints, ranks })
     }
 
-    /// The line is going to be asked for.
+    /// The checkpoint is going to be asked for.
     pub fn begin(&mut self) -> Result<()> {
         self.state = State::Held;
         fs::write(&self.file, "").context(|| self.file.display().to_string())
     }
 
-    /// Kills, if the time has come, and lets the line go on; says in words what was done.
+    /// Kills, if the time has come, and lets the checkpoint go on; says in words what was done.
     pub fn look(&mut self) -> Result<Option<String>> {
         let here = match (self.state, self.point) {
             (State::Waiting, _) => false,
             (State::Held, Point::Quiescence) => self.is_held(),
             (State::Held, Point::Images) => self.is_held() && self.has_images(self.ranks - 1),
             (State::Held, Point::Manifest) => {
-                // It has the pictures, or will hear of them when it goes on.
+                // It has the images, or will receive them when it goes on.
                 if self.is_held() && Victim::Coordinator.signal(libc::SIGSTOP) {
                     self.state = State::Standing;
                     self.let_go()?;
@@ -116,12 +116,13 @@ impl Held {
         fs::remove_file(&self.file).context(|| self.file.display().to_string())
     }
 
-    /// Are the images of the first ranks there, in a line that is not complete?
+    /// Are the images of the first ranks there, in a checkpoint that is not complete?
     fn has_images(&self, ranks: u32) -> bool {
-        let incomplete = |line: &PathBuf| !line.join("manifest.json").exists();
-        let has_all =
-            |line: PathBuf| (0..ranks).all(|rank| line.join(format!("rank-{rank}.img")).exists());
-        folders(&self.lines).flat_map(|job| folders(&job)).filter(incomplete).any(has_all)
+        let incomplete = |checkpoint: &PathBuf| !checkpoint.join("manifest.json").exists();
+        let has_all = |checkpoint: PathBuf| {
+            (0..ranks).all(|rank| checkpoint.join(format!("rank-{rank}.img")).exists())
+        };
+        folders(&self.checkpoints).flat_map(|job| folders(&job)).filter(incomplete).any(has_all)
     }
 }
 
@@ -136,20 +137,27 @@ mod tests {
 
     #[test]
     fn a_line_without_a_manifest_is_the_one_that_is_being_taken() {
-        let lines = std::env::temp_dir().join(format!("rustbtl-held-{}", std::process::id()));
-        let (one, two) = (lines.join("job/line-1"), lines.join("job/line-2"));
+        let checkpoints =
+            std::env::temp_dir().join(format!("rustbtl-failpoint-{}", std::process::id()));
+        let (one, two) = (checkpoints.join("job/line-1"), checkpoints.join("job/line-2"));
         fs::create_dir_all(&one).unwrap();
         fs::create_dir_all(&two).unwrap();
         for file in ["rank-0.img", "rank-1.img", "manifest.json"] {
             fs::write(one.join(file), "").unwrap();
         }
         let (victim, point, state) = (Victim::Agent, Point::Images, State::Held);
-        let held =
-            Held { victim, point, state, file: lines.join("f"), lines: lines.clone(), ranks: 2 };
+        let held = Failpoint {
+            victim,
+            point,
+            state,
+            file: checkpoints.join("f"),
+            checkpoints: checkpoints.clone(),
+            ranks: 2,
+        };
         assert!(!held.has_images(1));
         fs::write(two.join("rank-0.img"), "").unwrap();
         assert!(held.has_images(1) && !held.has_images(2));
-        fs::remove_dir_all(&lines).unwrap();
+        fs::remove_dir_all(&checkpoints).unwrap();
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Programs that are killed and go on: what the tests of lines and the campaign have in common.
+//! Programs with a known answer, for tests that kill them and for the campaign: how they are
+//! common.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,9 +102,9 @@ pub const INTER: Program = Program {
     name: "intercommunicators",
     what: What::Hash { source: "inter_hash.c", iterations: 5000, arguments: &[] },
 };
-/// Ranks that await the answer in the buffer of the question.
+/// Ranks that receive the reply in the buffer of the request.
 pub const OVERLAP: Program = Program {
-    name: "answers in the place of questions",
+    name: "in-place replies",
     what: What::Hash { source: "overlap_hash.c", iterations: 10_000, arguments: &[] },
 };
 /// Ranks whose threads send at the same time, each on a communicator of its own.
@@ -241,7 +242,7 @@ impl Program {
                 Ok(exact.map(|(name, value)| format!("{name} {value}; ")).collect())
             }
             What::Scalapack(_) => {
-                // Titles may have been printed in an earlier life.
+                // Titles may have been printed in an earlier incarnation.
                 let lines = outcome.stdout.lines().skip_while(|line| !line.contains("Finished"));
                 let last = lines.filter(|line| line.contains(" tests"));
                 let text: Vec<&str> = last.map(str::trim).collect();
@@ -337,7 +338,7 @@ pub fn library(name: &str, scratch: &Scratch) -> Result<PathBuf> {
 }
 
 /// A job of a program that knows of no gate: before the `call`-th message that rank 0 sends or
-/// receives it waits until [`gate`] is there; its first line is asked for meanwhile.
+/// receives it waits until [`gate`] is there; its first checkpoint is asked for meanwhile.
 pub fn held_at(program: &Program, shape: Shape, call: u32, scratch: &Scratch) -> Result<Job> {
     let library = library("gate_calls", scratch)?;
     let gate = gate(scratch).display().to_string();
@@ -353,63 +354,63 @@ pub fn held_at(program: &Program, shape: Shape, call: u32, scratch: &Scratch) ->
     Ok(job.with(&["--checkpoint-at", "0", "--checkpoint-when", &format!("{gate}.reached")]))
 }
 
-/// The options of a job that keeps its lines in this folder, and dies as a whole.
-pub fn with_lines(job: Job, lines: &Path) -> Job {
-    protected(job, lines).with(&["--mca", "vprotocol_correlated_recover", "0"])
+/// The options of a job that keeps its checkpoints in this folder, and is killed as a whole.
+pub fn with_checkpoints(job: Job, checkpoints: &Path) -> Job {
+    protected(job, checkpoints).with(&["--mca", "vprotocol_correlated_recover", "0"])
 }
 
-/// Those of a job that goes on when a part of it dies.
-pub fn protected(job: Job, lines: &Path) -> Job {
-    job.with(&["--mca", "vprotocol_correlated_dir", &lines.display().to_string()])
+/// Those of a job that goes on when a part of it fails.
+pub fn protected(job: Job, checkpoints: &Path) -> Job {
+    job.with(&["--mca", "vprotocol_correlated_dir", &checkpoints.display().to_string()])
 }
 
-/// A job that is started again from lines, in the folder of the test.
-pub fn restart((nodes, ppn): Shape, lines: &Path, scratch: &Scratch) -> Job {
-    let mut job = Job::restart(nodes, ppn, lines);
+/// A job that is started again from checkpoints, in the folder of the test.
+pub fn restart((nodes, ppn): Shape, checkpoints: &Path, scratch: &Scratch) -> Job {
+    let mut job = Job::restart(nodes, ppn, checkpoints);
     job.folder = scratch.0.clone();
     job
 }
 
-/// What the coordinators of the jobs in a folder of lines have written down.
-pub fn events(lines: &Path) -> Result<String> {
+/// What the coordinators of the jobs in a folder of checkpoints have written down.
+pub fn events(checkpoints: &Path) -> Result<String> {
     let mut all = String::new();
-    for job in fs::read_dir(lines).context(|| lines.display().to_string())?.flatten() {
+    for job in fs::read_dir(checkpoints).context(|| checkpoints.display().to_string())?.flatten() {
         all += &fs::read_to_string(job.path().join("events.jsonl")).unwrap_or_default();
     }
     Ok(all)
 }
 
-/// A new folder for lines.
-pub fn lines_folder(scratch: &Scratch) -> Result<PathBuf> {
+/// A new folder for checkpoints.
+pub fn checkpoint_folder(scratch: &Scratch) -> Result<PathBuf> {
     let folder = scratch.0.join("checkpoints");
     fs::create_dir(&folder).context(|| folder.display().to_string())?;
     Ok(folder)
 }
 
 /// All images below a folder, in order.
-pub fn images(lines: &Path) -> Result<Vec<PathBuf>> {
-    let listed = run::output(Command::new("find").arg(lines).args(["-name", "*.img"]))?;
+pub fn images(checkpoints: &Path) -> Result<Vec<PathBuf>> {
+    let listed = run::output(Command::new("find").arg(checkpoints).args(["-name", "*.img"]))?;
     let mut all: Vec<PathBuf> = listed.lines().map(PathBuf::from).collect();
     all.sort();
     Ok(all)
 }
 
-/// Every line that is there is whole, by the checksums of its images.
-pub fn verify(lines: &Path) -> Result<String> {
+/// Every checkpoint that is there is whole, by the checksums of its images.
+pub fn verify(checkpoints: &Path) -> Result<String> {
     let mut command = Command::new(paths::mca().join(build::PROGRAM));
-    run::output(command.args(["lines", "--verify"]).arg(lines))
+    run::output(command.args(["lines", "--verify"]).arg(checkpoints))
 }
 
 /// Images that are not finished.
-pub fn unfinished(lines: &Path) -> Result<Vec<String>> {
-    let listed = run::output(Command::new("find").arg(lines).args(["-name", "*.tmp"]))?;
+pub fn unfinished(checkpoints: &Path) -> Result<Vec<String>> {
+    let listed = run::output(Command::new("find").arg(checkpoints).args(["-name", "*.tmp"]))?;
     Ok(listed.lines().map(String::from).collect())
 }
 
-/// There is none but those `before`: a life that ends by itself leaves nothing, one that is killed
-/// with all that could clean up behind it may.
-pub fn none_unfinished_but(before: &[String], lines: &Path) -> Result<()> {
-    let mut now = unfinished(lines)?;
+/// There is none but those `before`: an incarnation that ends by itself leaves nothing, one that is
+/// killed with all that could clean up behind it may.
+pub fn none_unfinished_but(before: &[String], checkpoints: &Path) -> Result<()> {
+    let mut now = unfinished(checkpoints)?;
     now.retain(|file| !before.contains(file));
     if !now.is_empty() {
         fail!("unfinished images: {}", now.join(", "));

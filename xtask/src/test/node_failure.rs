@@ -1,15 +1,17 @@
 //! A node, its cable or a program breaks while a job runs. With recovery the ranks that are hit go
-//! back to their last line, on the same or on another node, while all others go on, and the answer
-//! is that of an undisturbed run; without, the job ends as with stock Open MPI. In either case
-//! nothing is left behind, and nobody waits for ever.
+//! back to their last checkpoint, on the same or on another node, while all others go on, and the
+//! answer is that of an undisturbed run; without, the job ends as with stock Open MPI. In either
+//! case nothing is left behind, and nobody waits for ever.
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
-use super::lives::{self, BY_PID, CLOCK, INTER, OVERLAP, Program, RING, Shape, THREADS, UPDATES};
 use super::mpi;
 use super::mpi::Over;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{
+    self, BY_PID, CLOCK, INTER, OVERLAP, Program, RING, Shape, THREADS, UPDATES,
+};
 use crate::error::{Context, Failure, Result, fail};
 use crate::paths;
 use std::collections::BTreeSet;
@@ -20,10 +22,10 @@ use std::time::Duration;
 
 /// More than any job here has time for.
 pub const ENDLESS: u64 = 100_000_000;
-/// Of a job that goes on for seconds when its first line is complete: it waits for each outcome
-/// that others depend on to be stable.
+/// Of a job that goes on for seconds when its first checkpoint is complete: it waits for each
+/// outcome that others depend on to be stable.
 pub const ITERATIONS: u64 = 6000;
-/// Of one that waits for a line by itself.
+/// Of one that waits for a checkpoint by itself.
 const ITERATIONS_SHORT: u64 = 1500;
 /// What mpirun says of a lost node if nobody stops it, in the order in which it notices.
 const STOCK: [&str; 2] = [
@@ -33,7 +35,8 @@ const STOCK: [&str; 2] = [
 /// What mpirun says of one that cannot be made good.
 pub const NOT_RECOVERED: &str = "what ran there cannot be brought back";
 
-/// What happens to whom, in a job of which shape. The first line is taken when the job is ready.
+/// What happens to whom, in a job of which shape. The first checkpoint is taken when the job is
+/// ready.
 const SURVIVED: [(&str, Shape, &[&str]); 8] = [
     ("a node is killed: 3 × 1", (3, 1), &["--kill-node-after-checkpoint", "1@1"]),
     ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-checkpoint", "1@1"]),
@@ -94,8 +97,9 @@ const BY_GROUPS: [(Shape, [&str; 2]); 2] = [
 ];
 const MET: u64 = 15_000;
 
-/// The same for one that awaits the answer in the buffer of the question: whoever goes back has the
-/// answers already. What it sends again is compared; and who goes back afterwards depends on it.
+/// The same for one that awaits the answer in the buffer of the question: whoever rolls back has
+/// the answers already. What it sends again is compared; and who rolls back afterwards depends on
+/// it.
 const BY_OVERLAP: [(Shape, &[&str]); 2] = [
     (
         (2, 1),
@@ -124,45 +128,44 @@ const GUARDIANS: [(&str, Shape, &str); 2] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("live recovery, and the loss of a node without it");
-    summary.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
-    summary.check("node loss: guarded, but without recovery as stock: 3 × 1", || {
+pub fn run(tier: &mut Tier) {
+    tier.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
+    tier.check("node loss: guarded, but without recovery as stock: 3 × 1", || {
         as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
     });
     for (title, shape, faults) in &SURVIVED {
-        summary.check(&format!("live recovery: {title}"), || {
+        tier.check(&format!("live recovery: {title}"), || {
             survives(&RING, ITERATIONS, *shape, faults).map(drop)
         });
     }
     for (shape, faults) in BY_CLOCK {
-        summary.check(&format!("live recovery: by the clock: {} × {}", shape.0, shape.1), || {
-            survives(&CLOCK, MILLISECONDS, shape, &faults).map(drop)
-        });
+        tier.check(
+            &format!("live recovery: decisions by the clock: {} × {}", shape.0, shape.1),
+            || survives(&CLOCK, MILLISECONDS, shape, &faults).map(drop),
+        );
     }
     for (shape, faults) in BY_CHANCE {
         let title = format!("live recovery: random updates: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(&UPDATES, UPDATED, shape, &faults).map(drop));
+        tier.check(&title, || survives(&UPDATES, UPDATED, shape, &faults).map(drop));
     }
     for (shape, faults) in BY_GROUPS {
         let title = format!("live recovery: intercommunicators: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(&INTER, MET, shape, &faults).map(drop));
+        tier.check(&title, || survives(&INTER, MET, shape, &faults).map(drop));
     }
     for (shape, faults) in BY_OVERLAP {
-        let title =
-            format!("live recovery: answers in the place of questions: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(&OVERLAP, ANSWERED, shape, faults).map(drop));
+        let title = format!("live recovery: in-place replies: {} × {}", shape.0, shape.1);
+        tier.check(&title, || survives(&OVERLAP, ANSWERED, shape, faults).map(drop));
     }
     for (shape, length, faults) in BY_THREADS {
         let title = format!("live recovery: MPI_THREAD_MULTIPLE: {} × {}", shape.0, shape.1);
         let yields = ["--mca", "mpi_yield_when_idle", "1"];
         let options = [&yields[..], &faults[..]].concat();
-        summary.check(&title, || survives(&THREADS, length, shape, &options).map(drop));
+        tier.check(&title, || survives(&THREADS, length, shape, &options).map(drop));
     }
-    guardians_over(summary, &Over::Component);
-    summary.check("live recovery: while the storage takes its time: 2 × 2", slow_storage);
+    guardians_over(tier, &Over::Component);
+    tier.check("live recovery: slow storage: 2 × 2", slow_storage);
     // So that the check above is known to be one.
-    summary.check("live recovery: by a clock that is not recorded: 2 × 2", || {
+    tier.check("live recovery: a clock that is not recorded: 2 × 2", || {
         // Late enough that others have much of what is done otherwise then.
         let faults = ["--mca", "vprotocol_correlated_record_clock", "0", "--kill-rank", "3@2"];
         match survives(&CLOCK, MILLISECONDS, (2, 2), &faults) {
@@ -175,10 +178,10 @@ pub fn run(summary: &mut Summary) {
     });
     // So that the check below is known to be one: nobody looks at what differs.
     let killed = ["--kill-node-after-checkpoint", "1@1"];
-    summary.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
+    tier.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
         survives(&BY_PID, 3000, (3, 1), &killed).map(drop)
     });
-    summary.check("live recovery: other messages than before are told: 3 × 1", || {
+    tier.check("live recovery: other messages than before are reported: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
         match survives(&BY_PID, 3000, (3, 1), &checked) {
             Ok(_) => fail!("nobody has noticed"),
@@ -186,25 +189,29 @@ pub fn run(summary: &mut Summary) {
             Err(other) => Err(other),
         }
     });
-    summary.check("live recovery: contents are checked, and are the same: 3 × 1", || {
+    tier.check("live recovery: contents are checked, and are the same: 3 × 1", || {
         let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
         survives(&RING, ITERATIONS, (3, 1), &checked).map(drop)
     });
-    summary.check("live recovery: from lines of single sets: 2 × 2", from_lines_of_sets);
-    summary.check("live recovery: while the other one computes: 2 × 1", the_other_computes);
+    tier.check("live recovery: from set checkpoints: 2 × 2", from_set_checkpoints);
+    tier.check("live recovery: while the other one computes: 2 × 1", the_other_computes);
     let soon = "live recovery: a guardian of mpirun's node is killed, and soon all ends: 2 × 2";
-    summary.check(soon, soon_over);
-    summary.check("node loss: spare nodes are no loss: 2 × 1", spare);
-    summary.check("node loss: after a line the job can be started again: 2 × 2", started_again);
-    summary.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
-    summary.check("node loss: a killed rank ends the job: 2 × 2", killed_rank);
+    tier.check(soon, soon_over);
+    tier.check("node loss: spare nodes are no loss: 2 × 1", spare);
+    tier.check("node loss: after a checkpoint the job can be started again: 2 × 2", started_again);
+    tier.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
+    tier.check("node loss: a killed rank ends the job: 2 × 2", killed_rank);
 }
 
-/// A job that does not end by itself, with its folder for lines.
-pub fn endless(shape: Shape, scratch: &Scratch, with_lines: bool) -> Result<Job> {
+/// A job that does not end by itself, with its folder for checkpoints.
+pub fn endless(shape: Shape, scratch: &Scratch, with_checkpoints: bool) -> Result<Job> {
     let mut job = RING.job(shape, ENDLESS, scratch)?;
     job.seconds = 60;
-    Ok(if with_lines { lives::with_lines(job, &lives::lines_folder(scratch)?) } else { job })
+    Ok(if with_checkpoints {
+        workloads::with_checkpoints(job, &workloads::checkpoint_folder(scratch)?)
+    } else {
+        job
+    })
 }
 
 /// No process of the job is left on any node.
@@ -212,9 +219,10 @@ pub fn must_be_clean(outcome: &Outcome) -> Result<()> {
     outcome.must(!outcome.said().contains("still running"), "something was left behind")
 }
 
-fn as_stock(shape: Shape, with_lines: bool, options: &[&str]) -> Result<()> {
+fn as_stock(shape: Shape, with_checkpoints: bool, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
-    let job = endless(shape, &scratch, with_lines)?.with(options).with(&["--kill-node", "1@0.3"]);
+    let job =
+        endless(shape, &scratch, with_checkpoints)?.with(options).with(&["--kill-node", "1@0.3"]);
     let outcome = job.run()?;
     outcome.must(outcome.stderr.contains("killed node n1"), "no node was killed")?;
     outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
@@ -224,44 +232,44 @@ fn as_stock(shape: Shape, with_lines: bool, options: &[&str]) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// The ranks that are hit go back, the others go on, and the answer is the same. What the
+/// The ranks that are hit roll back, the others go on, and the answer is the same. What the
 /// coordinator has written down.
 pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<String> {
     let scratch = Scratch::new("recovery")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = program.job(shape, length, &scratch)?;
     let known = program.answer(&job.run()?, &scratch)?;
-    let outcome = lives::protected(job, &lines).with(faults).run()?;
+    let outcome = workloads::protected(job, &checkpoints).with(faults).run()?;
     program.must_answer(&outcome, &scratch, &known)?;
     let breaks = |word: &&&str| word.starts_with("--kill-") || word.starts_with("--cut-");
     let broken = faults.iter().filter(breaks).count();
     let said = |what: &str| outcome.stderr.matches(what).count();
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
-    let events = lives::events(&lines)?;
+    let events = workloads::events(&checkpoints)?;
     let back = events.matches("\"event\":\"back\"").count();
-    outcome.must(back > 0, "no set went back")?;
+    outcome.must(back > 0, "no set rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
 }
 
-/// A rank goes back and repeats what it did with what another one has sent, who is in no call of
+/// A rank rolls back and repeats what it did with what another one has sent, who is in no call of
 /// MPI until that is done.
 fn the_other_computes() -> Result<()> {
     let program = mpi::compile(&paths::root().join("tests/lines/computes_alone.c"))?;
     let program = program.display().to_string();
     let run = |faults: &[&str]| -> Result<Outcome> {
         let scratch = Scratch::new("computes")?;
-        let lines = lives::lines_folder(&scratch)?;
-        let [struck, done] = ["struck", "done"].map(|name| scratch.0.join(name));
-        let words = [&program, "200", &struck.display().to_string(), &done.display().to_string()];
+        let checkpoints = workloads::checkpoint_folder(&scratch)?;
+        let [failed, done] = ["failed", "done"].map(|name| scratch.0.join(name));
+        let words = [&program, "200", &failed.display().to_string(), &done.display().to_string()];
         if faults.is_empty() {
-            fs::write(&struck, "").context(|| struck.display().to_string())?;
+            fs::write(&failed, "").context(|| failed.display().to_string())?;
         }
-        let mut job = lives::protected(Job::new(2, 1, &words), &lines);
+        let mut job = workloads::protected(Job::new(2, 1, &words), &checkpoints);
         job.seconds = 100;
-        let strike = ["--write-when-struck".to_owned(), struck.display().to_string()];
-        let outcome = job.with(&strike.each_ref().map(String::as_str)).with(faults).run()?;
+        let option = ["--write-when-failed".to_owned(), failed.display().to_string()];
+        let outcome = job.with(&option.each_ref().map(String::as_str)).with(faults).run()?;
         outcome.must(outcome.code == 0, "the job failed")?;
         must_be_clean(&outcome)?;
         Ok(outcome)
@@ -276,59 +284,58 @@ fn the_other_computes() -> Result<()> {
     outcome.must(same, "the answer is another one")
 }
 
-/// What waits for the storage does not keep the coordinator from hearing of a death, nor do ranks
+/// What waits for the storage does not keep the coordinator from handling a failure, nor do ranks
 /// give up meanwhile.
 fn slow_storage() -> Result<()> {
     let scratch = Scratch::new("slow-storage")?;
-    let library = lives::library("slow_storage", &scratch)?;
+    let library = workloads::library("slow_storage", &scratch)?;
     let seen = scratch.0.join("seen");
-    let (preload, told) = (format!("LD_PRELOAD={}", library.display()), seen.display());
-    let told = format!("SLOW_SEEN={told}");
-    let slow = ["--env", &preload, "--env", &told, "--env", "SLOW_SECONDS=12"];
-    let lines = ["--mca", "vprotocol_correlated_interval", "1", "--kill-rank", "3@5"];
-    survives(&CLOCK, MILLISECONDS, (2, 2), &[&slow[..], &lines].concat())?;
+    let (preload, seen_in) = (format!("LD_PRELOAD={}", library.display()), seen.display());
+    let seen_by = format!("SLOW_SEEN={seen_in}");
+    let slow = ["--env", &preload, "--env", &seen_by, "--env", "SLOW_SECONDS=12"];
+    let checkpoints = ["--mca", "vprotocol_correlated_interval", "1", "--kill-rank", "3@5"];
+    survives(&CLOCK, MILLISECONDS, (2, 2), &[&slow[..], &checkpoints].concat())?;
     if seen.exists() { Ok(()) } else { fail!("the storage was as quick as ever") }
 }
 
 /// Guardians die alone, in jobs of this Open MPI.
-pub fn guardians_over(summary: &mut Summary, over: &Over) {
+pub fn guardians_over(tier: &mut Tier, over: &Over) {
     for (title, shape, guardian) in GUARDIANS {
-        summary
-            .check(&format!("live recovery: {title}"), || without_guardian(over, shape, guardian));
+        tier.check(&format!("live recovery: {title}"), || without_guardian(over, shape, guardian));
     }
-    let title = "live recovery: the death of a node's only guardian ends the job: 2 × 1";
-    summary.check(title, || without_the_only_guardian(over));
+    let title = "live recovery: the loss of a node's only guardian ends the job: 2 × 1";
+    tier.check(title, || without_the_only_guardian(over));
 }
 
-/// The rank of a guardian that is killed goes back, and mpirun takes no notice.
+/// The rank of a guardian that is killed rolls back, and mpirun takes no notice.
 fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let job = lives::protected(job, &lines).with(&["--checkpoint-at", "0"]);
+    let job = workloads::protected(job, &checkpoints).with(&["--checkpoint-at", "0"]);
     let job = job.with(&["--kill-after", guardian, "0"]);
     let outcome = job.with(&["--mca", "vprotocol_correlated_recover", "1"]).run()?;
     RING.must_answer(&outcome, &scratch, &known)?;
-    let lost = lives::events(&lines)?.matches("\"event\":\"guardian_lost\"").count();
+    let lost = workloads::events(&checkpoints)?.matches("\"event\":\"guardian_lost\"").count();
     outcome.must(lost == 1, "another number of guardians was lost")?;
     must_be_clean(&outcome)
 }
 
-/// Ranks that went back take their leave while mpirun still deals with the guardian's death; and it
-/// is killed while another line is taken.
+/// Ranks that rolled back take their leave while mpirun still handles the guardian's loss; and
+/// it is killed while another checkpoint is taken.
 fn soon_over() -> Result<()> {
     let program = mpi::compile(&paths::root().join("tests/lines/print_lines.c"))?;
     for _ in 0..3 {
         let scratch = Scratch::new("recovery")?;
-        let lines = lives::lines_folder(&scratch)?;
+        let checkpoints = workloads::checkpoint_folder(&scratch)?;
         let mut job = Job::new(2, 2, &[&program.display().to_string(), "1000", "500"]);
         job.seconds = 60;
         let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
-        let outcome = lives::protected(job, &lines).with(&killed).run()?;
+        let outcome = workloads::protected(job, &checkpoints).with(&killed).run()?;
         outcome.must(outcome.code == 0, "the job failed")?;
-        let events = lives::events(&lines)?;
-        outcome.must(events.contains("\"caught_up\""), "no set went back")?;
+        let events = workloads::events(&checkpoints)?;
+        outcome.must(events.contains("\"caught_up\""), "no set rolled back")?;
         must_be_clean(&outcome)?;
     }
     Ok(())
@@ -337,43 +344,44 @@ fn soon_over() -> Result<()> {
 /// mpirun says which rank it was, and what is lost.
 fn without_the_only_guardian(over: &Over) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let mut job = RING.job_over(over, (2, 1), ENDLESS, &scratch)?;
     job.seconds = 60;
     let killed = ["--checkpoint-at", "0", "--kill-after", "guardian:1", "0"];
-    let outcome = lives::protected(job, &lines).with(&killed).run()?;
+    let outcome = workloads::protected(job, &checkpoints).with(&killed).run()?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
     let said = outcome.said();
     outcome.must(said.contains("rank 1 with PID"), "it should say which rank")?;
     let set = "set 1 (ranks 1) does not go back: the guardian of rank 1 was killed, and";
     outcome.must(said.contains(set), "it should say what is lost")?;
-    let (folder, command) = (lines.display(), "to go on from it: rustbtl restart");
+    let (folder, command) = (checkpoints.display(), "to go on from it: rustbtl restart");
     let way_out = format!("{command} {folder}/");
     outcome.must(said.contains(&way_out), "it should say what can be done")?;
     must_be_clean(&outcome)
 }
 
-/// Sets take lines each by itself, and one goes back to a line of its own, of which the others have
-/// no picture.
-fn from_lines_of_sets() -> Result<()> {
-    let scratch = Scratch::new("set-lines")?;
-    let lines = lives::lines_folder(&scratch)?;
-    lives::open_gate(&scratch, ITERATIONS_SHORT)?;
+/// Sets take checkpoints each by itself, and one rolls back to a checkpoint of its own, of which
+/// the others have no snapshot.
+fn from_set_checkpoints() -> Result<()> {
+    let scratch = Scratch::new("set-checkpoints")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    workloads::open_gate(&scratch, ITERATIONS_SHORT)?;
     let job = RING.job((2, 2), ITERATIONS_SHORT, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    // It cannot end before a set is back. After the first line, of all, the two sets take turns.
-    lives::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
+    // It cannot end before a set is back. After the first checkpoint, of all, the two sets take
+    // turns.
+    workloads::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
     let options = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
-    let job = lives::protected(job, &lines).with(&options);
+    let job = workloads::protected(job, &checkpoints).with(&options);
     let job = job.with(&["--kill-rank-after-checkpoint", "3@5"]);
     let ended = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
-            let back = || lives::events(&lines).is_ok_and(|all| all.contains("\"back\""));
+            let back = || workloads::events(&checkpoints).is_ok_and(|all| all.contains("\"back\""));
             while !ended.load(Ordering::Relaxed) && !back() {
                 thread::sleep(Duration::from_millis(50));
             }
-            lives::open_gate(&scratch, ITERATIONS_SHORT)
+            workloads::open_gate(&scratch, ITERATIONS_SHORT)
         });
         let outcome = job.run();
         ended.store(true, Ordering::Relaxed);
@@ -382,7 +390,7 @@ fn from_lines_of_sets() -> Result<()> {
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.matches(": killed ").count();
     outcome.must(broken == 1, "the program did not die in time")?;
-    let events = lives::events(&lines)?;
+    let events = workloads::events(&checkpoints)?;
     let number = |text: &str| -> Option<u64> {
         let rest = &text[text.find("\"line\":")? + 7..];
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -393,8 +401,9 @@ fn from_lines_of_sets() -> Result<()> {
     };
     let own: Vec<u64> = of("\"kind\":\"set\"").collect();
     let mut back = of("\"event\":\"back\"").peekable();
-    outcome.must(back.peek().is_some(), "no set went back")?;
-    outcome.must(back.all(|line| own.contains(&line)), "it went back to a line of all sets")?;
+    outcome.must(back.peek().is_some(), "no set rolled back")?;
+    outcome
+        .must(back.all(|line| own.contains(&line)), "it rolled back to a checkpoint of all sets")?;
     must_be_clean(&outcome)
 }
 
@@ -403,7 +412,7 @@ fn spare() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
     let known = RING.undisturbed((2, 1), &scratch)?;
     let job = RING.job((2, 1), known.iterations, &scratch)?;
-    let job = lives::protected(job, &lives::lines_folder(&scratch)?);
+    let job = workloads::protected(job, &workloads::checkpoint_folder(&scratch)?);
     let broken = ["--spare", "2", "--kill-node", "2@0", "--kill-node", "3@0.2"];
     let outcome = job.with(&broken).run()?;
     for node in ["n2", "n3"] {
@@ -418,15 +427,16 @@ fn spare() -> Result<()> {
 fn started_again() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
     let known = RING.undisturbed((2, 2), &scratch)?;
-    let lines = lives::lines_folder(&scratch)?;
-    let job = lives::with_lines(RING.job((2, 2), known.iterations, &scratch)?, &lines);
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    let job =
+        workloads::with_checkpoints(RING.job((2, 2), known.iterations, &scratch)?, &checkpoints);
     // Asked for while the job starts: it is taken as soon as all ranks are ready, however long a
     // run takes on this machine.
     let broken = ["--checkpoint-at", "0", "--kill-node-after-checkpoint", "1@1"];
     let outcome = job.with(&broken).run()?;
     outcome.must(![0, 124].contains(&outcome.code), "the job should end with an error")?;
     must_be_clean(&outcome)?;
-    let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
+    let outcome = workloads::restart((2, 2), &checkpoints, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &known.answer)
 }
 
@@ -436,7 +446,7 @@ fn other_ends() -> Result<()> {
     for (how, code) in ENDS.iter().filter(|(how, _)| *how != "exit 0 without finalize") {
         let scratch = Scratch::new("node-loss")?;
         let job = Job::new(3, 1, &[program.as_os_str(), how.as_ref()]);
-        let mut job = lives::protected(job, &lives::lines_folder(&scratch)?);
+        let mut job = workloads::protected(job, &workloads::checkpoint_folder(&scratch)?);
         job.seconds = 60;
         let outcome = job.run()?;
         outcome.must(outcome.code == *code, &format!("the exit code should be {code}"))?;

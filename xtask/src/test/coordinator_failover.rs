@@ -1,21 +1,21 @@
 //! The coordinator's process is killed and nothing else, before, during and after a recovery.
-//! mpirun starts another one, which knows what the one before knew: what dies then is brought back,
+//! mpirun starts another one, which has the state of the one before: what fails then is recovered,
 //! and the answer is that of an undisturbed run.
 
 use super::job::{Job, Outcome};
-use super::lives::{self, RING, Shape};
 use super::local_storage;
-use super::node_loss::must_be_clean;
+use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, RING, Shape};
 use crate::error::Result;
 
 /// Of a job of which half is done when all has happened.
 const ITERATIONS: u64 = 6000;
-/// So often one is started in place of another that did not last.
-const AGAIN_MAX: usize = 8;
+/// So often one is started in place of another that was killed.
+const FAILOVERS_MAX: usize = 8;
 
-/// Where lines go.
+/// Where checkpoints go.
 #[derive(Clone, Copy, PartialEq)]
 enum Storage {
     Shared,
@@ -23,7 +23,7 @@ enum Storage {
 }
 use Storage::{Nodes, Shared};
 
-/// Who dies at which event of the job.
+/// Who is killed at which event of the job.
 const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [
     ("then a node", Shared, (3, 1), &["complete@1=coordinator", "whole@1=node:1"]),
     (
@@ -40,8 +40,8 @@ const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [
         (3, 1),
         &["complete@1=node:1", "placed@1=coordinator"],
     ),
-    ("when a program has fallen", Nodes, (2, 2), &["complete@1=rank:3", "fallen@1=coordinator"]),
-    ("when a set is back", Nodes, (3, 1), &["complete@1=node:1", "back@1=coordinator"]),
+    ("when a program has failed", Nodes, (2, 2), &["complete@1=rank:3", "fallen@1=coordinator"]),
+    ("when a set has restarted", Nodes, (3, 1), &["complete@1=node:1", "back@1=coordinator"]),
     (
         "after a recovery, then another node",
         Nodes,
@@ -51,13 +51,12 @@ const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("a killed coordinator");
+pub fn run(tier: &mut Tier) {
     for (title, storage, shape, faults) in SURVIVED {
         let title = format!("coordinator killed, {title}: {} × {}", shape.0, shape.1);
-        summary.check(&title, || survives(storage, shape, faults));
+        tier.check(&title, || survives(storage, shape, faults));
     }
-    summary.check("coordinator killed again and again: 2 × 1", again_and_again);
+    tier.check("coordinator killed again and again: 2 × 1", again_and_again);
 }
 
 /// A job that is not over before all of that has happened.
@@ -74,7 +73,7 @@ fn job(
     }
     job = with(job, storage, scratch)?;
     let happened = || events(storage, scratch).is_ok_and(|events| happened(&events));
-    lives::held(&job, scratch, ITERATIONS / 2, happened)
+    workloads::held(&job, scratch, ITERATIONS / 2, happened)
 }
 
 fn count(events: &str, what: &str) -> usize {
@@ -83,14 +82,14 @@ fn count(events: &str, what: &str) -> usize {
 
 fn with(job: Job, storage: Storage, scratch: &Scratch) -> Result<Job> {
     Ok(match storage {
-        Shared => lives::protected(job, &lives::lines_folder(scratch)?),
+        Shared => workloads::protected(job, &workloads::checkpoint_folder(scratch)?),
         Nodes => local_storage::plain(job, scratch),
     })
 }
 
 fn events(storage: Storage, scratch: &Scratch) -> Result<String> {
     match storage {
-        Shared => lives::events(&scratch.0.join("checkpoints")),
+        Shared => workloads::events(&scratch.0.join("checkpoints")),
         Nodes => local_storage::events(scratch),
     }
 }
@@ -99,34 +98,35 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("coordinator")?;
     let known = RING.answer(&RING.job(shape, ITERATIONS, &scratch)?.run()?, &scratch)?;
     let others = faults.iter().filter(|fault| !fault.ends_with("coordinator")).count();
-    let happened =
-        |events: &str| count(events, "whole") > 0 && local_storage::all_are_back(events, others);
+    let happened = |events: &str| {
+        count(events, "whole") > 0 && local_storage::all_have_replayed(events, others)
+    };
     let outcome = job(storage, shape, faults, &scratch, happened)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.matches(": killed ").count();
     outcome.must(broken == faults.len(), "something did not break in time")?;
     let said = outcome.stderr.contains("was started again");
-    outcome.must(said, "the user should hear of it")?;
+    outcome.must(said, "it should be reported")?;
     let events = events(storage, &scratch)?;
     let once = count(&events, "again") == 1 && count(&events, "whole") == 1;
-    outcome.must(once, "it should be whole again")?;
-    outcome.must(count(&events, "caught_up") >= others, "a set did not go back")?;
+    outcome.must(once, "the failover should be complete")?;
+    outcome.must(count(&events, "caught_up") >= others, "a set did not roll back")?;
     must_be_clean(&outcome)
 }
 
-/// In the end there is no other one: the user hears it, and the job goes on.
+/// In the end there is no other one: that is reported, and the job goes on.
 fn again_and_again() -> Result<()> {
     let scratch = Scratch::new("coordinator")?;
     let known = RING.answer(&RING.job((2, 1), ITERATIONS, &scratch)?.run()?, &scratch)?;
     let mut faults = vec!["complete@1=coordinator".to_string()];
-    faults.extend((1..=AGAIN_MAX).map(|life| format!("whole@{life}=coordinator")));
+    faults.extend((1..=FAILOVERS_MAX).map(|count| format!("whole@{count}=coordinator")));
     let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
-    let happened = |events: &str| count(events, "whole") == AGAIN_MAX;
+    let happened = |events: &str| count(events, "whole") == FAILOVERS_MAX;
     let outcome = job(Nodes, (2, 1), &faults, &scratch, happened)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let again = count(&events(Nodes, &scratch)?, "again");
-    outcome.must(again == AGAIN_MAX, "another number of coordinators")?;
+    outcome.must(again == FAILOVERS_MAX, "another number of coordinators")?;
     let said = outcome.stderr.matches("GOES ON WITHOUT PROTECTION").count();
-    outcome.must(said == 1, "the user should hear of it, once")?;
+    outcome.must(said == 1, "it should be reported once")?;
     must_be_clean(&outcome)
 }

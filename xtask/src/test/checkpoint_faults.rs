@@ -1,5 +1,6 @@
-//! What goes wrong while a line is taken: a rank, an agent, mpirun die, the disk is full, an image
-//! is damaged. The last complete line stays usable, and nothing looks whole that is not.
+//! What goes wrong while a checkpoint is taken: a rank, an agent, mpirun die, the disk is full, an
+//! image is damaged. The last complete checkpoint stays usable, and nothing looks whole that is
+//! not.
 
 use std::cell::OnceCell;
 use std::fs::{self, OpenOptions};
@@ -8,39 +9,39 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::job::{Job, Outcome};
-use super::lives::{self, RING, Shape};
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, RING, Shape};
 use crate::error::{Context, Result, failure};
 use crate::{paths, run};
 
 /// Where all of this runs.
 const SHAPE: Shape = (2, 2);
-/// How far the job goes, and how far before the lines are over: it cannot end earlier, however slow
-/// the machine is.
+/// How far the job goes, and how far before the checkpoints are over: it cannot end earlier,
+/// however slow the machine is.
 const ITERATIONS: u64 = 2000;
 const GATE: u64 = ITERATIONS / 2;
-/// When lines are asked for: when there is a job, one after the other.
-const ONE_LINE: [&str; 1] = ["0"];
-const TWO_LINES: [&str; 2] = ["0", "0"];
-/// Points at which the second line waits for a death. At each of them the rank that dies is another
-/// one: of the set that falls silent; whose image is stored; whose image is the last.
+/// When checkpoints are asked for: when there is a job, one after the other.
+const ONE_CHECKPOINT: [&str; 1] = ["0"];
+const TWO_CHECKPOINTS: [&str; 2] = ["0", "0"];
+/// Points at which the second checkpoint waits for the failure. At each of them the rank that is
+/// killed is another one: of the set that becomes quiescent; whose image is stored; whose image is
+/// the last.
 const POINTS: [(&str, &str); 3] =
-    [("silence", "rank:2"), ("images", "rank:1"), ("manifest", "rank:3")];
-/// When somebody dies by the clock, in seconds after the second line was asked for: while ranks
-/// fall silent, while images are written, when they are about to be complete.
+    [("quiescence", "rank:2"), ("images", "rank:1"), ("manifest", "rank:3")];
+/// When a process is killed by the clock, in seconds after the second checkpoint was asked for:
+/// while ranks fall silent, while images are written, when they are about to be complete.
 const DELAYS: [&str; 3] = ["2+0.02", "2+0.12", "2+0.3"];
 
 /// What an undisturbed run has shown.
 struct Known {
     answer: String,
-    /// Of the images of its line.
+    /// Of the images of its checkpoint.
     bytes: u64,
 }
 
 /// Runs the tier; with moments by the clock, too, if that is wanted.
-pub fn run(summary: &mut Summary, by_the_clock: bool) {
-    summary.tier("lines: faults while one is taken");
+pub fn run(tier: &mut Tier, by_the_clock: bool) {
     let known = OnceCell::new();
     // Of one case that was asked for, too.
     let known = || -> Result<&Known> {
@@ -49,34 +50,34 @@ pub fn run(summary: &mut Summary, by_the_clock: bool) {
             None => undisturbed().map(|found| known.get_or_init(|| found)),
         }
     };
-    if !summary.check("line faults: an undisturbed run", || known().map(drop)) {
+    if !tier.check("checkpoint faults: an undisturbed run", || known().map(drop)) {
         return;
     }
     let answer = || known().map(|known| known.answer.as_str());
     for (point, rank) in POINTS {
-        summary.check(&format!("line faults: a rank dies at its {point}"), || {
-            dies(answer()?, &["--kill-in-line", rank, point])
+        tier.check(&format!("checkpoint faults: a rank is killed at its {point}"), || {
+            ends(answer()?, &["--kill-in-checkpoint", rank, point])
         });
-        summary.check(&format!("line faults: mpirun dies at its {point}"), || {
-            dies(answer()?, &["--kill-in-line", "mpirun", point])
+        tier.check(&format!("checkpoint faults: mpirun is killed at its {point}"), || {
+            ends(answer()?, &["--kill-in-checkpoint", "mpirun", point])
         });
-        summary.check(&format!("line faults: an agent dies at its {point}"), || {
-            goes_on(answer()?, &["--kill-in-line", "agent", point])
+        tier.check(&format!("checkpoint faults: an agent is killed at its {point}"), || {
+            goes_on(answer()?, &["--kill-in-checkpoint", "agent", point])
         });
     }
-    summary.check("line faults: the coordinator dies at its manifest", || alone(answer()?));
-    summary.check("line faults: the disk is full", || full_disk(answer()?, known()?.bytes));
-    summary.check("line faults: damaged images are refused", || damaged(answer()?));
-    summary.check("line faults: images of another machine are refused", || foreign(answer()?));
-    summary.check("line faults: a folder that cannot be written", unwritable);
+    tier.check("checkpoint faults: the coordinator is killed at its manifest", || alone(answer()?));
+    tier.check("checkpoint faults: the disk is full", || full_disk(answer()?, known()?.bytes));
+    tier.check("checkpoint faults: damaged images are refused", || damaged(answer()?));
+    tier.check("checkpoint faults: images of another machine are refused", || foreign(answer()?));
+    tier.check("checkpoint faults: a folder that cannot be written", unwritable);
     for delay in DELAYS.iter().filter(|_| by_the_clock) {
         let after = format!("{} s after the order", &delay[2..]);
         for who in ["rank:1", "mpirun"] {
-            summary.check(&format!("line faults: {who} killed {after}"), || {
-                dies(answer()?, &["--kill", who, delay])
+            tier.check(&format!("checkpoint faults: {who} killed {after}"), || {
+                ends(answer()?, &["--kill", who, delay])
             });
         }
-        summary.check(&format!("line faults: agent killed {after}"), || {
+        tier.check(&format!("checkpoint faults: agent killed {after}"), || {
             goes_on(answer()?, &["--kill", "agent", delay])
         });
     }
@@ -85,31 +86,34 @@ pub fn run(summary: &mut Summary, by_the_clock: bool) {
 /// Its answer, and how much its images take.
 fn undisturbed() -> Result<Known> {
     let case = Case::new()?;
-    let outcome = case.ends_after(case.lines_at(&ONE_LINE)).run()?;
-    outcome.must(complete(&outcome) == 1, "a line should be complete")?;
-    let bytes = lives::images(&case.lines)?.iter().map(|image| size(image)).sum::<Result<u64>>()?;
-    Ok(Known { answer: lives::hash(&outcome)?, bytes })
+    let outcome = case.ends_after(case.checkpoints_at(&ONE_CHECKPOINT)).run()?;
+    outcome.must(complete(&outcome) == 1, "a checkpoint should be complete")?;
+    let bytes = workloads::images(&case.checkpoints)?
+        .iter()
+        .map(|image| size(image))
+        .sum::<Result<u64>>()?;
+    Ok(Known { answer: workloads::hash(&outcome)?, bytes })
 }
 
 /// A test's folders and its job.
 struct Case {
     scratch: Scratch,
-    lines: PathBuf,
+    checkpoints: PathBuf,
     job: Job,
 }
 
 impl Case {
     fn new() -> Result<Case> {
         let scratch = Scratch::new("faults")?;
-        let lines = lives::lines_folder(&scratch)?;
-        lives::open_gate(&scratch, GATE)?;
+        let checkpoints = workloads::checkpoint_folder(&scratch)?;
+        workloads::open_gate(&scratch, GATE)?;
         let mut job = RING.job(SHAPE, ITERATIONS, &scratch)?;
         job.seconds = 120;
-        Ok(Case { job: lives::with_lines(job, &lines), scratch, lines })
+        Ok(Case { job: workloads::with_checkpoints(job, &checkpoints), scratch, checkpoints })
     }
 
-    /// Asks for lines at these times.
-    fn lines_at(&self, times: &[&str]) -> Job {
+    /// Asks for checkpoints at these times.
+    fn checkpoints_at(&self, times: &[&str]) -> Job {
         let mut job = self.job.clone();
         for time in times {
             job = job.with(&["--checkpoint-at", time]);
@@ -117,31 +121,31 @@ impl Case {
         job
     }
 
-    /// The job ends when these lines are over.
+    /// The job ends when these checkpoints are over.
     fn ends_after(&self, job: Job) -> Job {
-        let gate = lives::gate(&self.scratch).display().to_string();
+        let gate = workloads::gate(&self.scratch).display().to_string();
         job.with(&["--write-after", &gate, &ITERATIONS.to_string()])
     }
 
-    /// Lines that look whole.
+    /// Checkpoints that look whole.
     fn manifests(&self) -> Result<usize> {
         let mut find = Command::new("find");
-        let listed = run::output(find.arg(&self.lines).args(["-name", "manifest.json"]))?;
+        let listed = run::output(find.arg(&self.checkpoints).args(["-name", "manifest.json"]))?;
         Ok(listed.lines().count())
     }
 
-    /// Is it sure that a line in which somebody dies like this is not complete? A rank whose image
-    /// is stored may die: then it matters what is heard first, that or the last image.
+    /// Is it sure that a checkpoint in which a process is killed like this is not complete? A rank
+    /// whose image is stored may die: then it matters what is heard first, that or the last image.
     fn must_be_torn(&self, how: &[&str]) -> bool {
         let has_image = how[1].starts_with("rank:") && how[2] == "images";
-        how[0] == "--kill-in-line" && how[2] != "manifest" && !has_image
+        how[0] == "--kill-in-checkpoint" && how[2] != "manifest" && !has_image
     }
 
-    /// Every line that looks whole is whole, and the job goes on from the last one.
+    /// Every checkpoint that looks whole is whole, and the job goes on from the last one.
     fn restarts(&self, answer: &str) -> Result<()> {
-        lives::verify(&self.lines)?;
-        lives::open_gate(&self.scratch, ITERATIONS)?;
-        let outcome = lives::restart(SHAPE, &self.lines, &self.scratch).run()?;
+        workloads::verify(&self.checkpoints)?;
+        workloads::open_gate(&self.scratch, ITERATIONS)?;
+        let outcome = workloads::restart(SHAPE, &self.checkpoints, &self.scratch).run()?;
         RING.must_answer(&outcome, &self.scratch, answer)
     }
 }
@@ -153,61 +157,64 @@ fn complete(outcome: &Outcome) -> usize {
 /// Somebody was killed, and where that can be known, at the point where it should be.
 fn must_be_hit(outcome: &Outcome, how: &[&str]) -> Result<()> {
     outcome.must(!outcome.stderr.contains("there is no "), "nobody was killed")?;
-    let held = how[0] != "--kill-in-line" || outcome.stderr.contains(" of the last line)");
-    outcome.must(held, "the line did not come to this point")
+    let held =
+        how[0] != "--kill-in-checkpoint" || outcome.stderr.contains(" of the last checkpoint)");
+    outcome.must(held, "the checkpoint did not come to this point")
 }
 
 /// The job ends with it, as stock jobs do.
-fn dies(answer: &str, how: &[&str]) -> Result<()> {
+fn ends(answer: &str, how: &[&str]) -> Result<()> {
     let case = Case::new()?;
-    let outcome = case.lines_at(&TWO_LINES).with(how).run()?;
+    let outcome = case.checkpoints_at(&TWO_CHECKPOINTS).with(how).run()?;
     must_be_hit(&outcome, how)?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
     // Who kills mpirun has its shell's word for it.
-    let told = how[1] == "mpirun" || outcome.stderr.contains("signal 9");
-    outcome.must(told, "it should say who has died of what")?;
+    let reported = how[1] == "mpirun" || outcome.stderr.contains("signal 9");
+    outcome.must(reported, "it should say which process was killed")?;
     let whole = complete(&outcome);
     let most = if case.must_be_torn(how) { 1 } else { 2 };
-    outcome.must((1..=most).contains(&whole), "the first line should be complete")?;
-    outcome.must(case.manifests()? <= most, "the second line looks whole")?;
+    outcome.must((1..=most).contains(&whole), "the first checkpoint should be complete")?;
+    outcome.must(case.manifests()? <= most, "the second checkpoint looks whole")?;
     case.restarts(answer)
 }
 
-/// The agent is replaced, the job goes on, and the line is taken after all.
+/// The agent is replaced, the job goes on, and the checkpoint is taken after all.
 fn goes_on(answer: &str, how: &[&str]) -> Result<()> {
     let case = Case::new()?;
-    let outcome = case.ends_after(case.lines_at(&TWO_LINES).with(how)).run()?;
+    let outcome = case.ends_after(case.checkpoints_at(&TWO_CHECKPOINTS).with(how)).run()?;
     must_be_hit(&outcome, how)?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
-    outcome.must(complete(&outcome) == 2, "a line with the new agent should be complete")?;
-    lives::none_unfinished_but(&[], &case.lines)?;
+    outcome.must(complete(&outcome) == 2, "a checkpoint with the new agent should be complete")?;
+    workloads::none_unfinished_but(&[], &case.checkpoints)?;
     case.restarts(answer)
 }
 
-/// All images are there, and nobody is left to say that they are a line: it is none. The job goes
-/// on.
+/// All images are there, and nobody is left to say that they are a checkpoint: it is none. The job
+/// goes on.
 fn alone(answer: &str) -> Result<()> {
     let case = Case::new()?;
-    let how = ["--kill-in-line", "coordinator", "manifest"];
-    let outcome = case.ends_after(case.lines_at(&TWO_LINES).with(&how)).run()?;
+    let how = ["--kill-in-checkpoint", "coordinator", "manifest"];
+    let outcome = case.ends_after(case.checkpoints_at(&TWO_CHECKPOINTS).with(&how)).run()?;
     must_be_hit(&outcome, &how)?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
-    outcome.must(complete(&outcome) == 1, "there should be one complete line")?;
-    outcome.must(case.manifests()? == 1, "the second line looks whole")?;
+    outcome.must(complete(&outcome) == 1, "there should be one complete checkpoint")?;
+    outcome.must(case.manifests()? == 1, "the second checkpoint looks whole")?;
     case.restarts(answer)
 }
 
-/// The second line does not fit: it fails with a message; the job and the first line do not.
+/// The second checkpoint does not fit: it fails with a message; the job and the first checkpoint do
+/// not.
 fn full_disk(answer: &str, bytes: u64) -> Result<()> {
     let case = Case::new()?;
-    let disk = ["--disk", &case.lines.display().to_string(), &format!("{}k", bytes * 3 / 2048)];
-    let outcome = case.ends_after(case.lines_at(&TWO_LINES)).with(&disk).run()?;
+    let disk =
+        ["--disk", &case.checkpoints.display().to_string(), &format!("{}k", bytes * 3 / 2048)];
+    let outcome = case.ends_after(case.checkpoints_at(&TWO_CHECKPOINTS)).with(&disk).run()?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
-    outcome.must(complete(&outcome) == 1, "one line should be complete")?;
-    outcome.must(case.manifests()? == 1, "the second line looks whole")?;
+    outcome.must(complete(&outcome) == 1, "one checkpoint should be complete")?;
+    outcome.must(case.manifests()? == 1, "the second checkpoint looks whole")?;
     let said = outcome.stderr.contains("No space left on device");
     outcome.must(said, "it should say that the disk is full")?;
-    lives::none_unfinished_but(&[], &case.lines)?;
+    workloads::none_unfinished_but(&[], &case.checkpoints)?;
     case.restarts(answer)
 }
 
@@ -218,14 +225,14 @@ fn size(file: &Path) -> Result<u64> {
 /// Refused with the reason, before any process is started.
 fn damaged(answer: &str) -> Result<()> {
     let case = Case::new()?;
-    case.lines_at(&ONE_LINE).with(&["--kill-all-after", "0"]).run()?;
-    let images = lives::images(&case.lines)?;
+    case.checkpoints_at(&ONE_CHECKPOINT).with(&["--kill-all-after", "0"]).run()?;
+    let images = workloads::images(&case.checkpoints)?;
     let image = images.last().ok_or_else(|| failure!("there are no images"))?;
     let shown = || image.display().to_string();
     let name = image.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let good = fs::read(image).context(shown)?;
     let refused = |what: &str| {
-        let outcome = lives::restart(SHAPE, &case.lines, &case.scratch).run()?;
+        let outcome = workloads::restart(SHAPE, &case.checkpoints, &case.scratch).run()?;
         outcome.must(outcome.code != 0, &format!("{what}: it should be refused"))?;
         let said = outcome.said();
         outcome.must(said.contains(&name), &format!("{what}: it should name the image"))?;
@@ -248,24 +255,24 @@ fn damaged(answer: &str) -> Result<()> {
 }
 
 /// One rank's image is of another kernel, of another C library: the job ends with the reason before
-/// a program goes on, and the line is as good as before.
+/// a program goes on, and the checkpoint is as good as before.
 fn foreign(answer: &str) -> Result<()> {
     let case = Case::new()?;
-    case.lines_at(&ONE_LINE).with(&["--kill-all-after", "0"]).run()?;
-    let images = lives::images(&case.lines)?;
+    case.checkpoints_at(&ONE_CHECKPOINT).with(&["--kill-all-after", "0"]).run()?;
+    let images = workloads::images(&case.checkpoints)?;
     let image = images.last().ok_or_else(|| failure!("there are no images"))?;
-    let line = image.parent().ok_or_else(|| failure!("an image without a folder"))?;
-    let files = [image.clone(), line.join("manifest.json")];
+    let checkpoint = image.parent().ok_or_else(|| failure!("an image without a folder"))?;
+    let files = [image.clone(), checkpoint.join("manifest.json")];
     let read = |file: &PathBuf| fs::read(file).context(|| file.display().to_string());
     let good = files.iter().map(read).collect::<Result<Vec<_>>>()?;
     // Whoever went on would get to its end.
-    lives::open_gate(&case.scratch, ITERATIONS)?;
+    workloads::open_gate(&case.scratch, ITERATIONS)?;
     for (difference, says) in [
         ("kernel", "the kernel's code (vdso)"),
         ("library", "libc.so.6: the program had mapped another version of it"),
     ] {
-        doctor(line, difference)?;
-        let job = lives::restart(SHAPE, &case.lines, &case.scratch);
+        doctor(checkpoint, difference)?;
+        let job = workloads::restart(SHAPE, &case.checkpoints, &case.scratch);
         let outcome = job.run()?;
         outcome.must(![0, 124].contains(&outcome.code), "it should be refused")?;
         let words: Vec<String> = outcome.said().split_whitespace().map(str::to_owned).collect();
@@ -281,20 +288,20 @@ fn foreign(answer: &str) -> Result<()> {
 }
 
 /// Changes the image of the last rank, and the manifest that has its checksum.
-fn doctor(line: &Path, difference: &str) -> Result<()> {
+fn doctor(checkpoint: &Path, difference: &str) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(paths::root()).args(["run", "--quiet", "--package", "rustbtl-runtime"]);
-    cargo.args(["--example", "doctor", "--"]).arg(line).args(["3", difference]);
+    cargo.args(["--example", "doctor", "--"]).arg(checkpoint).args(["3", difference]);
     run::check(&mut cargo)
 }
 
-/// Said at once, not when the first line is due.
+/// Said at once, not when the first checkpoint is due.
 fn unwritable() -> Result<()> {
     let scratch = Scratch::new("unwritable")?;
     let file = scratch.0.join("a-file");
     fs::write(&file, "").context(|| file.display().to_string())?;
-    for folder in [file.join("lines"), PathBuf::from("/proc/lines")] {
-        let job = lives::with_lines(Job::new(2, 1, &["sleep", "2"]), &folder);
+    for folder in [file.join("lines"), PathBuf::from("/proc/checkpoints")] {
+        let job = workloads::with_checkpoints(Job::new(2, 1, &["sleep", "2"]), &folder);
         let outcome = job.run()?;
         let name = folder.display().to_string();
         outcome.must(outcome.said().contains(&name), "the message should name the folder")?;

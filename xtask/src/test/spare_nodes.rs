@@ -1,10 +1,10 @@
 //! Nodes of the allocation without ranks take those of nodes that are lost. What the coordinator
 //! writes down says where they went; the answer is that of an undisturbed run.
 
-use super::lives::{RING, Shape};
 use super::mpi::Over;
-use super::summary::Summary;
-use super::{local_storage, node_loss};
+use super::summary::Tier;
+use super::workloads::{RING, Shape};
+use super::{local_storage, node_failure};
 use crate::error::{Result, fail};
 use serde_json::Value;
 
@@ -55,13 +55,13 @@ const SHARED: [Case; 4] = [
     ),
 ];
 
-/// Without one: images have to be brought there. And how often a set goes back.
+/// Without one: images have to be brought there. And how often a set rolls back.
 const PLAIN: [(Case, usize); 6] = [
     (
         (
             "a node is killed: 3 × 1",
             (3, 1),
-            &["--spare", "1", "--kill-node-after-copies", "1@1"],
+            &["--spare", "1", "--kill-node-after-replication", "1@1"],
             &["n3"],
         ),
         1,
@@ -70,7 +70,7 @@ const PLAIN: [(Case, usize); 6] = [
         (
             "a node is killed: 2 × 2",
             (2, 2),
-            &["--spare", "1", "--kill-node-after-copies", "1@1"],
+            &["--spare", "1", "--kill-node-after-replication", "1@1"],
             &["n2"],
         ),
         1,
@@ -79,7 +79,14 @@ const PLAIN: [(Case, usize); 6] = [
         (
             "a node is killed, and then the spare one: 3 × 1",
             (3, 1),
-            &["--spare", "1", "--kill-node-after-copies", "1@1", "--kill-node-after-copies", "3@2"],
+            &[
+                "--spare",
+                "1",
+                "--kill-node-after-replication",
+                "1@1",
+                "--kill-node-after-replication",
+                "3@2",
+            ],
             &["n3", "n2"],
         ),
         2,
@@ -88,7 +95,14 @@ const PLAIN: [(Case, usize); 6] = [
         (
             "a node is killed, and the spare one's cable is pulled: 3 × 1",
             (3, 1),
-            &["--spare", "1", "--kill-node-after-copies", "1@1", "--cut-node-after-copies", "3@2"],
+            &[
+                "--spare",
+                "1",
+                "--kill-node-after-replication",
+                "1@1",
+                "--cut-node-after-replication",
+                "3@2",
+            ],
             &["n3", "n2"],
         ),
         2,
@@ -97,7 +111,14 @@ const PLAIN: [(Case, usize); 6] = [
         (
             "a node and the spare one are killed at a time: 3 × 1",
             (3, 1),
-            &["--spare", "1", "--kill-node-after-copies", "1@1", "--kill-node-after-copies", "3@1"],
+            &[
+                "--spare",
+                "1",
+                "--kill-node-after-replication",
+                "1@1",
+                "--kill-node-after-replication",
+                "3@1",
+            ],
             &["n2"],
         ),
         1,
@@ -109,7 +130,7 @@ const PLAIN: [(Case, usize); 6] = [
             &[
                 "--spare",
                 "1",
-                "--kill-node-after-copies",
+                "--kill-node-after-replication",
                 "1@1",
                 "--kill-at-event",
                 "caught_up@1=guardian:1",
@@ -121,20 +142,22 @@ const PLAIN: [(Case, usize); 6] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("spare nodes");
+pub fn run(tier: &mut Tier) {
     for (title, shape, faults, places) in SHARED {
-        summary.check(&format!("spare nodes: {title}"), || {
-            must_go(&node_loss::survives(&RING, node_loss::ITERATIONS, shape, faults)?, places)
+        tier.check(&format!("spare nodes: {title}"), || {
+            must_go(
+                &node_failure::survives(&RING, node_failure::ITERATIONS, shape, faults)?,
+                places,
+            )
         });
     }
-    run_over(summary, &Over::Component, PLAIN.len());
+    run_over(tier, &Over::Component, PLAIN.len());
 }
 
 /// So many of the cases without a shared directory.
-pub fn run_over(summary: &mut Summary, over: &Over, cases: usize) {
+pub fn run_over(tier: &mut Tier, over: &Over, cases: usize) {
     for ((title, shape, faults, places), times) in PLAIN.into_iter().take(cases) {
-        summary.check(&format!("spare nodes: plain command: {title}"), || {
+        tier.check(&format!("spare nodes: plain command: {title}"), || {
             must_go(&local_storage::survives(over, shape, faults, times)?, places)
         });
     }

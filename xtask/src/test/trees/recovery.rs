@@ -4,17 +4,17 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::test::job::Job;
-use crate::test::lives::{self, RING, Shape};
 use crate::test::mpi::Over;
-use crate::test::node_loss::must_be_clean;
+use crate::test::node_failure::must_be_clean;
 use crate::test::scratch::Scratch;
-use crate::test::summary::Summary;
+use crate::test::summary::Tier;
+use crate::test::workloads::{self, RING, Shape};
 use crate::tree::Installed;
 
 /// It waits half-way for what is to happen, on a machine of any speed.
 const ITERATIONS: u64 = 200;
 
-/// What happens to whom, in a job of which shape, once its first line is complete.
+/// What happens to whom, in a job of which shape, once its first checkpoint is complete.
 const SURVIVED: [(&str, Shape, &[&str]); 3] = [
     ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-checkpoint", "3@1"]),
     ("a node is killed: 3 × 2", (3, 2), &["--kill-node-after-checkpoint", "1@1"]),
@@ -22,59 +22,60 @@ const SURVIVED: [(&str, Shape, &[&str]); 3] = [
 ];
 
 /// Runs them all.
-pub fn run(summary: &mut Summary, tree: &Installed) {
-    summary.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
+pub fn run(tier: &mut Tier, tree: &Installed) {
+    tier.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
     for (title, shape, faults) in &SURVIVED {
-        summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+        tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
 }
 
 /// The quick part of it.
-pub fn run_one(summary: &mut Summary, tree: &Installed) {
+pub fn run_one(tier: &mut Tier, tree: &Installed) {
     for (title, shape, faults) in &SURVIVED[1..2] {
-        summary.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
+        tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
 }
 
 /// The ring with a hash, which a gate can hold.
 fn ring(shape: Shape, tree: &Installed, scratch: &Scratch) -> Result<Job> {
-    lives::open_gate(scratch, lives::GATE_OPEN)?;
+    workloads::open_gate(scratch, workloads::GATE_OPEN)?;
     RING.job_over(&Over::Tree(tree), shape, ITERATIONS, scratch)
 }
 
-/// Some ranks go back, the others go on, and the answer is the same.
+/// Some ranks roll back, the others go on, and the answer is the same.
 fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("tree-recovery")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = ring(shape, tree, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let job = lives::protected(job, &lines).with(faults);
-    let is_back =
-        || lives::events(&lines).is_ok_and(|events| events.contains("\"event\":\"back\""));
-    let outcome = lives::held(&job, &scratch, ITERATIONS / 2, is_back)?;
+    let job = workloads::protected(job, &checkpoints).with(faults);
+    let is_back = || {
+        workloads::events(&checkpoints).is_ok_and(|events| events.contains("\"event\":\"back\""))
+    };
+    let outcome = workloads::held(&job, &scratch, ITERATIONS / 2, is_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.contains(": killed ") || outcome.stderr.contains(": cut ");
     outcome.must(broken, "nothing broke in time")?;
-    let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
-    outcome.must(back > 0, "no set went back")?;
+    let back = workloads::events(&checkpoints)?.matches("\"event\":\"back\"").count();
+    outcome.must(back > 0, "no set rolled back")?;
     must_be_clean(&outcome)
 }
 
-/// SIGKILL for all processes of all nodes; the job goes on from its line on the same nodes and as
-/// one node.
+/// SIGKILL for all processes of all nodes; the job goes on from its checkpoint on the same nodes
+/// and as one node.
 fn killed_altogether(tree: &Installed) -> Result<()> {
     let scratch = Scratch::new("tree-restart")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = ring((2, 2), tree, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    lives::open_gate(&scratch, ITERATIONS / 2)?;
+    workloads::open_gate(&scratch, ITERATIONS / 2)?;
     let faults = ["--checkpoint-at", "0.3", "--kill-all-after", "0.3"];
-    let outcome = lives::with_lines(job, &lines).with(&faults).run()?;
-    outcome.must(outcome.stdout.contains("is complete"), "the line is not complete")?;
+    let outcome = workloads::with_checkpoints(job, &checkpoints).with(&faults).run()?;
+    outcome.must(outcome.stdout.contains("is complete"), "the checkpoint is not complete")?;
     outcome.must(outcome.code == 137, "the job should have been killed in the middle")?;
-    lives::open_gate(&scratch, lives::GATE_OPEN)?;
+    workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
     for shape in [(2, 2), (1, 4)] {
-        started_again(tree, shape, &lines, &scratch, &known)?;
+        started_again(tree, shape, &checkpoints, &scratch, &known)?;
     }
     Ok(())
 }
@@ -82,11 +83,11 @@ fn killed_altogether(tree: &Installed) -> Result<()> {
 fn started_again(
     tree: &Installed,
     shape: Shape,
-    lines: &Path,
+    checkpoints: &Path,
     scratch: &Scratch,
     known: &str,
 ) -> Result<()> {
-    let outcome = Over::Tree(tree).job(lives::restart(shape, lines, scratch)).run()?;
+    let outcome = Over::Tree(tree).job(workloads::restart(shape, checkpoints, scratch)).run()?;
     RING.must_answer(&outcome, scratch, known)?;
     must_be_clean(&outcome)
 }

@@ -1,17 +1,18 @@
 //! Jobs that are checkpointed while they run, killed altogether, and started again from their last
-//! global line, on the same and on other nodes: the answer must be that of an undisturbed run.
+//! global checkpoint, on the same and on other nodes: the answer must be that of an undisturbed
+//! run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::job::Job;
-use super::lives::{
-    self, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Program, QR, RING, SHARED_WINDOW, Shape,
-};
 use super::mpi;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{
+    self, FILES, FORTRAN, HPCC, OPENMP, PYTHON, Program, QR, RING, SHARED_WINDOW, Shape,
+};
 use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 
@@ -26,103 +27,106 @@ const CASES: [(Program, Shape, &[Shape]); 6] = [
 ];
 
 /// Programs that others have written, and the message of rank 0 before which they wait for their
-/// line: QR sends and receives 3,483 of them, HPCC some 8,800.
+/// checkpoint: QR sends and receives 3,483 of them, HPCC some 8,800.
 const UNCHANGED: [(Program, Shape, u32); 2] = [(QR, (2, 2), 1700), (HPCC, (2, 1), 4000)];
 
 /// Runs them all.
-pub fn run(summary: &mut Summary) {
-    summary.tier("lines: checkpoint, kill -9 of everything, restart");
+pub fn run(tier: &mut Tier) {
     for (program, (nodes, ppn), restarts) in &CASES {
         let title = format!("{}: {nodes} × {ppn}", program.name);
-        summary.check(&title, || survives(program, (*nodes, *ppn), restarts));
+        tier.check(&title, || survives(program, (*nodes, *ppn), restarts));
     }
-    summary.check("ring with a hash: four lives, each with a line of its own", several_lives);
-    summary.check("ring with a hash: images that build on older ones", increments);
+    tier.check(
+        "ring with a hash: four incarnations, each with a checkpoint of its own",
+        several_incarnations,
+    );
+    tier.check("ring with a hash: images that build on older ones", increments);
     for (program, shape, call) in &UNCHANGED {
         let title = format!("{}, unchanged: {} × {}", program.name, shape.0, shape.1);
-        summary.check(&title, || unchanged(program, *shape, *call));
+        tier.check(&title, || unchanged(program, *shape, *call));
     }
     for source in ["asks.c", "asks_fortran.f90", "asks_python.py"] {
-        let title = format!("a program that asks for its line: {source}, 2 × 2");
-        summary.check(&title, || asks(source));
+        let title = format!("a program that asks for its checkpoint: {source}, 2 × 2");
+        tier.check(&title, || asks(source));
     }
 }
 
 fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
     let scratch = Scratch::new("lines")?;
     let known = program.undisturbed(shape, &scratch)?;
-    let lines = lives::lines_folder(&scratch)?;
-    // On a machine as quick as before it dies in the middle of its work; on a quicker one it waits.
-    lives::open_gate(&scratch, known.iterations * 6 / 10)?;
-    killed(&program.job(shape, known.iterations, &scratch)?, &lines, 0.4 * known.seconds)?;
-    let unfinished = lives::unfinished(&lines)?;
-    lives::open_gate(&scratch, lives::GATE_OPEN)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    // On a machine as quick as before it is killed in the middle of its work; on a quicker one it
+    // waits.
+    workloads::open_gate(&scratch, known.iterations * 6 / 10)?;
+    killed(&program.job(shape, known.iterations, &scratch)?, &checkpoints, 0.4 * known.seconds)?;
+    let unfinished = workloads::unfinished(&checkpoints)?;
+    workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
     for &shape in restarts {
-        let outcome = lives::restart(shape, &lines, &scratch).run()?;
+        let outcome = workloads::restart(shape, &checkpoints, &scratch).run()?;
         program.must_answer(&outcome, &scratch, &known.answer)?;
     }
-    lives::none_unfinished_but(&unfinished, &lines)
+    workloads::none_unfinished_but(&unfinished, &checkpoints)
 }
 
 /// Dies in the middle, wherever it is by then; meanwhile another one runs to its end.
 fn unchanged(program: &Program, shape: Shape, call: u32) -> Result<()> {
     let (scratch, other) = (Scratch::new("unchanged")?, Scratch::new("undisturbed")?);
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     thread::scope(|scope| {
         let known = scope.spawn(|| program.undisturbed(shape, &other));
-        let job = lives::held_at(program, shape, call, &scratch)?;
-        let job = lives::with_lines(job, &lines).with(&["--kill-all-after", "0"]);
+        let job = workloads::held_at(program, shape, call, &scratch)?;
+        let job = workloads::with_checkpoints(job, &checkpoints).with(&["--kill-all-after", "0"]);
         let first = job.run()?;
-        first.must(first.stdout.contains("is complete"), "the line is not complete")?;
+        first.must(first.stdout.contains("is complete"), "the checkpoint is not complete")?;
         first.must(first.code == 137, "it should have been killed")?;
-        lives::open_gate(&scratch, lives::GATE_OPEN)?;
-        let second = lives::restart(shape, &lines, &scratch).run()?;
+        workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
+        let second = workloads::restart(shape, &checkpoints, &scratch).run()?;
         let known = known.join().map_err(|_| failure!("the undisturbed run panicked"))??;
         program.must_answer(&second, &scratch, &known.answer)
     })
 }
 
-/// Dies in the middle of each of its lives, the last one excepted. How far each may come is not a
-/// question of time.
-fn several_lives() -> Result<()> {
+/// Is killed in the middle of each of its incarnations but the last one. How far each may come is
+/// not a question of time.
+fn several_incarnations() -> Result<()> {
     const ITERATIONS: u64 = 2000;
-    let scratch = Scratch::new("lives")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let scratch = Scratch::new("incarnations")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = RING.job((2, 2), ITERATIONS, &scratch)?;
-    lives::open_gate(&scratch, ITERATIONS)?;
-    let answer = lives::hash(&job.run()?)?;
-    lives::open_gate(&scratch, ITERATIONS / 4)?;
-    killed(&job, &lines, 0.3)?;
-    for (life, shape) in [(2, (4, 1)), (3, (2, 2))] {
-        lives::open_gate(&scratch, life * ITERATIONS / 4)?;
-        killed(&lives::restart(shape, &lines, &scratch), &lines, 0.3)?;
+    workloads::open_gate(&scratch, ITERATIONS)?;
+    let answer = workloads::hash(&job.run()?)?;
+    workloads::open_gate(&scratch, ITERATIONS / 4)?;
+    killed(&job, &checkpoints, 0.3)?;
+    for (incarnation, shape) in [(2, (4, 1)), (3, (2, 2))] {
+        workloads::open_gate(&scratch, incarnation * ITERATIONS / 4)?;
+        killed(&workloads::restart(shape, &checkpoints, &scratch), &checkpoints, 0.3)?;
     }
-    lives::open_gate(&scratch, ITERATIONS)?;
-    let outcome = lives::restart((1, 4), &lines, &scratch).run()?;
+    workloads::open_gate(&scratch, ITERATIONS)?;
+    let outcome = workloads::restart((1, 4), &checkpoints, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &answer)
 }
 
-/// Three lines, of which the last is kept: what it needs of the others is kept with it, and is not
-/// used if it is not what it was.
+/// Three checkpoints, of which the last is kept: what it needs of the others is kept with it, and
+/// is not used if it is not what it was.
 fn increments() -> Result<()> {
     const ITERATIONS: u64 = 2000;
     let scratch = Scratch::new("increments")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = RING.job((2, 2), ITERATIONS, &scratch)?;
-    lives::open_gate(&scratch, ITERATIONS)?;
-    let answer = lives::hash(&job.run()?)?;
-    lives::open_gate(&scratch, ITERATIONS / 2)?;
-    let mut job = lives::with_lines(job, &lines);
+    workloads::open_gate(&scratch, ITERATIONS)?;
+    let answer = workloads::hash(&job.run()?)?;
+    workloads::open_gate(&scratch, ITERATIONS / 2)?;
+    let mut job = workloads::with_checkpoints(job, &checkpoints);
     for (key, value) in [("compression", "zstd"), ("incremental", "8"), ("keep", "1")] {
         job = job.with(&["--mca", &format!("vprotocol_correlated_{key}"), value]);
     }
     let times = ["--checkpoint-at", "0.3", "--checkpoint-at", "0.4"];
-    killed(&job.with(&times), &lines, 0.5)?;
-    let images = lives::images(&lines)?;
+    killed(&job.with(&times), &checkpoints, 0.5)?;
+    let images = workloads::images(&checkpoints)?;
     // Of a rank that sends to its own node: what others have in their logs depends on how fast they
     // are.
     let (Some(image), 4) = (images.first(), images.len()) else {
-        fail!("one line should be kept: {images:?}");
+        fail!("one checkpoint should be kept: {images:?}");
     };
     let base = PathBuf::from(format!("{}.base-2", image.display()));
     let whole = fs::read(&base).context(|| base.display().to_string())?;
@@ -132,9 +136,9 @@ fn increments() -> Result<()> {
     if size >= all * 3 / 4 {
         fail!("{} has {size} bytes, like the full one with {all}", image.display());
     }
-    lives::verify(&lines)?;
+    workloads::verify(&checkpoints)?;
     let refused = |what: &str| {
-        let outcome = lives::restart((2, 2), &lines, &scratch).run()?;
+        let outcome = workloads::restart((2, 2), &checkpoints, &scratch).run()?;
         outcome.must(outcome.code != 0, &format!("{what}: it should be refused"))?;
         let named = outcome.said().contains(&base.display().to_string());
         outcome.must(named, &format!("{what}: it should name what is wrong"))
@@ -148,15 +152,15 @@ fn increments() -> Result<()> {
     fs::remove_file(&base).context(|| base.display().to_string())?;
     refused("not there")?;
     write(&whole)?;
-    lives::open_gate(&scratch, ITERATIONS)?;
-    let outcome = lives::restart((1, 4), &lines, &scratch).run()?;
+    workloads::open_gate(&scratch, ITERATIONS)?;
+    let outcome = workloads::restart((1, 4), &checkpoints, &scratch).run()?;
     RING.must_answer(&outcome, &scratch, &answer)
 }
 
 /// The program says when; the restarted process is the one that has asked.
 fn asks(source: &str) -> Result<()> {
     let scratch = Scratch::new("asks")?;
-    let lines = lives::lines_folder(&scratch)?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let here = paths::mca().display().to_string();
     let file = paths::root().join("tests/lines").join(source);
     let command = if source.ends_with(".py") {
@@ -170,17 +174,20 @@ fn asks(source: &str) -> Result<()> {
     };
     let mut job = Job::new(2, 2, &command);
     job.folder = scratch.0.clone();
-    let first = lives::with_lines(job, &lines).run()?;
-    first.must(first.code == 9, "the first life should end with MPI_Abort")?;
-    let second = lives::restart((2, 2), &lines, &scratch).run()?;
-    second.must(second.code == 0 && lives::hash(&second)? == "HASH 0 1 1", "the second life")
+    let first = workloads::with_checkpoints(job, &checkpoints).run()?;
+    first.must(first.code == 9, "the first incarnation should end with MPI_Abort")?;
+    let second = workloads::restart((2, 2), &checkpoints, &scratch).run()?;
+    second.must(
+        second.code == 0 && workloads::hash(&second)? == "HASH 0 1 1",
+        "the second incarnation",
+    )
 }
 
-/// Runs a job that takes a line after `line_at` seconds and is killed a moment later.
-fn killed(job: &Job, lines: &Path, line_at: f64) -> Result<()> {
-    let line_at = line_at.to_string();
-    let times = ["--checkpoint-at", &line_at, "--kill-all-after", "0.3"];
-    let outcome = lives::with_lines(job.clone(), lines).with(&times).run()?;
-    outcome.must(outcome.stdout.contains("is complete"), "the line is not complete")?;
+/// Runs a job that takes a checkpoint after `checkpoint_at` seconds and is killed a moment later.
+fn killed(job: &Job, checkpoints: &Path, checkpoint_at: f64) -> Result<()> {
+    let checkpoint_at = checkpoint_at.to_string();
+    let times = ["--checkpoint-at", &checkpoint_at, "--kill-all-after", "0.3"];
+    let outcome = workloads::with_checkpoints(job.clone(), checkpoints).with(&times).run()?;
+    outcome.must(outcome.stdout.contains("is complete"), "the checkpoint is not complete")?;
     outcome.must(outcome.code == 137, "the job should have been killed in the middle")
 }

@@ -1,12 +1,12 @@
-//! Programs and nodes die at moments that are bad ones: in MPI_Finalize, and while lines are taken.
-//! The answer is that of an undisturbed run, and nobody waits for ever.
+//! Programs and nodes fail in MPI_Finalize, and while checkpoints are
+//! taken. The answer is that of an undisturbed run, and nobody waits for ever.
 
-use super::lives::{self, GATE_OPEN, Program, RING, Shape, What};
 use super::local_storage;
 use super::mpi::Over;
-use super::node_loss::must_be_clean;
+use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, GATE_OPEN, Program, RING, Shape, What};
 use crate::error::Result;
 
 /// Rank 0 comes late to MPI_Finalize: so late that something has happened meanwhile.
@@ -15,7 +15,7 @@ const LATE: Program = Program {
     what: What::Hash { source: "late_finish.c", iterations: 300, arguments: &["0", "GATE"] },
 };
 const ITERATIONS: u64 = 300;
-/// Where programs wait, the ring until sets have gone back.
+/// Where programs wait, the ring until sets have rolled back.
 const GATE: u64 = 100;
 
 /// Of four ranks three are in MPI_Finalize, and rank 0 is not.
@@ -30,35 +30,35 @@ const FINALIZE: [(&str, Shape, &[&str]); 4] = [
     ("a node that is in it is killed: 3 × 1", (3, 1), &["--kill-node-after-finishing", "1@2"]),
 ];
 
-/// Who dies when which line is ordered, and how often sets go back.
-type InLine = (&'static str, Shape, &'static [&'static str], usize);
+/// Who is killed when which checkpoint is ordered, and how often sets roll back.
+type InCheckpoint = (&'static str, Shape, &'static [&'static str], usize);
 
-/// Lines of single sets, in turns; they need a directory.
-const OF_SETS: [InLine; 2] = [
+/// Checkpoints of single sets, in turns; they need a directory.
+const OF_SETS: [InCheckpoint; 2] = [
     (
-        "a program is killed while sets take lines: 2 × 2",
+        "a program is killed while sets take checkpoints: 2 × 2",
         (2, 2),
         &["--kill-rank-after-order", "3@3", "--kill-rank-after-order", "3@6"],
         2,
     ),
     (
-        "a node is killed while sets take lines: 3 × 1",
+        "a node is killed while sets take checkpoints: 3 × 1",
         (3, 1),
         &["--kill-node-after-order", "1@4"],
         1,
     ),
 ];
 
-/// Lines of all sets.
-const OF_ALL: [InLine; 2] = [
+/// Checkpoints of all sets.
+const OF_ALL: [InCheckpoint; 2] = [
     (
-        "a program is killed while a line of all is taken: 2 × 2",
+        "a program is killed while a checkpoint of all is taken: 2 × 2",
         (2, 2),
         &["--kill-rank-after-order", "3@2", "--kill-rank-after-order", "0@5"],
         2,
     ),
     (
-        "a node is killed while a line of all is taken: 3 × 1",
+        "a node is killed while a checkpoint of all is taken: 3 × 1",
         (3, 1),
         &["--kill-node-after-order", "1@2"],
         1,
@@ -66,66 +66,70 @@ const OF_ALL: [InLine; 2] = [
 ];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("deaths in MPI_Finalize and while lines are taken");
+pub fn run(tier: &mut Tier) {
     for (title, shape, faults) in FINALIZE {
-        summary.check(&format!("bad moments: MPI_Finalize: {title}"), || finalize(shape, faults));
+        tier.check(&format!("failures in phases: MPI_Finalize: {title}"), || {
+            finalize(shape, faults)
+        });
     }
     for (title, shape, faults, times) in OF_SETS {
         let every = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
-        summary.check(&format!("bad moments: {title}"), || {
-            in_lines(shape, &[&every[..], faults].concat(), times)
+        tier.check(&format!("failures in phases: {title}"), || {
+            in_checkpoints(shape, &[&every[..], faults].concat(), times)
         });
     }
     for (title, shape, faults, times) in OF_ALL {
         let every = ["--mca", "vprotocol_correlated_interval", "0.3"];
         let faults = [&every[..], faults].concat();
-        summary.check(&format!("bad moments: {title}"), || in_lines(shape, &faults, times));
-        summary.check(&format!("bad moments: plain command: {title}"), || {
+        tier.check(&format!("failures in phases: {title}"), || {
+            in_checkpoints(shape, &faults, times)
+        });
+        tier.check(&format!("failures in phases: plain command: {title}"), || {
             local_storage::survives(&Over::Component, shape, &faults, times).map(drop)
         });
     }
 }
 
-/// The program goes on when its first line is complete, and rank 0 comes to MPI_Finalize when the
-/// coordinator has ordered that a set goes back.
+/// The program goes on when its first checkpoint is complete, and rank 0 comes to MPI_Finalize when
+/// the coordinator has ordered that a set rolls back.
 fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("finalize")?;
     let job = LATE.job(shape, ITERATIONS, &scratch)?;
     let known = LATE.answer(&job.run()?, &scratch)?;
-    let lines = lives::lines_folder(&scratch)?;
-    lives::open_gate(&scratch, GATE)?;
-    let job = lives::protected(job, &lines).with(faults);
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
+    workloads::open_gate(&scratch, GATE)?;
+    let job = workloads::protected(job, &checkpoints).with(faults);
     let written = |word| {
-        let lines = &lines;
-        move || lives::events(lines).is_ok_and(|events| events.contains(word))
+        let checkpoints = &checkpoints;
+        move || workloads::events(checkpoints).is_ok_and(|events| events.contains(word))
     };
     let steps = [(written("\"complete\""), ITERATIONS), (written("\"back_to\""), GATE_OPEN)];
-    let outcome = lives::in_steps(&job, &scratch, &steps)?;
+    let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     LATE.must_answer(&outcome, &scratch, &known)?;
     outcome.must(outcome.stderr.contains(": killed "), "nobody died in time")?;
-    let events = lives::events(&lines)?;
+    let events = workloads::events(&checkpoints)?;
     let finishing = events.find("\"finishing\"");
     let in_it = finishing.is_some() && finishing < events.find("\"back_to\"");
     outcome.must(in_it, "nobody was in MPI_Finalize")?;
     must_be_clean(&outcome)
 }
 
-/// The ring cannot end before sets have gone back so often.
-fn in_lines(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
-    let scratch = Scratch::new("in-lines")?;
-    let lines = lives::lines_folder(&scratch)?;
+/// The ring cannot end before sets have rolled back so often.
+fn in_checkpoints(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
+    let scratch = Scratch::new("in-checkpoints")?;
+    let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = RING.job(shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let job = lives::protected(job, &lines).with(faults);
+    let job = workloads::protected(job, &checkpoints).with(faults);
     // Rank 0 reads the gate: what opens while it repeats its past would be another past.
-    let back = |events: &str| local_storage::all_are_back(events, times);
-    let all_back = || lives::events(&lines).is_ok_and(|all| back(&all));
-    let outcome = lives::held(&job, &scratch, GATE, all_back)?;
+    let back = |events: &str| local_storage::all_have_replayed(events, times);
+    let all_back = || workloads::events(&checkpoints).is_ok_and(|all| back(&all));
+    let outcome = workloads::held(&job, &scratch, GATE, all_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = faults.iter().filter(|word| word.contains("-after-")).count();
     let killed = outcome.stderr.matches(": killed ").count();
     outcome.must(killed == broken, "something did not break in time")?;
-    outcome.must(back(&lives::events(&lines)?), "not every set that was hit went back")?;
+    outcome
+        .must(back(&workloads::events(&checkpoints)?), "not every set that was hit rolled back")?;
     must_be_clean(&outcome)
 }

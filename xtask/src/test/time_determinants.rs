@@ -1,17 +1,17 @@
-//! A program that draws random numbers which it seeds with the date, and whose set goes back two
+//! A program that draws random numbers which it seeds with the date, and whose set rolls back two
 //! seconds later: it draws the same again, or else contradicts what others have heard of it.
 
 use super::job::{Job, Outcome};
-use super::lives::{self, Shape};
 use super::mpi;
-use super::node_loss::must_be_clean;
+use super::node_failure::must_be_clean;
 use super::scratch::Scratch;
-use super::summary::Summary;
+use super::summary::Tier;
+use super::workloads::{self, Shape};
 use crate::error::{Context, Result};
 use crate::paths;
 use std::fs;
 
-/// Rank 0, which draws, and rank 1, which dies, are a set, and those that hear of it another.
+/// Rank 0, which draws, and rank 1, which is killed, are a set, and those that receive it another.
 const SHAPE: Shape = (2, 2);
 /// Rounds of a program that nobody ends, 20 ms each: more than it has time for.
 const ENDLESS: u64 = 100_000;
@@ -19,19 +19,18 @@ const RECOVER: [&str; 3] = ["--mca", "vprotocol_correlated_recover", "1"];
 const NOT_RECORDED: [&str; 3] = ["--mca", "vprotocol_correlated_record_clock", "0"];
 
 /// Runs the tier.
-pub fn run(summary: &mut Summary) {
-    summary.tier("dates");
-    summary.check("dates: random numbers and roots are the same again: 2 × 2", || {
-        let outcome = dies("roots", &[])?;
+pub fn run(tier: &mut Tier) {
+    tier.check("time determinants: random numbers and roots are the same again: 2 × 2", || {
+        let outcome = rolled_back("roots", &[])?;
         outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
     });
     // So that the check above is known to be one; with roots ranks would wait for each other.
-    summary.check("dates: those that are not recorded are others: 2 × 2", || {
-        let outcome = dies("data", &NOT_RECORDED)?;
+    tier.check("time determinants: those that are not recorded are others: 2 × 2", || {
+        let outcome = rolled_back("data", &NOT_RECORDED)?;
         let other = outcome.stdout.contains("HASH contradicts itself");
         outcome.must(other, "rank 0 has drawn the same by chance")
     });
-    summary.check("dates: in signal handlers that come inside of MPI: 2 × 2", in_handlers);
+    tier.check("time determinants: in signal handlers that come inside of MPI: 2 × 2", in_handlers);
 }
 
 fn program() -> Result<String> {
@@ -39,8 +38,8 @@ fn program() -> Result<String> {
     Ok(mpi::compile(&source)?.display().to_string())
 }
 
-/// The set of ranks 0 and 1 falls, two seconds after a line, and comes back.
-fn dies(mode: &str, options: &[&str]) -> Result<Outcome> {
+/// The set of ranks 0 and 1 fails two seconds after a checkpoint, and is restarted.
+fn rolled_back(mode: &str, options: &[&str]) -> Result<Outcome> {
     let scratch = Scratch::new("dates")?;
     run_in(&scratch, mode, options, 1)
 }
@@ -55,17 +54,18 @@ fn in_handlers() -> Result<()> {
     outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
 }
 
-/// The program ends some time after the first line. `goes_back`: so many sets do.
-fn run_in(scratch: &Scratch, mode: &str, options: &[&str], goes_back: usize) -> Result<Outcome> {
-    let lines = lives::lines_folder(scratch)?;
-    let [died, line] = ["died", "line"].map(|name| scratch.0.join(name).display().to_string());
-    let command = [program()?, ENDLESS.to_string(), died, line.clone(), mode.to_string()];
-    let job = lives::protected(Job::new(SHAPE.0, SHAPE.1, &command), &lines);
-    let job = job.with(&["--checkpoint-at", "0", "--write-after", &line, "1"]).with(&RECOVER);
+/// The program ends some time after the first checkpoint. `rolls_back`: so many sets do.
+fn run_in(scratch: &Scratch, mode: &str, options: &[&str], rolls_back: usize) -> Result<Outcome> {
+    let checkpoints = workloads::checkpoint_folder(scratch)?;
+    let [died, checkpoint] =
+        ["died", "checkpoint"].map(|name| scratch.0.join(name).display().to_string());
+    let command = [program()?, ENDLESS.to_string(), died, checkpoint.clone(), mode.to_string()];
+    let job = workloads::protected(Job::new(SHAPE.0, SHAPE.1, &command), &checkpoints);
+    let job = job.with(&["--checkpoint-at", "0", "--write-after", &checkpoint, "1"]).with(&RECOVER);
     let outcome = job.with(options).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
-    let back = lives::events(&lines)?.matches("\"event\":\"back\"").count();
-    outcome.must(back == goes_back, "another number of sets went back")?;
+    let back = workloads::events(&checkpoints)?.matches("\"event\":\"back\"").count();
+    outcome.must(back == rolls_back, "another number of sets rolled back")?;
     must_be_clean(&outcome)?;
     Ok(outcome)
 }

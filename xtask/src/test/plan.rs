@@ -1,0 +1,162 @@
+//! Which tiers there are, what each of them takes of the machine, and what it needs.
+//!
+//! On two processors the build of the component (fat LTO) is what all jobs wait for: it starts at
+//! once, beside the packages and the lints. Then two jobs at a time wait for each other's ranks,
+//! time limits and heartbeats, and what only computes fills the gaps. Long tiers come first, so
+//! that none is left alone in the end.
+
+use super::schedule::Load::{Alone, Jobs, Processors};
+use super::schedule::Task;
+use super::{
+    Options, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates, errors,
+    examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure, one_sided,
+    phase_failures, programs, replay, slurm, source, spare_nodes, time_determinants, trees,
+    triggers,
+};
+use crate::{build, setup};
+
+/// The names of tiers that others need.
+pub const PACKAGES: &str = "Debian packages";
+const COMPILED: &str = "component, compiled";
+const COMPONENT: &str = "component";
+
+/// MPI programs of a tier; there are about 60, and each runs in a dozen layouts.
+const PROGRAMS_AT_A_TIME: usize = 10;
+
+/// All tiers that were asked for.
+pub fn tasks(options: &Options) -> Vec<Task<'_>> {
+    let mut tasks = vec![Task::new(PACKAGES, Jobs, &[], |tier| {
+        tier.check("installed", setup::run);
+    })];
+    if let Some(version) = options.trees {
+        // What --only leaves out has to be built all the same.
+        let default = options.only.as_ref().map(|_| crate::tree::Variant::Standard);
+        trees::all(&mut tasks, version, options.variant.or(default));
+        return tasks;
+    }
+    if options.fast {
+        sources(&mut tasks, options);
+        return tasks;
+    }
+    // With --only it is built if a job needs it.
+    component(&mut tasks);
+    if options.protected {
+        programs_of_ours(&mut tasks, &RECORDED);
+        return tasks;
+    }
+    if options.only.is_none() {
+        sources(&mut tasks, options);
+    }
+    jobs(&mut tasks, options);
+    if options.long {
+        programs_of_ours(&mut tasks, &RECORDED);
+        trees::all(&mut tasks, None, None);
+    } else if options.no_trees || options.only.is_some() {
+        // What is wanted of a tree is said with --trees.
+    } else {
+        trees::built_before(&mut tasks);
+    }
+    tasks
+}
+
+/// What needs no MPI.
+fn sources<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
+    let after: &[&str] = &[PACKAGES];
+    tasks.push(Task::new("source", Processors, &[], source::run));
+    tasks.push(Task::new("Rust tests", Processors, after, source::tests));
+    tasks.push(Task::new("fuzz targets", Processors, after, move |tier| {
+        fuzz::run(tier, if options.long { fuzz::SECONDS_LONG } else { fuzz::SECONDS });
+    }));
+    tasks.push(Task::new("Miri", Processors, after, miri::run));
+    tasks.push(Task::new("crates", Processors, after, move |tier| {
+        crates::run(tier, options.long);
+    }));
+}
+
+/// What Open MPI loads. Compiling needs no package that is not there where xtask was compiled.
+fn component(tasks: &mut Vec<Task>) {
+    tasks.push(Task::new(COMPILED, Jobs, &[], |tier| {
+        tier.check("Rust part of the component and the program", build::compile);
+    }));
+    tasks.push(Task::new(COMPONENT, Jobs, &[PACKAGES, COMPILED], |tier| {
+        tier.check("build of the component", build::ensure_fresh);
+    }));
+}
+
+/// Everything that runs jobs.
+fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
+    let built: &[&str] = &[COMPONENT];
+    tasks.push(Task::new("emulated cluster", Jobs, &[PACKAGES], cluster::run));
+    tasks.push(Task::new(
+        "node failure, with and without recovery",
+        Jobs,
+        built,
+        node_failure::run,
+    ));
+    programs_of_ours(tasks, &PLAIN);
+    let by_the_clock = options.checkpoint_faults || options.long;
+    tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
+        checkpoint_faults::run(tier, by_the_clock);
+    }));
+    let more: [(&str, fn(&mut super::summary::Tier)); 16] = [
+        ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
+        ("replay of nondeterministic events", replay::run),
+        ("checkpoint triggers, and output of restarted jobs", triggers::run),
+        ("spare nodes", spare_nodes::run),
+        ("coordinator failover", coordinator_failover::run),
+        ("one-sided communication, files, and rollback", one_sided::run),
+        ("recovery without a shared checkpoint directory", local_storage::run),
+        ("output of failed nodes", lost_output::run),
+        ("failures in MPI_Finalize and while checkpoints are taken", phase_failures::run),
+        ("guardians", guardians::run),
+        ("programs of others", programs::run),
+        ("Open MPI source trees", trees::quick),
+        ("determinants of time", time_determinants::run),
+        ("the batch script of the user guide (docs/slurm.sh)", slurm::run),
+        ("examples", examples::run),
+        ("errors", errors::run),
+    ];
+    tasks.extend(more.map(|(name, work)| Task::new(name, Jobs, built, work)));
+}
+
+/// How our programs run.
+struct Programs {
+    over: mpi::Over<'static>,
+    title: &'static str,
+}
+
+const PLAIN: Programs = Programs { over: mpi::Over::Component, title: "MPI programs (tests/mpi)" };
+const RECORDED: Programs = Programs {
+    over: mpi::Over::Protected,
+    title: "MPI programs (tests/mpi), determinants recorded",
+};
+
+/// Our MPI programs, some at a time, and by themselves those that need much memory.
+fn programs_of_ours(tasks: &mut Vec<Task>, how: &'static Programs) {
+    let needs: &[&str] = &[COMPONENT];
+    let names = match mpi::names() {
+        Ok(names) => names,
+        Err(failure) => {
+            tasks.push(Task::new(how.title, Jobs, &[], |tier| {
+                tier.check("list of programs", || Err(failure));
+            }));
+            return;
+        }
+    };
+    let (large, small): (Vec<String>, Vec<String>) =
+        names.into_iter().partition(|name| mpi::is_large(name));
+    for some in small.chunks(PROGRAMS_AT_A_TIME) {
+        let some = some.to_vec();
+        let (first, last) = (&some[0], &some[some.len() - 1]);
+        let name = format!("{}: {first} to {last}", how.title);
+        tasks.push(Task::new(name, Jobs, needs, move |tier| {
+            mpi::run_some(tier, &how.over, |name| some.iter().any(|other| other == name));
+        }));
+    }
+    if !large.is_empty() {
+        let name = format!("{}: {}, alone", how.title, large.join(", "));
+        tasks.push(Task::new(name, Alone, needs, move |tier| {
+            mpi::run_some(tier, &how.over, |name| large.iter().any(|other| other == name));
+        }));
+    }
+}
