@@ -4,6 +4,7 @@
  * port and its secret stay the same.
  */
 #include "errmgr_correlated.h"
+#include "errmgr_correlated_words.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -190,13 +191,13 @@ static char *understand(char *answer, char **port, char **name, char **secret)
     if (NULL == answer) {
         return strdup("it ended without a word");
     }
-    if (0 == strncmp(answer, "error ", 6)) {
-        return strdup(answer + 6);
+    if (0 == strncmp(answer, RUSTBTL_WORD_ERROR " ", sizeof(RUSTBTL_WORD_ERROR))) {
+        return strdup(answer + sizeof(RUSTBTL_WORD_ERROR));
     }
     const char *ok = strtok_r(answer, " ", &rest);
     const char *words[3] = { strtok_r(NULL, " ", &rest), strtok_r(NULL, " ", &rest),
                              strtok_r(NULL, " ", &rest) };
-    if (NULL == ok || 0 != strcmp(ok, "ok") || NULL == words[2]) {
+    if (NULL == ok || 0 != strcmp(ok, RUSTBTL_WORD_OK) || NULL == words[2]) {
         return strdup("it gave an answer of another version");
     }
     *port = strdup(words[0]);

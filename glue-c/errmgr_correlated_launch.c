@@ -4,6 +4,7 @@
  * environment of the job's programs. So it is on no command line.
  */
 #include "errmgr_correlated.h"
+#include "errmgr_correlated_words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,20 +26,29 @@ orte_job_t *mca_errmgr_correlated_protected_job(void)
     return watching ? protected_job : NULL;
 }
 
-static void obey(const char *what)
+/* What follows the word and a blank; NULL if the line begins with another word. */
+static const char *after(const char *order, const char *word)
 {
-    if (0 == strcmp("end", what)) {
+    size_t length = strlen(word);
+    bool same = 0 == strncmp(word, order, length) && ' ' == order[length];
+    return same ? order + length + 1 : NULL;
+}
+
+static void carry_out(const char *order)
+{
+    const char *value;
+    if (0 == strcmp(RUSTBTL_WORD_END, order)) {
         mca_errmgr_correlated_end_job(protected_job);
-    } else if (0 == strncmp("fail ", what, 5)) {
-        mca_errmgr_correlated_loss_failed(what + 5);
-    } else if (0 == strcmp("recovered", what)) {
+    } else if (NULL != (value = after(order, RUSTBTL_WORD_FAIL))) {
+        mca_errmgr_correlated_loss_failed(value);
+    } else if (0 == strcmp(RUSTBTL_WORD_RECOVERED, order)) {
         mca_errmgr_correlated_loss_recovered();
-    } else if (0 == strncmp("let ", what, 4)) {
-        mca_errmgr_correlated_loss_decided(what + 4, true);
-    } else if (0 == strncmp("print ", what, 6)) {
-        mca_errmgr_correlated_output_print(what + 6);
-    } else if (0 == strncmp("stock ", what, 6)) {
-        mca_errmgr_correlated_loss_decided(what + 6, false);
+    } else if (NULL != (value = after(order, RUSTBTL_WORD_TOLERATE))) {
+        mca_errmgr_correlated_loss_decided(value, true);
+    } else if (NULL != (value = after(order, RUSTBTL_WORD_PRINT))) {
+        mca_errmgr_correlated_output_print(value);
+    } else if (NULL != (value = after(order, RUSTBTL_WORD_STOCK))) {
+        mca_errmgr_correlated_loss_decided(value, false);
     }
 }
 
@@ -107,7 +117,7 @@ static void on_request(int fd, short flags, void *unused)
             (void) mca_errmgr_correlated_coordinator_revive();
             return;
         }
-        obey(what);
+        carry_out(what);
         free(what);
     } while (mca_errmgr_correlated_coordinator_pending());
 }

@@ -12,6 +12,7 @@
  *    that does not come back. The coordinator knows which; until it says so nothing is done.
  */
 #include "errmgr_correlated.h"
+#include "errmgr_correlated_words.h"
 
 #include <dirent.h>
 #include <netinet/in.h>
@@ -104,7 +105,7 @@ static bool node_lost(const orte_process_name_t *name)
     orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, correlated_rank(name));
     orte_job_t *job = NULL == daemon ? NULL : can_be_recovered(daemon);
     tell_output(job, daemon);
-    if (NULL == job || !tell_some_coordinator("lost", daemon->node->name)) {
+    if (NULL == job || !tell_some_coordinator(RUSTBTL_WORD_LOST, daemon->node->name)) {
         return false;
     }
     if (!have_lost) {
@@ -168,7 +169,7 @@ static bool guardian_ended(orte_state_caddy_t *caddy)
         return true;
     }
     snprintf(text, sizeof(text), "%d", rank);
-    if (!tell_some_coordinator("guardian", text)) {
+    if (!tell_some_coordinator(RUSTBTL_WORD_GUARDIAN, text)) {
         return false;
     }
     if (!have_asked) {
@@ -224,7 +225,8 @@ void mca_errmgr_correlated_loss_tell_again(void)
         orte_proc_t *daemon = opal_pointer_array_get_item(daemons->procs, i);
         if (opal_bitmap_is_set_bit(&lost, i) && NULL != daemon && NULL != daemon->node) {
             tell_output(mca_errmgr_correlated_protected_job(), daemon);
-            (void) mca_errmgr_correlated_coordinator_tell("lost", daemon->node->name);
+            (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_LOST,
+                                                           daemon->node->name);
         }
     }
     for (int i = 0; have_asked && i < asked.size; i++) {
@@ -232,7 +234,7 @@ void mca_errmgr_correlated_loss_tell_again(void)
         char text[16];
         if (NULL != caddy) {
             snprintf(text, sizeof(text), "%d", (int) correlated_rank(&caddy->name));
-            (void) mca_errmgr_correlated_coordinator_tell("guardian", text);
+            (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_GUARDIAN, text);
         }
     }
 }

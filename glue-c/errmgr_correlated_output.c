@@ -9,6 +9,7 @@
  *    printed again. Each piece is answered.
  */
 #include "errmgr_correlated.h"
+#include "errmgr_correlated_words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,7 +85,7 @@ void mca_errmgr_correlated_output_tell(const orte_proc_t *proc)
         const uint64_t *bytes = came[correlated_rank(&proc->name)].bytes;
         snprintf(text, sizeof(text), "%d %llu %llu", correlated_rank(&proc->name),
                  (unsigned long long) bytes[0], (unsigned long long) bytes[1]);
-        (void) mca_errmgr_correlated_coordinator_tell("came", text);
+        (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_CAME, text);
     }
 }
 
@@ -96,7 +97,7 @@ void mca_errmgr_correlated_output_tell_again(void)
             snprintf(text, sizeof(text), "%u %llu %llu", (unsigned) rank,
                      (unsigned long long) came[rank].upto[0],
                      (unsigned long long) came[rank].upto[1]);
-            (void) mca_errmgr_correlated_coordinator_tell("reached", text);
+            (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_REACHED, text);
         }
     }
 }
@@ -151,7 +152,7 @@ void mca_errmgr_correlated_output_print(const char *what)
         }
     }
     snprintf(answer, sizeof(answer), "%u %u %llu", rank, stream, (unsigned long long) *upto);
-    (void) mca_errmgr_correlated_coordinator_tell("printed", answer);
+    (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_PRINTED, answer);
 }
 
 void mca_errmgr_correlated_output_close(void)

@@ -3,6 +3,7 @@
  * are not passed on to the programs any more; all others are mpirun's business as before.
  */
 #include "errmgr_correlated.h"
+#include "errmgr_correlated_words.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -103,7 +104,7 @@ static void on_came(int fd, short flags, void *unused)
     while (1 == read(fd, &byte, 1)) {
         if (byte < SIGNALS_MAX && NOTHING != meanings[byte]) {
             const char *what = TAKE_LINE_AND_EXIT == meanings[byte] ? "exit" : "stay";
-            (void) mca_errmgr_correlated_coordinator_tell("checkpoint", what);
+            (void) mca_errmgr_correlated_coordinator_tell(RUSTBTL_WORD_CHECKPOINT, what);
         }
     }
 }
