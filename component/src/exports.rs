@@ -1,4 +1,4 @@
-//! The functions that C calls: null checks, a typed call, a code (see `glue-c/glue.h`).
+//! The functions that C calls: null checks, a typed call, a code (see `glue-c/include/glue.h`).
 
 use crate::determinants::set_order::ATTENTION;
 use crate::engine::driver::is_installed;

@@ -1,4 +1,4 @@
-//! Mirror of `glue-c/glue.h`: the whole interface with C. Sizes and offsets are asserted there and
+//! Mirror of `glue-c/include/glue.h`, the C interface. Sizes and offsets are asserted there and
 //! here.
 
 use core::ffi::{c_char, c_void};
@@ -91,7 +91,7 @@ pub struct Name {
 
 const_assert_eq!(size_of::<Name>(), 8);
 
-/// MCA parameters (see `glue-c/vprotocol_correlated_params.c` for their meaning).
+/// MCA parameters (see `glue-c/vprotocol/vprotocol_correlated_params.c` for their meaning).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]

@@ -34,34 +34,41 @@ fn build_folder() -> PathBuf {
     paths::mca().join("build")
 }
 
-/// The C files whose name starts with one of `starts`, in order of name.
-fn sources(starts: &[&str]) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder()).context(|| folder().display().to_string())?;
-    let mut files: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|file| file.extension().is_some_and(|e| e == "c"))
-        .filter(|file| {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            starts.iter().any(|start| name.starts_with(start))
-        })
-        .collect();
+/// Headers that several components include, and those that Debian's package leaves out.
+const INCLUDE: [&str; 2] = ["include", "include/shim"];
+
+/// The files of some folders of glue-c that are `wanted` by name, in order of path.
+pub fn files_in(folders: &[&str], wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for place in folders.iter().map(|name| folder().join(name)) {
+        let entries = fs::read_dir(&place).context(|| place.display().to_string())?;
+        files.extend(entries.flatten().map(|entry| entry.path()).filter(|file| {
+            file.is_file() && wanted(&file.file_name().unwrap_or_default().to_string_lossy())
+        }));
+    }
     files.sort();
     Ok(files)
 }
 
 /// Compiles the component's C files.
-pub fn compile(starts: &[&str], debug: bool) -> Result<Vec<PathBuf>> {
-    let sources = sources(starts)?;
+pub fn compile(folders: &[&str], debug: bool) -> Result<Vec<PathBuf>> {
+    let sources = files_in(folders, |name| name.ends_with(".c"))?;
     if sources.is_empty() {
-        fail!("glue-c has no C files: there is no component to build yet");
+        fail!("{folders:?} of glue-c have no C files: there is no component to build");
     }
-    let includes = openmpi::include_folders()?;
+    let own: Vec<PathBuf> =
+        folders.iter().chain(&INCLUDE).map(|name| folder().join(name)).collect();
+    let openmpi = openmpi::include_folders()?;
     fs::create_dir_all(build_folder()).context(|| build_folder().display().to_string())?;
-    sources.iter().map(|source| compile_one(source, &includes, debug)).collect()
+    sources.iter().map(|source| compile_one(source, &own, &openmpi, debug)).collect()
 }
 
-fn compile_one(source: &Path, includes: &[PathBuf], debug: bool) -> Result<PathBuf> {
+fn compile_one(
+    source: &Path,
+    own: &[PathBuf],
+    openmpi: &[PathBuf],
+    debug: bool,
+) -> Result<PathBuf> {
     let name = source.file_stem().unwrap_or_default();
     let object = build_folder().join(name).with_extension("o");
     let mut gcc = Command::new("gcc");
@@ -69,8 +76,10 @@ fn compile_one(source: &Path, includes: &[PathBuf], debug: bool) -> Result<PathB
     if cfg!(target_arch = "x86_64") {
         gcc.arg("-mcx16");
     }
-    gcc.arg("-I").arg(folder()).arg("-I").arg(folder().join("shim"));
-    for include in includes {
+    for include in own {
+        gcc.arg("-I").arg(include);
+    }
+    for include in openmpi {
         gcc.arg("-isystem").arg(include);
     }
     run::check(gcc.arg("-c").arg(source).arg("-o").arg(&object))?;
@@ -118,10 +127,5 @@ pub fn api_files() -> Vec<PathBuf> {
 
 /// The texts of show_help; the component looks for them beside itself.
 pub fn help_files() -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder()).context(|| folder().display().to_string())?;
-    let is_help = |file: &PathBuf| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("help-") && name.ends_with(".txt")
-    };
-    Ok(entries.flatten().map(|entry| entry.path()).filter(is_help).collect())
+    files_in(&["vprotocol", "errmgr"], |name| name.starts_with("help-") && name.ends_with(".txt"))
 }

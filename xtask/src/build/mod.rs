@@ -15,15 +15,15 @@ use clap::Args;
 use crate::error::{Context, Result, failure};
 use crate::{paths, run, sys};
 
-pub use glue::{api_files, help_files};
+pub use glue::{api_files, files_in as glue_files, help_files};
 pub use openmpi::{COMPONENT_PATH, component_folder, prefix};
 
 /// A shared object that Open MPI loads.
 pub struct Component {
     /// `mca_<framework>_<name>`: its file and, with `_component`, its one exported symbol.
     pub name: &'static str,
-    /// Its C files: all in glue-c/ that start with one of these.
-    sources: &'static [&'static str],
+    /// Where its C files are: folders of glue-c/.
+    folders: &'static [&'static str],
     /// Is the Rust archive in it?
     rust: bool,
     /// The library of Open MPI that the processes have which load it.
@@ -36,14 +36,14 @@ pub struct Component {
 pub const COMPONENTS: [Component; 2] = [
     Component {
         name: "mca_vprotocol_correlated",
-        sources: &["vprotocol_"],
+        folders: &["vprotocol"],
         rust: true,
         library: "libmpi.so",
         functions: &["mca_vprotocol_correlated_checkpoint", "mca_vprotocol_correlated_restarts"],
     },
     Component {
         name: "mca_errmgr_correlated",
-        sources: &["errmgr_", "orte_"],
+        folders: &["errmgr", "errmgr/orte"],
         rust: false,
         library: "libopen-rte.so",
         functions: &[],
@@ -142,7 +142,7 @@ fn build_all(options: &Options) -> Result<()> {
     put(&program, &self::program(), start)?;
     for component in &COMPONENTS {
         let libraries = openmpi::exported_symbols(component.library)?;
-        let objects = glue::compile(component.sources, options.debug)?;
+        let objects = glue::compile(component.folders, options.debug)?;
         let file = glue::link(component, &objects, component.rust.then_some(&archive))?;
         symbols::check(&file, component, &libraries).inspect_err(|_| {
             let _ = fs::remove_file(&file);

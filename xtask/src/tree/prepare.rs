@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::files::Files;
 use super::{Version, core};
-use crate::error::{Context, Result, fail, failure};
+use crate::build::glue_files;
+use crate::error::{Result, fail, failure};
 use crate::paths;
 
 /// The component's folder in a tree.
@@ -64,27 +65,26 @@ fn files(version: Version) -> Result<Files> {
 
 /// Which files of glue-c belong to a component.
 struct Belongs {
-    /// Beginnings of the names of C files.
-    starts: &'static [&'static str],
-    /// Headers whose name has no `_` are shared.
-    shared: bool,
-    framework: &'static str,
+    /// Folders of it; their files lie side by side in the tree, as the MCA wants them.
+    folders: &'static [&'static str],
+    /// Files of other folders.
+    others: &'static [&'static str],
 }
 
-const VPROTOCOL: Belongs = Belongs { starts: &["vprotocol"], shared: true, framework: "vprotocol" };
+const VPROTOCOL: Belongs = Belongs { folders: &["vprotocol", "include"], others: &[] };
 /// With the parameters that ORTE's component would tell ompi_info.
 const VPROTOCOL_5: Belongs = Belongs {
-    starts: &["vprotocol", "errmgr_correlated_params.c", "errmgr_correlated.h"],
+    others: &["errmgr/errmgr_correlated_params.c", "errmgr/errmgr_correlated.h"],
     ..VPROTOCOL
 };
-const ORTE: Belongs = Belongs { starts: &["errmgr", "orte"], shared: false, framework: "errmgr" };
-const PRRTE: Belongs = Belongs { starts: &["errmgr", "prrte"], shared: false, framework: "errmgr" };
+const ORTE: Belongs = Belongs { folders: &["errmgr", "errmgr/orte"], others: &[] };
+const PRRTE: Belongs = Belongs { folders: &["errmgr", "errmgr/prrte"], others: &[] };
 
 /// The files of glue-c for a component, and lists of them.
 fn add_glue(files: &mut Files, to: &Path, belongs: &Belongs, rust: &[PathBuf]) -> Result<()> {
     let glue = glue(belongs)?;
     for file in glue.c.iter().chain(&glue.help) {
-        files.add_file(to.join(file), &paths::root().join("glue-c").join(file))?;
+        files.add_file(to.join(name_of(file)), file)?;
     }
     files.add_text(to.join("sources.am"), sources_am(&glue, rust));
     Ok(())
@@ -92,26 +92,21 @@ fn add_glue(files: &mut Files, to: &Path, belongs: &Belongs, rust: &[PathBuf]) -
 
 /// Files of glue-c that belong to the component.
 struct Glue {
-    c: Vec<String>,
-    help: Vec<String>,
+    c: Vec<PathBuf>,
+    help: Vec<PathBuf>,
+}
+
+fn name_of(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn glue(belongs: &Belongs) -> Result<Glue> {
-    let folder = paths::root().join("glue-c");
-    let entries = fs::read_dir(&folder).context(|| folder.display().to_string())?;
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    let is_c = |name: &&String| {
-        let shared = belongs.shared && name.ends_with(".h") && !name.contains('_');
-        let own = belongs.starts.iter().any(|start| name.starts_with(start));
-        shared || own && (name.ends_with(".c") || name.ends_with(".h"))
-    };
-    let is_help = |name: &&String| name.starts_with(&format!("help-mca-{}-", belongs.framework));
-    Ok(Glue {
-        c: names.iter().filter(is_c).cloned().collect(),
-        help: names.iter().filter(is_help).cloned().collect(),
-    })
+    let is_c = |name: &str| name.ends_with(".c") || name.ends_with(".h");
+    let mut c = glue_files(belongs.folders, is_c)?;
+    c.extend(belongs.others.iter().map(|file| paths::root().join("glue-c").join(file)));
+    c.sort_by_key(|file| name_of(file));
+    let help = glue_files(belongs.folders, |name| name.starts_with("help-mca-"))?;
+    Ok(Glue { c, help })
 }
 
 /// The lists that Makefile.am includes. Vendored crates change only together with Cargo.lock.
@@ -122,13 +117,14 @@ fn sources_am(glue: &Glue, rust: &[PathBuf]) -> String {
         .filter(|place| !place.starts_with("rust/vendor") && !place.starts_with("rust/.cargo"))
         .map(|place| place.display().to_string())
         .collect();
+    let names = |files: &[PathBuf]| files.iter().map(|file| name_of(file)).collect::<Vec<_>>();
     let list = |name: &str, items: &[String]| {
         let items: String = items.iter().map(|item| format!(" \\\n        {item}")).collect();
         format!("\n{name} ={items}\n")
     };
     let head = "# Written by `cargo xtask ompi-tree prepare` of rustbtl.\n";
-    let mut text = head.to_string() + &list("glue_sources", &glue.c);
-    text += &list("help_texts", &glue.help);
+    let mut text = head.to_string() + &list("glue_sources", &names(&glue.c));
+    text += &list("help_texts", &names(&glue.help));
     if !rust.is_empty() {
         text += &list("rust_sources", &rust);
     }
@@ -150,7 +146,7 @@ fn version_of(tree: &Path) -> Result<Version> {
     }
     Version::ALL.into_iter().find(|known| known.name() == version).ok_or_else(|| {
         failure!(
-            "{} is Open MPI {version}; rustbtl is written for 4.1 and 5.0 (glue-c/compat.h)",
+            "{} is Open MPI {version}; rustbtl supports 4.1 and 5.0 (glue-c/include/compat.h)",
             tree.display()
         )
     })
@@ -162,7 +158,7 @@ mod tests {
 
     #[test]
     fn lists_are_as_automake_wants_them() {
-        let glue = Glue { c: vec!["a.c".into(), "b.h".into()], help: vec!["h.txt".into()] };
+        let glue = Glue { c: vec!["x/a.c".into(), "y/b.h".into()], help: vec!["x/h.txt".into()] };
         let rust = [
             Path::new(COMPONENT).join("rust/Cargo.toml"),
             Path::new(COMPONENT).join("rust/vendor/libc/src/lib.rs"),
@@ -171,6 +167,27 @@ mod tests {
         let wanted = "\nglue_sources = \\\n        a.c \\\n        b.h\n\nhelp_texts = \\\n        \
              h.txt\n\nrust_sources = \\\n        rust/Cargo.toml\n";
         assert!(text.ends_with(wanted), "{text}");
+    }
+
+    #[test]
+    fn a_component_gets_the_files_of_its_rooms_side_by_side() {
+        let names = |belongs: &Belongs| {
+            let glue = glue(belongs).unwrap();
+            let names: Vec<String> = glue.c.iter().chain(&glue.help).map(|f| name_of(f)).collect();
+            names.join(" ")
+        };
+        let (vprotocol, five) = (names(&VPROTOCOL), names(&VPROTOCOL_5));
+        let (orte, prrte) = (names(&ORTE), names(&PRRTE));
+        for name in ["compat.h", "glue.h", "vprotocol_correlated.h", "vprotocol_correlated_send.c"]
+        {
+            assert!(vprotocol.contains(name) && !orte.contains(name), "{name}");
+        }
+        assert!(!vprotocol.contains("errmgr") && five.contains("errmgr_correlated_params.c"));
+        for name in ["errmgr_correlated.h", "errmgr_correlated_loss.c", "help-mca-errmgr-"] {
+            assert!(orte.contains(name) && prrte.contains(name), "{name}");
+        }
+        assert!(orte.contains("orte_correlated.h") && !orte.contains("prrte"));
+        assert!(prrte.contains("prrte_correlated_values.c") && !prrte.contains(" orte_"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What mpirun is told on the pipe, a line each. The words are those of
-//! `glue-c/errmgr_correlated_words.h`; a test compares the two.
+//! `glue-c/errmgr/errmgr_correlated_words.h`; a test compares the two.
 
 use crate::settings::hex;
 use core::fmt::{self, Display, Formatter};
@@ -89,7 +89,7 @@ mod tests {
 
     /// `#define RUSTBTL_WORD_NAME "word"` of the header that C reads.
     fn header() -> BTreeMap<String, String> {
-        let text = include_str!("../../../../../glue-c/errmgr_correlated_words.h");
+        let text = include_str!("../../../../../glue-c/errmgr/errmgr_correlated_words.h");
         let define = |line: &str| {
             let (name, word) = line.strip_prefix("#define RUSTBTL_WORD_")?.split_once(' ')?;
             Some((name.to_owned(), word.trim().trim_matches('"').to_owned()))
