@@ -2,7 +2,7 @@
  * For programs that want to say themselves when a checkpoint is taken. No program has to.
  *
  * Link with -lmpix_correlated. Without the vprotocol component "correlated", or without protection
- * (--mca vprotocol_correlated_dir), the functions say so and do nothing: the same binary runs
+ * (--mca vprotocol_correlated_checkpoint_dir), the functions say so and do nothing: the same binary runs
  * everywhere.
  */
 #ifndef MPIX_CORRELATED_H

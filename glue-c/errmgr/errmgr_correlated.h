@@ -19,6 +19,11 @@ typedef struct orte_process_name_t orte_process_name_t;
 #include "orte_correlated.h"
 #endif
 
+/* Values of variables under an old name: Open MPI's own synonyms do that, where it is Open MPI. */
+#ifndef correlated_old_value
+#define correlated_old_value(name, type, where) ((void) 0)
+#endif
+
 #define CORRELATED_ERRMGR_HELP "help-mca-errmgr-correlated.txt"
 
 /* A daemon that says nothing for so long is lost: keepalive's first probe, the time between probes,
@@ -32,10 +37,10 @@ typedef struct orte_process_name_t orte_process_name_t;
 /* MCA variables of the job; strings may be NULL or empty. */
 typedef struct {
     char *vprotocol; /* the selection list of framework vprotocol */
-    char *dir;       /* vprotocol_correlated_dir */
+    char *dir;       /* vprotocol_correlated_checkpoint_dir */
     char *restore;   /* vprotocol_correlated_restore */
     char *command;   /* vprotocol_correlated_command: path of the rustbtl program */
-    char *interval; /* vprotocol_correlated_interval: seconds, "auto" or 0 */
+    char *interval; /* vprotocol_correlated_checkpoint_interval: seconds, "auto" or 0 */
     double set_interval;
     double mtbf; /* vprotocol_correlated_mtbf, seconds */
     char *compression; /* vprotocol_correlated_compression: none, lz4, zstd */
@@ -43,10 +48,10 @@ typedef struct {
     int keep;
     bool guard;
     bool recover; /* vprotocol_correlated_recover */
-    char *local;  /* vprotocol_correlated_local: where nodes keep images if there is no dir */
-    int copies;   /* vprotocol_correlated_copies: other nodes that have each of them, too */
-    int spares;   /* vprotocol_correlated_spares: nodes without ranks that wait for lost ones */
-    char *signal; /* vprotocol_correlated_signal */
+    char *local;  /* vprotocol_correlated_local_dir: where nodes keep images if there is no dir */
+    int copies;   /* vprotocol_correlated_image_replicas: other nodes that have each of them, too */
+    int spares;   /* vprotocol_correlated_spare_nodes: nodes without ranks that wait for lost ones */
+    char *signal; /* vprotocol_correlated_checkpoint_signal */
 } mca_errmgr_correlated_params_t;
 
 extern mca_errmgr_correlated_params_t mca_errmgr_correlated_params;

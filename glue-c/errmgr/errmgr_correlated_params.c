@@ -52,11 +52,23 @@ bool mca_errmgr_correlated_wanted(void)
            || mca_errmgr_correlated_keeps_local();
 }
 
-static void variable(const char *name, mca_base_var_type_t type, mca_base_var_info_lvl_t level,
-                     void *where, const char *help)
+static int variable(const char *name, mca_base_var_type_t type, mca_base_var_info_lvl_t level,
+                    void *where, const char *help)
 {
-    (void) mca_base_var_register("ompi", "vprotocol", "correlated", name, help, type, NULL, 0, 0,
+    return mca_base_var_register("ompi", "vprotocol", "correlated", name, help, type, NULL, 0, 0,
                                  level, MCA_BASE_VAR_SCOPE_READONLY, where);
+}
+
+/* One that had another name in 0.1.0: still understood, with Open MPI's own warning. */
+static void renamed(const char *old, const char *name, mca_base_var_type_t type,
+                    mca_base_var_info_lvl_t level, void *where, const char *help)
+{
+    correlated_old_value(old, type, where);
+    int index = variable(name, type, level, where, help);
+    if (0 <= index) {
+        (void) mca_base_var_register_synonym(index, "ompi", "vprotocol", "correlated", old,
+                                             MCA_BASE_VAR_SYN_FLAG_DEPRECATED);
+    }
 }
 
 void mca_errmgr_correlated_register_params(void)
@@ -67,53 +79,53 @@ void mca_errmgr_correlated_register_params(void)
                                  NULL, 0, 0, OPAL_INFO_LVL_9, MCA_BASE_VAR_SCOPE_READONLY,
                                  &p->vprotocol);
 #endif
-    variable("dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
-             "Directory for checkpoints (lines), the same on all nodes. They outlive the job, "
+    renamed("dir", "checkpoint_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
+             "Directory for checkpoints, the same on all nodes. They outlive the job, "
              "which can be restarted from them.");
-    variable("interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
-             "Seconds between lines of the whole job, from which it can be restarted. auto: what "
-             "loses least time, from vprotocol_correlated_mtbf and from what lines cost. 0: only "
-             "when asked for. Empty: 300 if vprotocol_correlated_recover is set, otherwise 0.");
-    variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
+    renamed("interval", "checkpoint_interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
+             "Seconds between global checkpoints, from which the whole job can be restarted. auto: "
+             "what loses least time, from vprotocol_correlated_mtbf and from what checkpoints "
+             "cost. 0: only on request. Empty: 300 if vprotocol_correlated_recover is set, otherwise 0.");
+    (void) variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
              "Mean time between failures of one correlated set (a node) in seconds, for "
-             "vprotocol_correlated_interval auto.");
-    variable("set_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->set_interval,
-             "Seconds between lines of each correlated set. 0: only when asked for.");
-    variable("keep", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
-             "Complete lines that are kept.");
-    variable("compression", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->compression,
+             "vprotocol_correlated_checkpoint_interval auto.");
+    renamed("set_interval", "set_checkpoint_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->set_interval,
+             "Seconds between checkpoints of each correlated set. 0: only on request.");
+    renamed("keep", "checkpoints_kept", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
+             "Complete checkpoints that are kept.");
+    (void) variable("compression", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->compression,
              "How checkpoints are compressed: none, lz4 (fast) or zstd (smaller). Memory that "
              "does not become an eighth smaller is stored as it is.");
-    variable("incremental", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->incremental,
+    (void) variable("incremental", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->incremental,
              "One checkpoint of a process in so many is a full one; the others store only the "
              "pages that have changed, and need the older ones beside them (hard links). 0: all "
              "are full.");
-    variable("signal", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->signal,
-             "Signals that mean a line of the whole job when mpirun gets them: USR1, USR2, XCPU, "
+    renamed("signal", "checkpoint_signal", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->signal,
+             "Signals to mpirun that request a global checkpoint: USR1, USR2, XCPU, "
              "PWR, URG, WINCH, RTMIN+N, separated by commas; with :exit behind it the job ends at "
-             "that line. They are not passed on to the programs. Empty: none.");
-    variable("guard", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
-             "Switches protection on without a directory for lines.");
-    variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,
-             "The job survives the death of programs and the loss of nodes: their ranks go on "
-             "from their last line, on other nodes if need be. 0: the job ends, as with stock "
+             "that checkpoint. They are not passed on to the programs. Empty: none.");
+    renamed("guard", "protect_without_dir", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_5, &p->guard,
+             "Switches protection on without a directory for checkpoints.");
+    (void) variable("recover", MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_3, &p->recover,
+             "The job survives the failure of programs and nodes: their ranks are rolled back to "
+             "their last checkpoint, on other nodes if need be. 0: the job ends, as with stock "
              "Open MPI.");
-    variable("local", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
+    renamed("local", "local_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
-             "processes, and copies of those of other nodes, as long as the job runs and "
-             "vprotocol_correlated_dir is not given; below /dev/shm for nodes without a disk. "
+             "processes, and replicas of those of other nodes, as long as the job runs and "
+             "vprotocol_correlated_checkpoint_dir is not given; below /dev/shm for nodes without a disk. "
              "Empty: where Open MPI keeps temporary files.");
-    variable("copies", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
-             "Without vprotocol_correlated_dir: on so many other nodes each checkpoint is kept, "
-             "too; so many nodes may be lost at a time. 0: only the death of programs is "
+    renamed("copies", "image_replicas", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
+             "Without vprotocol_correlated_checkpoint_dir: on so many other nodes each checkpoint is kept, "
+             "too; so many nodes may fail at a time. 0: only the failure of programs is "
              "survived.");
-    variable("spares", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->spares,
+    renamed("spares", "spare_nodes", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->spares,
              "So many nodes of the allocation on which no rank runs wait for the ranks of nodes "
-             "that are lost, as many ranks as a node has at most; without any, those go to nodes "
+             "that fail, as many ranks as a node has at most; without any, those go to nodes "
              "where others run. 0: nodes without ranks are left alone.");
-    variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
+    (void) variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
-    variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,
-             "Folder of a line: its images are restored in place of starting programs (set by "
+    (void) variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,
+             "Folder of a checkpoint: its images are restored in place of starting programs (set by "
              "`rustbtl restart`).");
 }

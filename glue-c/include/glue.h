@@ -102,7 +102,7 @@ typedef struct rustbtl_config {
     const char *report;
     uint64_t log_budget;
     uint64_t log_segment_max;
-    uint64_t log_ready;
+    uint64_t log_prefault;
     uint64_t shm_ring;
     uint64_t tcp_socket_buffer;
     uint64_t tcp_receive_buffer;
@@ -113,21 +113,22 @@ typedef struct rustbtl_config {
     uint32_t spin;
     uint32_t spin_oversubscribed;
     uint32_t tcp_poll_interval;
-    uint32_t dead_peer_grace;
+    uint32_t peer_loss_timeout;
+    uint32_t verbose;
     uint8_t shm;
     uint8_t tcp_ipv4;
     uint8_t tcp_ipv6;
     uint8_t summary;
     uint8_t huge_pages;
     uint8_t record_clock;
-    uint8_t check_content;
-    uint8_t carry;
+    uint8_t verify_sends;
+    uint8_t piggyback;
 } rustbtl_config_t;
 
-_Static_assert(sizeof(rustbtl_config_t) == 144, "mirrored in component/src/ffi/table.rs");
+_Static_assert(sizeof(rustbtl_config_t) == 152, "mirrored in component/src/ffi/table.rs");
 _Static_assert(offsetof(rustbtl_config_t, shm_eager_limit) == 104,
                "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_config_t, shm) == 136, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_config_t, shm) == 140, "mirrored in component/src/ffi/table.rs");
 
 /* Where this process is. */
 typedef struct rustbtl_job {
@@ -223,9 +224,11 @@ typedef struct rustbtl_glue {
     const rustbtl_in_place_t *in_place;
     /* Is a card only asked for at its process' daemon when somebody wants it? */
     int32_t cards_on_demand;
+    /* A line on the component's own output stream, where the level is that of `verbose` or less. */
+    void (*verbose)(int32_t level, const char *line);
 } rustbtl_glue_t;
 
-_Static_assert(sizeof(rustbtl_glue_t) == 152, "mirrored in component/src/ffi/table.rs");
+_Static_assert(sizeof(rustbtl_glue_t) == 160, "mirrored in component/src/ffi/table.rs");
 
 /* ---- implemented in Rust -------------------------------------------------------------------- */
 

@@ -38,6 +38,11 @@ void mca_vprotocol_correlated_last_fence(void);
 /* Was this process made from an image? */
 bool mca_vprotocol_correlated_is_restored(void);
 void mca_vprotocol_correlated_help_open(void);
+/* The parameter `verbose`: where it goes, -1 where nobody wants it. */
+extern int mca_vprotocol_correlated_stream;
+void mca_vprotocol_correlated_verbose_open(void);
+void rustbtl_glue_verbose(int32_t level, const char *line);
+extern int mca_vprotocol_correlated_priority;
 /* One-sided communication: before its framework opens, after, and for the processes it meets. */
 void mca_vprotocol_correlated_osc_open(void);
 int mca_vprotocol_correlated_osc_start_btls(void);

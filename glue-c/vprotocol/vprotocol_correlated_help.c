@@ -39,6 +39,23 @@ void mca_vprotocol_correlated_help_open(void)
     }
 }
 
+void mca_vprotocol_correlated_verbose_open(void)
+{
+    uint32_t level = mca_vprotocol_correlated_config.verbose;
+    if (0 < level) {
+        mca_vprotocol_correlated_stream = opal_output_open(NULL);
+        opal_output_set_verbosity(mca_vprotocol_correlated_stream, (int) level);
+    }
+}
+
+void rustbtl_glue_verbose(int32_t level, const char *line)
+{
+    const char *node = ompi_process_info.nodename;
+    opal_output_verbose(level, mca_vprotocol_correlated_stream,
+                        "vprotocol:correlated: rank %u on %s: %s", OMPI_PROC_MY_NAME->vpid,
+                        NULL == node ? "?" : node, line);
+}
+
 void rustbtl_glue_help(const char *topic, const char *a, const char *b, const char *c,
                        const char *d)
 {

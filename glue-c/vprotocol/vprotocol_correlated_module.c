@@ -142,6 +142,7 @@ static const rustbtl_glue_t glue = {
     .wtime = PMPI_Wtime,
     .in_place = mca_vprotocol_correlated_in_place,
     .cards_on_demand = CORRELATED_CARDS_ON_DEMAND,
+    .verbose = rustbtl_glue_verbose,
 };
 
 mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progress_threads,
@@ -152,7 +153,8 @@ mca_pml_base_module_t *mca_vprotocol_correlated_init(int *priority, bool progres
     (void) progress_threads;
     (void) mpi_threads; /* always true in 4.1: see mca_vprotocol_correlated_job */
 
-    *priority = 100;
+    *priority = mca_vprotocol_correlated_priority;
+    mca_vprotocol_correlated_verbose_open();
     if (correlated_ulfm_is_on()) {
         rustbtl_glue_help("ulfm", NULL, NULL, NULL, NULL);
         rustbtl_glue_abort();

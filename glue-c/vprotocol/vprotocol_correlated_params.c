@@ -31,20 +31,33 @@ rustbtl_config_t mca_vprotocol_correlated_config = {
     .spin = 20000,
     .spin_oversubscribed = 0,
     .tcp_poll_interval = 64,
-    .dead_peer_grace = 5000,
+    .peer_loss_timeout = 5000,
+    .verbose = 0,
     .shm = 1,
     .tcp_ipv4 = 1,
     .tcp_ipv6 = 1,
     .summary = 0,
     .huge_pages = 0,
     .record_clock = 1,
-    .check_content = 0,
-    .carry = 1,
+    .verify_sends = 0,
+    .piggyback = 1,
 };
 
 static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = false,
-            want_huge_pages = false, record_clock = true, check_content = false,
-            carry = true;
+            want_huge_pages = false, record_clock = true, verify_sends = false,
+            piggyback = true;
+
+int mca_vprotocol_correlated_priority = 100;
+int mca_vprotocol_correlated_stream = -1;
+
+/* The name that a variable had in 0.1.0: still understood, with Open MPI's own warning. */
+static void renamed(int variable, const char *old)
+{
+    if (0 <= variable) {
+        (void) mca_base_var_register_synonym(variable, "ompi", "vprotocol", "correlated", old,
+                                             MCA_BASE_VAR_SYN_FLAG_DEPRECATED);
+    }
+}
 
 static void text(const char *name, const char **where, int level, mca_base_var_scope_t scope,
                  const char *help)
@@ -54,27 +67,37 @@ static void text(const char *name, const char **where, int level, mca_base_var_s
                                            scope, where);
 }
 
-static void bytes(const char *name, uint64_t *where, int level, const char *help)
+static int bytes(const char *name, uint64_t *where, int level, const char *help)
 {
-    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
+    return mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
                                            help, MCA_BASE_VAR_TYPE_UINT64_T, NULL, 0, 0,
                                            level - 1, MCA_BASE_VAR_SCOPE_READONLY, where);
 }
 
-static void number(const char *name, uint32_t *where, int level, const char *help)
+static int number(const char *name, uint32_t *where, int level, const char *help)
 {
-    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
+    return mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
                                            help, MCA_BASE_VAR_TYPE_UINT32_T, NULL, 0, 0,
                                            level - 1, MCA_BASE_VAR_SCOPE_READONLY, where);
 }
 
 /* bool variables have bool storage; the value is copied after registration */
-static void flag(const char *name, bool *where, uint8_t *copy, int level, const char *help)
+static void flag_that_was(const char *old, const char *name, bool *where, uint8_t *copy, int level,
+                          const char *help)
 {
-    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
+    int variable
+        = mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version, name,
                                            help, MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, level - 1,
                                            MCA_BASE_VAR_SCOPE_READONLY, where);
+    if (NULL != old) {
+        renamed(variable, old);
+    }
     *copy = *where ? 1 : 0;
+}
+
+static void flag(const char *name, bool *where, uint8_t *copy, int level, const char *help)
+{
+    flag_that_was(NULL, name, where, copy, level, help);
 }
 
 static void register_log(rustbtl_config_t *c)
@@ -84,19 +107,20 @@ static void register_log(rustbtl_config_t *c)
          "(every process its own: plain message logging), numa, socket, l3, all, or file:PATH (one "
          "set of world ranks a line, e.g. 0-3,8; every rank exactly once). Payloads of messages "
          "that leave a set are kept in the sender's memory.");
-    bytes("log_budget", &c->log_budget, 3,
+    (void) bytes("log_budget", &c->log_budget, 3,
           "Memory in bytes that a process' payload log may take (suffixes k, m, g). Past it, the "
           "log goes to a file (see log_spill_dir).");
     text("log_spill_dir", &c->log_spill_dir, 3, MCA_BASE_VAR_SCOPE_READONLY,
          "Directory for the part of the payload log that exceeds log_budget. Empty: the process' "
          "session directory. \"none\": never spill; a send that finds no room fails with "
          "MPI_ERR_NO_MEM.");
-    bytes("log_ready", &c->log_ready, 5,
+    int prefault = bytes("log_prefault", &c->log_prefault, 5,
           "Memory in bytes of the payload log whose pages are made in MPI_Init (suffixes k, m, g; "
           "within log_budget). Pages that are made when they are needed make long messages to "
           "other nodes slower until the log is first trimmed; memory that was trimmed is used "
           "again. 0: none.");
-    bytes("log_segment_max", &c->log_segment_max, 9,
+    renamed(prefault, "log_ready");
+    (void) bytes("log_segment_max", &c->log_segment_max, 9,
           "Largest piece of memory that the payload log takes at a time (a power of two).");
 }
 
@@ -110,9 +134,9 @@ static void register_shm(rustbtl_config_t *c)
          "it).");
     text("shm_directory", &c->shm_directory, 5, MCA_BASE_VAR_SCOPE_READONLY,
          "Directory of the node's shared-memory segment.");
-    number("shm_eager_limit", &c->shm_eager_limit, 4,
+    (void) number("shm_eager_limit", &c->shm_eager_limit, 4,
            "Largest message in bytes that crosses shared memory in one fragment. 0: choose.");
-    bytes("shm_ring", &c->shm_ring, 5,
+    (void) bytes("shm_ring", &c->shm_ring, 5,
           "Bytes of shared memory for each ordered pair of processes of a node. 0: by the number "
           "of processes.");
 }
@@ -127,15 +151,15 @@ static void register_tcp(rustbtl_config_t *c)
          "the loopback, unless there is nothing else.");
     flag("tcp_ipv4", &use_ipv4, &c->tcp_ipv4, 4, "Use IPv4.");
     flag("tcp_ipv6", &use_ipv6, &c->tcp_ipv6, 4, "Use IPv6.");
-    bytes("tcp_socket_buffer", &c->tcp_socket_buffer, 4,
+    (void) bytes("tcp_socket_buffer", &c->tcp_socket_buffer, 4,
           "Size in bytes of the send and receive buffers of sockets. 0: the kernel's own tuning.");
-    bytes("tcp_receive_buffer", &c->tcp_receive_buffer, 5,
+    (void) bytes("tcp_receive_buffer", &c->tcp_receive_buffer, 5,
           "Bytes that are read from a connection at a time.");
-    number("tcp_eager_limit", &c->tcp_eager_limit, 4,
+    (void) number("tcp_eager_limit", &c->tcp_eager_limit, 4,
            "Largest message in bytes that travels over TCP in one fragment. 0: choose.");
-    number("tcp_chunk", &c->tcp_chunk, 5,
+    (void) number("tcp_chunk", &c->tcp_chunk, 5,
            "Payload bytes of a fragment of a larger message over TCP. 0: choose.");
-    number("tcp_connect_timeout", &c->tcp_connect_timeout, 5,
+    (void) number("tcp_connect_timeout", &c->tcp_connect_timeout, 5,
            "Milliseconds after which an attempt to connect to a process is given up.");
 }
 
@@ -148,32 +172,43 @@ static void register_rest(rustbtl_config_t *c)
          "pause gets much shorter, and memory that was only partly used takes up to 2 MiB for each "
          "such part.");
     flag("record_clock", &record_clock, &c->record_clock, 4,
-         "Where processes can go back alone: what MPI_Wtime and time() give the first thread is "
-         "recorded, and given again to a process that is started again, so that programs that "
-         "decide by the time, or seed random numbers with it, can be protected. Messages to other "
+         "Where sets are rolled back alone: what MPI_Wtime and time() give the first thread is "
+         "recorded, and given again to a restarted process, so that programs that decide by the "
+         "time, or seed random numbers with it, can be protected. Messages to other "
          "sets that follow a call of MPI_Wtime, or a new date of time(), wait until it is stored. "
          "Off: a program that only measures with them waits for nothing. Other clocks are not "
          "recorded, nor is time() with MPI_THREAD_SERIALIZED.");
-    flag("check_content", &check_content, &c->check_content, 4,
-         "A digest of each message that leaves its correlated set goes with it. If a process that "
-         "was started again sends something else than before, the job ends with both sides' "
+    flag_that_was("check_content", "verify_sends", &verify_sends, &c->verify_sends, 4,
+         "A digest of each message that leaves its correlated set goes with it. If a "
+         "restarted process sends something else than before, the job ends with both sides' "
          "digests, in place of a wrong result. Costs a look at each byte and a second fragment.");
-    flag("carry", &carry, &c->carry, 5,
-         "Determinants go with messages instead of before them: a message to another set over TCP "
-         "that depends on outcomes that are not stored yet takes them along, and its receiver "
-         "keeps them until they are. Off: it waits until they are stored.");
+    flag_that_was("carry", "piggyback", &piggyback, &c->piggyback, 5,
+         "Determinants are piggybacked on messages: a message to another set over TCP that depends "
+         "on determinants that are not stable yet takes them along, and its receiver keeps them "
+         "until they are. Off: the message waits until they are stable.");
     flag("summary", &want_summary, &c->summary, 3,
          "Print a table of the traffic of all processes in MPI_Finalize.");
-    number("spin", &c->spin, 5,
+    (void) number("verbose", &c->verbose, 9,
+                  "Verbosity of the component's own output (0: none; 20: what is opened and "
+                  "chosen, checkpoints, restarts; 60: how each peer is reached).");
+    (void) mca_base_component_var_register(&mca_vprotocol_correlated_component.pmlm_version,
+                                           "priority",
+                                           "Priority of this PML, where mpirun's --mca pml leaves "
+                                           "the choice.",
+                                           MCA_BASE_VAR_TYPE_INT, NULL, 0, 0, OPAL_INFO_LVL_9,
+                                           MCA_BASE_VAR_SCOPE_READONLY,
+                                           &mca_vprotocol_correlated_priority);
+    (void) number("spin", &c->spin, 5,
            "How often a waiting process looks for messages before it starts to give up its "
            "processor in between.");
-    number("spin_oversubscribed", &c->spin_oversubscribed, 5,
+    (void) number("spin_oversubscribed", &c->spin_oversubscribed, 5,
            "The same where a node has more processes than processors.");
-    number("tcp_poll_interval", &c->tcp_poll_interval, 6,
+    (void) number("tcp_poll_interval", &c->tcp_poll_interval, 6,
            "While only shared memory is busy, sockets are looked at once in so many times.");
-    number("dead_peer_grace", &c->dead_peer_grace, 5,
+    int timeout = number("peer_loss_timeout", &c->peer_loss_timeout, 5,
            "Milliseconds that mpirun is given to end the job after a process was lost, before the "
            "job is aborted from within. A protected job is not: its guardians see to it.");
+    renamed(timeout, "dead_peer_grace");
 }
 
 int mca_vprotocol_correlated_register(void)

@@ -392,7 +392,7 @@ impl Agent {
             }
             ToNode::DeleteCheckpoint { checkpoint: line, ranks } => {
                 if let Some(storage) = &self.storage {
-                    let folder = storage.local.path().join(format!("line-{line}"));
+                    let folder = storage.local.path().join(format!("checkpoint-{line}"));
                     ranks.iter().for_each(|&rank| images::discard(&folder, rank));
                 }
             }

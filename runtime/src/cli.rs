@@ -47,9 +47,10 @@ enum Command {
         /// Name of the job, or the beginning of it; can be left out if there is only one
         job: Option<String>,
     },
-    /// List the lines in a directory
-    Lines {
-        /// What was given to mpirun as vprotocol_correlated_dir, or a folder in it
+    /// List the checkpoints in a directory
+    #[command(alias = "lines")]
+    List {
+        /// What was given to mpirun as vprotocol_correlated_checkpoint_dir, or a folder in it
         directory: PathBuf,
         /// Read every image to see whether it is undamaged
         #[arg(long)]
@@ -57,7 +58,7 @@ enum Command {
     },
     /// Draw what has happened to a job, as a picture (SVG)
     Report {
-        /// Folder of a job, in what was given to mpirun as vprotocol_correlated_dir
+        /// Folder of a job, in what was given to mpirun as vprotocol_correlated_checkpoint_dir
         folder: PathBuf,
         /// Where the picture goes, if not to timeline.svg in that folder
         #[arg(long, short, value_name = "FILE")]
@@ -67,7 +68,7 @@ enum Command {
     ///
     /// The exit code is that of the job.
     Restart {
-        /// What was given to mpirun as vprotocol_correlated_dir, or a folder in it
+        /// What was given to mpirun as vprotocol_correlated_checkpoint_dir, or a folder in it
         directory: PathBuf,
         /// Print again what was printed since the line, by whatever life of the job
         #[arg(long)]
@@ -108,7 +109,7 @@ fn run(command: Command, images: &dyn ImageStore) -> Result<(), String> {
             command::checkpoint(job.as_deref(), all, wait, then_exit)
         }
         Command::Status { json, job } => command::status(job.as_deref(), json),
-        Command::Lines { directory, verify } => command::lines(&directory, verify, images),
+        Command::List { directory, verify } => command::list(&directory, verify, images),
         Command::Report { folder, output } => command::report(&folder, output.as_deref()),
         Command::Restart { directory, again, mpirun, no_verify, options } => {
             command::restart(&Restart { directory, again, mpirun, no_verify, options }, images)

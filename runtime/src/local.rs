@@ -4,7 +4,7 @@
 //! ```text
 //! BASE/rustbtl-UID-NODE/       mode 0700, owner checked
 //!   JOB/lock                   held by everybody of the job who lives here
-//!   JOB/line-N/rank-R.img …    as in a shared directory
+//!   JOB/checkpoint-N/rank-R.img …    as in a shared directory
 //!   JOB/output/rank-R          what was printed
 //! ```
 //! 1. Folders of jobs of which nobody holds the lock are leftovers: the next agent removes them.
@@ -69,7 +69,7 @@ impl Local {
         entered.map_err(|error| {
             format!(
                 "checkpoints cannot be kept in {}: {error}. Choose a folder of the node with --mca \
-                 vprotocol_correlated_local DIR",
+                 vprotocol_correlated_local_dir DIR",
                 path.display()
             )
         })
@@ -120,7 +120,7 @@ impl Local {
 /// The folder of a line below the job's on this node, by what the coordinator calls it.
 pub fn line_below(path: &Path, name: &str) -> Option<PathBuf> {
     let number = store::line_number(Path::new(name))?;
-    (name == format!("line-{number}")).then(|| path.join(name))
+    (name == format!("checkpoint-{number}")).then(|| path.join(name))
 }
 
 fn remove_if_dead(path: &Path) -> io::Result<()> {
@@ -158,7 +158,7 @@ pub fn check_room(folder: &Path, bytes: u64) -> Result<(), String> {
     }
     Err(format!(
         "{shown} has no room for {} MiB more, {} MiB are free: choose another folder of the node \
-         with --mca vprotocol_correlated_local DIR",
+         with --mca vprotocol_correlated_local_dir DIR",
         bytes >> 20,
         room >> 20
     ))
@@ -180,11 +180,12 @@ mod tests {
         let other = Local::enter(&living).unwrap();
         drop(Local::enter(&dead).unwrap());
         for path in [&mine, &living, &dead] {
-            fs::create_dir(path.join("line-1")).unwrap();
-            fs::write(path.join("line-1/rank-0.img"), "x").unwrap();
+            fs::create_dir(path.join("checkpoint-1")).unwrap();
+            fs::write(path.join("checkpoint-1/rank-0.img"), "x").unwrap();
         }
         own.sweep();
-        let there = [&mine, &living, &dead].map(|path| path.join("line-1/rank-0.img").exists());
+        let there =
+            [&mine, &living, &dead].map(|path| path.join("checkpoint-1/rank-0.img").exists());
         assert_eq!(there, [true, true, false]);
         assert!(!dead.exists());
         drop(other);
@@ -220,10 +221,17 @@ mod tests {
     #[test]
     fn names_of_lines_lead_nowhere_else() {
         let below = |name| line_below(Path::new("/l/j"), name);
-        assert_eq!(below("line-7"), Some("/l/j/line-7".into()));
-        for name in
-            ["", "line-", "line-07", "line-+7", "../line-7", "x/line-7", "line-7/", "/line-7"]
-        {
+        assert_eq!(below("checkpoint-7"), Some("/l/j/checkpoint-7".into()));
+        for name in [
+            "",
+            "checkpoint-",
+            "checkpoint-07",
+            "checkpoint-+7",
+            "../checkpoint-7",
+            "x/checkpoint-7",
+            "checkpoint-7/",
+            "/checkpoint-7",
+        ] {
             assert_eq!(below(name), None, "{name}");
         }
     }
@@ -239,6 +247,6 @@ mod tests {
     fn what_does_not_fit_is_refused_before_it_is_written() {
         assert!(check_room(&std::env::temp_dir(), 1).is_ok());
         let why = check_room(&std::env::temp_dir(), u64::MAX).unwrap_err();
-        assert!(why.contains("vprotocol_correlated_local"), "{why}");
+        assert!(why.contains("vprotocol_correlated_local_dir"), "{why}");
     }
 }

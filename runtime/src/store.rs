@@ -1,4 +1,4 @@
-//! Lines on the disk: `DIR/JOB/line-N/rank-R.img` and `manifest.json`, which is written last. A
+//! Lines on the disk: `DIR/JOB/checkpoint-N/rank-R.img` and `manifest.json`, which is written last. A
 //! line without a manifest is not a line.
 
 use crate::os;
@@ -88,12 +88,12 @@ pub struct Line {
 
 /// Number of the line in this folder, by its name.
 pub fn line_number(folder: &Path) -> Option<CheckpointId> {
-    folder.file_name()?.to_str()?.strip_prefix("line-")?.parse().ok().map(CheckpointId)
+    folder.file_name()?.to_str()?.strip_prefix("checkpoint-")?.parse().ok().map(CheckpointId)
 }
 
 /// Folder of a line.
 pub fn folder(directory: &Path, job: &str, line: CheckpointId) -> PathBuf {
-    directory.join(job).join(format!("line-{line}"))
+    directory.join(job).join(format!("checkpoint-{line}"))
 }
 
 impl Manifest {
@@ -250,7 +250,7 @@ pub fn newest_global(directory: &Path) -> Result<Line, String> {
 
 fn is_line(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    name.strip_prefix("line-").is_some_and(|number| number.parse::<u64>().is_ok())
+    name.strip_prefix("checkpoint-").is_some_and(|number| number.parse::<u64>().is_ok())
 }
 
 fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
@@ -326,9 +326,9 @@ mod tests {
     #[test]
     fn half_images_go_when_their_job_has_gone() {
         let job = scratch("half-images");
-        let line = job.join("line-2");
-        let (whole, other) = (job.join("line-1/rank-0.img"), job.join("notes.tmp"));
-        for folder in [&line, &job.join("line-1")] {
+        let line = job.join("checkpoint-2");
+        let (whole, other) = (job.join("checkpoint-1/rank-0.img"), job.join("notes.tmp"));
+        for folder in [&line, &job.join("checkpoint-1")] {
             fs::create_dir_all(folder).unwrap();
         }
         let halves = ["rank-0.img.tmp", "rank-1.img.tmp.tmp", "manifest.json.tmp"];
@@ -370,9 +370,9 @@ mod tests {
         manifest_2.write(&second).unwrap();
         assert_eq!(newest_global(&base).unwrap().manifest, manifest_1);
         assert_eq!(list(&base).unwrap().lines.len(), 2);
-        fs::create_dir(base.join("job-1/line-9")).unwrap();
+        fs::create_dir(base.join("job-1/checkpoint-9")).unwrap();
         let found = list(&base).unwrap();
-        assert_eq!(found.unfinished, [base.join("job-1/line-9")], "which is no damage");
+        assert_eq!(found.unfinished, [base.join("job-1/checkpoint-9")], "which is no damage");
         assert!(found.problems.is_empty());
         assert_eq!(manifest_2.sets(), [SetId(0)]);
         let (third, manifest_3) = make(3, Kind::Global);

@@ -41,10 +41,10 @@ fn a_line_of_all_sets_is_taken_listed_and_restarted_from() {
         assert!(again.said(rank).contains(&format!("welcome {} 1", again.name)));
     }
     assert_eq!(again.finish(), [0; 4]);
-    let listed = again.command(&["lines", "--verify", &lines.display().to_string()]);
+    let listed = again.command(&["list", "--verify", &lines.display().to_string()]);
     assert_eq!(listed.0, 0, "{}", listed.1);
     std::fs::write(line.image(2), "PLAIN\nx").expect("a file");
-    let listed = again.command(&["lines", "--verify", &lines.display().to_string()]);
+    let listed = again.command(&["list", "--verify", &lines.display().to_string()]);
     assert!(listed.0 == 1 && listed.1.contains("rank-2.img"), "{}", listed.1);
     again.end();
 }
@@ -60,7 +60,7 @@ fn sets_take_lines_of_their_own_and_old_lines_go() {
     // Two for each of two sets.
     wait_for("old lines are gone", || job.manifests() == 4);
     let folder = job.scratch.0.join("lines").join(&job.name);
-    wait_for("their images, too", || !folder.join("line-1").exists());
+    wait_for("their images, too", || !folder.join("checkpoint-1").exists());
     assert!(store::newest_global(&folder).is_err(), "a job is not restarted from lines of sets");
     assert_eq!(job.finish(), [0; 4]);
     job.end();
@@ -107,7 +107,7 @@ fn a_rank_or_a_disk_that_refuses_ends_the_line_and_not_the_job() {
     assert_eq!(job.manifests(), 1);
     let folder = job.scratch.0.join("lines").join(&job.name);
     wait_for("nothing is left of the others", || {
-        (1..5).all(|line| !folder.join(format!("line-{line}")).exists())
+        (1..5).all(|line| !folder.join(format!("checkpoint-{line}")).exists())
     });
     assert_eq!(job.finish(), [0; 4]);
     job.end();
@@ -137,7 +137,7 @@ fn a_due_line_that_fails_is_told_and_tried_again_after_twice_the_time() {
     let events = job.events();
     let waits: Vec<u64> = events
         .iter()
-        .filter(|event| event["event"] == "aborted")
+        .filter(|event| event["event"] == "checkpoint_aborted")
         .map(|event| event["next_ms"].as_u64().expect("a next one"))
         .collect();
     assert_eq!(waits[..3], [400, 800, 1600], "{waits:?}");

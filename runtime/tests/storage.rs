@@ -26,7 +26,7 @@ fn folder(job: &Job, node: &str) -> PathBuf {
 
 /// What there is of a line on a node.
 fn files(job: &Job, node: &str, line: u32) -> Vec<String> {
-    let entries = fs::read_dir(folder(job, node).join(format!("line-{line}")));
+    let entries = fs::read_dir(folder(job, node).join(format!("checkpoint-{line}")));
     let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
     let mut all: Vec<String> = entries.into_iter().flatten().flatten().map(name).collect();
     all.sort();
@@ -82,7 +82,8 @@ fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_t
     for node in ["n0", "n1"] {
         assert_eq!(files(&job, node, 1), ALL, "{node}");
     }
-    let image = |node: &str| fs::read(folder(&job, node).join("line-1/rank-2.img")).expect("it");
+    let image =
+        |node: &str| fs::read(folder(&job, node).join("checkpoint-1/rank-2.img")).expect("it");
     assert_eq!(image("n0"), image("n1"));
     let status = job.status();
     assert_eq!(status["lines"][0]["held"][2]["nodes"], serde_json::json!(["n0", "n1"]));
@@ -135,7 +136,7 @@ fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
     let mut stream = connect(&job, "n1");
     stream.write_all(&[0xff; 100]).expect("it reads");
     assert!(matches!(answer(&mut stream), Some(FromReplicaServer::Refused { .. })));
-    assert!(!folder(&job, "n1").join("line-9").exists());
+    assert!(!folder(&job, "n1").join("checkpoint-9").exists());
     assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0, "others are served");
     assert_eq!(job.finish(), [0; 4]);
     job.end();
@@ -192,13 +193,13 @@ fn leftovers_of_dead_jobs_go() {
     let dead = {
         let job = Job::start_local(2, 1);
         let path = folder(&job, "n0").with_file_name("dead-1");
-        fs::create_dir_all(path.join("line-1")).expect("a folder");
+        fs::create_dir_all(path.join("checkpoint-1")).expect("a folder");
         for place in [path.parent().expect("a folder"), &path] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
             fs::set_permissions(place, mode).expect("permissions");
         }
         fs::write(path.join("lock"), "").expect("a file");
-        fs::write(path.join("line-1/rank-0.img"), "").expect("a file");
+        fs::write(path.join("checkpoint-1/rank-0.img"), "").expect("a file");
         let mut job = job.ranks();
         job.wait_until_ready();
         assert_eq!(job.finish(), [0; 2]);

@@ -83,7 +83,7 @@ fn another_coordinator_knows_what_the_one_before_knew() {
     for life in 1..=3 {
         job.another_coordinator();
         wait_for("everybody has come", || {
-            let whole = |event: &serde_json::Value| event["event"] == "whole";
+            let whole = |event: &serde_json::Value| event["event"] == "failover_completed";
             job.events().into_iter().filter(whole).count() == life
         });
         let status = job.status();
@@ -97,8 +97,8 @@ fn another_coordinator_knows_what_the_one_before_knew() {
     let numbers: Vec<u64> = job
         .events()
         .iter()
-        .filter(|event| event["event"] == "complete")
-        .filter_map(|event| event["line"].as_u64())
+        .filter(|event| event["event"] == "checkpoint_completed")
+        .filter_map(|event| event["checkpoint"].as_u64())
         .collect();
     assert_eq!(numbers, [1, 2, 3, 4]);
     let said: String = (0..4).map(|rank| job.said(rank)).collect();

@@ -4,3 +4,4 @@ pub mod config;
 pub mod help;
 pub mod operation;
 pub mod table;
+pub mod verbose;

@@ -105,7 +105,7 @@ pub struct Config {
     pub report: *const c_char,
     pub log_budget: u64,
     pub log_segment_max: u64,
-    pub log_ready: u64,
+    pub log_prefault: u64,
     pub shm_ring: u64,
     pub tcp_socket_buffer: u64,
     pub tcp_receive_buffer: u64,
@@ -116,20 +116,21 @@ pub struct Config {
     pub spin: u32,
     pub spin_oversubscribed: u32,
     pub tcp_poll_interval: u32,
-    pub dead_peer_grace: u32,
+    pub peer_loss_timeout: u32,
+    pub verbose: u32,
     pub shm: u8,
     pub tcp_ipv4: u8,
     pub tcp_ipv6: u8,
     pub summary: u8,
     pub huge_pages: u8,
     pub record_clock: u8,
-    pub check_content: u8,
-    pub carry: u8,
+    pub verify_sends: u8,
+    pub piggyback: u8,
 }
 
-const_assert_eq!(size_of::<Config>(), 144);
+const_assert_eq!(size_of::<Config>(), 152);
 const_assert_eq!(offset_of!(Config, shm_eager_limit), 104);
-const_assert_eq!(offset_of!(Config, shm), 136);
+const_assert_eq!(offset_of!(Config, shm), 140);
 
 /// Where this process is.
 #[repr(C)]
@@ -229,9 +230,11 @@ pub struct Glue {
     pub in_place: *const InPlaceOf,
     /// Is a card only asked for at its process' daemon when somebody wants it? 0: no.
     pub cards_on_demand: i32,
+    /// A line on the component's own output stream: see [`crate::ffi::verbose`].
+    pub verbose: unsafe extern "C" fn(i32, *const c_char),
 }
 
-const_assert_eq!(size_of::<Glue>(), 152);
+const_assert_eq!(size_of::<Glue>(), 160);
 
 /// Which counter a performance variable shows, in the order of `enum rustbtl_pvar`.
 pub const PVARS: usize = 15;

@@ -105,12 +105,12 @@ fn make_log(
         // A small budget is spent in small steps, so that it is seen in time that it comes to its
         // end.
         segment_bytes_max: config.log_segment_max.min(config.log_budget / SEGMENTS_MIN) as usize,
-        free_bytes_max: LogLimits::default().free_bytes_max.max(config.log_ready),
+        free_bytes_max: LogLimits::default().free_bytes_max.max(config.log_prefault),
         ..LogLimits::default()
     };
     let mut log = PayloadLog::new(memory, limits);
-    if config.log_ready > 0 {
-        log.make_ready(config.log_ready);
+    if config.log_prefault > 0 {
+        log.make_ready(config.log_prefault);
     }
     log
 }
@@ -176,14 +176,14 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     if has_idle_processors {
         host.share_copies();
     }
-    host.checks_content = config.check_content != 0;
-    host.record.carries = config.carry != 0;
+    host.checks_content = config.verify_sends != 0;
+    host.record.carries = config.piggyback != 0;
     let mut engine = Engine::new(me, host.set, Incarnation(0));
     if host.checks_content {
         engine.verify_sends();
     }
     let mut process = Process::new(engine, host, idle);
-    process.grace_ns = u64::from(config.dead_peer_grace) * 1_000_000;
+    process.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
     process.network_interval = transport_setup.network_interval(place.ranks.len());
     let others = place.ranks.iter().filter(|&&other| other != rank);
     process.neighbours = others.map(|rank| peers.of_rank(rank.0)).collect();

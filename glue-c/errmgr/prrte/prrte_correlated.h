@@ -78,6 +78,13 @@
                               flags, level, scope, where)                                        \
     prrte_correlated_value(component, name, type, ((void) (help), (void) (level), (where)))
 
+/* The new name counts where both are given. Open MPI warns of the old one, in the ranks. */
+#define correlated_old_value(name, type, where) \
+    ((void) prrte_correlated_value("correlated", name, type, where))
+#define MCA_BASE_VAR_SYN_FLAG_DEPRECATED 0
+#define mca_base_var_register_synonym(index, project, framework, component, name, flags) \
+    ((void) (index), (void) (name), 0)
+
 /* Sets `where` if the user has given a value to vprotocol_COMPONENT_NAME (without the last two:
  * vprotocol). */
 int prrte_correlated_value(const char *component, const char *name, pmix_mca_base_var_type_t type,

@@ -110,7 +110,7 @@ fn bring(folder: &Path, secret: &Secret, order: &Order) -> Result<(), String> {
     let addresses = addresses.map_err(|_| "its address makes no sense".to_owned())?;
     let stream = auth::connect(Host::Shelf, &addresses, secret, CONNECT_PATIENCE)?;
     let mut to = Patient::new(stream).map_err(|error| error.to_string())?;
-    let sent = send(&mut to, &folder.join(format!("line-{line}")), rank, line);
+    let sent = send(&mut to, &folder.join(format!("checkpoint-{line}")), rank, line);
     // Who refuses says why, and then does not read to the end.
     match to.receive() {
         Ok(FromReplicaServer::Stored {}) => sent,

@@ -163,7 +163,7 @@ impl<'a> Copy<'a> {
     }
 
     fn begin(&mut self, rank: PeerId, line: CheckpointId) -> Result<(), String> {
-        let folder = self.folder.join(format!("line-{line}"));
+        let folder = self.folder.join(format!("checkpoint-{line}"));
         // Only below what is there: with the job's last guardian that goes.
         os::private_directory(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         self.of = Some((rank, folder));
@@ -266,7 +266,7 @@ mod tests {
             assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "cut after {cut}");
         }
         take(&folder, whole).unwrap();
-        let line = folder.join("line-2");
+        let line = folder.join("checkpoint-2");
         assert_eq!(fs::read(line.join("rank-3.img")).unwrap(), b"image");
         assert_eq!(fs::read(line.join("rank-3.img.base-1")).unwrap(), b"older");
         assert_eq!(fs::read_dir(&line).unwrap().count(), 2);
@@ -279,8 +279,8 @@ mod tests {
         take(&folder, messages(b"image", b"image")).unwrap();
         let why = take(&folder, messages(b"imagE", b"image")).unwrap_err();
         assert!(why.contains("checksum"), "{why}");
-        assert_eq!(fs::read(folder.join("line-2/rank-3.img")).unwrap(), b"image");
-        assert_eq!(fs::read_dir(folder.join("line-2")).unwrap().count(), 2);
+        assert_eq!(fs::read(folder.join("checkpoint-2/rank-3.img")).unwrap(), b"image");
+        assert_eq!(fs::read_dir(folder.join("checkpoint-2")).unwrap().count(), 2);
         fs::remove_dir_all(&folder).unwrap();
     }
 

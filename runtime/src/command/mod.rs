@@ -1,6 +1,7 @@
 //! What users type: `rustbtl checkpoint`, `status`, `lines`, `restart`, `report`.
 
-pub(crate) mod lines;
+pub(crate) mod events;
+pub(crate) mod list;
 pub(crate) mod recoveries;
 pub(crate) mod report;
 pub(crate) mod restart;
@@ -13,7 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-pub use crate::command::lines::lines;
+pub use crate::command::list::list;
 pub use crate::command::report::report;
 pub use crate::command::restart::{PLACEHOLDER, Restart, restart};
 pub use crate::command::status::status;

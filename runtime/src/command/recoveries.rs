@@ -10,6 +10,7 @@
 //! From a death to the moment when the coordinator hears of it nothing is written down: `cargo
 //! xtask cluster` prints when it has killed somebody.
 
+use super::events;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -33,8 +34,7 @@ fn read(events: &str) -> Vec<Recovery> {
     let mut all: Vec<Recovery> = Vec::new();
     // The last loss of each rank that nobody has answered yet.
     let mut heard: BTreeMap<u64, u64> = BTreeMap::new();
-    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    for event in events {
+    for event in events::read(events) {
         let Some(now) = event["unix_ms"].as_u64() else { continue };
         let number = |key: &str| event[key].as_u64();
         let ranks = || -> BTreeSet<u64> {
@@ -42,17 +42,17 @@ fn read(events: &str) -> Vec<Recovery> {
         };
         let open = number("set").and_then(|set| all.iter().rposition(|of| of.set == set));
         match event["event"].as_str() {
-            Some("fallen") => heard.extend(number("rank").map(|rank| (rank, now))),
+            Some("rank_failed") => heard.extend(number("rank").map(|rank| (rank, now))),
             Some("node_lost" | "guardian_lost") => {
                 heard.extend(ranks().into_iter().map(|rank| (rank, now)));
             }
-            Some("back_to") => {
+            Some("set_rollback") => {
                 let ranks = ranks();
                 let first = ranks.iter().filter_map(|rank| heard.remove(rank)).min();
                 all.push(Recovery {
                     set: number("set").unwrap_or_default(),
                     incarnation: number("incarnation").unwrap_or_default(),
-                    line: number("line").unwrap_or_default(),
+                    line: number("checkpoint_started").unwrap_or_default(),
                     ranks,
                     heard: first.unwrap_or(now),
                     ordered: now,
@@ -66,12 +66,12 @@ fn read(events: &str) -> Vec<Recovery> {
                     of.restored = Some(now);
                 }
             }
-            Some("back") => {
+            Some("set_restarted") => {
                 if let Some(at) = open {
                     all[at].met = Some(now);
                 }
             }
-            Some("caught_up") => {
+            Some("replay_completed") => {
                 if let Some(at) = open {
                     all[at].caught_up = Some(now);
                 }

@@ -3,6 +3,7 @@
 //! 1. Events may be unknown, lack fields, or stop in the middle: what is there is shown.
 //! 2. A row never has two states at a time, and its times do not run backwards.
 
+use crate::command::events;
 use crate::command::timeline_svg::draw;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,33 +150,35 @@ impl Reader {
                 let ready: Vec<u64> = ready.map(|(&rank, _)| rank).collect();
                 self.change(ready, time, State::Computing);
             }
-            "line" | "complete" | "aborted" => self.line(time, event),
+            "checkpoint_started" | "checkpoint_completed" | "checkpoint_aborted" => {
+                self.line(time, event)
+            }
             "node_lost" => {
                 self.story.marks.push((time, format!("{} lost", text("node"))));
                 self.change(self.about(event), time, State::Dead);
             }
-            "fallen" => {
+            "rank_failed" => {
                 if let Some(set) = event["set"].as_u64() {
                     self.sets.entry(set).or_default().extend(numbers(&event["ranks"]));
                 }
                 self.change(self.about(event), time, State::Dead);
             }
-            "placed" => {
+            "rank_placed" => {
                 for rank in self.about(event) {
                     self.moves(rank, &text("node"));
                 }
                 self.change(self.about(event), time, State::Restoring);
             }
-            "back" => self.change(self.about(event), time, State::Replaying),
-            "caught_up" => self.change(self.about(event), time, State::Computing),
-            "gone" => {
+            "set_restarted" => self.change(self.about(event), time, State::Replaying),
+            "replay_completed" => self.change(self.about(event), time, State::Computing),
+            "guardian_disconnected" => {
                 let alive = |row: &Row| matches!(row.now(), Some(State::Computing | State::Pause));
                 let rank = rank.filter(|rank| self.ranks.get(rank).is_some_and(alive));
                 self.change(rank, time, State::Unreachable);
             }
             "ended" => self.change(rank, time, State::Ended),
             "agent_gone" => self.story.marks.push((time, format!("agent of {}", text("node")))),
-            "finish" => self.story.marks.push((time, "finish".to_owned())),
+            "job_finished" => self.story.marks.push((time, "finish".to_owned())),
             _ => {}
         }
     }
@@ -213,12 +216,12 @@ impl Reader {
     }
 
     fn line(&mut self, time: u64, event: &Value) {
-        let Some(number) = event["line"].as_u64() else { return };
-        if event["event"] == "line" {
+        let Some(number) = event["checkpoint"].as_u64() else { return };
+        if event["event"] == "checkpoint_started" {
             self.story.lines.push(Line { number, from: time, to: None, complete: false });
             return;
         }
-        let complete = event["event"] == "complete";
+        let complete = event["event"] == "checkpoint_completed";
         let open = self.story.lines.iter_mut().rev();
         let mut open = open.filter(|line| line.number == number && line.to.is_none());
         let Some(line) = open.next() else { return };
@@ -272,9 +275,8 @@ fn together(label: String, rows: &[&Row]) -> Row {
 /// What a list of events tells.
 pub fn read(job: &str, events: &str) -> Story {
     let mut reader = Reader::default();
-    for line in events.lines() {
-        // The last one may be half.
-        reader.hear(&serde_json::from_str(line).unwrap_or_default());
+    for event in events::read(events) {
+        reader.hear(&event);
     }
     reader.finish(job.to_owned())
 }
@@ -287,7 +289,7 @@ fn events_file(folder: &Path) -> Result<PathBuf, String> {
     }
     Err(format!(
         "{} is not there: give the folder of a job, a folder in what was given to mpirun as \
-         vprotocol_correlated_dir",
+         vprotocol_correlated_checkpoint_dir",
         file.display()
     ))
 }

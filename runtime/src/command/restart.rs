@@ -1,6 +1,6 @@
 //! `rustbtl restart DIR`: mpirun again, with images in place of programs.
 
-use crate::command::lines::damaged;
+use crate::command::list::damaged;
 use crate::guardian::images::ImageStore;
 use crate::guardian::output_offsets;
 use crate::store;
@@ -70,7 +70,7 @@ fn verify(line: &store::Line, images: &dyn ImageStore) -> Result<(), String> {
     let (name, problems) = (line.manifest.line, problems.join("\n  "));
     Err(format!(
         "line {name} cannot be restarted from, nothing was started:\n  {problems}\nGive the \
-         folder of another line in place of {folder}, if `rustbtl lines` shows one"
+         folder of another line in place of {folder}, if `rustbtl list` shows one"
     ))
 }
 
@@ -88,7 +88,7 @@ fn arguments(line: &store::Line, options: &[OsString], own: &Path) -> Vec<OsStri
     };
     set("pml", "v".into());
     set("vprotocol", "correlated".into());
-    set("vprotocol_correlated_dir", base.into());
+    set("vprotocol_correlated_checkpoint_dir", base.into());
     set("vprotocol_correlated_restore", line.folder.clone().into());
     words.extend(options.iter().cloned());
     words.extend([own.into(), PLACEHOLDER.into()]);
@@ -112,8 +112,8 @@ mod tests {
             command: vec![],
             images: vec![],
         };
-        let line = Line { folder: "/l/j/line-3".into(), manifest };
-        let options = ["--mca", "vprotocol_correlated_dir", "/other", "--tag-output"];
+        let line = Line { folder: "/l/j/checkpoint-3".into(), manifest };
+        let options = ["--mca", "vprotocol_correlated_checkpoint_dir", "/other", "--tag-output"];
         let options: Vec<OsString> = options.iter().map(OsString::from).collect();
         let words = arguments(&line, &options, Path::new("/bin/rustbtl"));
         let text: Vec<String> =
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(
             text.join(" "),
             "-np 8 --mca pml v --mca vprotocol correlated --mca vprotocol_correlated_restore \
-             /l/j/line-3 --mca vprotocol_correlated_dir /other --tag-output /bin/rustbtl restored"
+             /l/j/checkpoint-3 --mca vprotocol_correlated_checkpoint_dir /other --tag-output /bin/rustbtl restored"
         );
     }
 }

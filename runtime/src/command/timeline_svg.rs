@@ -197,7 +197,7 @@ mod tests {
     fn what_has_happened_is_in_the_picture() {
         let events = "{\"event\":\"guardian\",\"node\":\"a<b\",\"rank\":0,\"unix_ms\":10}\n\
                       {\"event\":\"ready\",\"unix_ms\":1010}\n\
-                      {\"event\":\"fallen\",\"set\":0,\"ranks\":[0],\"unix_ms\":2010}\n\
+                      {\"event\":\"rank_failed\",\"set\":0,\"ranks\":[0],\"unix_ms\":2010}\n\
                       {\"event\":\"end\",\"unix_ms\":3010}\n";
         let picture = draw(&read("j & k", events));
         for text in ["j &amp; k", "rank 0, a&lt;b: computing, 1.000 s", "dead, 1.000 s", ">3 s<"] {

@@ -237,7 +237,7 @@ impl Determinants {
                     && self.without.insert(set)
                 {
                     let (set, reason) = (set.0, reason.as_str());
-                    self.log(json!({"event": "not_recording", "set": set, "reason": reason}));
+                    self.log(json!({"event": "not_replayable", "set": set, "reason": reason}));
                 }
                 true
             }
@@ -290,7 +290,7 @@ impl Determinants {
     }
 
     fn nonsense(&mut self, rank: PeerId, what: &str) {
-        self.log(json!({"event": "nonsense", "rank": rank.0, "what": what}));
+        self.log(json!({"event": "protocol_error", "rank": rank.0, "what": what}));
     }
 
     /// What the order of a set has that it had not when `before` was its next place.
@@ -381,7 +381,7 @@ impl Determinants {
         }
         if before != chosen {
             let by = if chosen.is_empty() { "the coordinator alone" } else { "agents" };
-            self.log(json!({"event": "keepers", "set": set.0, "kept_by": by, "agents": chosen}));
+            self.log(json!({"event": "determinant_replicas", "set": set.0, "kept_by": by, "agents": chosen}));
         }
     }
 

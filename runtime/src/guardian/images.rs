@@ -252,7 +252,7 @@ mod tests {
             child: None,
             description: b"abcd".to_vec(),
             output: None,
-            directory: folder.join("job/line-1"),
+            directory: folder.join("job/checkpoint-1"),
             limited: true,
         }
     }

@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_ledger_goes_back_to_a_line() {
         let job = std::env::temp_dir().join(format!("rustbtl-rewind-{}", std::process::id()));
-        let line = job.join("line-1");
+        let line = job.join("checkpoint-1");
         std::fs::create_dir_all(&line).unwrap();
         let place = |written, waiting: &[u8]| Place {
             written,

@@ -182,7 +182,7 @@ mod tests {
             out: 1 << 40,
             err: 0,
             exact: true,
-            directory: "line-7".into(),
+            directory: "checkpoint-7".into(),
             addresses: vec!["10.0.0.1:77".parse().unwrap(), "[fd00::1]:77".parse().unwrap()],
         };
         let mut command = Command::new("rustbtl");

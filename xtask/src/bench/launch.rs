@@ -183,7 +183,7 @@ impl Bench {
         let own: &[(&'static str, &str)] = match side.kind {
             // What is measured is the engine, not checkpoints; `--lines` measures those.
             Kind::Ours(sets) => &[(RECOVER, "0"), ("vprotocol_correlated_sets", sets)],
-            Kind::Ready(bytes) => &[(RECOVER, "0"), ("vprotocol_correlated_log_ready", bytes)],
+            Kind::Ready(bytes) => &[(RECOVER, "0"), ("vprotocol_correlated_log_prefault", bytes)],
             Kind::Plain => &[(RECOVER, "1")],
             Kind::Stock | Kind::Bare | Kind::Ucx => return Vec::new(),
         };

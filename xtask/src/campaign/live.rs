@@ -115,14 +115,14 @@ impl Run {
         self.broken =
             [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
         let events = workloads::events(lines)?;
-        self.back = events.matches("\"event\":\"back\"").count();
+        self.back = events.matches("\"event\":\"set_restarted\"").count();
         if events.contains("there is nothing to go back to") {
             self.note = ", died before its first line";
             return outcome.must(![0, 124].contains(&outcome.code), "it should have failed");
         }
         // What is killed behind MPI_Finalize ends like that, as with stock Open MPI.
-        let finish = events.find("\"event\":\"finish\"");
-        let deaths = ["\"event\":\"fallen\"", "\"event\":\"node_lost\""];
+        let finish = events.find("\"event\":\"job_finished\"");
+        let deaths = ["\"event\":\"rank_failed\"", "\"event\":\"node_lost\""];
         let last_death = deaths.iter().filter_map(|death| events.rfind(death)).max();
         let behind = finish.is_some() && finish > last_death;
         if events.contains("all ranks were past MPI_Finalize") || behind && outcome.code == 137 {

@@ -139,7 +139,8 @@ mod tests {
     fn a_line_without_a_manifest_is_the_one_that_is_being_taken() {
         let checkpoints =
             std::env::temp_dir().join(format!("rustbtl-failpoint-{}", std::process::id()));
-        let (one, two) = (checkpoints.join("job/line-1"), checkpoints.join("job/line-2"));
+        let (one, two) =
+            (checkpoints.join("job/checkpoint-1"), checkpoints.join("job/checkpoint-2"));
         fs::create_dir_all(&one).unwrap();
         fs::create_dir_all(&two).unwrap();
         for file in ["rank-0.img", "rank-1.img", "manifest.json"] {

@@ -50,20 +50,20 @@ pub enum Moment {
 
 /// Events of which it may be said that something breaks then.
 const EVENTS: [&str; 14] = [
-    "aborted",
+    "checkpoint_aborted",
     "ready",
-    "line",
-    "complete",
-    "covered",
-    "fallen",
+    "checkpoint_started",
+    "checkpoint_completed",
+    "replication_ok",
+    "rank_failed",
     "node_lost",
-    "back_to",
-    "placed",
-    "back",
-    "caught_up",
-    "again",
-    "whole",
-    "not_recording",
+    "set_rollback",
+    "rank_placed",
+    "set_restarted",
+    "replay_completed",
+    "failover_started",
+    "failover_completed",
+    "not_replayable",
 ];
 
 /// `EVENT@K=WHO`: when something is written down for the K-th time, somebody is killed.
@@ -304,16 +304,26 @@ mod tests {
 
     #[test]
     fn events_are_known_by_name_and_count() {
-        let whole = Moment::Event("whole", 2);
-        assert_eq!("whole@2=node:1".parse(), Ok(AtEvent(whole, Fault::KillNode(1))));
-        assert_eq!("whole@2=coordinator".parse(), Ok(AtEvent(whole, Fault::KillCoordinator)));
-        for bad in ["", "whole", "whole@1", "hole@1=node:1", "whole@x=node:1", "whole@1=agent"] {
+        let whole = Moment::Event("failover_completed", 2);
+        assert_eq!("failover_completed@2=node:1".parse(), Ok(AtEvent(whole, Fault::KillNode(1))));
+        assert_eq!(
+            "failover_completed@2=coordinator".parse(),
+            Ok(AtEvent(whole, Fault::KillCoordinator))
+        );
+        for bad in [
+            "",
+            "failover_completed",
+            "failover_completed@1",
+            "hole@1=node:1",
+            "whole@x=node:1",
+            "failover_completed@1=agent",
+        ] {
             assert!(bad.parse::<AtEvent>().is_err(), "{bad}");
         }
         let mut faults = Faults::new(vec![(whole, Fault::KillCoordinator)]);
-        faults.job.events.insert("whole".into(), 1);
+        faults.job.events.insert("failover_completed".into(), 1);
         assert_eq!(faults.known(), []);
-        faults.job.events.insert("whole".into(), 2);
+        faults.job.events.insert("failover_completed".into(), 2);
         assert_eq!(faults.known(), [(Duration::ZERO, Fault::KillCoordinator)]);
     }
 

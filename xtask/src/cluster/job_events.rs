@@ -68,9 +68,13 @@ impl JobEvents {
         let number = |key: &str| event[key].as_u64().and_then(|n| u32::try_from(n).ok());
         match event["event"].as_str() {
             Some("ready") => self.ready = true,
-            Some("covered") => self.replicated += 1,
-            Some("complete") => self.checkpoint = self.checkpoint.max(event["line"].as_u64()),
-            Some("line") => self.ordered = self.ordered.max(event["line"].as_u64()),
+            Some("replication_ok") => self.replicated += 1,
+            Some("checkpoint_completed") => {
+                self.checkpoint = self.checkpoint.max(event["checkpoint"].as_u64())
+            }
+            Some("checkpoint_started") => {
+                self.ordered = self.ordered.max(event["checkpoint"].as_u64())
+            }
             Some("finishing") => self.finishing.extend(number("rank")),
             Some("rank") => {
                 if let (Some(rank), Some(pid)) = (number("rank"), number("pid")) {
@@ -107,9 +111,9 @@ mod tests {
         let mut job = JobEvents::default();
         job.add(br#"{"event":"rank","rank":1,"pid":70,"set":0}"#);
         assert!(job.pids.is_empty());
-        job.add(b"\nnonsense\n{\"event\":\"ready\",\"ranks\":2}\n{\"event\":\"com");
+        job.add(b"\nnonsense\n{\"event\":\"ready\",\"ranks\":2}\n{\"event\":\"checkpoint_com");
         assert!(job.ready && job.checkpoint.is_none());
-        job.add(b"plete\",\"line\":3}\n{\"event\":\"rank\",\"rank\":1,\"pid\":71}\n");
+        job.add(b"pleted\",\"checkpoint\":3}\n{\"event\":\"rank\",\"rank\":1,\"pid\":71}\n");
         assert_eq!(job.checkpoint, Some(3));
         assert_eq!(job.pids, BTreeMap::from([(1, 71)]));
     }

@@ -252,14 +252,16 @@ impl Options {
         let failed = |why| failure!("--kill-in-checkpoint {who} {point}: {why}");
         let (victim, point) = (who.parse().map_err(failed)?, point.parse().map_err(failed)?);
         if self.checkpoint_folder().is_none() {
-            return Err(failed("set vprotocol_correlated_dir to a folder".into()));
+            return Err(failed("set vprotocol_correlated_checkpoint_dir to a folder".into()));
         }
         Ok(Some((victim, point)))
     }
 
     /// Where the job keeps its checkpoints, if that is said.
     pub fn checkpoint_folder(&self) -> Option<&Path> {
-        self.mca().find(|(key, _)| *key == "vprotocol_correlated_dir").map(|(_, dir)| dir.as_ref())
+        self.mca()
+            .find(|(key, _)| *key == "vprotocol_correlated_checkpoint_dir")
+            .map(|(_, dir)| dir.as_ref())
     }
 
     /// Who is killed when all checkpoints are complete, and how long after that.

@@ -62,7 +62,7 @@ pub fn run() -> Result<()> {
     let protected = |name: &str| -> Result<(Job, PathBuf)> {
         let lines = scratch.0.join(name);
         fs::create_dir(&lines).context(|| lines.display().to_string())?;
-        let interval = ["--mca", "vprotocol_correlated_interval", &every];
+        let interval = ["--mca", "vprotocol_correlated_checkpoint_interval", &every];
         Ok((workloads::protected(job.clone(), &lines).with(&interval), lines))
     };
 
@@ -164,9 +164,9 @@ fn phases(events: &[Value], loss: u64) -> String {
     let mut text = String::new();
     let mut from = loss;
     for (name, what) in [
-        ("placed", "told by mpirun, a place found"),
-        ("back", "images restored, ranks run again"),
-        ("caught_up", "what they had done since their line is repeated"),
+        ("rank_placed", "told by mpirun, a place found"),
+        ("set_restarted", "images restored, ranks run again"),
+        ("replay_completed", "what they had done since their line is repeated"),
     ] {
         if let Some(to) = last(name) {
             text += &format!("    {:6} ms  {what}\n", to.saturating_sub(from));

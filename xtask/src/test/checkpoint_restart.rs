@@ -117,7 +117,7 @@ fn increments() -> Result<()> {
     let answer = workloads::hash(&job.run()?)?;
     workloads::open_gate(&scratch, ITERATIONS / 2)?;
     let mut job = workloads::with_checkpoints(job, &checkpoints);
-    for (key, value) in [("compression", "zstd"), ("incremental", "8"), ("keep", "1")] {
+    for (key, value) in [("compression", "zstd"), ("incremental", "8"), ("checkpoints_kept", "1")] {
         job = job.with(&["--mca", &format!("vprotocol_correlated_{key}"), value]);
     }
     let times = ["--checkpoint-at", "0.3", "--checkpoint-at", "0.4"];

@@ -25,28 +25,53 @@ use Storage::{Nodes, Shared};
 
 /// Who is killed at which event of the job.
 const SURVIVED: [(&str, Storage, Shape, &[&str]); 8] = [
-    ("then a node", Shared, (3, 1), &["complete@1=coordinator", "whole@1=node:1"]),
+    (
+        "then a node",
+        Shared,
+        (3, 1),
+        &["checkpoint_completed@1=coordinator", "failover_completed@1=node:1"],
+    ),
     (
         "then a node, without a shared folder",
         Nodes,
         (3, 1),
-        &["complete@1=coordinator", "whole@1=node:1"],
+        &["checkpoint_completed@1=coordinator", "failover_completed@1=node:1"],
     ),
-    ("then a program", Shared, (2, 2), &["complete@1=coordinator", "whole@1=rank:3"]),
-    ("with a node", Shared, (3, 1), &["complete@1=coordinator", "complete@1=node:1"]),
+    (
+        "then a program",
+        Shared,
+        (2, 2),
+        &["checkpoint_completed@1=coordinator", "failover_completed@1=rank:3"],
+    ),
+    (
+        "with a node",
+        Shared,
+        (3, 1),
+        &["checkpoint_completed@1=coordinator", "checkpoint_completed@1=node:1"],
+    ),
     (
         "when a node's ranks are placed",
         Shared,
         (3, 1),
-        &["complete@1=node:1", "placed@1=coordinator"],
+        &["checkpoint_completed@1=node:1", "rank_placed@1=coordinator"],
     ),
-    ("when a program has failed", Nodes, (2, 2), &["complete@1=rank:3", "fallen@1=coordinator"]),
-    ("when a set has restarted", Nodes, (3, 1), &["complete@1=node:1", "back@1=coordinator"]),
+    (
+        "when a program has failed",
+        Nodes,
+        (2, 2),
+        &["checkpoint_completed@1=rank:3", "rank_failed@1=coordinator"],
+    ),
+    (
+        "when a set has restarted",
+        Nodes,
+        (3, 1),
+        &["checkpoint_completed@1=node:1", "set_restarted@1=coordinator"],
+    ),
     (
         "after a recovery, then another node",
         Nodes,
         (3, 1),
-        &["covered@1=node:1", "covered@2=coordinator", "whole@1=node:2"],
+        &["replication_ok@1=node:1", "replication_ok@2=coordinator", "failover_completed@1=node:2"],
     ),
 ];
 
@@ -99,7 +124,7 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
     let known = RING.answer(&RING.job(shape, ITERATIONS, &scratch)?.run()?, &scratch)?;
     let others = faults.iter().filter(|fault| !fault.ends_with("coordinator")).count();
     let happened = |events: &str| {
-        count(events, "whole") > 0 && local_storage::all_have_replayed(events, others)
+        count(events, "failover_completed") > 0 && local_storage::all_have_replayed(events, others)
     };
     let outcome = job(storage, shape, faults, &scratch, happened)?;
     RING.must_answer(&outcome, &scratch, &known)?;
@@ -108,9 +133,9 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
     let said = outcome.stderr.contains("was started again");
     outcome.must(said, "it should be reported")?;
     let events = events(storage, &scratch)?;
-    let once = count(&events, "again") == 1 && count(&events, "whole") == 1;
+    let once = count(&events, "failover_started") == 1 && count(&events, "failover_completed") == 1;
     outcome.must(once, "the failover should be complete")?;
-    outcome.must(count(&events, "caught_up") >= others, "a set did not roll back")?;
+    outcome.must(count(&events, "replay_completed") >= others, "a set did not roll back")?;
     must_be_clean(&outcome)
 }
 
@@ -118,13 +143,14 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
 fn again_and_again() -> Result<()> {
     let scratch = Scratch::new("coordinator")?;
     let known = RING.answer(&RING.job((2, 1), ITERATIONS, &scratch)?.run()?, &scratch)?;
-    let mut faults = vec!["complete@1=coordinator".to_string()];
-    faults.extend((1..=FAILOVERS_MAX).map(|count| format!("whole@{count}=coordinator")));
+    let mut faults = vec!["checkpoint_completed@1=coordinator".to_string()];
+    faults
+        .extend((1..=FAILOVERS_MAX).map(|count| format!("failover_completed@{count}=coordinator")));
     let faults: Vec<&str> = faults.iter().map(String::as_str).collect();
-    let happened = |events: &str| count(events, "whole") == FAILOVERS_MAX;
+    let happened = |events: &str| count(events, "failover_completed") == FAILOVERS_MAX;
     let outcome = job(Nodes, (2, 1), &faults, &scratch, happened)?;
     RING.must_answer(&outcome, &scratch, &known)?;
-    let again = count(&events(Nodes, &scratch)?, "again");
+    let again = count(&events(Nodes, &scratch)?, "failover_started");
     outcome.must(again == FAILOVERS_MAX, "another number of coordinators")?;
     let said = outcome.stderr.matches("GOES ON WITHOUT PROTECTION").count();
     outcome.must(said == 1, "it should be reported once")?;

@@ -19,7 +19,7 @@ use crate::error::{Context, Result, fail, failure};
 use crate::{build, paths, run, sys};
 
 /// What switches guardians on.
-const GUARD: [&str; 3] = ["--mca", "vprotocol_correlated_guard", "1"];
+const GUARD: [&str; 3] = ["--mca", "vprotocol_correlated_protect_without_dir", "1"];
 /// Nodes, and ranks on each.
 const SHAPES: [(u32, u32); 2] = [(1, 3), (3, 1)];
 /// How a job may end, and the exit code that stock Open MPI gives it.
@@ -216,7 +216,7 @@ fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     job::wait(&mut child, Duration::from_secs(15))?;
     found.map_err(|failure| failure!("{failure}\n{text}"))?;
     let (done, said) = asked?;
-    if done || !said.contains("vprotocol_correlated_dir") {
+    if done || !said.contains("vprotocol_correlated_checkpoint_dir") {
         fail!("a job without a directory for checkpoints should refuse: {said}");
     }
     let left = fs::read_dir(scratch.0.join("jobs")).map_or(0, Iterator::count);
@@ -224,7 +224,7 @@ fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
 }
 
 fn no_place(program: &Path) -> Result<()> {
-    let place = ["--mca", "vprotocol_correlated_dir", "/proc/not/there"];
+    let place = ["--mca", "vprotocol_correlated_checkpoint_dir", "/proc/not/there"];
     let outcome = Job::new(2, 1, &words(program, "well")).with(&place).run()?;
     outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
     outcome.must(outcome.said().contains("/proc/not/there"), "the directory is not named")?;
@@ -232,10 +232,13 @@ fn no_place(program: &Path) -> Result<()> {
 }
 
 fn no_directory(program: &Path) -> Result<()> {
-    let interval = ["--mca", "vprotocol_correlated_interval", "5"];
+    let interval = ["--mca", "vprotocol_correlated_checkpoint_interval", "5"];
     let outcome = Job::new(2, 1, &words(program, "well")).with(&interval).run()?;
     outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
-    outcome.must(outcome.said().contains("vprotocol_correlated_dir"), "it is not said what to do")
+    outcome.must(
+        outcome.said().contains("vprotocol_correlated_checkpoint_dir"),
+        "it is not said what to do",
+    )
 }
 
 /// Refused before anything is started, with the parameter, the value and the choice.
@@ -247,7 +250,7 @@ fn bad_images(program: &Path) -> Result<()> {
     ] {
         let scratch = Scratch::new("guardians-images")?;
         let checkpoints = scratch.0.join("lines").display().to_string();
-        let place = ["--mca", "vprotocol_correlated_dir", &checkpoints];
+        let place = ["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints];
         let parameter = format!("vprotocol_correlated_{parameter}");
         let given = ["--mca", &parameter, value];
         let outcome = Job::new(2, 1, &words(program, "well")).with(&place).with(&given).run()?;
@@ -267,7 +270,14 @@ fn listed() -> Result<()> {
     let mut command = Command::new("ompi_info");
     command.args(["--param", "vprotocol", "correlated", "--level", "9"]);
     let text = run::output(command.env("OMPI_MCA_mca_base_component_path", path))?;
-    for name in ["dir", "interval", "keep", "compression", "incremental", "spares"] {
+    for name in [
+        "checkpoint_dir",
+        "checkpoint_interval",
+        "checkpoints_kept",
+        "compression",
+        "incremental",
+        "spare_nodes",
+    ] {
         let name = format!("\"vprotocol_correlated_{name}\"");
         if !text.contains(&name) {
             fail!("ompi_info does not list {name}:\n{text}");
@@ -280,8 +290,8 @@ fn bad_interval(program: &Path) -> Result<()> {
     for (interval, hint) in [("often", "often"), ("-3", "-3"), ("auto", "correlated_mtbf")] {
         let scratch = Scratch::new("guardians-interval")?;
         let folder = scratch.0.display().to_string();
-        let place = ["--mca", "vprotocol_correlated_dir", &folder];
-        let interval = ["--mca", "vprotocol_correlated_interval", interval];
+        let place = ["--mca", "vprotocol_correlated_checkpoint_dir", &folder];
+        let interval = ["--mca", "vprotocol_correlated_checkpoint_interval", interval];
         let job = Job::new(2, 1, &words(program, "well")).with(&place).with(&interval);
         let outcome = job.run()?;
         outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;

@@ -39,7 +39,12 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     (
         "a node is killed, and the guardian that its rank has got: 3 × 1",
         (3, 1),
-        &["--kill-node-after-checkpoint", "1@1", "--kill-at-event", "caught_up@1=guardian:1"],
+        &[
+            "--kill-node-after-checkpoint",
+            "1@1",
+            "--kill-at-event",
+            "replay_completed@1=guardian:1",
+        ],
         2,
     ),
     (
@@ -47,7 +52,7 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
         (3, 1),
         &[
             "--mca",
-            "vprotocol_correlated_copies",
+            "vprotocol_correlated_image_replicas",
             "2",
             "--kill-node-after-checkpoint",
             "1@1",
@@ -126,11 +131,11 @@ pub fn all_have_replayed(events: &str, times: usize) -> bool {
     for event in events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let set = event["set"].as_u64();
         match event["event"].as_str() {
-            Some("back_to") => {
+            Some("set_rollback") => {
                 behind.insert(set);
                 back += 1;
             }
-            Some("caught_up") => drop(behind.remove(&set)),
+            Some("replay_completed") => drop(behind.remove(&set)),
             _ => {}
         }
     }
@@ -171,7 +176,7 @@ fn too_many(over: &Over) -> Result<()> {
     for text in [
         "of rank 1 in line 1 are lost",
         "Set 1, rank 1, image of line 1: written on n1 (lost), copied to n2 (lost)",
-        "There is nothing to restart the job from: without vprotocol_correlated_dir",
+        "There is nothing to restart the job from: without vprotocol_correlated_checkpoint_dir",
         "Of recorded outcomes (determinants) nothing is lost",
     ] {
         outcome.must(said.contains(text), &format!("it should say `{text}`"))?;
@@ -184,9 +189,9 @@ fn no_room(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
     let job = RING.job_over(over, (2, 1), ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let full = ["--mca", "vprotocol_correlated_local", "/dev/shm", "--shm-size", "24m"];
+    let full = ["--mca", "vprotocol_correlated_local_dir", "/dev/shm", "--shm-size", "24m"];
     // The first checkpoint fails twice before it is a matter for the user.
-    let twice = |events: &str| events.matches("\"event\":\"aborted\"").count() >= 2;
+    let twice = |events: &str| events.matches("\"event\":\"checkpoint_aborted\"").count() >= 2;
     let outcome = held(job.with(&full), &scratch, twice)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     outcome.must(outcome.stderr.contains("has no room for"), "it should say why")?;

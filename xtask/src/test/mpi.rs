@@ -137,7 +137,7 @@ impl Run<'_> {
         job = self.over.job(job);
         if matches!(self.over, Over::Protected) {
             let lines = scratch.0.display().to_string();
-            job = job.with(&["--mca", "vprotocol_correlated_dir", &lines]);
+            job = job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &lines]);
             job = job.with(&["--env", "RUSTBTL_RECORD=1"]);
         }
         if self.stock {

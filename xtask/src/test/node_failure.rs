@@ -103,15 +103,12 @@ const MET: u64 = 15_000;
 const BY_OVERLAP: [(Shape, &[&str]); 2] = [
     (
         (2, 1),
-        &[
-            "--mca",
-            "vprotocol_correlated_check_content",
-            "1",
-            "--kill-rank-after-checkpoint",
-            "1@1",
-        ],
+        &["--mca", "vprotocol_correlated_verify_sends", "1", "--kill-rank-after-checkpoint", "1@1"],
     ),
-    ((2, 2), &["--kill-rank-after-checkpoint", "3@1", "--kill-at-event", "caught_up@1=rank:0"]),
+    (
+        (2, 2),
+        &["--kill-rank-after-checkpoint", "3@1", "--kill-at-event", "replay_completed@1=rank:0"],
+    ),
 ];
 const ANSWERED: u64 = 60_000;
 
@@ -131,7 +128,7 @@ const GUARDIANS: [(&str, Shape, &str); 2] = [
 pub fn run(tier: &mut Tier) {
     tier.check("node loss: without recovery as stock: 3 × 1", || as_stock((3, 1), true, &[]));
     tier.check("node loss: guarded, but without recovery as stock: 3 × 1", || {
-        as_stock((3, 1), false, &["--mca", "vprotocol_correlated_guard", "1"])
+        as_stock((3, 1), false, &["--mca", "vprotocol_correlated_protect_without_dir", "1"])
     });
     for (title, shape, faults) in &SURVIVED {
         tier.check(&format!("live recovery: {title}"), || {
@@ -182,7 +179,7 @@ pub fn run(tier: &mut Tier) {
         survives(&BY_PID, 3000, (3, 1), &killed).map(drop)
     });
     tier.check("live recovery: other messages than before are reported: 3 × 1", || {
-        let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
+        let checked = [&["--mca", "vprotocol_correlated_verify_sends", "1"], &killed[..]].concat();
         match survives(&BY_PID, 3000, (3, 1), &checked) {
             Ok(_) => fail!("nobody has noticed"),
             Err(Failure(reason)) if reason.contains("sends again, and not the same") => Ok(()),
@@ -190,7 +187,7 @@ pub fn run(tier: &mut Tier) {
         }
     });
     tier.check("live recovery: contents are checked, and are the same: 3 × 1", || {
-        let checked = [&["--mca", "vprotocol_correlated_check_content", "1"], &killed[..]].concat();
+        let checked = [&["--mca", "vprotocol_correlated_verify_sends", "1"], &killed[..]].concat();
         survives(&RING, ITERATIONS, (3, 1), &checked).map(drop)
     });
     tier.check("live recovery: from set checkpoints: 2 × 2", from_set_checkpoints);
@@ -247,7 +244,7 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let events = workloads::events(&checkpoints)?;
-    let back = events.matches("\"event\":\"back\"").count();
+    let back = events.matches("\"event\":\"set_restarted\"").count();
     outcome.must(back > 0, "no set rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
@@ -293,7 +290,8 @@ fn slow_storage() -> Result<()> {
     let (preload, seen_in) = (format!("LD_PRELOAD={}", library.display()), seen.display());
     let seen_by = format!("SLOW_SEEN={seen_in}");
     let slow = ["--env", &preload, "--env", &seen_by, "--env", "SLOW_SECONDS=12"];
-    let checkpoints = ["--mca", "vprotocol_correlated_interval", "1", "--kill-rank", "3@5"];
+    let checkpoints =
+        ["--mca", "vprotocol_correlated_checkpoint_interval", "1", "--kill-rank", "3@5"];
     survives(&CLOCK, MILLISECONDS, (2, 2), &[&slow[..], &checkpoints].concat())?;
     if seen.exists() { Ok(()) } else { fail!("the storage was as quick as ever") }
 }
@@ -335,7 +333,7 @@ fn soon_over() -> Result<()> {
         let outcome = workloads::protected(job, &checkpoints).with(&killed).run()?;
         outcome.must(outcome.code == 0, "the job failed")?;
         let events = workloads::events(&checkpoints)?;
-        outcome.must(events.contains("\"caught_up\""), "no set rolled back")?;
+        outcome.must(events.contains("\"replay_completed\""), "no set rolled back")?;
         must_be_clean(&outcome)?;
     }
     Ok(())
@@ -371,13 +369,15 @@ fn from_set_checkpoints() -> Result<()> {
     // It cannot end before a set is back. After the first checkpoint, of all, the two sets take
     // turns.
     workloads::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
-    let options = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
+    let options = ["--mca", "vprotocol_correlated_set_checkpoint_interval", "0.3"];
     let job = workloads::protected(job, &checkpoints).with(&options);
     let job = job.with(&["--kill-rank-after-checkpoint", "3@5"]);
     let ended = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
-            let back = || workloads::events(&checkpoints).is_ok_and(|all| all.contains("\"back\""));
+            let back = || {
+                workloads::events(&checkpoints).is_ok_and(|all| all.contains("\"set_restarted\""))
+            };
             while !ended.load(Ordering::Relaxed) && !back() {
                 thread::sleep(Duration::from_millis(50));
             }
@@ -392,7 +392,7 @@ fn from_set_checkpoints() -> Result<()> {
     outcome.must(broken == 1, "the program did not die in time")?;
     let events = workloads::events(&checkpoints)?;
     let number = |text: &str| -> Option<u64> {
-        let rest = &text[text.find("\"line\":")? + 7..];
+        let rest = &text[text.find("\"checkpoint\":")? + 13..];
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
     let of = |what: &str| {
@@ -400,7 +400,7 @@ fn from_set_checkpoints() -> Result<()> {
         events.lines().filter(move |line| line.contains(&what)).filter_map(number)
     };
     let own: Vec<u64> = of("\"kind\":\"set\"").collect();
-    let mut back = of("\"event\":\"back\"").peekable();
+    let mut back = of("\"event\":\"set_restarted\"").peekable();
     outcome.must(back.peek().is_some(), "no set rolled back")?;
     outcome
         .must(back.all(|line| own.contains(&line)), "it rolled back to a checkpoint of all sets")?;

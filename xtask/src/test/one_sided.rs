@@ -135,18 +135,18 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
         }
     }
     tier.check("one-sided: a shared window rolls back with its set: 2 × 2", || {
-        rolls_back(over, &SHARED_WINDOW, (2, 2), "complete@2=rank:3")
+        rolls_back(over, &SHARED_WINDOW, (2, 2), "checkpoint_completed@2=rank:3")
     });
     tier.check("one-sided: the whole job rolls back: 1 × 3", || {
-        rolls_back(over, &WINDOW, (1, 3), "complete@2=rank:1")
+        rolls_back(over, &WINDOW, (1, 3), "checkpoint_completed@2=rank:1")
     });
     tier.check("one-sided: the whole job rolls back with its file: 1 × 3", || {
-        rolls_back(over, &SIZE, (1, 3), "complete@2=rank:1")
+        rolls_back(over, &SIZE, (1, 3), "checkpoint_completed@2=rank:1")
     });
 }
 
 /// When the second checkpoint is taken the window is in use.
-const CHECKPOINTS: &[&str] = &["--mca", "vprotocol_correlated_interval", "1"];
+const CHECKPOINTS: &[&str] = &["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
 
 /// Held half-way until so many sets are back; then the answer is that of an undisturbed run.
 fn survives(
@@ -170,10 +170,10 @@ fn survives(
 /// The answer is right, all have rolled back, and the reason is reported.
 fn roll_back_together(over: &Over, case: &Together) -> Result<()> {
     let &Together { program, shape, options, sets, who, reason, .. } = case;
-    let fault = format!("complete@2={who}");
+    let fault = format!("checkpoint_completed@2={who}");
     let (outcome, events) = survives(over, (program, shape, options), &fault, sets)?;
     outcome.must(outcome.said().contains(reason), &format!("it should report: {reason}"))?;
-    outcome.must(events.contains("\"event\":\"all_back_to\""), "all should roll back together")
+    outcome.must(events.contains("\"event\":\"global_rollback\""), "all should roll back together")
 }
 
 /// What bypasses rustbtl is in no image: nobody rolls back, the job ends with this exit code, and
@@ -182,7 +182,7 @@ fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     let &Together { program, shape, who, .. } = case;
     let scratch = Scratch::new("one-sided")?;
     // The second checkpoint is given up: there are connections that are not ours.
-    let fault = format!("aborted@1={who}");
+    let fault = format!("checkpoint_aborted@1={who}");
     let known = |events: &str| events.contains("\"event\":\"not_recovered\"");
     let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
     let job = job.with(CHECKPOINTS).with(&["--kill-at-event", &fault]);
@@ -191,14 +191,14 @@ fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     let said = outcome.said().contains(OVER_THE_NETWORK);
     outcome.must(said, &format!("it should report: {OVER_THE_NETWORK}"))?;
     let events = local_storage::events(&scratch)?;
-    outcome.must(!events.contains("\"event\":\"back_to\""), "nobody should roll back")?;
+    outcome.must(!events.contains("\"event\":\"set_rollback\""), "nobody should roll back")?;
     must_be_clean(&outcome)
 }
 
 /// The answer is right, and nobody else has rolled back.
 fn rolls_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
     let (outcome, events) = survives(over, (program, shape, &[]), fault, 1)?;
-    outcome.must(!events.contains("\"event\":\"all_back_to\""), "one set should roll back")
+    outcome.must(!events.contains("\"event\":\"global_rollback\""), "one set should roll back")
 }
 
 /// The image of rank 3 in checkpoint 2 is cut off, then the rank fails: all roll back to checkpoint
@@ -212,7 +212,7 @@ fn damaged() -> Result<()> {
     let job = BY_FILE.job(shape, ITERATIONS, &scratch)?;
     let job = workloads::protected(job, &checkpoints).with(&[
         "--mca",
-        "vprotocol_correlated_interval",
+        "vprotocol_correlated_checkpoint_interval",
         "0",
         "--checkpoint-at",
         "0.5",
@@ -220,8 +220,8 @@ fn damaged() -> Result<()> {
     let events = || workloads::events(&checkpoints).unwrap_or_default();
     let half = ITERATIONS / 2;
     let cut = || {
-        let both = events().matches("\"event\":\"complete\"").count() == 2;
-        both && cut_off(&checkpoints, "line-2/rank-3.img")
+        let both = events().matches("\"event\":\"checkpoint_completed\"").count() == 2;
+        both && cut_off(&checkpoints, "checkpoint-2/rank-3.img")
             && fs::write(scratch.0.join("fall"), "").is_ok()
     };
     let back = || local_storage::all_have_replayed(&events(), 3);
@@ -231,7 +231,10 @@ fn damaged() -> Result<()> {
     let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     BY_FILE.must_answer(&outcome, &scratch, &answer)?;
     let events = events();
-    outcome.must(events.contains("\"event\":\"all_back_to\",\"line\":1"), "to checkpoint 1")?;
+    outcome.must(
+        events.contains("\"checkpoint\":1,\"event\":\"global_rollback\""),
+        "to checkpoint 1",
+    )?;
     must_be_clean(&outcome)
 }
 

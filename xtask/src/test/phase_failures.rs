@@ -73,13 +73,13 @@ pub fn run(tier: &mut Tier) {
         });
     }
     for (title, shape, faults, times) in OF_SETS {
-        let every = ["--mca", "vprotocol_correlated_set_interval", "0.3"];
+        let every = ["--mca", "vprotocol_correlated_set_checkpoint_interval", "0.3"];
         tier.check(&format!("failures in phases: {title}"), || {
             in_checkpoints(shape, &[&every[..], faults].concat(), times)
         });
     }
     for (title, shape, faults, times) in OF_ALL {
-        let every = ["--mca", "vprotocol_correlated_interval", "0.3"];
+        let every = ["--mca", "vprotocol_correlated_checkpoint_interval", "0.3"];
         let faults = [&every[..], faults].concat();
         tier.check(&format!("failures in phases: {title}"), || {
             in_checkpoints(shape, &faults, times)
@@ -103,13 +103,16 @@ fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
         let checkpoints = &checkpoints;
         move || workloads::events(checkpoints).is_ok_and(|events| events.contains(word))
     };
-    let steps = [(written("\"complete\""), ITERATIONS), (written("\"back_to\""), GATE_OPEN)];
+    let steps = [
+        (written("\"checkpoint_completed\""), ITERATIONS),
+        (written("\"set_rollback\""), GATE_OPEN),
+    ];
     let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     LATE.must_answer(&outcome, &scratch, &known)?;
     outcome.must(outcome.stderr.contains(": killed "), "nobody died in time")?;
     let events = workloads::events(&checkpoints)?;
     let finishing = events.find("\"finishing\"");
-    let in_it = finishing.is_some() && finishing < events.find("\"back_to\"");
+    let in_it = finishing.is_some() && finishing < events.find("\"set_rollback\"");
     outcome.must(in_it, "nobody was in MPI_Finalize")?;
     must_be_clean(&outcome)
 }

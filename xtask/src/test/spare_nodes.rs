@@ -46,7 +46,7 @@ const SHARED: [Case; 4] = [
             "--spare",
             "1",
             "--mca",
-            "vprotocol_correlated_spares",
+            "vprotocol_correlated_spare_nodes",
             "0",
             "--kill-node-after-checkpoint",
             "1@1",
@@ -133,7 +133,7 @@ const PLAIN: [(Case, usize); 6] = [
                 "--kill-node-after-replication",
                 "1@1",
                 "--kill-at-event",
-                "caught_up@1=guardian:1",
+                "replay_completed@1=guardian:1",
             ],
             &["n3"],
         ),
@@ -167,7 +167,7 @@ pub fn run_over(tier: &mut Tier, over: &Over, cases: usize) {
 /// on another one that broke on the way.
 fn must_go(events: &str, wanted: &[&str]) -> Result<()> {
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let placed = events.filter(|event| event["event"] == "placed");
+    let placed = events.filter(|event| event["event"] == "rank_placed");
     let mut nodes: Vec<String> =
         placed.map(|event| event["node"].as_str().unwrap_or_default().to_owned()).collect();
     nodes.dedup();

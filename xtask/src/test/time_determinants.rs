@@ -64,7 +64,7 @@ fn run_in(scratch: &Scratch, mode: &str, options: &[&str], rolls_back: usize) ->
     let job = job.with(&["--checkpoint-at", "0", "--write-after", &checkpoint, "1"]).with(&RECOVER);
     let outcome = job.with(options).run()?;
     outcome.must(outcome.code == 0, "the job failed")?;
-    let back = workloads::events(&checkpoints)?.matches("\"event\":\"back\"").count();
+    let back = workloads::events(&checkpoints)?.matches("\"event\":\"set_restarted\"").count();
     outcome.must(back == rolls_back, "another number of sets rolled back")?;
     must_be_clean(&outcome)?;
     Ok(outcome)

@@ -85,7 +85,8 @@ fn checkpoints_for_a_log() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?.display().to_string();
     let recover = "vprotocol_correlated_recover";
-    let place = ["--mca", "vprotocol_correlated_dir", &checkpoints, "--mca", recover, "0"];
+    let place =
+        ["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints, "--mca", recover, "0"];
     let (outcome, ranks) = full_log(&scratch, &place, PATIENCE)?;
     let asked = counter(&ranks[0], "log_lines_asked");
     let [own, theirs] = [0, 3].map(|rank: usize| counter(&ranks[rank], "lines"));
@@ -101,7 +102,7 @@ fn checkpoints_for_a_log() -> Result<()> {
 /// The same program, and the same answer.
 fn no_place_for_checkpoints() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
-    let guard = ["--mca", "vprotocol_correlated_guard", "1"];
+    let guard = ["--mca", "vprotocol_correlated_protect_without_dir", "1"];
     let mut answers = Vec::new();
     for options in [&guard[..], &[]] {
         let (outcome, ranks) = full_log(&scratch, options, "0")?;
@@ -125,7 +126,7 @@ fn signalled(
     let job = RING.job(SHAPE, known.iterations, scratch)?;
     let options = [
         "--mca",
-        "vprotocol_correlated_signal",
+        "vprotocol_correlated_checkpoint_signal",
         "USR2,USR1:exit",
         "--signal",
         &number.to_string(),
@@ -162,9 +163,12 @@ fn nonsense() -> Result<()> {
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     for name in ["KILL", "USR1:later", "TERM", "RTMIN+99", "USR2,what"] {
         let job = workloads::with_checkpoints(Job::new(1, 2, &["echo", "started"]), &checkpoints);
-        let outcome = job.with(&["--mca", "vprotocol_correlated_signal", name]).run()?;
+        let outcome = job.with(&["--mca", "vprotocol_correlated_checkpoint_signal", name]).run()?;
         outcome.must(outcome.code != 0 && !outcome.stdout.contains("started"), name)?;
-        outcome.must(outcome.said().contains("vprotocol_correlated_signal is"), "no reason")?;
+        outcome.must(
+            outcome.said().contains("vprotocol_correlated_checkpoint_signal is"),
+            "no reason",
+        )?;
     }
     Ok(())
 }
@@ -175,7 +179,8 @@ fn not_chosen() -> Result<()> {
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let script = "trap 'echo GOT; exit 0' USR1; for i in $(seq 200); do sleep 0.1; done";
     let job = workloads::with_checkpoints(Job::new(1, 2, &["sh", "-c", script]), &checkpoints);
-    let options = ["--mca", "vprotocol_correlated_signal", "USR2", "--signal", "10", "3"];
+    let options =
+        ["--mca", "vprotocol_correlated_checkpoint_signal", "USR2", "--signal", "10", "3"];
     let outcome = job.with(&options).run()?;
     let both = outcome.stdout.matches("GOT").count() == 2;
     outcome.must(both || outcome.code == 128 + libc::SIGUSR1, "they should have got it")

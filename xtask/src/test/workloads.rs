@@ -361,7 +361,7 @@ pub fn with_checkpoints(job: Job, checkpoints: &Path) -> Job {
 
 /// Those of a job that goes on when a part of it fails.
 pub fn protected(job: Job, checkpoints: &Path) -> Job {
-    job.with(&["--mca", "vprotocol_correlated_dir", &checkpoints.display().to_string()])
+    job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints.display().to_string()])
 }
 
 /// A job that is started again from checkpoints, in the folder of the test.
@@ -398,7 +398,7 @@ pub fn images(checkpoints: &Path) -> Result<Vec<PathBuf>> {
 /// Every checkpoint that is there is whole, by the checksums of its images.
 pub fn verify(checkpoints: &Path) -> Result<String> {
     let mut command = Command::new(paths::mca().join(build::PROGRAM));
-    run::output(command.args(["lines", "--verify"]).arg(checkpoints))
+    run::output(command.args(["list", "--verify"]).arg(checkpoints))
 }
 
 /// Images that are not finished.

@@ -269,7 +269,7 @@ fn damage_is_noted_and_changes_nothing() {
     let (incarnation, from, bytes) = (FIRST, 0, vec![0, 99]);
     let message = FromRank::Determinants { incarnation, from, bytes };
     assert!(all.hear(10, &FromNode::Rank { rank: PeerId(0), message }));
-    assert!(matches!(&all.take_out()[..], [Out::Log(event)] if event["event"] == "nonsense"));
+    assert!(matches!(&all.take_out()[..], [Out::Log(event)] if event["event"] == "protocol_error"));
 }
 
 /// What another coordinator would read.

@@ -48,7 +48,7 @@ impl Coordinator {
             }
             Request::Checkpoint { all, wait, then_exit } => {
                 self.events.write(json!({
-                    "event": "asked", "all": all, "then_exit": then_exit
+                    "event": "checkpoint_requested", "all": all, "then_exit": then_exit
                 }));
                 self.job.checkpoint(self.now(), id, all, wait, then_exit);
             }

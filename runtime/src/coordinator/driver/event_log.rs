@@ -10,6 +10,9 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+/// Of names and fields (docs/events.md).
+const EVENTS_VERSION: u32 = 2;
+
 /// The file, if there is a place for it. A job does not fail for want of it.
 pub struct Events(Option<File>);
 
@@ -35,6 +38,7 @@ impl Events {
     /// One more event.
     pub fn write(&mut self, mut event: Value) {
         let Some(file) = &mut self.0 else { return };
+        event["v"] = EVENTS_VERSION.into();
         event["unix_ms"] = unix_ms().into();
         // In one piece, so that a reader sees whole lines.
         let _ = file.write_all(format!("{event}\n").as_bytes());

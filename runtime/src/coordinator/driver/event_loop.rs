@@ -492,7 +492,7 @@ impl Coordinator {
         let Some(memory) = &mut self.memory else { return };
         if let Err(error) = what(memory) {
             let reason = error.to_string();
-            self.events.write(json!({"event": "not_remembered", "reason": reason}));
+            self.events.write(json!({"event": "state_persist_failed", "reason": reason}));
             if let Some(memory) = self.memory.take() {
                 memory.forget();
             }

@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn images_are_discarded_when_the_manifest_is_gone() {
         let base = std::env::temp_dir().join(format!("rustbtl-storer-{}", std::process::id()));
-        let folder = base.join("line-3");
+        let folder = base.join("checkpoint-3");
         let (rank, line) = (PeerId(0), CheckpointId(3));
         let discard = |line| ToNode::Discard { rank, checkpoint: line };
         let mut storer = ManifestWriter::start().unwrap();

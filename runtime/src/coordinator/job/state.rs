@@ -284,7 +284,7 @@ impl Job {
 
     fn guardian(&mut self, id: PeerId, size: u32, incarnation: Incarnation, node: &str) {
         if id.0 >= size || (self.setup.size != 0 && size != self.setup.size) {
-            self.log(json!({"event": "nonsense", "rank": id.0, "size": size, "node": node}));
+            self.log(json!({"event": "protocol_error", "rank": id.0, "size": size, "node": node}));
             return;
         }
         self.setup.size = size;
@@ -460,7 +460,7 @@ impl Job {
                 self.send(rank, ToRank::MayFinish {});
             }
             (self.may_finish, self.changed) = (true, true);
-            self.log(json!({"event": "finish", "last": id.0}));
+            self.log(json!({"event": "job_finished", "last": id.0}));
         }
     }
 
@@ -492,7 +492,7 @@ impl Job {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         rank.here = false;
         if rank.ended.is_none() {
-            self.log(json!({"event": "gone", "rank": id.0}));
+            self.log(json!({"event": "guardian_disconnected", "rank": id.0}));
             self.input(now, Input::RankFailed { rank: id });
         }
     }
@@ -526,7 +526,7 @@ impl Job {
 
     pub(crate) fn input(&mut self, now: u64, input: Input) {
         if let Err(problem) = self.try_input(now, input) {
-            self.log(json!({"event": "nonsense", "what": problem}));
+            self.log(json!({"event": "protocol_error", "what": problem}));
         }
         self.carry_out(now);
     }

@@ -53,7 +53,7 @@ impl World {
     pub(crate) fn with_line_of(sets: [u32; 3]) -> Self {
         let mut world = Self::of_sets(sets);
         world.take_line(1);
-        assert_eq!(world.events("complete").len(), 1);
+        assert_eq!(world.events("checkpoint_completed").len(), 1);
         world.effects.clear();
         world
     }

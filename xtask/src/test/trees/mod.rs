@@ -179,7 +179,7 @@ fn debian_package() -> Result<()> {
 fn listed(installed: &Installed) -> Result<()> {
     let mut info = installed.command("ompi_info");
     let text = run::output(info.args(["--param", "vprotocol", "correlated", "--level", "9"]))?;
-    for wanted in ["sets", "log_budget", "dir", "recover"] {
+    for wanted in ["sets", "log_budget", "checkpoint_dir", "recover"] {
         let wanted = &format!("\"vprotocol_correlated_{wanted}\"");
         if !text.contains(wanted) {
             fail!("ompi_info does not list {wanted}:\n{text}");

@@ -50,13 +50,14 @@ fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
     let known = RING.answer(&job.run()?, &scratch)?;
     let job = workloads::protected(job, &checkpoints).with(faults);
     let is_back = || {
-        workloads::events(&checkpoints).is_ok_and(|events| events.contains("\"event\":\"back\""))
+        workloads::events(&checkpoints)
+            .is_ok_and(|events| events.contains("\"event\":\"set_restarted\""))
     };
     let outcome = workloads::held(&job, &scratch, ITERATIONS / 2, is_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.contains(": killed ") || outcome.stderr.contains(": cut ");
     outcome.must(broken, "nothing broke in time")?;
-    let back = workloads::events(&checkpoints)?.matches("\"event\":\"back\"").count();
+    let back = workloads::events(&checkpoints)?.matches("\"event\":\"set_restarted\"").count();
     outcome.must(back > 0, "no set rolled back")?;
     must_be_clean(&outcome)
 }

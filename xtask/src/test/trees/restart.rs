@@ -27,7 +27,7 @@ pub fn goes_on(installed: &Installed) -> Result<()> {
     let alone = run::output(mpirun(installed, &scratch).arg(&program).args([ITERATIONS, "20000"]))?;
 
     let mut command = mpirun(installed, &scratch);
-    command.arg("--mca").arg("vprotocol_correlated_dir").arg(&checkpoints);
+    command.arg("--mca").arg("vprotocol_correlated_checkpoint_dir").arg(&checkpoints);
     let output = scratch.0.join("output");
     let file = File::create(&output).context(|| output.display().to_string())?;
     command.arg(&program).args([ITERATIONS, "20000"]).stdin(Stdio::null()).stdout(file);

@@ -86,13 +86,13 @@ impl Folder {
 
     /// The image of this line, in a folder of its own.
     fn image(&self, line: usize) -> PathBuf {
-        let folder = self.0.join(format!("line-{line}"));
+        let folder = self.0.join(format!("checkpoint-{line}"));
         fs::create_dir_all(&folder).unwrap();
         folder.join("rank-0.img")
     }
 
     fn bases(&self, line: usize) -> Vec<PathBuf> {
-        let folder = self.0.join(format!("line-{line}"));
+        let folder = self.0.join(format!("checkpoint-{line}"));
         let all = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
         let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
         all.filter(|path| is_base_of(&name(path), "rank-0.img")).collect()
@@ -228,7 +228,7 @@ fn a_base_that_is_missing_or_another_one_is_refused_with_both_names() {
     let whole = fs::read(&base).unwrap();
     let refused = |why: &str| {
         let error = read(&folder.image(1), subject.at.addr() as u64).unwrap_err().to_string();
-        let names = ["line-1/rank-0.img needs", "line-1/rank-0.img.base-1", why];
+        let names = ["checkpoint-1/rank-0.img needs", "checkpoint-1/rank-0.img.base-1", why];
         names.iter().for_each(|name| assert!(error.contains(name), "{name}: {error}"));
     };
     fs::remove_file(&base).unwrap();

@@ -201,7 +201,10 @@ fn who_is_not_of_this_life_or_sends_nonsense_changes_nothing() {
         let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes };
         all.hear(10, &FromNode::Rank { rank: PeerId(2), message });
         let out = all.take_out();
-        assert!(matches!(&out[..], [Out::Log(event)] if event["event"] == "nonsense"), "{out:?}");
+        assert!(
+            matches!(&out[..], [Out::Log(event)] if event["event"] == "protocol_error"),
+            "{out:?}"
+        );
     }
     all.hear(10, &recorded(2, FIRST, 0, &[1]));
     assert_eq!((all.next(B, FIRST), stable(&all.take_out())), (Some(0), vec![]), "a hole");

@@ -54,7 +54,7 @@ impl Job {
         let possible = self.setup.has_storage();
         self.log(json!({
             "event": "log_nearly_full", "rank": rank.0, "set": set.0, "bytes": bytes,
-            "line": possible,
+            "checkpoint": possible,
         }));
         // Without a place for lines it spills. Before all ranks are ready the next mark asks.
         if possible {
@@ -74,12 +74,12 @@ impl Job {
         let problem = if exit && self.setup.is_local() {
             Some(
                 "the lines of this job end with it: for one that outlives it start the job with \
-                 --mca vprotocol_correlated_dir DIR, a directory that all nodes share"
+                 --mca vprotocol_correlated_checkpoint_dir DIR, a directory that all nodes share"
                     .to_owned(),
             )
         } else if !self.setup.has_storage() {
             Some(
-                "this job has no place for lines: start it with --mca vprotocol_correlated_dir \
+                "this job has no place for lines: start it with --mca vprotocol_correlated_checkpoint_dir \
                   DIR, a directory that all nodes share"
                     .to_owned(),
             )
@@ -156,7 +156,7 @@ impl Job {
         let (global, exit) = (state.kind == Kind::Global, state.exit);
         let reason = if state.problem.is_empty() { why.to_string() } else { state.problem.clone() };
         self.log(json!({
-            "event": "aborted", "line": line.0, "reason": reason, "retried": retried,
+            "event": "checkpoint_aborted", "checkpoint": line.0, "reason": reason, "retried": retried,
             "next_ms": next_ms,
         }));
         for rank in self.members(sets) {

@@ -139,7 +139,7 @@ impl Job {
         let coordinator = self.life;
         let Some(lines) = state.lines.filter(|_| !self.may_finish && !state.let_go) else {
             // As at the beginning, or at the end.
-            self.log(json!({"event": "again", "life": coordinator, "ready": false}));
+            self.log(json!({"event": "failover_started", "life": coordinator, "ready": false}));
             return Ok(());
         };
         self.cards_sent = true;
@@ -151,7 +151,7 @@ impl Job {
             ..Again::default()
         };
         self.log(json!({
-            "event": "again", "life": coordinator, "ready": true,
+            "event": "failover_started", "life": coordinator, "ready": true,
             "going_back": again.going.iter().map(|set| set.0).collect::<Vec<_>>(),
         }));
         self.again = Some(again);
@@ -214,7 +214,7 @@ impl Job {
         let names: Vec<String> = missing.iter().map(|id| self.name_of(*id)).collect();
         let names = names.join(", ");
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
-        self.log(json!({"event": "not_whole", "life": self.life, "missing": numbers}));
+        self.log(json!({"event": "failover_incomplete", "life": self.life, "missing": numbers}));
         if let Some(loss) = loss {
             let reason = format!(
                 "the job's coordinator was killed and started again, and before {names} had come \
@@ -267,7 +267,7 @@ impl Job {
             }
         }
         let ms = now.saturating_sub(again.since_ms);
-        self.log(json!({"event": "known", "life": self.life, "ms": ms}));
+        self.log(json!({"event": "failover_state_loaded", "life": self.life, "ms": ms}));
         self.changed = true;
         let words: Vec<&String> =
             again.words.iter().filter(|word| !word.starts_with("checkpoint")).collect();
@@ -338,7 +338,7 @@ impl Job {
         let protected = self.setup.recover && self.setup.has_storage();
         self.see_whether_covered();
         self.log(json!({
-            "event": "whole", "life": self.life, "ms": now.saturating_sub(since_ms),
+            "event": "failover_completed", "life": self.life, "ms": now.saturating_sub(since_ms),
             "recovers": protected && !self.may_finish,
             "covered": !self.setup.is_local() || self.storage.covered,
             "going_back": self.recovery.going.keys().map(|set| set.0).collect::<Vec<_>>(),

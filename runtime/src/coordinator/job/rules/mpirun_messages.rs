@@ -30,7 +30,7 @@ impl Job {
             // It got a signal that the user has chosen for this.
             (from_mpirun::CHECKPOINT, what) => {
                 let exit = what == "exit";
-                self.log(json!({"event": "asked", "signal": true, "all": true, "then_exit": exit}));
+                self.log(json!({"event": "checkpoint_requested", "signal": true, "all": true, "then_exit": exit}));
                 self.wish(now, Wisher::Signal, None, exit, true);
             }
             // It has left it out, and waits for what we make of it.
@@ -44,7 +44,7 @@ impl Job {
     }
 
     pub(crate) fn nonsense(&mut self, line: &str) {
-        self.log(json!({"event": "nonsense", "from": "mpirun", "what": line}));
+        self.log(json!({"event": "protocol_error", "from": "mpirun", "what": line}));
     }
 
     /// So much of a rank's output has come to mpirun, and no more will: its node is lost. What
@@ -84,10 +84,10 @@ mod tests {
             Effect::Tell(text) => Some(text),
             _ => None,
         });
-        assert!(told.is_some_and(|text| text.contains("vprotocol_correlated_dir")));
+        assert!(told.is_some_and(|text| text.contains("vprotocol_correlated_checkpoint_dir")));
         job.hear_mpirun(2, "dance");
         let effect = job.next_effect();
-        assert!(matches!(effect, Some(Effect::Log(event)) if event["event"] == "nonsense"));
+        assert!(matches!(effect, Some(Effect::Log(event)) if event["event"] == "protocol_error"));
         assert_eq!(job.next_effect(), None);
     }
 
@@ -157,7 +157,7 @@ mod tests {
             let mut job = job();
             job.hear_mpirun(7, line);
             let Some(Effect::Log(event)) = job.next_effect() else { panic!("{line}") };
-            assert_eq!((&event["event"], &event["what"]), (&json!("nonsense"), &json!(line)));
+            assert_eq!((&event["event"], &event["what"]), (&json!("protocol_error"), &json!(line)));
             assert_eq!(job.next_effect(), None);
         }
     }

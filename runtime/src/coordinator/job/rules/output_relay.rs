@@ -203,7 +203,7 @@ mod tests {
         {
             job.hear_mpirun(1, line);
             let Some(Effect::Log(event)) = job.next_effect() else { panic!("{line}") };
-            assert_eq!(event["event"], "nonsense");
+            assert_eq!(event["event"], "protocol_error");
         }
         job.setup.prints = false;
         output(&mut job, RANK, 4, 0, b"a");

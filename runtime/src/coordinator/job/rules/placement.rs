@@ -120,7 +120,7 @@ impl Job {
         let Some(node) = self.ranks.get(&id).filter(known).map(|rank| rank.node.clone()) else {
             return;
         };
-        self.log(json!({"event": "unhosted", "rank": id.0, "node": node, "reason": reason}));
+        self.log(json!({"event": "proxy_failed", "rank": id.0, "node": node, "reason": reason}));
         let there = |rank: &Rank| rank.node == node && rank.host.is_some() && rank.ended.is_none();
         let (gone, because): (Vec<PeerId>, String) = if reachable {
             (vec![id], reason.to_owned())
@@ -206,7 +206,7 @@ impl Job {
                 if self.bring_to(line, &lost, &place.node) {
                     let ranks: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
                     self.log(json!({
-                        "event": "bringing", "set": set.0, "line": line.0, "ranks": ranks,
+                        "event": "image_transfer", "set": set.0, "checkpoint": line.0, "ranks": ranks,
                         "node": place.node
                     }));
                 }
@@ -278,7 +278,7 @@ impl Job {
             let Printed { bytes: [out, err], exact } = state.printed;
             let spare = place.kind == Kind::Spare;
             self.log(json!({
-                "event": "placed", "rank": rank.0, "set": set.0, "node": place.node, "spare": spare
+                "event": "rank_placed", "rank": rank.0, "set": set.0, "node": place.node, "spare": spare
             }));
             let order = if spare {
                 let addresses = addresses.clone();

@@ -139,7 +139,7 @@ impl Job {
         if missing > 0 {
             let why = no_partner(&home, held);
             if held.counted {
-                self.log(json!({"event": "uncovered", "line": line.0, "rank": rank.0, "why": why}));
+                self.log(json!({"event": "replication_degraded", "checkpoint": line.0, "rank": rank.0, "why": why}));
             } else {
                 self.problem(line, format!("rank {rank}: {why}"));
                 self.input(now, Input::NotStored { rank, checkpoint: line.0 });
@@ -197,7 +197,7 @@ impl Job {
             return;
         }
         self.log(json!({
-            "event": "not_copied", "line": line.0, "rank": rank.0, "node": node, "reason": reason
+            "event": "not_copied", "checkpoint": line.0, "rank": rank.0, "node": node, "reason": reason
         }));
         let home = self.ranks.get(&rank).map(|rank| rank.node.clone()).unwrap_or_default();
         let siblings = self.siblings(line, &home);
@@ -305,7 +305,7 @@ impl Job {
         if !youngest.is_empty() && self.ranks.iter().all(is_covered) {
             (self.storage.covered, self.changed) = (true, true);
             let lines: BTreeSet<u64> = youngest.values().map(|line| line.0).collect();
-            self.log(json!({"event": "covered", "lines": lines}));
+            self.log(json!({"event": "replication_ok", "lines": lines}));
         }
     }
 
@@ -380,7 +380,7 @@ impl Job {
         let lost: BTreeSet<&str> = lost.flat_map(|h| h.lost.iter().map(String::as_str)).collect();
         Err(format!(
             "all images of rank {} in line {line} are lost: they were on {}. More nodes were lost \
-             at a time than there were copies (vprotocol_correlated_copies {})\n{}",
+             at a time than there were copies (vprotocol_correlated_image_replicas {})\n{}",
             some_of(gone.iter().map(ToString::to_string).collect(), ", "),
             some_of(lost.iter().map(|node| format!("node {node}")).collect(), ", "),
             self.setup.copies.unwrap_or(0),

@@ -54,7 +54,7 @@ impl Job {
         let Some(rank) = self.ranks.get(&id) else { return };
         let (set, node) = (rank.set, rank.node.clone());
         self.log(json!({
-            "event": "fallen", "rank": id.0, "node": node, "signal": libc::WTERMSIG(status),
+            "event": "rank_failed", "rank": id.0, "node": node, "signal": libc::WTERMSIG(status),
             "incarnation": incarnation.0
         }));
         let Some(set) = set else { return self.give_up(id) };
@@ -220,7 +220,7 @@ impl Job {
         self.recovery.going.insert(set, going);
         self.changed = true;
         self.log(json!({
-            "event": "back_to", "set": set.0, "line": line.0, "incarnation": incarnation.0,
+            "event": "set_rollback", "set": set.0, "checkpoint": line.0, "incarnation": incarnation.0,
             "ranks": members.iter().map(|rank| rank.0).collect::<Vec<_>>()
         }));
         for &rank in &members {
@@ -428,7 +428,7 @@ impl Job {
         let Some(going) = self.recovery.going.get(&set) else { return };
         let (line, ms) = (going.line, now.saturating_sub(going.since_ms));
         let with_all = going.with_all;
-        self.log(json!({"event": "back", "set": set.0, "line": line.0, "ms": ms}));
+        self.log(json!({"event": "set_restarted", "set": set.0, "checkpoint": line.0, "ms": ms}));
         self.input(now, Input::SetRestarted { set, checkpoint: line.0 });
         self.replenish(now);
         if self.recovery.going.values().all(|going| going.phase == Phase::Behind) {
@@ -443,7 +443,7 @@ impl Job {
     /// A rank cannot be in a global line: it was believed too early that a set had caught up, or a
     /// channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this life or the next.
     pub(crate) fn is_behind(&mut self, now: u64, id: PeerId, line: CheckpointId) {
-        self.log(json!({"event": "behind", "rank": id.0, "line": line.0}));
+        self.log(json!({"event": "replay_pending", "rank": id.0, "checkpoint": line.0}));
         let answer = CheckpointAnswer::Failed {
             checkpoint: line.0,
             refusal: CheckpointRefusal::ReplayPending,
@@ -470,7 +470,7 @@ impl Job {
         let since = self.recovery.going.remove(&set).map_or(now, |going| going.since_ms);
         self.changed = true;
         let ms = now.saturating_sub(since);
-        self.log(json!({"event": "caught_up", "set": set.0, "ms": ms}));
+        self.log(json!({"event": "replay_completed", "set": set.0, "ms": ms}));
         self.input(now, Input::ReplayComplete { set });
     }
 

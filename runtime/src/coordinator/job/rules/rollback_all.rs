@@ -49,7 +49,7 @@ impl Job {
             return Err(also(went));
         }
         self.recovery.together = (line, times + 1);
-        self.log(json!({"event": "all_back_to", "line": line.0, "why": why}));
+        self.log(json!({"event": "global_rollback", "checkpoint": line.0, "why": why}));
         self.effects.push_back(Effect::Tell(format!("{why}; all ranks go back to line {line}")));
         self.input(now, Input::GlobalRollback { checkpoint: line.0 });
         let incarnation = self.next_incarnation();

@@ -35,7 +35,7 @@ impl Job {
     pub fn folder(&self, line: CheckpointId) -> PathBuf {
         match &self.setup.directory {
             Some(base) => store::folder(base, &self.name, line),
-            None => format!("line-{line}").into(),
+            None => format!("checkpoint-{line}").into(),
         }
     }
 

@@ -52,7 +52,7 @@ impl Job {
         let names = some_of(missing.iter().map(|id| self.name_of(*id)).collect(), ", ");
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
         (self.out_of_reach.let_go, self.changed) = (true, true);
-        self.log(json!({"event": "let_go", "missing": numbers}));
+        self.log(json!({"event": "protection_disabled", "missing": numbers}));
         let anew = self.again.as_ref().and_then(Again::going_anew);
         if let Some(set) = self.recovery.waits_for_orders().or(anew) {
             return self.fail(format!(

@@ -11,18 +11,22 @@ fn it_is_whole_when_all_have_come_and_a_loss_after_that_is_survived() {
     assert_eq!(world.job.awaited().map(|missing| missing.len()), Some(3));
     world.comes(0, "a", 0);
     world.comes(1, "b", 0);
-    assert!(world.events("whole").is_empty());
+    assert!(world.events("failover_completed").is_empty());
     world.comes(2, "c", 0);
-    assert_eq!(world.events("whole").len(), 1);
-    assert_eq!(world.events("whole")[0]["covered"], true, "who has copies was not forgotten");
-    assert!(world.events("line").is_empty(), "there is one already");
-    world.mpirun("lost b");
-    let back = &world.events("back_to")[0];
+    assert_eq!(world.events("failover_completed").len(), 1);
     assert_eq!(
-        (&back["set"], &back["line"], &back["incarnation"]),
+        world.events("failover_completed")[0]["covered"],
+        true,
+        "who has copies was not forgotten"
+    );
+    assert!(world.events("checkpoint_started").is_empty(), "there is one already");
+    world.mpirun("lost b");
+    let back = &world.events("set_rollback")[0];
+    assert_eq!(
+        (&back["set"], &back["checkpoint"], &back["incarnation"]),
         (&1.into(), &1.into(), &1.into())
     );
-    assert_eq!(world.events("placed")[0]["node"], "c", "where the copy is");
+    assert_eq!(world.events("rank_placed")[0]["node"], "c", "where the copy is");
 }
 
 #[test]
@@ -32,8 +36,8 @@ fn what_was_lost_meanwhile_waits_until_the_others_have_come() {
     world.comes(0, "a", 0);
     assert!(world.events("node_lost").is_empty());
     world.comes(2, "c", 0);
-    assert_eq!(world.events("whole").len(), 1, "nobody waits for who is lost");
-    assert_eq!(world.events("placed").len(), 1);
+    assert_eq!(world.events("failover_completed").len(), 1, "nobody waits for who is lost");
+    assert_eq!(world.events("rank_placed").len(), 1);
     // A program that has fallen is one that has come.
     let mut world = World::with_line().again();
     world.comes(0, "a", 0);
@@ -51,14 +55,14 @@ fn a_loss_that_was_handled_already_is_not_handled_twice() {
     world.mpirun("lost b");
     world.comes(1, "c", 1);
     world.rank(1, "c", FromRank::ReplayComplete {});
-    assert_eq!(world.events("caught_up").len(), 1);
+    assert_eq!(world.events("replay_completed").len(), 1);
     let mut world = world.again();
     world.mpirun("lost b");
     for (rank, node, incarnation) in [(0, "a", 0), (1, "c", 1), (2, "c", 0)] {
         world.comes(rank, node, incarnation);
     }
-    assert_eq!(world.events("whole").len(), 1);
-    assert!(world.events("back_to").is_empty());
+    assert_eq!(world.events("failover_completed").len(), 1);
+    assert!(world.events("set_rollback").is_empty());
     assert_eq!(world.to_mpirun(), ["recovered"]);
 }
 
@@ -71,12 +75,12 @@ fn a_set_that_had_not_met_the_others_begins_anew_in_an_incarnation_that_nobody_w
     world.mpirun("lost b");
     world.comes(0, "a", 0);
     world.comes(2, "c", 0);
-    let back = &world.events("back_to")[0];
+    let back = &world.events("set_rollback")[0];
     assert_eq!(back["incarnation"], 2, "1 was ordered, whether it ran or not");
     // The guardian that was started by the first order comes late.
     assert!(!world.job.accepts(PeerId(1), Incarnation(1)));
     assert!(world.job.accepts(PeerId(1), Incarnation(2)));
-    assert_eq!(world.events("placed").len(), 1);
+    assert_eq!(world.events("rank_placed").len(), 1);
 }
 
 #[test]
@@ -85,15 +89,15 @@ fn a_set_that_repeats_its_past_is_let_go_on() {
     world.falls(1, "b", 0);
     world.hello(1, "b", 1);
     world.rank(1, "b", FromRank::Ready {});
-    assert_eq!(world.events("back").len(), 1);
+    assert_eq!(world.events("set_restarted").len(), 1);
     let mut world = world.again();
     for (rank, node, incarnation) in [(0, "a", 0), (1, "b", 1), (2, "c", 0)] {
         world.comes(rank, node, incarnation);
     }
-    assert_eq!(world.events("whole")[0]["going_back"], json!([1]));
-    assert!(world.events("back_to").is_empty());
+    assert_eq!(world.events("failover_completed")[0]["going_back"], json!([1]));
+    assert!(world.events("set_rollback").is_empty());
     world.rank(1, "b", FromRank::ReplayComplete {});
-    assert_eq!(world.events("caught_up").len(), 1);
+    assert_eq!(world.events("replay_completed").len(), 1);
 }
 
 /// The first coordinator may have been killed before its word went to all.
@@ -132,7 +136,7 @@ fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
     world.comes(1, "b", 1);
     world.guardian(2, "c", 1);
     world.hello(2, "c", 1);
-    assert_eq!(world.events("whole").len(), 1);
+    assert_eq!(world.events("failover_completed").len(), 1);
     let is = |message: &&ToNode| {
         matches!(message, ToNode::Rank { message: ToRank::Endpoints { .. }, .. })
     };
@@ -148,7 +152,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
         world.mpirun("checkpoint stay");
         let line = CheckpointId(2);
         world.rank(2, "c", FromRank::ReplayPending { checkpoint: line });
-        assert_eq!(world.events("aborted")[0]["retried"], true);
+        assert_eq!(world.events("checkpoint_aborted")[0]["retried"], true);
         if killed {
             // What was wanted is asked for again by whoever wants it; nobody is waited for.
             world = world.again();
@@ -156,15 +160,15 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
                 world.comes(rank, node, 0);
             }
             world.mpirun("checkpoint stay");
-            assert_eq!(world.events("line").len(), 1);
+            assert_eq!(world.events("checkpoint_started").len(), 1);
             continue;
         }
         world.now += 60_000;
         world.job.tick(world.now);
         world.look();
-        assert_eq!(world.events("line").len(), 1, "only the one that was refused");
+        assert_eq!(world.events("checkpoint_started").len(), 1, "only the one that was refused");
         world.rank(2, "c", FromRank::ReplayComplete {});
-        assert_eq!(world.events("line").len(), 2);
+        assert_eq!(world.events("checkpoint_started").len(), 2);
     }
 }
 
@@ -172,7 +176,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
 fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
     let mut world = World::with_line();
     world.mpirun("checkpoint stay");
-    assert_eq!(world.events("line")[0]["line"], 2);
+    assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 2);
     let mut world = world.again();
     for (rank, node) in (0..).zip(NODES) {
         world.comes(rank, node, 0);
@@ -185,9 +189,9 @@ fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
     };
     assert_eq!(world.effects.iter().filter(|effect| cleared(effect)).count(), 3);
     world.mpirun("checkpoint stay");
-    assert_eq!(world.events("line")[0]["line"], 3);
+    assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 3);
     world.take_line(3);
-    assert_eq!(world.events("complete").len(), 1);
+    assert_eq!(world.events("checkpoint_completed").len(), 1);
 }
 
 #[test]
@@ -196,11 +200,11 @@ fn who_does_not_come_is_named() {
     world.comes(0, "a", 0);
     world.job.tick(PATIENCE_MS - 1);
     world.look();
-    assert!(world.events("not_whole").is_empty());
+    assert!(world.events("failover_incomplete").is_empty());
     world.job.tick(PATIENCE_MS);
     world.job.tick(PATIENCE_MS + 1);
     world.look();
-    assert_eq!(world.events("not_whole")[0]["missing"], json!([1, 2]));
+    assert_eq!(world.events("failover_incomplete")[0]["missing"], json!([1, 2]));
     let told = |effect: &Effect| match effect {
         Effect::Tell(text) => Some(text.contains("rank 1 on b, rank 2 on c did not come back")),
         _ => None,
@@ -208,7 +212,7 @@ fn who_does_not_come_is_named() {
     assert_eq!(world.effects.iter().filter_map(told).collect::<Vec<_>>(), [true], "once");
     world.comes(1, "b", 0);
     world.comes(2, "c", 0);
-    assert_eq!(world.events("whole").len(), 1, "late is not never");
+    assert_eq!(world.events("failover_completed").len(), 1, "late is not never");
 
     let mut world = World::with_line().again();
     world.mpirun("lost b");
@@ -240,8 +244,8 @@ fn who_may_leave_mpi_finalize_is_told_again_and_a_job_that_was_starting_starts()
         world.comes(rank, node, 0);
     }
     assert_eq!(world.events("ready").len(), 1);
-    assert_eq!(world.events("whole").len(), 1);
-    assert_eq!(world.events("line")[0]["line"], 1);
+    assert_eq!(world.events("failover_completed").len(), 1);
+    assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 1);
 }
 
 #[test]
@@ -298,5 +302,5 @@ fn a_line_that_was_under_way_is_never_complete() {
         world.comes(rank, node, 0);
     }
     world.take_line(2);
-    assert!(world.events("complete").is_empty());
+    assert!(world.events("checkpoint_completed").is_empty());
 }

@@ -143,8 +143,10 @@ impl World {
                 (to == PeerId(0)).then(|| format!("abort: {reason}"))
             }
             Effect::Mpirun(order) => Some(order.to_string()),
-            Effect::Log(event) if event["event"] == "complete" => Some("complete".into()),
-            Effect::Log(event) if event["event"] == "covered" => Some("covered".into()),
+            Effect::Log(event) if event["event"] == "checkpoint_completed" => {
+                Some("complete".into())
+            }
+            Effect::Log(event) if event["event"] == "replication_ok" => Some("covered".into()),
             _ => None,
         };
         core::mem::take(&mut self.effects).into_iter().filter_map(told).collect()
@@ -204,7 +206,7 @@ fn ranks_go_on_where_their_copy_is_and_then_there_is_another_copy() {
     world.lose("n1");
     // Rank 0 has lost its copy, too, and rank 1 is started by the guardian of rank 2.
     let told = world.told();
-    assert_eq!(told, ["2 adopts 1 from line-1", "n0: copy 0 of 1 to n2"]);
+    assert_eq!(told, ["2 adopts 1 from checkpoint-1", "n0: copy 0 of 1 to n2"]);
     world.back(1, "n2", 1);
     assert_eq!(world.told(), ["n2: copy 1 of 1 to n0", "recovered"]);
     world.copied(0, "n0", "n2", 1);
@@ -213,7 +215,7 @@ fn ranks_go_on_where_their_copy_is_and_then_there_is_another_copy() {
     assert_eq!(world.told(), ["covered"]);
     world.rank(1, "n2", FromRank::ReplayComplete {});
     world.lose("n2");
-    assert_eq!(world.told(), ["0 adopts 1 from line-1", "0 adopts 2 from line-1"]);
+    assert_eq!(world.told(), ["0 adopts 1 from checkpoint-1", "0 adopts 2 from checkpoint-1"]);
     for (rank, incarnation) in [(1, 2), (2, 3)] {
         world.guardian(rank, "n0", incarnation);
         world.hello(rank, "n0", rank, incarnation);
@@ -307,7 +309,7 @@ fn a_program_that_is_killed_is_started_again_on_its_node() {
     let mut world = ring();
     let fallen = FromNode::RankFailed { rank: PeerId(1), status: 9, incarnation: Incarnation(0) };
     world.hear("n1", fallen);
-    assert_eq!(world.told(), ["1 again from line-1"]);
+    assert_eq!(world.told(), ["1 again from checkpoint-1"]);
 }
 
 #[test]
@@ -317,5 +319,5 @@ fn a_line_that_should_outlive_the_job_is_refused() {
     world.job.checkpoint(world.now, 9, true, true, true);
     let effects: Vec<Effect> = core::iter::from_fn(|| world.job.next_effect()).collect();
     let refused = format!("{effects:?}");
-    assert!(refused.contains("Refused") && refused.contains("vprotocol_correlated_dir"));
+    assert!(refused.contains("Refused") && refused.contains("vprotocol_correlated_checkpoint_dir"));
 }

@@ -74,7 +74,7 @@ fn it_is_made_known_when_all_others_have_answered_and_what_they_speak_of_is_here
     let replay = place(|message| matches!(message, ToRank::Replay { .. }));
     assert!(replay < place(|message| matches!(message, ToRank::Endpoints { .. })));
     world.rank(1, "b", FromRank::Ready {});
-    assert_eq!(world.events("back").len(), 1);
+    assert_eq!(world.events("set_restarted").len(), 1);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
         FromRank::EventClock { checkpoint: line, clock: 0, incarnation: FIRST, recorded: 1 },
     );
     world.take_line(2);
-    assert!(world.events("complete").is_empty());
+    assert!(world.events("checkpoint_completed").is_empty());
     brings(&mut world, 0, 0);
     // Only now its copy is asked for.
     let copy = |effect: &Effect| {
@@ -202,7 +202,7 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
         "a",
         FromNode::ImageReplicated { rank: PeerId(0), checkpoint: line, node: "b".into() },
     );
-    assert_eq!(world.events("complete").len(), 1);
+    assert_eq!(world.events("checkpoint_completed").len(), 1);
 
     // The set falls before.
     let mut world = silent();
@@ -214,13 +214,13 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
     );
     world.take_line(2);
     world.falls(0, "a", 0);
-    assert_eq!(world.events("back_to")[0]["line"], 1);
+    assert_eq!(world.events("set_rollback")[0]["checkpoint"], 1);
     brings(&mut world, 0, 0);
     world.hear(
         "a",
         FromNode::ImageReplicated { rank: PeerId(0), checkpoint: line, node: "b".into() },
     );
-    assert!(world.events("complete").is_empty());
+    assert!(world.events("checkpoint_completed").is_empty());
 }
 
 #[test]
@@ -236,11 +236,17 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
         world.rank(first, node(first), FromRank::Ready {});
         // It has no channel to another set: nothing is left to repeat.
         world.rank(first, node(first), FromRank::ReplayComplete {});
-        assert_eq!((world.events("back").len(), world.events("caught_up").len()), (0, 0));
+        assert_eq!(
+            (world.events("set_restarted").len(), world.events("replay_completed").len()),
+            (0, 0)
+        );
         world.rank(last, node(last), FromRank::Ready {});
-        assert_eq!((world.events("back").len(), world.events("caught_up").len()), (1, 0));
+        assert_eq!(
+            (world.events("set_restarted").len(), world.events("replay_completed").len()),
+            (1, 0)
+        );
         world.rank(last, node(last), FromRank::ReplayComplete {});
-        assert_eq!(world.events("caught_up").len(), 1);
+        assert_eq!(world.events("replay_completed").len(), 1);
     }
 }
 
@@ -250,7 +256,7 @@ fn a_set_that_is_the_whole_job_goes_back_whatever_it_did() {
     world.falls(1, "b", 0);
     world.job.does_not_record(world.now, PeerId(1), "one-sided communication", ReplayBlocker::Set);
     world.look();
-    assert_eq!((world.to_mpirun(), world.events("back_to").len()), (Vec::<String>::new(), 1));
+    assert_eq!((world.to_mpirun(), world.events("set_rollback").len()), (Vec::<String>::new(), 1));
     let alone = |message: &ToNode| matches!(message, ToNode::Restore { alone: true, .. });
     assert!(!world.sent(1).into_iter().any(alone), "nobody else writes to its files");
 }

@@ -44,17 +44,17 @@ fn come_back(world: &mut World, incarnation: u16) {
 }
 
 fn lines(world: &World, event: &str) -> Vec<u64> {
-    world.events(event).iter().filter_map(|event| event["line"].as_u64()).collect()
+    world.events(event).iter().filter_map(|event| event["checkpoint"].as_u64()).collect()
 }
 
 #[test]
 fn all_go_back_and_have_caught_up_when_they_have_met() {
     let mut world = marked(World::with_line());
     world.falls(1, "b", 0);
-    assert_eq!(lines(&world, "all_back_to"), [1]);
-    assert_eq!(world.events("back_to").len(), 3);
+    assert_eq!(lines(&world, "global_rollback"), [1]);
+    assert_eq!(world.events("set_rollback").len(), 3);
     for rank in ALL {
-        assert_eq!(orders(&world, rank), [("line-1".into(), 1, false)], "rank {rank}");
+        assert_eq!(orders(&world, rank), [("checkpoint-1".into(), 1, false)], "rank {rank}");
     }
     let asked: Vec<u64> =
         world.events("fence").iter().filter_map(|event| event["asked"].as_u64()).collect();
@@ -63,12 +63,15 @@ fn all_go_back_and_have_caught_up_when_they_have_met() {
     assert_eq!((told, world.to_mpirun().len()), (1, 0));
     come_back(&mut world, 1);
     assert_eq!((restarted(&world, 0), restarted(&world, 2)), (vec![3], vec![3]));
-    assert_eq!((world.events("back").len(), world.events("caught_up").len()), (3, 3));
+    assert_eq!(
+        (world.events("set_restarted").len(), world.events("replay_completed").len()),
+        (3, 3)
+    );
     assert_eq!(world.to_mpirun().last(), Some(&"recovered".to_owned()));
     // Lines go on, with a number that was not used.
     world.effects.clear();
     world.mpirun("checkpoint stay");
-    assert_eq!(world.events("line")[0]["line"], 2);
+    assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 2);
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn a_lost_node_of_two_sets_is_one_reason() {
     let mut world = World::with_line();
     world.job.does_not_record(world.now, PeerId(2), WINDOW, ReplayBlocker::Set);
     world.mpirun("lost b");
-    assert_eq!(world.events("all_back_to").len(), 0, "set 1 can");
+    assert_eq!(world.events("global_rollback").len(), 0, "set 1 can");
     world.mpirun("lost c");
     // Where its image was, and the copy of the other, nobody is left.
     assert!(world.to_mpirun().last().unwrap().contains("all images of rank 1"));
@@ -115,8 +118,8 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
         world.hello(0, "a", time - 1);
         world.effects.clear();
         world.falls(0, "a", time - 1);
-        assert_eq!(lines(&world, "all_back_to"), [1]);
-        assert_eq!(orders(&world, 2), [("line-1".into(), time, false)]);
+        assert_eq!(lines(&world, "global_rollback"), [1]);
+        assert_eq!(orders(&world, 2), [("checkpoint-1".into(), time, false)]);
     }
     world.falls(0, "a", FALLS_MAX as u16);
     assert_eq!(world.events("not_recovered").len(), 1);
@@ -126,7 +129,7 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     world.falls(1, "b", 0);
     world.effects.clear();
     world.mpirun("lost d");
-    assert_eq!(lines(&world, "all_back_to"), [0; 0]);
+    assert_eq!(lines(&world, "global_rollback"), [0; 0]);
 
     // After that it is a loss like others.
     let mut world = marked(World::with_line());
@@ -137,8 +140,8 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
     assert_eq!(world.events("not_recovered").len(), 0, "of a life that is over");
     world.falls(0, "a", 1);
-    assert_eq!((world.events("all_back_to").len(), world.events("back_to").len()), (0, 1));
-    assert_eq!(orders(&world, 0), [("line-1".into(), 2, true)]);
+    assert_eq!((world.events("global_rollback").len(), world.events("set_rollback").len()), (0, 1));
+    assert_eq!(orders(&world, 0), [("checkpoint-1".into(), 2, true)]);
 }
 
 #[test]
@@ -150,10 +153,10 @@ fn another_coordinator_has_all_begin_anew() {
     for rank in ALL {
         world.guardian(rank, node(rank), 1);
     }
-    assert_eq!(lines(&world, "all_back_to"), [1]);
-    assert_eq!(orders(&world, 2), [("line-1".into(), 2, false)]);
+    assert_eq!(lines(&world, "global_rollback"), [1]);
+    assert_eq!(orders(&world, 2), [("checkpoint-1".into(), 2, false)]);
     come_back(&mut world, 2);
-    assert_eq!(world.events("caught_up").len(), 3);
+    assert_eq!(world.events("replay_completed").len(), 3);
 }
 
 /// In a folder that all nodes share.
@@ -170,7 +173,7 @@ fn with_lines(count: u64) -> World {
         world.job.committed(world.now, CheckpointId(line), Ok(()));
         world.look();
     }
-    assert_eq!(world.events("complete").len() as u64, count);
+    assert_eq!(world.events("checkpoint_completed").len() as u64, count);
     world.effects.clear();
     world
 }
@@ -184,10 +187,10 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
         world.hear("b", FromNode::RestoreFailed { rank, incarnation, reason });
     };
     world.falls(1, "b", 0);
-    assert_eq!(lines(&world, "back_to"), [2]);
+    assert_eq!(lines(&world, "set_rollback"), [2]);
     world.effects.clear();
     not_restored(&mut world, 1);
-    assert_eq!(lines(&world, "all_back_to"), [1]);
+    assert_eq!(lines(&world, "global_rollback"), [1]);
     assert_eq!(orders(&world, 0).len(), 1);
     let forgets = |effect: &Effect| *effect == Effect::Forget(CheckpointId(2));
     assert!(world.effects.iter().any(forgets), "nobody goes back to a line of another future");
@@ -204,14 +207,14 @@ fn a_mark_that_comes_when_the_set_is_on_its_way_alone_is_not_too_late() {
     let mut world = World::with_line();
     world.falls(1, "b", 0);
     world.job.does_not_record(world.now, PeerId(0), WINDOW, ReplayBlocker::Set);
-    assert_eq!(world.events("all_back_to").len(), 0, "who has not fallen may begin with it");
+    assert_eq!(world.events("global_rollback").len(), 0, "who has not fallen may begin with it");
     let mut world = marked(world);
     world.look();
-    assert_eq!(lines(&world, "all_back_to"), [1]);
-    assert_eq!(orders(&world, 1).last(), Some(&("line-1".into(), 2, false)));
+    assert_eq!(lines(&world, "global_rollback"), [1]);
+    assert_eq!(orders(&world, 1).last(), Some(&("checkpoint-1".into(), 2, false)));
     world.job.does_not_record(world.now, PeerId(1), WINDOW, ReplayBlocker::Set);
     world.look();
-    assert_eq!(lines(&world, "all_back_to"), [1], "it is known");
+    assert_eq!(lines(&world, "global_rollback"), [1], "it is known");
 }
 
 #[test]
@@ -220,7 +223,10 @@ fn a_job_of_which_a_rank_has_ended_does_not() {
     world.hear("c", FromNode::Ended { rank: PeerId(2), status: 0 });
     world.effects.clear();
     world.falls(1, "b", 0);
-    assert_eq!((world.events("all_back_to").len(), world.events("not_recovered").len()), (0, 1));
+    assert_eq!(
+        (world.events("global_rollback").len(), world.events("not_recovered").len()),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -233,12 +239,12 @@ fn a_mark_for_others_holds_for_all() {
         let mut world = World::with_line();
         world.job.does_not_record(world.now, PeerId(1), "it has a file", hinders);
         world.falls(2, "c", 0);
-        let known = (world.events("all_back_to").len(), world.events("not_recovered").len());
+        let known = (world.events("global_rollback").len(), world.events("not_recovered").len());
         assert_eq!(known, (together, ended), "{hinders:?}");
     }
     let mut world = World::with_line();
     world.job.does_not_record(world.now, PeerId(1), "past us", ReplayBlocker::Everybody);
     world.falls(1, "b", 0);
-    let known = (world.events("all_back_to").len(), world.events("not_recovered").len());
+    let known = (world.events("global_rollback").len(), world.events("not_recovered").len());
     assert_eq!(known, (0, 1), "what it does is in no image");
 }

@@ -58,7 +58,7 @@ fn nobody_waits_for_who_does_not_come_back() {
     assert!(world.told()[0].contains("rank 1 on b"), "{:?}", world.told());
     // What is lost now cannot come back, and mpirun hears it.
     world.mpirun("lost c");
-    assert!(world.events("back_to").is_empty());
+    assert!(world.events("set_rollback").is_empty());
     assert!(world.to_mpirun()[0].starts_with("fail node c was lost"), "{:?}", world.to_mpirun());
 }
 

@@ -44,7 +44,7 @@ fn with_spare() -> World {
 }
 
 const BRING: [&str; 2] = ["n2: copy 1 of 1 to s", "n0: copy 0 of 1 to n2"];
-const START: &str = "0 has 1 started at s:9 from line-1";
+const START: &str = "0 has 1 started at s:9 from checkpoint-1";
 
 #[test]
 fn ranks_are_started_on_the_spare_node_when_it_has_their_images() {
@@ -59,7 +59,7 @@ fn ranks_are_started_on_the_spare_node_when_it_has_their_images() {
     // A second loss: that of the spare node.
     world.rank(1, SPARE, FromRank::ReplayComplete {});
     world.lose(SPARE);
-    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+    assert_eq!(world.told(), ["2 adopts 1 from checkpoint-1"]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn if_the_spare_node_does_not_take_the_images_the_holder_is_next() {
     world.lose("n1");
     world.told();
     world.not_copied(1, "n2", SPARE, 1, "no room");
-    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+    assert_eq!(world.told(), ["2 adopts 1 from checkpoint-1"]);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn if_the_spare_node_is_lost_or_leaves_on_the_way_the_holder_is_next() {
             world.lose(SPARE);
         }
         let told = world.told();
-        assert!(told.contains(&"2 adopts 1 from line-1".to_owned()), "{told:?}");
+        assert!(told.contains(&"2 adopts 1 from checkpoint-1".to_owned()), "{told:?}");
         world.copied(1, "n2", SPARE, 1);
         assert!(!world.told().contains(&START.to_owned()), "nobody is started twice");
     }
@@ -119,7 +119,7 @@ fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
     world.hear("n0", unhosted.clone());
     let abandoned = Effect::Send(host, ToNode::Abandon { host, rank });
     assert!(world.effects.contains(&abandoned), "{:?}", world.effects);
-    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+    assert_eq!(world.told(), ["2 adopts 1 from checkpoint-1"]);
     // It is said again: that is of an earlier life.
     world.hear("n0", unhosted);
     assert_eq!(world.told(), [""; 0]);
@@ -142,7 +142,7 @@ fn a_rank_whose_second_guardian_is_killed_is_adopted_again() {
     let mut world = ring();
     world.settle("n2");
     world.hear("n2", unhosted(2, 1, true));
-    assert_eq!(world.told(), ["2 adopts 1 from line-1"]);
+    assert_eq!(world.told(), ["2 adopts 1 from checkpoint-1"]);
     // Its host is not touched.
     world.back(1, "n2", 2);
     assert_eq!(world.told(), ["recovered"]);
@@ -156,7 +156,7 @@ fn with_the_guardian_that_waits_a_rank_on_the_spare_node_is_lost_too() {
     // Rank 0 ran there; of rank 1 only the guardian that waits did. Rank 1 has its images on the
     // spare node, and then there is no room for rank 0.
     let told = world.told();
-    let wanted = ["2 has 1 started at s:9 from line-1", "2 adopts 0 from line-1"];
+    let wanted = ["2 has 1 started at s:9 from checkpoint-1", "2 adopts 0 from checkpoint-1"];
     assert_eq!(told[1..3], wanted, "{told:?}");
 }
 

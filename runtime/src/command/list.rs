@@ -1,4 +1,4 @@
-//! `rustbtl lines DIR`: what is there to restart from.
+//! `rustbtl list DIR`: what is there to restart from.
 
 use crate::command::bytes;
 use crate::guardian::images::ImageStore;
@@ -6,14 +6,14 @@ use crate::store;
 use crate::store::{Kind, Line};
 use std::path::Path;
 
-/// Lists the lines in a directory; with `verify`, reads every image. Fails if something is
+/// Lists the checkpoints in a directory; with `verify`, reads every image. Fails if something is
 /// damaged.
-pub fn lines(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
+pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
     let store::Found { lines, unfinished, mut problems } = store::list(directory)?;
     if !lines.is_empty() {
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
-            "job", "line", "kind", "images", "on disk", "memory"
+            "job", "number", "kind", "images", "on disk", "memory"
         );
     }
     for line in &lines {
@@ -35,7 +35,7 @@ pub fn lines(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(
         println!("{} is unfinished: the job ended while it was taken", folder.display());
     }
     if lines.is_empty() && problems.is_empty() {
-        println!("{} has no lines", directory.display());
+        println!("{} has no checkpoints", directory.display());
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
@@ -56,7 +56,9 @@ pub fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
         let file = line.image(image.rank);
         match store.check(&file) {
             Ok(found) if found.checksum == image.checksum => None,
-            Ok(_) => Some(format!("{}: its checksum is not that of its line", file.display())),
+            Ok(_) => {
+                Some(format!("{}: its checksum is not that of its checkpoint", file.display()))
+            }
             Err(problem) => Some(problem),
         }
     })
