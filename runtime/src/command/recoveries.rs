@@ -52,7 +52,7 @@ fn read(events: &str) -> Vec<Recovery> {
                 all.push(Recovery {
                     set: number("set").unwrap_or_default(),
                     incarnation: number("incarnation").unwrap_or_default(),
-                    line: number("checkpoint_started").unwrap_or_default(),
+                    line: number("checkpoint").unwrap_or_default(),
                     ranks,
                     heard: first.unwrap_or(now),
                     ordered: now,
