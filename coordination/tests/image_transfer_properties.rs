@@ -83,7 +83,8 @@ proptest! {
         piece in 1usize..9,
     ) {
         let all: Vec<(u16, Vec<u8>)> = files.into_iter().chain([(0, image)]).collect();
-        let mut said = vec![ToReplicaServer::Begin { rank: PeerId(1), checkpoint: CheckpointId(2) }];
+        let begin = ToReplicaServer::Begin { rank: PeerId(1), checkpoint: CheckpointId(2) };
+        let mut said = vec![begin];
         for (part, bytes) in &all {
             said.push(ToReplicaServer::File { part: *part, bytes: bytes.len() as u64 });
             said.extend(bytes.chunks(piece).map(|b| ToReplicaServer::Piece { bytes: b.to_vec() }));

@@ -196,7 +196,8 @@ proptest! {
                 }
             }
             prop_assert!((0..n).all(|at| world.resumed.get(&(at, checkpoint)) == Some(&true)));
-            let frozen = |(_, answer): &&(usize, CheckpointAnswer)| *answer == CheckpointAnswer::Frozen { checkpoint };
+            let wanted = CheckpointAnswer::Frozen { checkpoint };
+            let frozen = |(_, answer): &&(usize, CheckpointAnswer)| *answer == wanted;
             prop_assert_eq!(world.answers.iter().filter(frozen).count(), n);
             prop_assert!(world.stopped.is_empty());
         }
@@ -228,7 +229,8 @@ proptest! {
             }
         }
         prop_assert!(world.machines.iter().all(|machine| !machine.is_active()));
-        (0..n).for_each(|at| world.hand_in(at, Input::Begin { checkpoint: 2, scope: CheckpointScope::Set }));
+        let begin = || Input::Begin { checkpoint: 2, scope: CheckpointScope::Set };
+        (0..n).for_each(|at| world.hand_in(at, begin()));
         while world.step(draws.next().unwrap(), false) {}
         prop_assert!((0..n).all(|at| world.resumed.get(&(at, 2)) == Some(&true)));
     }

@@ -2,8 +2,8 @@
  * For programs that want to say themselves when a checkpoint is taken. No program has to.
  *
  * Link with -lmpix_correlated. Without the vprotocol component "correlated", or without protection
- * (--mca vprotocol_correlated_checkpoint_dir), the functions say so and do nothing: the same binary runs
- * everywhere.
+ * (--mca vprotocol_correlated_checkpoint_dir), the functions say so and do nothing: the same binary
+ * runs everywhere.
  */
 #ifndef MPIX_CORRELATED_H
 #define MPIX_CORRELATED_H

@@ -50,7 +50,7 @@ typedef struct {
     bool recover; /* vprotocol_correlated_recover */
     char *local;  /* vprotocol_correlated_local_dir: where nodes keep images if there is no dir */
     int copies;   /* vprotocol_correlated_image_replicas: other nodes that have each of them, too */
-    int spares;   /* vprotocol_correlated_spare_nodes: nodes without ranks that wait for lost ones */
+    int spares;   /* vprotocol_correlated_spare_nodes: nodes that wait for failed ones */
     char *signal; /* vprotocol_correlated_checkpoint_signal */
 } mca_errmgr_correlated_params_t;
 

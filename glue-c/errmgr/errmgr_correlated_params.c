@@ -82,14 +82,17 @@ void mca_errmgr_correlated_register_params(void)
     renamed("dir", "checkpoint_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->dir,
              "Directory for checkpoints, the same on all nodes. They outlive the job, "
              "which can be restarted from them.");
-    renamed("interval", "checkpoint_interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1, &p->interval,
+    renamed("interval", "checkpoint_interval", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_1,
+            &p->interval,
              "Seconds between global checkpoints, from which the whole job can be restarted. auto: "
              "what loses least time, from vprotocol_correlated_mtbf and from what checkpoints "
-             "cost. 0: only on request. Empty: 300 if vprotocol_correlated_recover is set, otherwise 0.");
+             "cost. 0: only on request. Empty: 300 if vprotocol_correlated_recover is set, "
+             "otherwise 0.");
     (void) variable("mtbf", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->mtbf,
              "Mean time between failures of one correlated set (a node) in seconds, for "
              "vprotocol_correlated_checkpoint_interval auto.");
-    renamed("set_interval", "set_checkpoint_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3, &p->set_interval,
+    renamed("set_interval", "set_checkpoint_interval", MCA_BASE_VAR_TYPE_DOUBLE, OPAL_INFO_LVL_3,
+            &p->set_interval,
              "Seconds between checkpoints of each correlated set. 0: only on request.");
     renamed("keep", "checkpoints_kept", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->keep,
              "Complete checkpoints that are kept.");
@@ -113,10 +116,12 @@ void mca_errmgr_correlated_register_params(void)
     renamed("local", "local_dir", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p->local,
              "Folder of each node (not a shared one) in which it keeps the checkpoints of its "
              "processes, and replicas of those of other nodes, as long as the job runs and "
-             "vprotocol_correlated_checkpoint_dir is not given; below /dev/shm for nodes without a disk. "
+             "vprotocol_correlated_checkpoint_dir is not given; below /dev/shm for nodes without "
+             "a disk. "
              "Empty: where Open MPI keeps temporary files.");
     renamed("copies", "image_replicas", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->copies,
-             "Without vprotocol_correlated_checkpoint_dir: on so many other nodes each checkpoint is kept, "
+             "Without vprotocol_correlated_checkpoint_dir: on so many other nodes each checkpoint "
+             "is kept, "
              "too; so many nodes may fail at a time. 0: only the failure of programs is "
              "survived.");
     renamed("spares", "spare_nodes", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p->spares,
@@ -126,6 +131,7 @@ void mca_errmgr_correlated_register_params(void)
     (void) variable("command", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_5, &p->command,
              "Path of the rustbtl program on all nodes. Empty: beside mca_errmgr_correlated.so.");
     (void) variable("restore", MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_9, &p->restore,
-             "Folder of a checkpoint: its images are restored in place of starting programs (set by "
+             "Folder of a checkpoint: its images are restored in place of starting programs (set "
+             "by "
              "`rustbtl restart`).");
 }

@@ -75,7 +75,8 @@ char *mca_errmgr_correlated_signal_check(void)
     for (int i = 0; NULL != words && NULL != words[i] && NULL == problem; i++) {
         if (!choose(words[i])
             && 0 > asprintf(&problem,
-                            "vprotocol_correlated_checkpoint_signal is \"%s\": give USR1, USR2, XCPU, PWR, "
+                            "vprotocol_correlated_checkpoint_signal is \"%s\": give USR1, USR2, "
+                            "XCPU, PWR, "
                             "URG, WINCH or RTMIN+N (a line of the whole job), each with :exit "
                             "behind it if the job shall end at that line, separated by commas",
                             list)) {

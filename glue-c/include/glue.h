@@ -1,8 +1,8 @@
 /*
  * The whole interface between C (Open MPI's structs and macros) and Rust (the message engine).
  *
- * Mirrored by component/src/ffi/table.rs; sizes and offsets are asserted on both sides. Nothing in here
- * names an Open MPI type. `rustbtl_*` is implemented in Rust; what Rust needs
+ * Mirrored by component/src/ffi/table.rs; sizes and offsets are asserted on both sides. Nothing in
+ * here names an Open MPI type. `rustbtl_*` is implemented in Rust; what Rust needs
  * of C it gets as a table of functions.
  */
 #ifndef RUSTBTL_GLUE_H
@@ -69,8 +69,10 @@ typedef struct rustbtl_operation {
 } rustbtl_operation_t;
 
 _Static_assert(sizeof(rustbtl_operation_t) == 64, "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_operation_t, convertor) == 24, "mirrored in component/src/ffi/table.rs");
-_Static_assert(offsetof(rustbtl_operation_t, source) == 48, "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_operation_t, convertor) == 24,
+        "mirrored in component/src/ffi/table.rs");
+_Static_assert(offsetof(rustbtl_operation_t, source) == 48,
+        "mirrored in component/src/ffi/table.rs");
 _Static_assert(offsetof(rustbtl_operation_t, kind) == 60, "mirrored in component/src/ffi/table.rs");
 
 /* Envelope of a message, as a probe finds it. */

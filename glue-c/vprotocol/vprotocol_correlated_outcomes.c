@@ -137,7 +137,8 @@ static int test(ompi_request_t **request, int *completed, ompi_status_public_t *
     return *completed ? stock.req_test(request, completed, status) : found_nothing();
 }
 
-/* MPI_Request_get_status as the program calls it (component/src/mpi/interpose.rs): a test that takes
+/* MPI_Request_get_status as the program calls it (component/src/mpi/interpose.rs): a test that
+ * takes
  * nothing. What is wrong with the arguments is Open MPI's to say. */
 int mca_vprotocol_correlated_get_status(MPI_Request request, int *flag, MPI_Status *status)
 {

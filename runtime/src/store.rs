@@ -1,5 +1,5 @@
-//! Lines on the disk: `DIR/JOB/checkpoint-N/rank-R.img` and `manifest.json`, which is written last. A
-//! line without a manifest is not a line.
+//! Lines on the disk: `DIR/JOB/checkpoint-N/rank-R.img` and `manifest.json`, which is written last.
+//! A line without a manifest is not a line.
 
 use crate::os;
 use crate::settings::{hex, is_job_name};

@@ -28,7 +28,8 @@ int fsync(int fd)
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t bytes = readlink(link, path, sizeof path - 1);
     path[bytes > 0 ? bytes : 0] = 0;
-    if (seconds && seen && strstr(path, "/checkpoint-2/") && access(seen, F_OK) && is_coordinator()) {
+    if (seconds && seen && strstr(path, "/checkpoint-2/") && access(seen,
+            F_OK) && is_coordinator()) {
         FILE *file = fopen(seen, "w");
         if (!file || fclose(file))
             abort();

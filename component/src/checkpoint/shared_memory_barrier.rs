@@ -7,8 +7,8 @@
 //! 2. Who waits does not wait for one that has failed or left the line, nor for ever.
 //!
 //! Who shares nothing pays a look at its mappings, most of it before the program is kept out. The
-//! counts of `transports::set_memory::Counts` belong to a line: its number times 2¹⁶, plus how many have
-//! come.
+//! counts of `transports::set_memory::Counts` belong to a line: its number times 2¹⁶, plus how many
+//! have come.
 
 use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::state::Sharing;

@@ -149,8 +149,8 @@ impl EngineHost {
         self.burst.sent(ticks());
     }
 
-    /// A nonblocking send is complete but for what a network has gathered: further ones may join it.
-    /// False: nothing is held back.
+    /// A nonblocking send is complete but for what a network has gathered: further ones may join
+    /// it. False: nothing is held back.
     #[inline]
     pub fn gather(&mut self, op: Op) -> bool {
         let holds = self.transports.is_gathering()

@@ -1,6 +1,7 @@
 //! What this process records of nondeterministic calls, and what it is forced to do again after it
-//! was restored. The machine is coordination's `ReplayDecisions`; here are its places: the counts that
-//! the ranks of a set on this node share, and the outbox from which the checkpoint thread ships.
+//! was restored. The machine is coordination's `ReplayDecisions`; here are its places: the counts
+//! that the ranks of a set on this node share, and the outbox from which the checkpoint thread
+//! ships.
 //!
 //! Off until the first line is taken (of a protected job whose lines have a directory). Then the
 //! way of a message pays: one load of [`ATTENTION`] for each send and receive, two loads for each

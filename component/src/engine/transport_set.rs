@@ -60,7 +60,9 @@ macro_rules! networks {
 
             fn open(self, setup: &TransportSetup, life: u16) -> Result<Option<Network>, String> {
                 Ok(match self {
-                    $(Self::$kind => <$transport>::open(setup.as_ref(), life)?.map(Network::$kind)),+
+                    $(Self::$kind => {
+                        <$transport>::open(setup.as_ref(), life)?.map(Network::$kind)
+                    })+
                 })
             }
         }
@@ -80,12 +82,15 @@ macro_rules! networks {
     };
 }
 
-// The order of preference.
+// In order of preference.
 networks! { $
     Tcp: crate::transports::tcp::Tcp,
 }
 
-/// How many networks there are.
+// Behind the macro that it uses.
+mod memory;
+
+/// Their number.
 pub const NETWORKS: usize = NetworkKind::ALL.len();
 
 /// How a peer is reached. One byte a peer: most are never talked to.
@@ -168,7 +173,7 @@ impl TransportSet {
             match kind.open(setup, incarnation.0) {
                 Ok(network) => self.networks[kind as usize] = network,
                 Err(error) if needed => glue.fatal(kind.name(), &[&error]),
-                Err(_) => {}
+                Err(_) => {} // nobody needs it
             }
         }
     }
@@ -542,58 +547,5 @@ impl TransportSet {
             }
         }
         self.has_network().then_some(descriptors)
-    }
-}
-
-/// What an image leaves out.
-impl TransportSet {
-    /// Every open descriptor.
-    pub fn descriptors(&self) -> Vec<RawFd> {
-        let mut all = Vec::new();
-        for network in self.networks.iter().flatten() {
-            all.extend(on!(network, network => network.descriptors()));
-        }
-        all.extend(self.node.as_ref().map(NodeTransport::descriptor));
-        all
-    }
-
-    /// All memory that belongs to a transport.
-    pub fn memory(&self) -> Vec<Range<usize>> {
-        let mut all = Vec::new();
-        for network in self.networks.iter().flatten() {
-            all.extend(on!(network, network => network.memory()));
-        }
-        all.extend(self.node.as_ref().map(NodeTransport::range));
-        all
-    }
-
-    /// The memory that this node's ranks share; empty if they share none. Allocates nothing.
-    pub fn node_memory(&self) -> Range<usize> {
-        self.node.as_ref().map_or(0..0, NodeTransport::range)
-    }
-}
-
-/// Correlated sets within the node.
-impl TransportSet {
-    /// Local index of a rank of this node, the own one included.
-    pub fn node_index(&self, peer: PeerId) -> Option<usize> {
-        self.node.as_ref()?.index_of(peer)
-    }
-}
-
-impl SetMemory for TransportSet {
-    #[inline]
-    fn counts(&self, rank: usize) -> Option<&Counts> {
-        self.node.as_ref().map(|node| node.counts(rank))
-    }
-
-    #[inline]
-    fn slots(&self, rank: usize) -> Option<&Slots> {
-        self.node.as_ref().map(|node| node.slots(rank))
-    }
-
-    #[inline]
-    fn set_counters(&self, rank: usize) -> Option<&SetCounters> {
-        self.node.as_ref().map(|node| node.set_counters(rank))
     }
 }

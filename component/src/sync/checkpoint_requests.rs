@@ -87,8 +87,8 @@ impl CheckpointRequests {
         self.answered.notify_all();
     }
 
-    /// The process was restored from this line: who waited for it has it. CheckpointRequests that nobody was
-    /// told of are told again.
+    /// The process was restored from this line: who waited for it has it. CheckpointRequests that
+    /// nobody was told of are told again.
     pub fn restored(&self, line: CheckpointId) {
         let mut inner = self.lock();
         for asked in inner.asked.iter_mut().filter(|asked| asked.sent) {

@@ -3,8 +3,8 @@
 //! Source: DESIGN §6; docs/adr/0002 "Checkpoints".
 //!
 //! ```text
-//!  set checkpoint:    Begin ─all Frozen─> (resumed by themselves) ─all Stored─> Commit ─Committed─> kept
-//!  global checkpoint: StopOutgoing ─all Stopped─> Begin ─all Frozen─> Resume ─all Stored─> Commit …
+//!  set checkpoint:    Begin ─all Frozen─> (they resume) ─all Stored─> Commit ─Committed─> kept
+//!  global checkpoint: StopOutgoing ─all Stopped─> Begin ─all Frozen─> Resume ─all Stored─> …
 //! ```
 //!
 //! Invariants:

@@ -89,7 +89,8 @@ class 3 FromNode {
         /// Counts up.
         count: u64,
     },
-    /// The program of a rank was ended by a signal; its guardian waits for `Restore` or `NoRestart`.
+    /// The program of a rank was ended by a signal; its guardian waits for `Restore` or
+    /// `NoRestart`.
     30 RankFailed {
         /// Which.
         rank: PeerId,
@@ -127,8 +128,8 @@ class 3 FromNode {
         err: u64,
     },
     /// Of a guardian whose rank has no daemon of mpirun's: what the rank prints, for mpirun. Sent
-    /// again, from what was not `OutputAccepted` on, when there is another coordinator; empty: here the rank
-    /// goes on.
+    /// again, from what was not `OutputAccepted` on, when there is another coordinator; empty: here
+    /// the rank goes on.
     36 Output {
         /// Which.
         rank: PeerId,
@@ -170,8 +171,8 @@ class 3 FromNode {
         /// Everything before this place is here.
         upto: u64,
     },
-    /// First on a connection of a rank itself, which says nothing but `Determinants` and `Piggybacked`,
-    /// and hears nothing but `Stable`.
+    /// First on a connection of a rank itself, which says nothing but `Determinants` and
+    /// `Piggybacked`, and hears nothing but `Stable`.
     42 DirectConnection {
         /// Which.
         rank: PeerId,

@@ -240,7 +240,8 @@ class 2 ToRank {
         /// Empty, or why there is no checkpoint.
         problem: String,
     },
-    /// This set goes back to no checkpoint before this one: send `ReceivedVector` to peers of other sets.
+    /// This set goes back to no checkpoint before this one: send `ReceivedVector` to peers of other
+    /// sets.
     13 Trim {
         /// The oldest checkpoint that it can go back to.
         checkpoint: CheckpointId,

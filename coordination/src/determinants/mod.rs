@@ -6,13 +6,13 @@
 //!
 //! | file | machine |
 //! |---|---|
-//! | `replay_decisions` | one process: records outcomes; after a restore says what they have to be |
+//! | `replay_decisions` | one process: records outcomes; in replay says what they are |
 //! | `program_time` | its dates: what time() gives, beside the order of its questions |
 //! | `log` | one set: numbers them, brings them to replicas, says what is stable |
 //! | `replica` | an agent: keeps those of other sets, gives them back |
 //! | `set_order` | the coordinator: puts those of a set into their order, from whoever has them |
 //! | `fence` | the coordinator: asks the others what they have of a set that has fallen |
-//! | `codec`, `rank_batch`, `piggyback` | determinants, batches and what goes with messages as bytes |
+//! | `codec`, `rank_batch`, `piggyback` | determinants, batches and what is piggybacked, as bytes |
 
 mod codec;
 mod fence;

@@ -1,8 +1,8 @@
 //! The outcomes of one process: recorded while it is live, forced after a restore.
 //!
 //! Source: DESIGN §5, §7.4. The driver asks before it looks ([`ReplayDecisions::decide`]) and says
-//! what it found. Plain data of the process: part of its snapshot, so that a checkpoint taken in the
-//! middle of a run of failed tests, or of a replay, goes on there.
+//! what it found. Plain data of the process: part of its snapshot, so that a checkpoint taken in
+//! the middle of a run of failed tests, or of a replay, goes on there.
 //!
 //! Invariants:
 //! * D1 Determinants of a process are numbered from 0 without gaps; a number is used once in all

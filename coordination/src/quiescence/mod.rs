@@ -1,5 +1,5 @@
-//! One process's part in the checkpoints of its set: enter, fall silent, meet, take the snapshot, go
-//! on.
+//! One process's part in the checkpoints of its set: enter, fall silent, meet, take the snapshot,
+//! go on.
 //!
 //! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence); docs/adr/0002. Phases of a
 //! checkpoint:
@@ -18,8 +18,9 @@
 //!   **Flush**, and we wait for the answer. Most checkpoints need none.
 //! * **First barrier** (dissemination in ⌈log₈ n⌉ rounds, `barrier.rs`): who leaves it knows that
 //!   all have come here, so nothing but frames of the barrier is under method inside the set.
-//! * **Second barrier**: nobody sends before all have their snapshot. A set of one needs neither; in
-//!   a global checkpoint the order to resume, which comes when all sets have theirs, stands for it.
+//! * **Second barrier**: nobody sends before all have their snapshot. A set of one needs neither;
+//!   in a global checkpoint the order to resume, which comes when all sets have theirs, stands for
+//!   it.
 //!
 //! Invariants (N is the number of processes in the set):
 //! * S1 Each checkpoint that is entered is resumed once, before the next is entered.

@@ -4,10 +4,10 @@
 //! Source: DESIGN §6, docs/adr/0009. A process comes to a phase when the count goes up by it.
 //!
 //! ```text
-//!  Idle ─Begin─> Eager ─all left─> come: Drained ─all, rings empty─> (a rendezvous is in_flight anywhere?)
+//!  Idle ─Begin─> Eager ─all left─> come: Drained ─all, rings empty─> (a rendezvous in flight?)
 //!      no ────────────────────────────────────────────────────────────────┐
 //!      yes ─> Rendezvous ─silent─> come: Quiescent ─all, rings empty─> Freeze <┘
-//!  ─Frozen─> come: SnapshotTaken ─all─> Idle      (global checkpoint: Resume in place of the third phase)
+//!  ─Frozen─> come: SnapshotTaken ─all─> Idle (global: Resume in place of the third phase)
 //! ```
 //!
 //! A ring in shared memory can be seen to be empty, which is what a token was for: when all have

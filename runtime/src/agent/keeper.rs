@@ -1,4 +1,5 @@
-//! What this agent keeps of sets of other nodes: their determinants (coordination's `DeterminantReplica`).
+//! What this agent keeps of sets of other nodes: their determinants (coordination's
+//! `DeterminantReplica`).
 
 use rustbtl_coordination::control::{FromNode, RankClock, ToNode};
 use rustbtl_coordination::determinants::{

@@ -121,7 +121,8 @@ mod tests {
         assert_eq!(
             text.join(" "),
             "-np 8 --mca pml v --mca vprotocol correlated --mca vprotocol_correlated_restore \
-             /l/j/checkpoint-3 --mca vprotocol_correlated_checkpoint_dir /other --tag-output /bin/rustbtl restored"
+             /l/j/checkpoint-3 --mca vprotocol_correlated_checkpoint_dir /other --tag-output \
+             /bin/rustbtl restored"
         );
     }
 }

@@ -2,9 +2,10 @@
 //! handed back when a set goes back alone. No I/O: what is to be sent is given to the driver.
 //!
 //! Source: DESIGN §5, §7; docs/adr/0004. The coordinator is the one owner of the order
-//! (coordination's `DeterminantLog`, one for each set): what it has is a beginning of that order without
-//! gaps, hence closed under "happened before". Ranks hear that something is stable when it is here
-//! and [`COPIES`] agents of other nodes have it; with fewer other nodes, when those have it.
+//! (coordination's `DeterminantLog`, one for each set): what it has is a beginning of that order
+//! without gaps, hence closed under "happened before". Ranks hear that something is stable when it
+//! is here and [`COPIES`] agents of other nodes have it; with fewer other nodes, when those have
+//! it.
 //!
 //! 1. What is handed back contains everything that was ever told to be stable and no line covers.
 //! 2. What an incarnation says that is not the set's last one changes nothing.
@@ -54,7 +55,8 @@ pub enum Out {
     Agent(u64, ToNode),
     /// Write down an event.
     Log(Value),
-    /// Keep this for another coordinator (a `DeterminantBatch`), before anything that follows is done.
+    /// Keep this for another coordinator (a `DeterminantBatch`), before anything that follows is
+    /// done.
     Note(SetId, Vec<u8>),
     /// The same, in place of everything that is kept of this set.
     NoteAnew(SetId, Vec<u8>),
@@ -381,7 +383,9 @@ impl Determinants {
         }
         if before != chosen {
             let by = if chosen.is_empty() { "the coordinator alone" } else { "agents" };
-            self.log(json!({"event": "determinant_replicas", "set": set.0, "kept_by": by, "agents": chosen}));
+            self.log(json!({
+                "event": "determinant_replicas", "set": set.0, "kept_by": by, "agents": chosen
+            }));
         }
     }
 

@@ -2,7 +2,9 @@
 //! again; a process that is told to repeat anything at all reads dates that do not go back.
 #![no_main]
 
-use rustbtl_coordination::determinants::{DeterminantBatch, ProgramTime, Determinant, decode, encode, rank_batch};
+use rustbtl_coordination::determinants::{
+    Determinant, DeterminantBatch, ProgramTime, decode, encode, rank_batch,
+};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut rest = data;

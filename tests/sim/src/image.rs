@@ -129,9 +129,9 @@ impl World {
         self.shared.agreed = images.values().flat_map(|i| i.agreed.clone()).collect();
     }
 
-    /// What a snapshot taken now would miss: frames under way inside the set, open rendezvous. (Of a
-    /// checkpoint that is aborted elsewhere there may be some. Nobody of the set goes on before all
-    /// have their snapshot.)
+    /// What a snapshot taken now would miss: frames under way inside the set, open rendezvous. (Of
+    /// a checkpoint that is aborted elsewhere there may be some. Nobody of the set goes on before
+    /// all have their snapshot.)
     fn missed(&self, rank: usize) -> Vec<String> {
         let members = self.members(self.shared.options.sets[rank]);
         let mut net = self.net.borrow_mut();

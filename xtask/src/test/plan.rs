@@ -7,6 +7,7 @@
 
 use super::schedule::Load::{Alone, Jobs, Processors};
 use super::schedule::Task;
+use super::summary::Tier;
 use super::{
     Options, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates, errors,
     examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure, one_sided,
@@ -67,7 +68,7 @@ fn sources<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
     tasks.push(Task::new("fuzz targets", Processors, after, move |tier| {
         fuzz::run(tier, if options.long { fuzz::SECONDS_LONG } else { fuzz::SECONDS });
     }));
-    tasks.push(Task::new("Miri", Processors, after, miri::run));
+    tasks.push(Task::new("Miri", Processors, after, move |tier| miri::run(tier, options.long)));
     tasks.push(Task::new("crates", Processors, after, move |tier| {
         crates::run(tier, options.long);
     }));
@@ -98,7 +99,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
     }));
-    let more: [(&str, fn(&mut super::summary::Tier)); 16] = [
+    let more: [(&str, Run); 16] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
@@ -118,6 +119,9 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
     ];
     tasks.extend(more.map(|(name, work)| Task::new(name, Jobs, built, work)));
 }
+
+/// What runs a tier.
+type Run = fn(&mut Tier);
 
 /// How our programs run.
 struct Programs {

@@ -101,8 +101,10 @@ impl Coordinator {
         if !setup.has_storage() && (setup.interval() != Interval::Off || setup.set_interval_ms > 0)
         {
             return Err(
-                "vprotocol_correlated_checkpoint_interval or _set_interval is given, but no directory \
-                        for lines: add --mca vprotocol_correlated_checkpoint_dir DIR, a directory that all \
+                "vprotocol_correlated_checkpoint_interval or _set_interval is given, but no \
+                    directory \
+                        for lines: add --mca vprotocol_correlated_checkpoint_dir DIR, a directory \
+                        that all \
                         nodes share"
                     .into(),
             );

@@ -116,7 +116,8 @@ impl Setup {
             "arg" => self.command.push(value.to_owned()),
             "go" if self.interval_auto && self.mtbf_ms == 0 => {
                 return Err(
-                    "vprotocol_correlated_checkpoint_interval is auto, but it is not known how often \
+                    "vprotocol_correlated_checkpoint_interval is auto, but it is not known how \
+                        often \
                             a node fails: add --mca vprotocol_correlated_mtbf SECONDS, the mean \
                             time between failures of one node"
                         .into(),
@@ -160,7 +161,8 @@ fn seconds(value: &str) -> Result<u64, String> {
     let seconds = value.parse().ok().filter(|seconds| (0.0..1e12).contains(seconds));
     let seconds: f64 = seconds.ok_or_else(|| {
         format!(
-            "vprotocol_correlated_checkpoint_interval is {value:?}: give a number of seconds, auto, or 0 for \
+            "vprotocol_correlated_checkpoint_interval is {value:?}: give a number of seconds, \
+                auto, or 0 for \
              lines that are only taken when they are asked for"
         )
     })?;

@@ -79,7 +79,8 @@ impl Job {
             )
         } else if !self.setup.has_storage() {
             Some(
-                "this job has no place for lines: start it with --mca vprotocol_correlated_checkpoint_dir \
+                "this job has no place for lines: start it with --mca \
+                    vprotocol_correlated_checkpoint_dir \
                   DIR, a directory that all nodes share"
                     .to_owned(),
             )
@@ -156,7 +157,8 @@ impl Job {
         let (global, exit) = (state.kind == Kind::Global, state.exit);
         let reason = if state.problem.is_empty() { why.to_string() } else { state.problem.clone() };
         self.log(json!({
-            "event": "checkpoint_aborted", "checkpoint": line.0, "reason": reason, "retried": retried,
+            "event": "checkpoint_aborted", "checkpoint": line.0, "reason": reason,
+            "retried": retried,
             "next_ms": next_ms,
         }));
         for rank in self.members(sets) {

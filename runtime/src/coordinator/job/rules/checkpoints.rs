@@ -18,8 +18,12 @@ impl Job {
         }
         let set = ranks.first().and_then(|rank| self.ranks.get(rank)?.set).unwrap_or_default().0;
         self.log(match kind {
-            Kind::Global => json!({"event": "checkpoint_started", "checkpoint": line.0, "kind": "global"}),
-            Kind::Set => json!({"event": "checkpoint_started", "checkpoint": line.0, "kind": "set", "set": set}),
+            Kind::Global => json!({
+                "event": "checkpoint_started", "checkpoint": line.0, "kind": "global"
+            }),
+            Kind::Set => json!({
+                "event": "checkpoint_started", "checkpoint": line.0, "kind": "set", "set": set
+            }),
         });
         let state = CheckpointState::new(kind, ranks.into_iter().collect(), exit, now);
         self.lines.insert(line, state);
@@ -125,7 +129,8 @@ impl Job {
         let (global, ranks) = (state.kind == Kind::Global, state.ranks.clone());
         let bytes: u64 = state.images.values().map(|image| image.bytes).sum();
         let event = json!({
-            "event": "checkpoint_completed", "checkpoint": line.0, "bytes": bytes, "from_order_ms": pause_ms,
+            "event": "checkpoint_completed", "checkpoint": line.0, "bytes": bytes,
+            "from_order_ms": pause_ms,
             "coordination_ns": state.coordination_ns, "pause_ns": state.pause_ns,
             "store_ns": state.store_ns,
         });

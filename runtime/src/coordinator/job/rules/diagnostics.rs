@@ -63,7 +63,8 @@ impl Job {
                  restarted from: {command}"
             ),
             (_, None) if self.setup.is_local() => {
-                "There is nothing to restart the job from: without vprotocol_correlated_checkpoint_dir nodes \
+                "There is nothing to restart the job from: without \
+                    vprotocol_correlated_checkpoint_dir nodes \
                  keep checkpoints only as long as it runs"
                     .into()
             }

@@ -30,7 +30,9 @@ impl Job {
             // It got a signal that the user has chosen for this.
             (from_mpirun::CHECKPOINT, what) => {
                 let exit = what == "exit";
-                self.log(json!({"event": "checkpoint_requested", "signal": true, "all": true, "then_exit": exit}));
+                self.log(json!({
+                    "event": "checkpoint_requested", "signal": true, "all": true, "then_exit": exit
+                }));
                 self.wish(now, Wisher::Signal, None, exit, true);
             }
             // It has left it out, and waits for what we make of it.

@@ -206,7 +206,8 @@ impl Job {
                 if self.bring_to(line, &lost, &place.node) {
                     let ranks: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
                     self.log(json!({
-                        "event": "image_transfer", "set": set.0, "checkpoint": line.0, "ranks": ranks,
+                        "event": "image_transfer", "set": set.0, "checkpoint": line.0,
+                        "ranks": ranks,
                         "node": place.node
                     }));
                 }
@@ -278,7 +279,8 @@ impl Job {
             let Printed { bytes: [out, err], exact } = state.printed;
             let spare = place.kind == Kind::Spare;
             self.log(json!({
-                "event": "rank_placed", "rank": rank.0, "set": set.0, "node": place.node, "spare": spare
+                "event": "rank_placed", "rank": rank.0, "set": set.0, "node": place.node,
+                "spare": spare
             }));
             let order = if spare {
                 let addresses = addresses.clone();

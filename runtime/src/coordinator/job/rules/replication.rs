@@ -139,7 +139,10 @@ impl Job {
         if missing > 0 {
             let why = no_partner(&home, held);
             if held.counted {
-                self.log(json!({"event": "replication_degraded", "checkpoint": line.0, "rank": rank.0, "why": why}));
+                self.log(json!({
+                    "event": "replication_degraded", "checkpoint": line.0, "rank": rank.0,
+                    "why": why
+                }));
             } else {
                 self.problem(line, format!("rank {rank}: {why}"));
                 self.input(now, Input::NotStored { rank, checkpoint: line.0 });
@@ -197,7 +200,8 @@ impl Job {
             return;
         }
         self.log(json!({
-            "event": "not_copied", "checkpoint": line.0, "rank": rank.0, "node": node, "reason": reason
+            "event": "not_copied", "checkpoint": line.0, "rank": rank.0, "node": node,
+            "reason": reason
         }));
         let home = self.ranks.get(&rank).map(|rank| rank.node.clone()).unwrap_or_default();
         let siblings = self.siblings(line, &home);

@@ -220,7 +220,8 @@ impl Job {
         self.recovery.going.insert(set, going);
         self.changed = true;
         self.log(json!({
-            "event": "set_rollback", "set": set.0, "checkpoint": line.0, "incarnation": incarnation.0,
+            "event": "set_rollback", "set": set.0, "checkpoint": line.0,
+            "incarnation": incarnation.0,
             "ranks": members.iter().map(|rank| rank.0).collect::<Vec<_>>()
         }));
         for &rank in &members {
