@@ -9,8 +9,7 @@ use super::source::{counted, patient};
 use super::summary::Tier;
 use crate::{paths, run};
 
-/// What is run, and which of its tests in a normal run: those that take less than a minute
-/// together.
+/// What is run, and which of its tests in a normal run: those that take less than a minute.
 const TESTS: [(&str, &[&str], &[&str]); 2] = [
     (
         "shared-memory ring",
