@@ -1,7 +1,7 @@
 //! The functions that C calls: null checks, a typed call, a code (see `glue-c/include/glue.h`).
 
 use crate::determinants::set_order::ATTENTION;
-use crate::engine::driver::is_installed;
+use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::*;

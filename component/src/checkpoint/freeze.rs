@@ -2,7 +2,8 @@
 
 use crate::checkpoint::shared_memory_barrier::Together;
 use crate::checkpoint::state::Checkpoint;
-use crate::engine::driver::{Process, Taken as Engine};
+use crate::engine::driver_state::Process;
+use crate::engine::shared::Taken as Engine;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;

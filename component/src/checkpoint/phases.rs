@@ -3,7 +3,8 @@
 use crate::checkpoint::shared_memory_barrier::Together;
 use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::{freeze, restart};
-use crate::engine::driver::{Process, Taken};
+use crate::engine::driver_state::Process;
+use crate::engine::shared::Taken;
 use crate::os::{now_ns, yield_now};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, FromRank, SnapshotMemory};

@@ -2,7 +2,8 @@
 
 use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::determinants::piggyback;
-use crate::engine::driver::{Process, Taken};
+use crate::engine::driver_state::Process;
+use crate::engine::shared::Taken;
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};

@@ -2,7 +2,8 @@
 //! (`coordination::quiescence`, docs/adr/0009).
 
 use crate::checkpoint::state::Checkpoint;
-use crate::engine::driver::{Process, Taken};
+use crate::engine::driver_state::Process;
+use crate::engine::shared::Taken;
 use crate::transports::set_memory::{SetCounters, SetMemory};
 use rustbtl_coordination::quiescence::{CounterPhase, Input, QuiesceMethod, Quiescence};
 use rustbtl_fragments::ids::PeerId;

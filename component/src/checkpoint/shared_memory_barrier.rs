@@ -12,7 +12,7 @@
 
 use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::state::Sharing;
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use crate::os::{now_ns, yield_now};
 use crate::transports::set_memory::{Counts, SetMemory};
 use core::ops::Range;

@@ -8,7 +8,7 @@ use crate::determinants::outbox::Parcel;
 use crate::determinants::piggyback;
 use crate::determinants::recorder;
 use crate::determinants::set_order;
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::determinants::rank_batch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::guardian_link::Guardian;
 use crate::checkpoint::log_pressure::LogPressure;
-use crate::engine::driver::Shared;
+use crate::engine::shared::Shared;
 use crate::peers::transport_setup::TransportSetup;
 use crate::sync::checkpoint_signals::{CheckpointSignals, SIGNALS};
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory, ToRank};

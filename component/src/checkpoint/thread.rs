@@ -19,7 +19,7 @@
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
 use crate::checkpoint::state::{Checkpoint, Ending, Phases, Sharing, Shipping};
-use crate::engine::driver::Taken;
+use crate::engine::shared::Taken;
 use crate::engine::shared::shared;
 use crate::os::now_ns;
 use crate::os::wake::Wake;

@@ -1,6 +1,6 @@
 //! Channels that open and break, and who is reached again.
 
-use crate::engine::driver::{Process, SECOND};
+use crate::engine::driver_state::{Lost, Process, SECOND};
 use crate::engine::transport_set::NetworkKind;
 use crate::os::now_ns;
 use crate::peers::endpoint::Endpoint;
@@ -9,16 +9,6 @@ use rustbtl_fragments::ids::{Incarnation, PeerId};
 
 /// Between two attempts to open a lost channel again.
 const RECONNECT_NS: u64 = 100_000_000;
-
-/// A peer whose channel was lost.
-#[derive(Debug)]
-pub(crate) struct Lost {
-    peer: PeerId,
-    reason: String,
-    since_ns: u64,
-    /// When the next attempt to connect is made; `None`: such a channel cannot be repaired.
-    again_ns: Option<u64>,
-}
 
 impl Process {
     /// How many there were.

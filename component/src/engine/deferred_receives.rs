@@ -11,15 +11,13 @@
 //! runs its past again together with this process, and has not sent an answer either.
 
 use crate::determinants::set_order::{ATTENTION, of_program};
-use crate::engine::driver::{Process, Shared};
+use crate::engine::driver_state::{Process, Wanted};
+use crate::engine::shared::Shared;
 use crate::ffi::operation::Op;
 use core::sync::atomic::Ordering;
-use rustbtl_fragments::engine::{ReceiveOutcome, Source, TagMatch};
+use rustbtl_fragments::engine::ReceiveOutcome;
 use rustbtl_fragments::host::Host;
-use rustbtl_fragments::ids::{CommId, ReceiveId};
-
-/// Communicator, source, tag.
-pub type Wanted = (CommId, Source, TagMatch);
+use rustbtl_fragments::ids::ReceiveId;
 
 /// Post what was put off: the program waits.
 #[inline]

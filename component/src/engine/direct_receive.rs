@@ -2,7 +2,7 @@
 //! taken out again.
 
 use crate::determinants::set_order::ATTENTION;
-use crate::engine::driver::{BURST, Process};
+use crate::engine::driver_state::{BURST, Process, Unposted};
 use crate::ffi::operation::Op;
 use crate::transports::Incoming;
 use core::sync::atomic::Ordering;
@@ -11,17 +11,6 @@ use rustbtl_fragments::ids::CommId;
 
 /// Receives that found their message at once between two looks at anything but shared memory.
 const UNPOSTED_MAX: u32 = 64;
-
-/// Outcome of [`Process::receive_unposted`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unposted {
-    /// The message is in the buffer.
-    Done,
-    /// It is not here yet.
-    Nothing,
-    /// Something else comes first: post the receive.
-    Post,
-}
 
 impl Process {
     /// Is this frame the message of a receive that is not posted, without any ado?

@@ -4,16 +4,12 @@
 //! Rules: C is never called with the state borrowed, except for leaf functions (pack, unpack,
 //! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
 
-use crate::engine::channels::Lost;
-use crate::engine::deferred_receives::Wanted;
-pub use crate::engine::direct_receive::Unposted;
+use crate::engine::driver_state::{BURST, Clock, Process, SECOND};
 use crate::engine::host::EngineHost;
-pub use crate::engine::shared::{Entered, Shared, Taken, install, is_installed, shared};
+use crate::engine::late_sends;
 use crate::engine::transport_set::NetworkKind;
+use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
-use crate::os::{now_ns, ticks};
-use crate::progress::progress_thread;
-use crate::progress::wait::Idle;
 use crate::transports::Incoming;
 use core::ptr::NonNull;
 use rustbtl_fragments::engine::{Engine, FrameError};
@@ -26,86 +22,6 @@ const FRAMES_MAX: usize = 64;
 const SLOW_ROUNDS: u32 = 1024;
 /// Turns between two looks at sockets where each turn gives the processor away.
 const NETWORK_WAIT_OVERSUBSCRIBED: u32 = 3;
-/// Looks at shared memory for each look at anything else.
-pub(crate) const BURST: u32 = 16;
-pub(crate) const SECOND: u64 = 1_000_000_000;
-
-/// Time spent in the engine, if anybody wants to know.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Clock {
-    /// Count at all.
-    pub on: bool,
-    /// Ticks in the engine.
-    pub ticks: u64,
-    start_ticks: u64,
-    start_ns: u64,
-}
-
-impl Clock {
-    /// Start to count.
-    pub fn start(&mut self) {
-        *self = Self { on: true, ticks: 0, start_ticks: ticks(), start_ns: now_ns() };
-    }
-
-    /// Nanoseconds spent in the engine.
-    pub fn ns(&self) -> u64 {
-        let (ticks_all, ns_all) = (ticks() - self.start_ticks, now_ns() - self.start_ns);
-        let ratio = ns_all as f64 / ticks_all.max(1) as f64;
-        (self.ticks as f64 * ratio) as u64
-    }
-
-    /// Before a call into the engine.
-    #[inline(always)]
-    pub fn begin(&self) -> u64 {
-        if self.on { ticks() } else { 0 }
-    }
-
-    /// After it.
-    #[inline(always)]
-    pub fn end(&mut self, begin: u64) {
-        if self.on {
-            self.ticks += ticks() - begin;
-        }
-    }
-}
-
-/// See the module's documentation.
-pub struct Process {
-    /// The engine.
-    pub engine: Engine<EngineHost>,
-    /// Its surroundings.
-    pub host: EngineHost,
-    /// Time in the engine.
-    pub clock: Clock,
-    /// How long to look before yielding.
-    pub idle: Idle,
-    /// Other ranks that run on this node.
-    pub neighbours: BTreeSet<PeerId>,
-    /// Sockets are looked at once in so many rounds while only shared memory is busy.
-    pub network_interval: u32,
-    /// How long mpirun may take to end the job after a process was lost.
-    pub grace_ns: u64,
-    /// MPI_Finalize has begun: peers may go.
-    pub finishing: bool,
-    /// Somebody starts dead processes again: to wait for them is no failure.
-    pub protected: bool,
-    /// It was started again alone, and may not have repeated all that its earlier life has done.
-    pub behind: bool,
-    /// Receives that are posted when the program looks for what is complete.
-    pub late: VecDeque<(Op, Wanted)>,
-    /// Since when nobody does any more.
-    pub unprotected_ns: u64,
-    /// Rounds of waiting loops in which nothing happened.
-    pub fruitless: u32,
-    /// The report is written.
-    pub reported: bool,
-    pub(crate) unposted: u32,
-    network_wait: u32,
-    network_hot: u32,
-    rounds: u32,
-    pub(crate) checked_ns: u64,
-    pub(crate) lost: Vec<Lost>,
-}
 
 /// Outcome of [`Process::place_directly`].
 enum DirectPlacement {
@@ -116,7 +32,7 @@ enum DirectPlacement {
 
 impl Process {
     /// A process with this engine and these surroundings.
-    pub fn new(engine: Engine<EngineHost>, host: EngineHost, idle: Idle) -> Self {
+    pub fn new(engine: Engine<EngineHost>, host: EngineHost, idle: WaitPolicy) -> Self {
         Self {
             engine,
             host,
@@ -246,7 +162,7 @@ impl Process {
                 crate::os::yield_now();
             }
         }
-        progress_thread::tell(self);
+        late_sends::tell(self);
         self.rounds += 1;
         if self.rounds >= SLOW_ROUNDS {
             self.rounds = 0;
@@ -260,7 +176,7 @@ impl Process {
     /// out now is quicker than to leave it to the thread (docs/adr/0015).
     pub fn detach_send(&mut self, op: Op) -> bool {
         self.host.sets_are_nodes
-            && progress_thread::for_send(op.bytes())
+            && late_sends::for_send(op.bytes())
             && self.host.is_logged(op)
             && self.engine.detach_send(SendId(op.id()))
             && self.host.settle(op)

@@ -4,7 +4,7 @@
 use crate::determinants::outbox::{Parcel, outbox};
 use crate::determinants::piggyback::fences;
 use crate::determinants::recorder::{Record, order, ship_soon};
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
 use rustbtl_coordination::determinants::Piggybacked;

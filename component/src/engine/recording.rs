@@ -17,7 +17,7 @@ use crate::determinants::set_order::{
     ATTENTION, BASE, COUNTS, HELD, LATE, PATIENT, PATIENT_WAITS, REPLAY, RUN, of_program,
     rustbtl_epoch, rustbtl_recording,
 };
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use crate::engine::host::EngineHost;
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::Entry;

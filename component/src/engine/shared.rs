@@ -1,6 +1,6 @@
 //! Who may touch the process: its lock, and the rights that stand for it.
 
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use crate::ffi::operation::Op;
 use crate::ffi::table::Glue;
 use crate::sync::engine_lock::Door;

@@ -1,6 +1,6 @@
 //! The end of the process' communication: nothing that was accepted may be lost.
 
-use crate::engine::driver::Shared;
+use crate::engine::shared::Shared;
 use crate::engine::transport_set::TransportSet;
 use crate::lifecycle::report;
 use crate::os::{now_ns, yield_now};

@@ -1,6 +1,6 @@
 //! A process' traffic as a JSON file, for `cargo xtask` and for people.
 
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use crate::ffi::table::Glue;
 use core::fmt::Write as _;
 use rustbtl_fragments::ids::PeerId;

@@ -1,10 +1,12 @@
 //! From parameters to a process that others can talk to.
 
 use crate::checkpoint::thread;
-use crate::engine::driver;
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use crate::engine::host::EngineHost;
+use crate::engine::late_sends;
+use crate::engine::shared;
 use crate::engine::transport_set::TransportSet;
+use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, Job};
 use crate::lifecycle::report;
@@ -12,7 +14,7 @@ use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::Endpoint;
 use crate::peers::table::Peers;
 use crate::peers::transport_setup::TransportSetup;
-use crate::progress::wait::Idle;
+use crate::progress::progress_thread;
 use rustbtl_checkpoint::{LogLimits, PayloadLog};
 use rustbtl_coordination::{LocalPeer, SetPolicy, fingerprint, parse_set_file, set_of};
 use rustbtl_fragments::engine::Engine;
@@ -168,7 +170,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     host.policy_text = chosen.text;
     host.node = place.node;
     host.transports = transports;
-    let idle = Idle {
+    let idle = WaitPolicy {
         oversubscribed: job.local_size > job.processors,
         spin: config.spin,
         spin_oversubscribed: config.spin_oversubscribed,
@@ -190,7 +192,8 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     if report.is_some() || config.summary != 0 {
         process.clock.start();
     }
-    driver::install(process);
+    late_sends::set_spawner(progress_thread::start);
+    shared::install(process);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
     let members = chosen.members;
     let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
@@ -207,13 +210,13 @@ impl Started {
         let card = self.card.clone();
         let how = (self.huge_pages, self.recorded);
         if let Err(error) = thread::start(&self.transport_setup, members, how, card) {
-            driver::shared().glue.fatal("guardian", &[&error]);
+            shared::shared().glue.fatal("guardian", &[&error]);
         }
     }
 
     /// The processes of the own set.
     fn attach(&mut self) -> Vec<PeerId> {
-        let mut process = driver::shared().enter();
+        let mut process = shared::shared().enter();
         let host = &mut process.host;
         let (me, set) = (host.peers.me(), host.set);
         // Rank 0 stands for the nodes that this process may never talk to.

@@ -1,6 +1,6 @@
 //! The table at the end: sums over all ranks, printed by rank 0.
 
-use crate::engine::driver::Shared;
+use crate::engine::shared::Shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{DONE, ON_STACK, Operation, PENDING, STATE_PENDING};
 use crate::lifecycle::report;

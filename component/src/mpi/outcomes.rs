@@ -1,7 +1,7 @@
 //! What C asks and tells about calls whose outcome depends on when messages come (see `glue.h`):
 //! tests, waits for any or some, probes, cancels. Only while outcomes are recorded or forced.
 
-use crate::engine::driver::Process;
+use crate::engine::driver_state::Process;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Envelope, Operation};

@@ -2,11 +2,12 @@
 
 use crate::determinants::set_order::ATTENTION;
 use crate::engine::deferred_receives;
-use crate::engine::driver::Entered;
+use crate::engine::late_sends;
+use crate::engine::shared::Entered;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{ANY, DONE, LOG_FULL, PENDING};
-use crate::progress::{progress_thread, wait};
+use crate::progress::wait;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Mode, ReceiveOutcome, SendError, SendOutcome, Source, TagMatch};
 use rustbtl_fragments::ids::*;
@@ -73,7 +74,7 @@ pub(crate) fn send_slow(
     if to_another_node {
         process.host.sent();
     }
-    progress_thread::tell(&process);
+    late_sends::tell(&process);
     let code = match sent {
         Ok(_) if complete && !gathered => DONE,
         Ok(_) => PENDING,

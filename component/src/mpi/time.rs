@@ -14,7 +14,8 @@
 //! (`ATTENTION`).
 
 use crate::determinants::set_order::rustbtl_recording;
-use crate::engine::driver::{Process, is_installed};
+use crate::engine::driver_state::Process;
+use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::mpi::interpose::TIME;
 use crate::sync::engine_lock;

@@ -1,7 +1,7 @@
 //! Windows of one-sided communication: which of them a set that goes back alone cannot repeat
 //! (docs/adr/0021). C sees them, the coordinator hears of them.
 
-use crate::engine::driver::is_installed;
+use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::sync::checkpoint_signals::mark_not_replayable;
 use rustbtl_coordination::control::ReplayBlocker;

@@ -17,7 +17,8 @@
 //! 2. In replay it reads what it has read, in the same places among its other questions.
 
 use crate::determinants::set_order::rustbtl_recording;
-use crate::engine::driver::{Process, is_installed};
+use crate::engine::driver_state::Process;
+use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::ffi::table::Glue;
 use crate::mpi::interpose::WTIME;

@@ -4,3 +4,4 @@ pub mod copy_thread;
 pub mod deferred_copy;
 pub mod memory;
 pub mod prefault;
+pub mod segment;

@@ -9,7 +9,7 @@
 
 use crate::os::process::leave_processor;
 use crate::os::signals;
-use crate::payload_log::memory::Segment;
+use crate::payload_log::segment::Segment;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -16,20 +16,17 @@
 //! * T2 It touches the process only where the program is kept out (`Shared::take`), and tells no
 //!   one of complete operations but where MPI allows calls from all threads.
 
-use crate::determinants::set_order;
-use crate::engine::driver::{Process, Shared, is_installed};
-use crate::engine::shared::shared;
+use crate::engine::late_sends::{ASLEEP, CALLS, LATE, OVER, lacks_room, tell};
+use crate::engine::shared::{Shared, shared};
 use crate::engine::transport_set::NETWORKS;
 use crate::os::process::leave_processor;
 use crate::os::signals;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-/// Messages above this are announced by all transports.
-const ANNOUNCED_BYTES: u64 = 64 << 10;
 /// Between two looks at a program that is in MPI, at first and at most.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_micros(400);
@@ -41,29 +38,11 @@ const LINGERS: u32 = 20;
 /// How long to sleep on the sockets: whether the job ends is asked so often.
 const SLEEP_MS: i32 = 20;
 
-/// Sends that are complete for the program and not sent.
-static LATE: AtomicUsize = AtomicUsize::new(0);
-/// How often the program was in MPI, or this thread in its place.
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-/// The thread sleeps until a send is late.
-static ASLEEP: AtomicBool = AtomicBool::new(false);
-static OVER: AtomicBool = AtomicBool::new(false);
-/// Whom to wake; `None`: the system gives no thread, or no way to keep the program out.
-static WHO: OnceLock<Option<Thread>> = OnceLock::new();
 static HANDLE: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 
-/// Will somebody answer for a send of so many bytes? The thread is started at the first of them.
-#[inline]
-pub fn for_send(bytes: u64) -> bool {
-    bytes > ANNOUNCED_BYTES && who().is_some()
-}
-
-fn who() -> Option<&'static Thread> {
-    WHO.get_or_init(start).as_ref()
-}
-
+/// Start it. `None`: the system gives no thread, or no way to keep the program out.
 #[cold]
-fn start() -> Option<Thread> {
+pub fn start() -> Option<Thread> {
     let shared = shared();
     shared.prepare().ok()?;
     let mask = signals::block_all();
@@ -74,37 +53,6 @@ fn start() -> Option<Thread> {
     let thread = handle.thread().clone();
     *HANDLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
     Some(thread)
-}
-
-/// The program has sent something, or looked around.
-#[inline]
-pub fn tell(process: &Process) {
-    // Who writes has the process to himself.
-    CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    let late = process.engine.detached_sends() + usize::from(lacks_room(process));
-    if LATE.load(Ordering::Relaxed) != late {
-        set(late);
-    }
-}
-
-/// Is there a frame that could go, if there were room? Gathered sends are not complete, so the
-/// program comes back for them; what waits for determinants is looked after elsewhere.
-#[inline]
-fn lacks_room(process: &Process) -> bool {
-    process.host.lacks_room() || (!process.engine.is_flushed() && !set_order::is_held())
-}
-
-#[inline(never)]
-fn set(late: usize) {
-    // [late] before ASLEEP is looked at; the thread does it the other way round.
-    LATE.store(late, Ordering::SeqCst);
-    if late > 0
-        && is_installed()
-        && let Some(thread) = who()
-        && ASLEEP.load(Ordering::SeqCst)
-    {
-        thread.unpark();
-    }
 }
 
 /// The program is in MPI_Finalize. Not while the process is held.

@@ -1,11 +1,11 @@
 //! How a blocking call waits: look for a while, then give the processor away between looks. A rank
 //! that waits must not keep another one of the node from running.
 
-use crate::determinants::set_order;
 use crate::engine::deferred_receives;
-use crate::engine::driver::{Shared, Unposted};
+use crate::engine::driver_state::Unposted;
+use crate::engine::shared::Shared;
 use crate::ffi::operation::Op;
-use crate::ffi::table::{DONE, Glue, PENDING};
+use crate::ffi::table::{DONE, PENDING};
 use crate::os;
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
@@ -16,33 +16,6 @@ const LOOKS: u32 = 16;
 const TURNS_OVERSUBSCRIBED: u32 = 32;
 /// With threads: looks before the thread goes to sleep where the others are.
 const LOOKS_THREADS: u32 = 200;
-
-/// See the module's documentation.
-#[derive(Clone, Copy, Debug)]
-pub struct Idle {
-    /// This node has more ranks than processors.
-    pub oversubscribed: bool,
-    /// Looks before the first yield.
-    pub spin: u32,
-    /// The same on an oversubscribed node.
-    pub spin_oversubscribed: u32,
-}
-
-impl Idle {
-    /// Must others of this node get the processor soon?
-    #[inline]
-    fn is_crowded(&self, glue: &Glue) -> bool {
-        // Where frames wait for determinants, processes that are no ranks have a part in messages.
-        // SAFETY: no arguments.
-        self.oversubscribed || set_order::has_waited() || unsafe { (glue.yields)() } != 0
-    }
-
-    /// Looks before the first yield.
-    #[inline]
-    fn patience(&self, glue: &Glue) -> u32 {
-        if self.is_crowded(glue) { self.spin_oversubscribed } else { self.spin }
-    }
-}
 
 /// Wait for an operation on the stack. With threads: `PENDING` if it should wait elsewhere.
 #[inline]
@@ -87,7 +60,7 @@ pub fn receive_unposted(
 
 #[inline(never)]
 fn wait_long(shared: &'static Shared, op: Op) -> i32 {
-    if shared.enter().idle.is_crowded(&shared.glue) {
+    if shared.enter().idle.is_oversubscribed(&shared.glue) {
         return wait_crowded(shared, op);
     }
     let mut patience = shared.enter().idle.spin;
@@ -157,7 +130,7 @@ fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
 /// A fruitless round of somebody else's waiting loop.
 pub fn idle(shared: &'static Shared) {
     deferred_receives::post(shared);
-    let patience = shared.enter().idle.patience(&shared.glue);
+    let patience = shared.enter().idle.spin_limit(&shared.glue);
     let mut entered = shared.enter();
     entered.fruitless = entered.fruitless.wrapping_add(1);
     let give_way = entered.fruitless > patience;

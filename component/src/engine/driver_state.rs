@@ -1,0 +1,115 @@
+//! What the driver knows: plain data, for all files of this room.
+
+use crate::engine::host::EngineHost;
+use crate::engine::wait_policy::WaitPolicy;
+use crate::ffi::operation::Op;
+use crate::os::{now_ns, ticks};
+use rustbtl_fragments::engine::{Engine, Source, TagMatch};
+use rustbtl_fragments::ids::{CommId, PeerId};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Looks at shared memory for each look at anything else.
+pub(crate) const BURST: u32 = 16;
+/// In nanoseconds.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Time spent in the engine, if anybody wants to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Count at all.
+    pub on: bool,
+    /// Ticks in the engine.
+    pub ticks: u64,
+    pub(crate) start_ticks: u64,
+    pub(crate) start_ns: u64,
+}
+
+impl Clock {
+    /// Start to count.
+    pub fn start(&mut self) {
+        *self = Self { on: true, ticks: 0, start_ticks: ticks(), start_ns: now_ns() };
+    }
+
+    /// Nanoseconds spent in the engine.
+    pub fn ns(&self) -> u64 {
+        let (ticks_all, ns_all) = (ticks() - self.start_ticks, now_ns() - self.start_ns);
+        let ratio = ns_all as f64 / ticks_all.max(1) as f64;
+        (self.ticks as f64 * ratio) as u64
+    }
+
+    /// Before a call into the engine.
+    #[inline(always)]
+    pub fn begin(&self) -> u64 {
+        if self.on { ticks() } else { 0 }
+    }
+
+    /// After it.
+    #[inline(always)]
+    pub fn end(&mut self, begin: u64) {
+        if self.on {
+            self.ticks += ticks() - begin;
+        }
+    }
+}
+
+/// See the module's documentation.
+pub struct Process {
+    /// The engine.
+    pub engine: Engine<EngineHost>,
+    /// Its surroundings.
+    pub host: EngineHost,
+    /// Time in the engine.
+    pub clock: Clock,
+    /// How long to look before yielding.
+    pub idle: WaitPolicy,
+    /// Other ranks that run on this node.
+    pub neighbours: BTreeSet<PeerId>,
+    /// Sockets are looked at once in so many rounds while only shared memory is busy.
+    pub network_interval: u32,
+    /// How long mpirun may take to end the job after a process was lost.
+    pub grace_ns: u64,
+    /// MPI_Finalize has begun: peers may go.
+    pub finishing: bool,
+    /// Somebody starts dead processes again: to wait for them is no failure.
+    pub protected: bool,
+    /// It was started again alone, and may not have repeated all that its earlier life has done.
+    pub behind: bool,
+    /// Receives that are posted when the program looks for what is complete.
+    pub late: VecDeque<(Op, Wanted)>,
+    /// Since when nobody does any more.
+    pub unprotected_ns: u64,
+    /// Rounds of waiting loops in which nothing happened.
+    pub fruitless: u32,
+    /// The report is written.
+    pub reported: bool,
+    pub(crate) unposted: u32,
+    pub(crate) network_wait: u32,
+    pub(crate) network_hot: u32,
+    pub(crate) rounds: u32,
+    pub(crate) checked_ns: u64,
+    pub(crate) lost: Vec<Lost>,
+}
+
+/// A peer whose channel was lost.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    pub(crate) peer: PeerId,
+    pub(crate) reason: String,
+    pub(crate) since_ns: u64,
+    /// When the next attempt to connect is made; `None`: such a channel cannot be repaired.
+    pub(crate) again_ns: Option<u64>,
+}
+
+/// Communicator, source, tag.
+pub type Wanted = (CommId, Source, TagMatch);
+
+/// Outcome of [`Process::receive_unposted`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unposted {
+    /// The message is in the buffer.
+    Done,
+    /// It is not here yet.
+    Nothing,
+    /// Something else comes first: post the receive.
+    Post,
+}

@@ -1,0 +1,31 @@
+//! How long a waiting rank polls before it yields its processor.
+
+use crate::determinants::set_order;
+use crate::ffi::table::Glue;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitPolicy {
+    /// This node has more ranks than processors.
+    pub oversubscribed: bool,
+    /// Looks before the first yield.
+    pub spin: u32,
+    /// The same on an oversubscribed node.
+    pub spin_oversubscribed: u32,
+}
+
+impl WaitPolicy {
+    /// Must others of this node get the processor soon?
+    #[inline]
+    pub(crate) fn is_oversubscribed(&self, glue: &Glue) -> bool {
+        // Where frames wait for determinants, processes that are no ranks have a part in messages.
+        // SAFETY: no arguments.
+        self.oversubscribed || set_order::has_waited() || unsafe { (glue.yields)() } != 0
+    }
+
+    /// Looks before the first yield.
+    #[inline]
+    pub(crate) fn spin_limit(&self, glue: &Glue) -> u32 {
+        if self.is_oversubscribed(glue) { self.spin_oversubscribed } else { self.spin }
+    }
+}
