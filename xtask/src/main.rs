@@ -54,6 +54,8 @@ enum Task {
     Deb(deb::Options),
     /// rustbtl inside an Open MPI source tree (--with-rustbtl)
     OmpiTree(tree::Options),
+    /// The parameter reference (docs/parameters.md), from the component itself
+    Parameters(build::parameters::Options),
     /// Remove what was built and what killed jobs have left
     Clean,
 }
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options),
         Task::Deb(options) => deb::run(&options),
         Task::OmpiTree(options) => tree::run(&options),
+        Task::Parameters(options) => build::parameters::run(&options),
         Task::Clean => clean::run(),
         Task::Cluster(options) => {
             return match cluster::run(&options) {

@@ -5,6 +5,7 @@ use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::{freeze, restart};
 use crate::engine::driver_state::Process;
 use crate::engine::shared::Taken;
+use crate::ffi::verbose;
 use crate::os::{now_ns, yield_now};
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, CheckpointKind, FromRank, SnapshotMemory};
@@ -209,6 +210,15 @@ impl Checkpoint {
         self.phases.pause_ns = now_ns() - self.phases.silent_ns;
         match outcome {
             freeze::Taken::Child(child, description) => {
+                let (coordination_ns, pause_ns) =
+                    (self.phases.coordination_ns(), self.phases.pause_ns);
+                self.shared.glue.verbose(verbose::INFO, || {
+                    format!(
+                        "checkpoint {line}: quiescent after {} us, paused for {} us",
+                        coordination_ns / 1000,
+                        pause_ns / 1000
+                    )
+                });
                 let picture = SnapshotMemory::Child(child.pid() as i32);
                 self.children.insert(line, child);
                 self.phases.picture = Some((picture, description));

@@ -4,6 +4,7 @@ use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::determinants::piggyback;
 use crate::engine::driver_state::Process;
 use crate::engine::shared::Taken;
+use crate::ffi::verbose;
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
 use rustbtl_coordination::control::{CheckpointId, FromRank, RankEndpoint, ToRank};
@@ -33,6 +34,9 @@ pub(crate) fn go_on(
     };
     leave_behind(process, incarnation);
     checkpoint.begin_life(incarnation);
+    checkpoint.shared.glue.verbose(verbose::INFO, || {
+        format!("restarted from checkpoint {line} in incarnation {}", incarnation.0)
+    });
     // SAFETY: the program is kept out, so nobody is in Open MPI's runtime but its own threads.
     unsafe { (checkpoint.shared.glue.restored)() };
 

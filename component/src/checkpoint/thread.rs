@@ -21,6 +21,7 @@ use crate::checkpoint::guardian_link::{Guardian, GuardianError};
 use crate::checkpoint::state::{Checkpoint, Ending, Phases, Sharing, Shipping};
 use crate::engine::shared::Taken;
 use crate::engine::shared::shared;
+use crate::ffi::verbose;
 use crate::os::now_ns;
 use crate::os::wake::Wake;
 use crate::peers::transport_setup::TransportSetup;
@@ -232,6 +233,7 @@ impl Checkpoint {
             self.deliver();
         }
         if !self.behind {
+            self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
             self.say(&FromRank::ReplayComplete {});
         }
     }

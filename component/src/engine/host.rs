@@ -7,6 +7,7 @@ use crate::engine::transmit::transmit;
 use crate::engine::transport_set::{Route, TransportSet};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
+use crate::ffi::verbose;
 use crate::payload_log::deferred_copy::Unlogged;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::{Endpoint, EndpointError};
@@ -208,6 +209,9 @@ impl EngineHost {
         let card = self.checked_card(peer);
         let (route, limits) = self.transports.connect(peer, &card).unwrap_or_else(|why| {
             self.glue.fatal("no-way", &[&self.describe(peer), &card.node, &why])
+        });
+        self.glue.verbose(verbose::TRACE, || {
+            format!("{} is reached over {}", self.describe(peer), route.name())
         });
         if self.routes.len() <= peer.0 as usize {
             self.routes.resize(peer.0 as usize + 1, Route::Unknown);

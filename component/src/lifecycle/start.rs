@@ -9,6 +9,7 @@ use crate::engine::transport_set::TransportSet;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::config::{JobPlace, TextParameters};
 use crate::ffi::table::{Config, Glue, Job};
+use crate::ffi::verbose;
 use crate::lifecycle::report;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::Endpoint;
@@ -137,7 +138,12 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let place = unsafe { JobPlace::read(job) };
     // SAFETY: the caller's promise.
     let texts = unsafe { TextParameters::read(config) };
+    verbose::set_level(config.verbose);
     let chosen = choose_set(&glue, &texts.sets, rank, job.size, &place);
+    glue.verbose(verbose::INFO, || {
+        let Sets { set, text, .. } = &chosen;
+        format!("correlated set {set} by policy {text}; {} ranks on this node", job.local_size)
+    });
     let report = report::directory(&glue, &texts.report);
     let mut log = make_log(&glue, config, &texts.spill, rank.0, &place);
     let has_idle_processors = job.processors > job.local_size;

@@ -3,6 +3,7 @@
 mod fresh;
 mod glue;
 pub mod openmpi;
+pub mod parameters;
 mod symbols;
 
 use std::fs::{self, File};

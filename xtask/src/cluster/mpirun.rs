@@ -71,7 +71,16 @@ fn defaults(options: &Options, stage: &Stage, component_path: &str) -> Vec<(Stri
 
 /// Does the user say anything about protection?
 fn protects(options: &Options) -> bool {
-    let about = ["recover", "local_dir", "image_replicas", "checkpoint_dir"];
+    let about = [
+        "recover",
+        "local_dir",
+        "image_replicas",
+        "checkpoint_dir",
+        // As they were called in 0.1.0.
+        "local",
+        "copies",
+        "dir",
+    ];
     let names = about.map(|name| format!("vprotocol_correlated_{name}"));
     options.restart.is_some() || options.mca().any(|(key, _)| names.iter().any(|n| n == key))
 }

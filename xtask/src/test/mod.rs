@@ -17,6 +17,7 @@ mod miri;
 pub mod mpi;
 mod node_failure;
 mod one_sided;
+mod parameters;
 mod phase_failures;
 mod plan;
 mod programs;

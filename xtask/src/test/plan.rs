@@ -11,8 +11,8 @@ use super::summary::Tier;
 use super::{
     Options, checkpoint_faults, checkpoint_restart, cluster, coordinator_failover, crates, errors,
     examples, fuzz, guardians, local_storage, lost_output, miri, mpi, node_failure, one_sided,
-    phase_failures, programs, replay, slurm, source, spare_nodes, time_determinants, trees,
-    triggers,
+    parameters, phase_failures, programs, replay, slurm, source, spare_nodes, time_determinants,
+    trees, triggers,
 };
 use crate::{build, setup};
 
@@ -99,7 +99,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
     tasks.push(Task::new("failures while a checkpoint is taken", Jobs, built, move |tier| {
         checkpoint_faults::run(tier, by_the_clock);
     }));
-    let more: [(&str, Run); 16] = [
+    let more: [(&str, Run); 17] = [
         ("checkpoint, kill -9 of everything, restart", checkpoint_restart::run),
         ("replay of nondeterministic events", replay::run),
         ("checkpoint triggers, and output of restarted jobs", triggers::run),
@@ -115,6 +115,7 @@ fn jobs<'t>(tasks: &mut Vec<Task<'t>>, options: &'t Options) {
         ("determinants of time", time_determinants::run),
         ("the batch script of the user guide (docs/slurm.sh)", slurm::run),
         ("examples", examples::run),
+        ("parameters", parameters::run),
         ("errors", errors::run),
     ];
     tasks.extend(more.map(|(name, work)| Task::new(name, Jobs, built, work)));
