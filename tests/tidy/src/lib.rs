@@ -5,6 +5,7 @@
 pub mod layers;
 pub mod ledger;
 pub mod licence;
+pub mod rooms;
 pub mod sources;
 
 use serde_json::Value;

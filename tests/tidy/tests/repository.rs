@@ -1,7 +1,7 @@
 //! The repository keeps to the house style.
 
 use rustbtl_tidy::{
-    CORES, PRODUCT, layers, ledger, licence, metadata, nothing_found, root, sources,
+    CORES, PRODUCT, layers, ledger, licence, metadata, nothing_found, rooms, root, sources,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,13 @@ fn crates_depend_only_on_the_layers_below_them() {
     let metadata = metadata();
     nothing_found(&layers::wrong_edges(&metadata), "these edges break the law of layers");
     nothing_found(&layers::os_below_cores(&metadata), "cores may not reach the OS");
+}
+
+#[test]
+fn rooms_import_only_from_rooms_below_them() {
+    let found: Vec<_> =
+        rooms::HOUSES.iter().flat_map(|house| house.wrong_imports(&root())).collect();
+    nothing_found(&found, "move the code to the room where it belongs (docs/architecture.md)");
 }
 
 #[test]

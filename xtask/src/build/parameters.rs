@@ -27,9 +27,10 @@ const PREFIX: &str = "mca:vprotocol:correlated:param:";
 const HEAD: &str = "\
 # Parameters
 
-All MCA parameters of the component, as `ompi_info --param vprotocol correlated --level 9` lists them.
-Set one by `--mca NAME VALUE` on mpirun's command line, by the variable `OMPI_MCA_NAME`, or in Open MPI's
-parameter files. `cargo xtask parameters --write` makes this page from the component.
+All MCA parameters of the component, as `ompi_info --param vprotocol correlated --level 9`
+lists them.
+Set one by `--mca NAME VALUE` on mpirun's command line, by the variable `OMPI_MCA_NAME`,
+or in Open MPI's parameter files. `cargo xtask parameters --write` makes this page from the component.
 
 | parameter `vprotocol_correlated_…` | type | default | level | meaning |
 |---|---|---|---|---|

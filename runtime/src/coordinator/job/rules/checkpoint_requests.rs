@@ -1,6 +1,6 @@
 //! Who can ask for lines, and what they are told: users, programs, logs that are nearly full.
 
-use crate::coordinator::driver::event_loop::Effect;
+use crate::coordinator::job::state::Effect;
 use crate::coordinator::job::state::{Job, Rank};
 use crate::coordinator::job::tables::checkpoint_requests::{Wish, Wisher};
 use crate::store::Kind;

@@ -45,7 +45,7 @@ impl Job {
             rank.log = None;
             if rank.here && rank.set.is_some() && rank.ended.is_none() {
                 let message = ToRank::ReportStatus {};
-                self.effects.push_back(crate::coordinator::driver::event_loop::Effect::Send(
+                self.effects.push_back(crate::coordinator::job::state::Effect::Send(
                     id,
                     ToNode::Rank { rank: id, message },
                 ));
