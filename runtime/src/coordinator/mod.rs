@@ -1,5 +1,5 @@
 //! `rustbtl coordinator`: the one process per job. Order of its rooms, lowest first:
-//! `job/tables`, `job/config` < `job/job` < `determinants` < `job/rules` < `driver`.
+//! `job/tables`, `job/config` < `job/state` < `determinants` < `job/rules` < `driver`.
 
 pub(crate) mod determinants;
 pub(crate) mod driver;

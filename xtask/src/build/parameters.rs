@@ -30,7 +30,8 @@ const HEAD: &str = "\
 All MCA parameters of the component, as `ompi_info --param vprotocol correlated --level 9`
 lists them.
 Set one by `--mca NAME VALUE` on mpirun's command line, by the variable `OMPI_MCA_NAME`,
-or in Open MPI's parameter files. `cargo xtask parameters --write` makes this page from the component.
+or in Open MPI's parameter files.
+`cargo xtask parameters --write` makes this page from the component.
 
 | parameter `vprotocol_correlated_…` | type | default | level | meaning |
 |---|---|---|---|---|
