@@ -7,6 +7,7 @@ pub mod ledger;
 pub mod licence;
 pub mod rooms;
 pub mod sources;
+pub mod walkthroughs;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

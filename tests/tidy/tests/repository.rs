@@ -2,6 +2,7 @@
 
 use rustbtl_tidy::{
     CORES, PRODUCT, layers, ledger, licence, metadata, nothing_found, rooms, root, sources,
+    walkthroughs,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,14 @@ fn rooms_import_only_from_rooms_below_them() {
     let found: Vec<_> =
         rooms::HOUSES.iter().flat_map(|house| house.wrong_imports(&root())).collect();
     nothing_found(&found, "move the code to the room where it belongs (docs/architecture.md)");
+}
+
+#[test]
+fn walkthroughs_name_functions_and_files_that_exist() {
+    let text = read(&root().join("docs/walkthroughs.md"));
+    assert!(walkthroughs::steps(&text) > 30, "the steps are read");
+    let found = walkthroughs::dead_steps(&text, &root());
+    nothing_found(&found, "bring docs/walkthroughs.md up to date");
 }
 
 #[test]
