@@ -8,6 +8,7 @@ pub mod licence;
 pub mod rooms;
 pub mod sources;
 pub mod walkthroughs;
+pub mod words;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

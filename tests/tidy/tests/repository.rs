@@ -2,7 +2,7 @@
 
 use rustbtl_tidy::{
     CORES, PRODUCT, layers, ledger, licence, metadata, nothing_found, rooms, root, sources,
-    walkthroughs,
+    walkthroughs, words,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,57 @@ fn walkthroughs_name_functions_and_files_that_exist() {
     assert!(walkthroughs::steps(&text) > 30, "the steps are read");
     let found = walkthroughs::dead_steps(&text, &root());
     nothing_found(&found, "bring docs/walkthroughs.md up to date");
+}
+
+/// What users and other developers read, and the help texts of the components.
+fn documents() -> Vec<PathBuf> {
+    let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|file| root().join(file));
+    let folders = ["docs", "examples"].map(|folder| sources::files(&root().join(folder), &["md"]));
+    let help = sources::files(&root().join("glue-c"), &["txt"]);
+    top.into_iter().chain(folders.into_iter().flatten()).chain(help).collect()
+}
+
+#[test]
+fn documents_speak_the_fields_words() {
+    let mut found = Vec::new();
+    for path in documents() {
+        for (line, word, instead) in words::in_document(&shown(&path), &read(&path)) {
+            found.push(format!("{}:{line}: {word}: write {instead}", shown(&path)));
+        }
+    }
+    nothing_found(&found, "use the words of docs/glossary.md");
+}
+
+#[test]
+fn retired_names_do_not_come_back() {
+    let mut found = Vec::new();
+    for path in all_files(&["rs", "c", "h"]) {
+        let (name, text) = (shown(&path), read(&path));
+        if name.starts_with("tests/tidy/src/words") || name == "runtime/src/command/events.rs" {
+            continue; // the lists themselves
+        }
+        for (line, old, now) in words::in_source(&text) {
+            found.push(format!("{name}:{line}: {old} is {now} now"));
+        }
+        if name.starts_with("runtime/src/coordinator") {
+            for (line, event) in words::old_events(&text) {
+                found.push(format!("{name}:{line}: event {event} of version 1"));
+            }
+        }
+    }
+    nothing_found(&found, "use the names of docs/glossary.md");
+}
+
+#[test]
+fn documents_have_short_lines() {
+    let mut found = Vec::new();
+    for path in documents().iter().filter(|path| path.extension().is_some_and(|e| e == "md")) {
+        let text = read(path);
+        let long = |line: &&str| line.chars().count() > 120 && !line.starts_with('|');
+        let lines = text.lines().zip(1..).filter(|(line, _)| long(line) && !line.contains("]("));
+        found.extend(lines.map(|(_, number)| format!("{}:{number}", shown(path))));
+    }
+    nothing_found(&found, "break these lines; tables and links may be longer");
 }
 
 #[test]

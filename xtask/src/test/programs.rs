@@ -155,7 +155,7 @@ fn run_hpcc() -> Result<()> {
     let command = ["env", &preload, &prefix, "hpcc"];
     let mut job = Job::new(3, 2, &command).with(&["--report", "report.json"]);
     job.folder = scratch.0.clone();
-    job.seconds = 300;
+    job.seconds = 600;
     let outcome = job.run()?;
     outcome.must(outcome.code == 0, "HPCC did not end well")?;
     Results::read(&scratch.0.join("hpccoutf.txt"))?;

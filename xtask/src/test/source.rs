@@ -33,7 +33,10 @@ pub fn run(tier: &mut Tier) {
 
 /// Unit tests, models, simulation.
 pub fn tests(tier: &mut Tier) {
-    tier.count("workspace", || counted(cargo(&["test", "--workspace", "--no-fail-fast"])));
+    // Behind the jobs, but not far: some of these tests run coordinators and agents that have
+    // limits of time of their own.
+    let words = ["test", "--workspace", "--no-fail-fast"];
+    tier.count("workspace", || counted(nice_cargo(5, &words)));
     tier.count("shared-memory ring, all interleavings (loom)", || {
         let mut loom = patient(&["test", "--package", "rustbtl-ring", "--release", "--lib"]);
         loom.env("RUSTFLAGS", "--cfg loom");
@@ -65,8 +68,12 @@ fn cargo(words: &[&str]) -> Command {
 
 /// A cargo that takes only what is left of the processors: nobody waits for it.
 pub fn patient(words: &[&str]) -> Command {
+    nice_cargo(10, words)
+}
+
+fn nice_cargo(by: u8, words: &[&str]) -> Command {
     let mut nice = Command::new("nice");
-    nice.current_dir(paths::root()).args(["-n", "10", "cargo"]).args(words);
+    nice.current_dir(paths::root()).args(["-n", &by.to_string(), "cargo"]).args(words);
     nice
 }
 
