@@ -105,6 +105,8 @@ pub fn run(path: &Path, local: Option<&Path>) -> Result<(), String> {
         return Ok(());
     }
     rustbtl_process::scheduling::be_prompt();
+    crate::trace::start();
+    tracing::info!("agent started in {shown}");
     let lonely = Instant::now();
     let (guardians, kept) = (BTreeMap::new(), crate::agent::keeper::Kept::default());
     let storage = local.and_then(|local| Storage::open(local, way.secret));

@@ -27,3 +27,4 @@ pub mod pmix;
 pub mod settings;
 pub mod spare;
 pub mod store;
+pub mod trace;

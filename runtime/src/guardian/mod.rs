@@ -140,6 +140,7 @@ pub fn run(words: &[OsString], store: Arc<dyn ImageStore>) -> ! {
             cannot_start(words, &crate::guardian::program::become_it(words))
         }
     };
+    crate::trace::start();
     let last_word = LastWord::new(crate::guardian::recovery::is_adopted());
     let ended = guard(words, settings, Arc::clone(&store));
     store.tidy();
@@ -578,9 +579,13 @@ impl Guardian {
         self.rank.release(line, rank);
         let message = match result {
             Ok((Written { bytes, raw_bytes, checksum }, ns)) => {
+                tracing::info!("rank {rank}: image of checkpoint {line} stored, {bytes} bytes");
                 FromNode::Stored { rank, checkpoint: line, bytes, raw_bytes, ns, checksum }
             }
-            Err(reason) => FromNode::StoreFailed { rank, checkpoint: line, reason },
+            Err(reason) => {
+                tracing::warn!("rank {rank}: image of checkpoint {line} not stored: {reason}");
+                FromNode::StoreFailed { rank, checkpoint: line, reason }
+            }
         };
         self.tell(&message);
     }

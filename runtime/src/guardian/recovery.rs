@@ -90,6 +90,7 @@ impl Guardian {
         self.fallen = Some(Fallen { status, until: Instant::now() + DECISION });
         let rank = self.settings.rank;
         let incarnation = self.incarnation();
+        tracing::warn!("rank {rank}: its program failed with status {status} in {incarnation:?}");
         self.tell(&FromNode::RankFailed { rank, status, incarnation });
         if matches!(self.agent, crate::guardian::Agent::None) {
             self.give_up();
@@ -120,6 +121,7 @@ impl Guardian {
         self.rank.output = None;
         self.made_anew |= self.settings.restore.is_none();
         let Life { incarnation, alone } = life;
+        tracing::info!("rank {}: restart from {line} in {incarnation:?}", self.settings.rank);
         (self.settings.incarnation, self.settings.alone) = (incarnation, alone);
         let made = self.folder(line).and_then(|line| {
             self.settings.restore = Some(line.clone());

@@ -24,7 +24,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "rustbtl-checkpoint",
             "rustbtl-process",
             "rustbtl-coordination",
-            "bytes",
             "hmac",
             "libc",
             "memoffset",

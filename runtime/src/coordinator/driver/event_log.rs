@@ -4,6 +4,7 @@
 use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::job::config::Setup;
 use crate::store::EVENTS;
+use crate::trace;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write;
@@ -37,6 +38,7 @@ impl Events {
 
     /// One more event.
     pub fn write(&mut self, mut event: Value) {
+        trace::event(&event);
         let Some(file) = &mut self.0 else { return };
         event["v"] = EVENTS_VERSION.into();
         event["unix_ms"] = unix_ms().into();

@@ -88,6 +88,7 @@ pub(crate) struct Coordinator {
 
 /// Runs the coordinator until mpirun ends.
 pub fn run() -> Result<(), String> {
+    crate::trace::start();
     rustbtl_process::scheduling::be_prompt();
     let mut input = BufReader::new(io::stdin());
     let done = Coordinator::start(&mut input);
