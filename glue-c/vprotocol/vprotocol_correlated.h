@@ -17,7 +17,7 @@
 #include "glue.h"
 
 #define CORRELATED_VERSION_MAJOR 0
-#define CORRELATED_VERSION_MINOR 1
+#define CORRELATED_VERSION_MINOR 2
 #define CORRELATED_VERSION_RELEASE 0
 
 /* ---- component, module, parameters ---------------------------------------------------------- */

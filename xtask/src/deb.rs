@@ -71,7 +71,9 @@ pub fn package(folder: &Path) -> Result<PathBuf> {
 
 /// Our version, and that of the Open MPI that it was compiled for.
 fn version(openmpi: &str) -> String {
-    format!("{}+openmpi{}", env!("CARGO_PKG_VERSION"), upstream(openmpi))
+    // Debian sorts what follows a tilde before the release itself.
+    let version = env!("CARGO_PKG_VERSION").replace('-', "~");
+    format!("{version}+openmpi{}", upstream(openmpi))
 }
 
 /// `4.1.4` of `4.1.4-3+b1`.
