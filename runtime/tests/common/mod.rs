@@ -19,8 +19,9 @@ pub fn example(name: &str) -> PathBuf {
     file
 }
 
-/// Patience of every wait.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Patience of every wait. Nothing here is about speed: the machine may be busy with jobs and
+/// compilers, and these processes are behind them.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Wait until it is so.
 pub fn wait_for(what: &str, mut good: impl FnMut() -> bool) {

@@ -105,7 +105,7 @@ impl Failpoint {
         }
         let (victim, point) = (self.victim, self.point);
         let done = if killed { "killed" } else { "there is no" };
-        Ok(Some(format!("{done} {victim:?} ({point:?} of the last line)")))
+        Ok(Some(format!("{done} {victim:?} ({point:?} of the last checkpoint)")))
     }
 
     fn is_held(&self) -> bool {
