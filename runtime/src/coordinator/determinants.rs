@@ -166,7 +166,7 @@ impl Determinants {
                     self.pump(set);
                 }
             }
-            FromNode::Rank { rank, message } => return self.hear_rank(*rank, message),
+            FromNode::Rank { rank, message } => return self.handle_rank(*rank, message),
             FromNode::DeterminantsReplicated { set, incarnation, upto } => {
                 let (set, incarnation, upto) = (*set, *incarnation, *upto);
                 let ack = BatchAck { replica: keeper(agent), set, incarnation, upto };
@@ -198,7 +198,7 @@ impl Determinants {
         self.choose_all();
     }
 
-    fn hear_rank(&mut self, rank: PeerId, message: &FromRank) -> bool {
+    fn handle_rank(&mut self, rank: PeerId, message: &FromRank) -> bool {
         match message {
             FromRank::Hello { set, incarnation, .. } => {
                 let (set, incarnation) = (*set, *incarnation);

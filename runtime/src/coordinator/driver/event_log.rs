@@ -2,7 +2,7 @@
 //! directory.
 
 use crate::coordinator::driver::clock::unix_ms;
-use crate::coordinator::job::config::Setup;
+use crate::coordinator::job::config::JobConfig;
 use crate::store::EVENTS;
 use crate::trace;
 use serde_json::Value;
@@ -19,7 +19,7 @@ pub struct Events(Option<File>);
 
 impl Events {
     /// In the job's folder, or in mpirun's.
-    pub fn open(setup: &Setup, job: &str) -> Self {
+    pub fn open(setup: &JobConfig, job: &str) -> Self {
         let place = |folder: &PathBuf| folder.join(job).join(EVENTS);
         let lines = setup.directory.as_ref().map(place);
         let session = setup.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));

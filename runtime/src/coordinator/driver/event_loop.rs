@@ -266,7 +266,7 @@ impl Coordinator {
                         "event": "agent", "node": node, "pid": pid, "version": version
                     });
                     (agent.node, agent.pid) = (node, pid);
-                    if self.job.is_let_go() {
+                    if self.job.is_protection_disabled() {
                         let _ = agent.link.send(&ToNode::CoordinatorExits {});
                     }
                     self.events.write(event);
@@ -449,7 +449,7 @@ impl Coordinator {
                 Effect::Mpirun(order) => mpirun_pipe::order(&order),
                 Effect::Log(event) => self.events.write(event),
                 Effect::Tell(text) => say!("{text}"),
-                Effect::LetGo => self.let_go(),
+                Effect::DisableProtection => self.let_go(),
             }
         }
     }

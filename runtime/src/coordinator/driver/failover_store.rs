@@ -8,7 +8,7 @@
 //!   determinants-SET             batches, each behind its length
 //! ```
 
-use crate::coordinator::job::tables::persisted::State;
+use crate::coordinator::job::tables::persisted::PersistedState;
 use crate::os;
 use rustbtl_coordination::determinants::DeterminantBatch;
 use rustbtl_fragments::ids::SetId;
@@ -30,7 +30,7 @@ pub struct Memory {
 /// What the coordinator before this one knew.
 pub struct Remembered {
     /// Of the job.
-    pub state: State,
+    pub state: PersistedState,
     /// Of the sets that record.
     pub determinants: Vec<Vec<DeterminantBatch>>,
 }
@@ -66,7 +66,7 @@ impl Memory {
         os::private_directory(folder).map_err(|error| format!("{shown}: {error}"))?;
         let text = fs::read(folder.join(STATE))
             .map_err(|error| format!("{shown}/{STATE}, what it had written down: {error}"))?;
-        let state: State = serde_json::from_slice(&text)
+        let state: PersistedState = serde_json::from_slice(&text)
             .map_err(|error| format!("{shown}/{STATE} makes no sense: {error}"))?;
         let entries = fs::read_dir(folder).map_err(|error| format!("{shown}: {error}"))?;
         let mut determinants = Vec::new();
@@ -84,7 +84,7 @@ impl Memory {
     }
 
     /// In place of the state that was written before.
-    pub fn remember(&mut self, state: &State) -> io::Result<()> {
+    pub fn remember(&mut self, state: &PersistedState) -> io::Result<()> {
         self.replace(STATE, &serde_json::to_vec(state).map_err(io::Error::other)?)
     }
 
@@ -183,11 +183,11 @@ mod tests {
     #[test]
     fn what_is_noted_comes_back_in_order_and_a_cut_end_is_left_out() {
         let (mut memory, folder) = new("notes");
-        memory.remember(&State { size: 4, ..State::default() }).unwrap();
+        memory.remember(&PersistedState { size: 4, ..PersistedState::default() }).unwrap();
         memory.note_anew(SET, &batch(0, 2).encode()).unwrap();
         memory.note(SET, &batch(2, 5).encode()).unwrap();
         let (_, read) = Memory::open(&folder.0).unwrap();
-        assert_eq!(read.state, State { size: 4, ..State::default() });
+        assert_eq!(read.state, PersistedState { size: 4, ..PersistedState::default() });
         assert_eq!(read.determinants, [vec![batch(0, 2), batch(2, 5)]]);
         let path = folder.0.join("determinants-2");
         let whole = fs::read(&path).unwrap();
@@ -210,7 +210,7 @@ mod tests {
         let (mut memory, folder) = new("damaged");
         let no_state = Memory::open(&folder.0).err().unwrap();
         assert!(no_state.contains("state.json"), "{no_state}");
-        memory.remember(&State::default()).unwrap();
+        memory.remember(&PersistedState::default()).unwrap();
         memory.note_anew(SET, &batch(0, 2).encode()).unwrap();
         memory.note(SET, &batch(3, 5).encode()).unwrap();
         let gap = Memory::open(&folder.0).err().unwrap();

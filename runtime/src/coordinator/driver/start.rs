@@ -11,7 +11,7 @@ use crate::coordinator::driver::manifest_writer::ManifestWriter;
 use crate::coordinator::driver::mpirun_pipe::{Words, tell_mpirun};
 use crate::coordinator::driver::rank_links::Direct;
 use crate::coordinator::job::config;
-use crate::coordinator::job::config::Setup;
+use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::state::Job;
 use crate::coordinator::job::tables::mpirun_orders::to_mpirun;
 use crate::guardian::output_offsets::FOLDER;
@@ -39,8 +39,8 @@ fn job_name() -> String {
 }
 
 /// Lines up to `go`.
-fn read_setup(input: &mut impl BufRead) -> Result<Setup, String> {
-    let mut setup = Setup::default();
+fn read_setup(input: &mut impl BufRead) -> Result<JobConfig, String> {
+    let mut setup = JobConfig::default();
     loop {
         let mut line = Vec::new();
         let read = input.take(config::LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
@@ -57,7 +57,7 @@ fn read_setup(input: &mut impl BufRead) -> Result<Setup, String> {
 
 /// A restarted job counts its output where the job counted that it goes on from. Without that, it
 /// is counted anew: some may be printed again.
-fn share_output(setup: &Setup, name: &str) {
+fn share_output(setup: &JobConfig, name: &str) {
     let Some(own) = setup.directory.as_ref().map(|folder| folder.join(name)) else { return };
     let theirs = setup.restore.as_ref().and_then(|line| line.parent()).map(|job| job.join(FOLDER));
     if let Some(theirs) = theirs.and_then(|folder| folder.canonicalize().ok()) {

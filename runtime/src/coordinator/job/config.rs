@@ -13,7 +13,7 @@ const INTERVAL_MS: u64 = 300_000;
 
 /// Everything that was said.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Setup {
+pub struct JobConfig {
     /// `dir`: where lines go.
     pub directory: Option<PathBuf>,
     /// `copies`: without a directory each node keeps its images, and so many other nodes a copy.
@@ -44,7 +44,7 @@ pub struct Setup {
     pub command: Vec<String>,
 }
 
-impl Default for Setup {
+impl Default for JobConfig {
     fn default() -> Self {
         Self {
             directory: None,
@@ -65,7 +65,7 @@ impl Default for Setup {
     }
 }
 
-impl Setup {
+impl JobConfig {
     /// Number of the first line. Restored ranks have been in a line of the old job: to them it and
     /// those before are over.
     pub fn first_line(&self) -> u64 {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn an_automatic_interval_needs_to_know_how_often_something_fails() {
-        let mut setup = Setup::default();
+        let mut setup = JobConfig::default();
         assert_eq!(setup.interval(), Interval::Off);
         assert_eq!(setup.take("interval auto"), Ok(false));
         assert!(setup.take("go").unwrap_err().contains("vprotocol_correlated_mtbf"));
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn who_can_go_back_alone_has_lines_by_default() {
         let said = |lines: &[&str]| {
-            let mut setup = Setup::default();
+            let mut setup = JobConfig::default();
             lines.iter().for_each(|line| assert_eq!(setup.take(line), Ok(false), "{line}"));
             setup.interval()
         };
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_mpirun_says_is_understood_and_nonsense_is_not() {
-        let mut setup = Setup::default();
+        let mut setup = JobConfig::default();
         for line in [
             "dir /a b",
             "interval 1.5",

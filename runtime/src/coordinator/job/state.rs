@@ -5,16 +5,16 @@
 //! 2. What a rank says counts for that rank only; nonsense is noted and changes nothing.
 //! 3. Whoever waits for a line hears of its end, once.
 
-use crate::coordinator::job::config::Setup;
-use crate::coordinator::job::tables::checkpoint_requests::{Wisher, Wishes};
+use crate::coordinator::job::config::JobConfig;
+use crate::coordinator::job::tables::checkpoint_requests::{CheckpointRequests, Requester};
 use crate::coordinator::job::tables::checkpoints::CheckpointState;
-use crate::coordinator::job::tables::failover::Again;
+use crate::coordinator::job::tables::failover::Failover;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
-use crate::coordinator::job::tables::output::Prints;
-use crate::coordinator::job::tables::replicas::Storage;
+use crate::coordinator::job::tables::output::RelayedOutput;
+use crate::coordinator::job::tables::replicas::Replicas;
 use crate::coordinator::job::tables::rollback::Recovery;
-use crate::coordinator::job::tables::spares::Places;
-use crate::coordinator::job::tables::unreachable::OutOfReach;
+use crate::coordinator::job::tables::spares::Spares;
+use crate::coordinator::job::tables::unreachable::UnreachableAgents;
 use crate::settings::Printed;
 use crate::store;
 use crate::store::{Image, Manifest};
@@ -77,7 +77,7 @@ pub enum Effect {
     /// Tell the user, on the standard error of mpirun.
     Tell(String),
     /// All agents and their ranks go on without a coordinator.
-    LetGo,
+    DisableProtection,
 }
 
 /// A rank.
@@ -118,26 +118,26 @@ pub(crate) struct Rank {
 /// Everything about one job.
 pub struct Job {
     pub(crate) name: String,
-    pub(crate) setup: Setup,
+    pub(crate) setup: JobConfig,
     pub(crate) ranks: BTreeMap<PeerId, Rank>,
     /// Once all ranks are ready.
     pub(crate) machine: Option<CheckpointScheduler>,
     pub(crate) recovery: Recovery,
-    pub(crate) storage: Storage,
-    pub(crate) places: Places,
-    pub(crate) out_of_reach: OutOfReach,
-    pub(crate) prints: Prints,
+    pub(crate) storage: Replicas,
+    pub(crate) places: Spares,
+    pub(crate) out_of_reach: UnreachableAgents,
+    pub(crate) prints: RelayedOutput,
     /// All ranks may leave MPI_Finalize.
     pub(crate) may_finish: bool,
     pub(crate) lines: BTreeMap<CheckpointId, CheckpointState>,
-    pub(crate) wishes: Wishes,
+    pub(crate) wishes: CheckpointRequests,
     /// Asked for while the job was starting, by who would rather wait than be refused.
-    pub(crate) early: Vec<(Wisher, Vec<Input>)>,
+    pub(crate) early: Vec<(Requester, Vec<Input>)>,
     pub(crate) cards_sent: bool,
     /// Coordinators before this one.
     pub(crate) life: u32,
     /// This one has taken over, and not everybody has come to it yet.
-    pub(crate) again: Option<Again>,
+    pub(crate) again: Option<Failover>,
     /// Another one would have to know what has changed.
     pub(crate) changed: bool,
     /// Lines in a row that were given up.
@@ -151,20 +151,20 @@ fn ms(interval: u64) -> Interval {
 
 impl Job {
     /// A job of which nothing runs yet.
-    pub fn new(name: String, setup: Setup) -> Self {
+    pub fn new(name: String, setup: JobConfig) -> Self {
         Self {
             name,
             setup,
             ranks: BTreeMap::new(),
             machine: None,
             recovery: Recovery::default(),
-            storage: Storage::default(),
-            places: Places::default(),
-            out_of_reach: OutOfReach::default(),
-            prints: Prints::default(),
+            storage: Replicas::default(),
+            places: Spares::default(),
+            out_of_reach: UnreachableAgents::default(),
+            prints: RelayedOutput::default(),
             may_finish: false,
             lines: BTreeMap::new(),
-            wishes: Wishes::default(),
+            wishes: CheckpointRequests::default(),
             early: Vec::new(),
             cards_sent: false,
             life: 0,
@@ -187,7 +187,7 @@ impl Job {
 
     /// Time has passed.
     pub fn tick(&mut self, now: u64) {
-        self.lose_patience(now);
+        self.expire_failover(now);
         self.look_for_missing(now);
         self.input(now, Input::Tick);
     }
@@ -207,16 +207,16 @@ impl Job {
 
     /// From the agent of `node`.
     pub fn hear(&mut self, now: u64, node: &str, message: FromNode) {
-        self.hear_now(now, node, message);
+        self.dispatch(now, node, message);
         self.see_who_has_come(now);
     }
 
-    fn hear_now(&mut self, now: u64, node: &str, message: FromNode) {
+    fn dispatch(&mut self, now: u64, node: &str, message: FromNode) {
         match message {
             FromNode::Guardian { rank, size, incarnation, .. } => {
                 self.guardian(rank, size, incarnation, node);
             }
-            FromNode::Rank { rank, message } => self.hear_rank(now, rank, message),
+            FromNode::Rank { rank, message } => self.handle_rank(now, rank, message),
             FromNode::Frozen { rank, checkpoint: line, coordination_ns, pause_ns } => {
                 if let Some(state) = self.lines.get_mut(&line) {
                     state.coordination_ns = state.coordination_ns.max(coordination_ns);
@@ -268,7 +268,7 @@ impl Job {
                 self.not_restored(now, rank, incarnation, &reason);
             }
             FromNode::ProxyFailed { host, rank, incarnation, reachable, reason } => {
-                self.unhosted(now, host, rank, incarnation, reachable, &reason);
+                self.proxy_failed(now, host, rank, incarnation, reachable, &reason);
             }
             FromNode::SpareNode { addresses, .. } => self.spare(now, node, addresses),
             FromNode::ReplicaServer { addresses } => self.shelf(now, node, addresses),
@@ -296,16 +296,16 @@ impl Job {
             rank.printed.exact = false;
         }
         self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
-        self.guardian_of_going(id, incarnation);
+        self.guardian_of_rollback(id, incarnation);
         self.come_back(id);
-        self.tell_again(id);
+        self.notify_again(id);
     }
 
     /// A set that had lost a guardian, and no rank, is whole again.
     fn come_back(&mut self, id: PeerId) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let whole = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
-        if self.is_going(id) {
+        if self.is_rolling_back(id) {
             return;
         }
         if self.machine.is_some() && self.members(&[set]).iter().all(whole) {
@@ -315,9 +315,9 @@ impl Job {
         }
     }
 
-    fn hear_rank(&mut self, now: u64, id: PeerId, message: FromRank) {
+    fn handle_rank(&mut self, now: u64, id: PeerId, message: FromRank) {
         let of_this_life = match &message {
-            FromRank::Hello { incarnation, .. } => self.is_of_this_life(id, *incarnation),
+            FromRank::Hello { incarnation, .. } => self.is_of_this_incarnation(id, *incarnation),
             _ => true,
         };
         let Some(rank) = self.ranks.get_mut(&id).filter(|_| of_this_life) else { return };
@@ -335,8 +335,8 @@ impl Job {
                 self.start_lines(now);
                 self.is_ready(now, id);
             }
-            FromRank::ReplayComplete {} => self.has_caught_up(now, id),
-            FromRank::ReplayPending { checkpoint: line } => self.is_behind(now, id, line),
+            FromRank::ReplayComplete {} => self.rank_replay_complete(now, id),
+            FromRank::ReplayPending { checkpoint: line } => self.is_replaying(now, id, line),
             FromRank::OutgoingStopped { checkpoint: line } => {
                 let answer = CheckpointAnswer::Stopped { checkpoint: line.0 };
                 self.input(now, Input::Answered { rank: id, answer });
@@ -370,7 +370,7 @@ impl Job {
             FromRank::LogNearlyFull { set, bytes } => self.log_nearly_full(now, id, set, bytes),
             FromRank::RequestCheckpoint { number, all, then_exit, wait } => {
                 let sets = rank.set.filter(|_| !all);
-                let wisher = Wisher::Rank(id, number);
+                let wisher = Requester::Rank(id, number);
                 self.wish(now, wisher, sets, then_exit, wait);
             }
             _ => {} // kept by guardians, or by `determinants`
@@ -423,7 +423,7 @@ impl Job {
     /// Who has asked while the job was starting.
     pub(crate) fn take_early(&mut self, now: u64) {
         for (who, inputs) in core::mem::take(&mut self.early) {
-            self.try_wish(now, who, inputs);
+            self.try_request(now, who, inputs);
         }
     }
 

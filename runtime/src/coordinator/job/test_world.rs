@@ -1,7 +1,7 @@
 //! For tests: a job of three ranks on as many nodes, of which nothing runs.
 
 use crate::coordinator::determinants::{Determinants, Out};
-use crate::coordinator::job::config::Setup;
+use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::state::{Effect, Job};
 use rustbtl_coordination::control::{CheckpointId, FromNode, FromRank, ToNode, ToRank};
 use rustbtl_coordination::determinants::DeterminantBatch;
@@ -36,7 +36,7 @@ impl World {
     }
 
     pub(crate) fn empty() -> Self {
-        let setup = Setup { size: 3, copies: Some(1), ..Setup::default() };
+        let setup = JobConfig { size: 3, copies: Some(1), ..JobConfig::default() };
         let mut determinants = Determinants::new(0);
         determinants.keep_notes();
         let (job, notes, answers) = (Job::new("j".into(), setup), BTreeMap::new(), true);

@@ -2,7 +2,7 @@
 
 use crate::coordinator::job::state::Effect;
 use crate::coordinator::job::state::{Job, Rank};
-use crate::coordinator::job::tables::checkpoint_requests::{Wish, Wisher};
+use crate::coordinator::job::tables::checkpoint_requests::{CheckpointRequest, Requester};
 use crate::store::Kind;
 use rustbtl_coordination::checkpoints::{AbortReason, Input};
 use rustbtl_coordination::control::{CheckpointId, Reply, ToRank};
@@ -14,14 +14,14 @@ use std::collections::BTreeSet;
 impl Job {
     /// A user asks for lines.
     pub fn checkpoint(&mut self, now: u64, client: u64, all: bool, wait: bool, then_exit: bool) {
-        let wisher = Wisher::Client(client);
+        let wisher = Requester::Client(client);
         if all || then_exit {
             self.wish(now, wisher, None, then_exit, wait);
             return;
         }
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        self.wishes.add(Wish { wisher, global: false, sets: sets.clone(), wait });
-        self.try_wish(
+        self.wishes.add(CheckpointRequest { wisher, global: false, sets: sets.clone(), wait });
+        self.try_request(
             now,
             wisher,
             sets.into_iter().map(|set| Input::RequestSetCheckpoint { set }).collect(),
@@ -32,13 +32,13 @@ impl Job {
     pub(crate) fn wish(
         &mut self,
         now: u64,
-        who: Wisher,
+        who: Requester,
         set: Option<SetId>,
         exit: bool,
         wait: bool,
     ) {
         let sets: BTreeSet<SetId> = set.into_iter().collect();
-        self.wishes.add(Wish { wisher: who, global: set.is_none(), sets, wait });
+        self.wishes.add(CheckpointRequest { wisher: who, global: set.is_none(), sets, wait });
         let input = match set {
             Some(set) => Input::RequestSetCheckpoint { set },
             None => Input::RequestGlobalCheckpoint { exit },
@@ -46,7 +46,7 @@ impl Job {
         if set.is_none() && exit {
             self.wishes.exit = true;
         }
-        self.try_wish(now, who, vec![input]);
+        self.try_request(now, who, vec![input]);
     }
 
     /// A rank's log is on its way to its budget, mostly with messages to `set`.
@@ -62,7 +62,7 @@ impl Job {
         }
     }
 
-    pub(crate) fn try_wish(&mut self, now: u64, who: Wisher, inputs: Vec<Input>) {
+    pub(crate) fn try_request(&mut self, now: u64, who: Requester, inputs: Vec<Input>) {
         let starting = self.setup.has_storage() && self.machine.is_none();
         if starting && self.wishes.waits(who) {
             self.early.push((who, inputs));
@@ -119,17 +119,17 @@ impl Job {
         )
     }
 
-    pub(crate) fn answer(&mut self, wish: &Wish, line: CheckpointId, problem: &str) {
+    pub(crate) fn answer(&mut self, wish: &CheckpointRequest, line: CheckpointId, problem: &str) {
         let refused = !problem.is_empty();
         match wish.wisher {
-            Wisher::Rank(rank, number) => {
+            Requester::Rank(rank, number) => {
                 let problem = problem.to_owned();
                 self.send(
                     rank,
                     ToRank::CheckpointRequestResult { number, checkpoint: line, problem },
                 );
             }
-            Wisher::Client(client) => {
+            Requester::Client(client) => {
                 let reply = match (refused, wish.wait) {
                     (true, _) => Reply::Refused { reason: problem.to_owned() },
                     (false, true) => Reply::Complete { checkpoint: line },
@@ -137,7 +137,7 @@ impl Job {
                 };
                 self.effects.push_back(Effect::Reply(client, reply));
             }
-            Wisher::Signal => {
+            Requester::Signal => {
                 let text = if refused { problem } else { &format!("line {line} is complete") };
                 self.effects.push_back(Effect::Tell(format!("job {}: {text}", self.name)));
             }
@@ -180,12 +180,12 @@ impl Job {
         );
         if waiting.is_empty() && !ends {
             self.failed_lines += 1;
-            self.tell_failure(&text, next_ms);
+            self.report_failure(&text, next_ms);
         }
     }
 
     /// The 1st, 2nd, 4th, 8th … in a row: lines may go on to fail for days.
-    fn tell_failure(&mut self, text: &str, next_ms: Option<u64>) {
+    fn report_failure(&mut self, text: &str, next_ms: Option<u64>) {
         if !self.failed_lines.is_power_of_two() {
             return;
         }
@@ -202,6 +202,6 @@ impl Job {
 
     /// A client has gone: nobody waits for its line any more.
     pub fn client_gone(&mut self, client: u64) {
-        self.wishes.remove(Wisher::Client(client));
+        self.wishes.remove(Requester::Client(client));
     }
 }

@@ -1,6 +1,6 @@
 //! A coordinator that was started in place of a killed one. Part of [`Job`]: no I/O.
 //!
-//! Source: docs/adr/0011. What only the coordinator knew is in a [`State`]; the rest comes from
+//! Source: docs/adr/0011. What only the coordinator knew is in a [`PersistedState`]; the rest comes from
 //! guardians, who say once more who they are. Until all have come, nothing is decided.
 //!
 //! 1. Nothing that follows from a change of the state is done before the state is kept.
@@ -15,9 +15,11 @@ pub(crate) mod tests;
 
 use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::tables::checkpoints::CheckpointState;
-use crate::coordinator::job::tables::failover::Again;
+use crate::coordinator::job::tables::failover::Failover;
 use crate::coordinator::job::tables::hosts::same_host;
-use crate::coordinator::job::tables::persisted::{Complete, Lines, OfGoing, OfRank, State};
+use crate::coordinator::job::tables::persisted::{
+    PersistedCheckpoint, PersistedRank, PersistedRollback, PersistedScheduler, PersistedState,
+};
 use crate::coordinator::job::tables::text::some_of;
 use crate::settings::Printed;
 use rustbtl_coordination::checkpoints::{Input, SchedulerState};
@@ -40,24 +42,25 @@ impl Job {
     }
 
     /// What a coordinator that comes after this one has to know.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PersistedState {
         let known = self.machine.as_ref().map(|machine| machine.state());
-        let lines = known.map(|SchedulerState { next_checkpoint, globals, kept }| Lines {
-            next: next_checkpoint,
-            globals,
-            kept: kept.into_iter().map(|(set, lines)| (set.0, lines)).collect(),
-        });
+        let lines =
+            known.map(|SchedulerState { next_checkpoint, globals, kept }| PersistedScheduler {
+                next: next_checkpoint,
+                globals,
+                kept: kept.into_iter().map(|(set, lines)| (set.0, lines)).collect(),
+            });
         // Killed again before all have come.
         let lines = lines.or_else(|| self.again.as_ref().map(|again| again.lines.clone()));
         let complete = self.lines.iter().filter(|(_, line)| line.complete);
-        let complete = complete.map(|(line, state)| Complete {
+        let complete = complete.map(|(line, state)| PersistedCheckpoint {
             line: line.0,
             kind: state.kind,
             ranks: state.ranks.iter().map(|rank| rank.0).collect(),
             images: state.images.values().cloned().collect(),
         });
         let rank = |(id, rank): (&PeerId, &Rank)| {
-            let of = OfRank {
+            let of = PersistedRank {
                 node: rank.node.clone(),
                 set: rank.set.map(|set| set.0),
                 incarnation: rank.incarnation.0,
@@ -74,14 +77,18 @@ impl Job {
         let (mut going, falls) = self.recovery.state();
         let again = self.again.iter().flat_map(|again| again.going.iter());
         let with_all = self.again.as_ref().is_some_and(|again| again.with_all);
-        going.extend(again.map(|set| OfGoing { set: set.0, with_all, ..OfGoing::default() }));
+        going.extend(again.map(|set| PersistedRollback {
+            set: set.0,
+            with_all,
+            ..PersistedRollback::default()
+        }));
         let given = self.recovery.given.iter().map(|(set, given)| (set.0, given.0));
-        State {
+        PersistedState {
             format: FORMAT,
             life: self.life,
             size: self.setup.size,
             may_finish: self.may_finish,
-            let_go: self.is_let_go(),
+            let_go: self.is_protection_disabled(),
             lines,
             complete: complete.collect(),
             ranks: self.ranks.iter().map(rank).collect(),
@@ -97,7 +104,7 @@ impl Job {
     ///
     /// # Errors
     /// The state is of another version.
-    pub fn resume(&mut self, now: u64, state: State) -> Result<(), String> {
+    pub fn resume(&mut self, now: u64, state: PersistedState) -> Result<(), String> {
         if state.format != FORMAT {
             return Err(format!("the state has format {}, not {FORMAT}", state.format));
         }
@@ -131,7 +138,7 @@ impl Job {
             self.lines.insert(CheckpointId(of.line), line);
         }
         self.storage.resume(state.held);
-        let (behind, anew): (Vec<OfGoing>, Vec<OfGoing>) =
+        let (behind, anew): (Vec<PersistedRollback>, Vec<PersistedRollback>) =
             state.going.into_iter().partition(|going| going.behind);
         self.recovery.resume(now, behind, &state.falls);
         let given = |(set, given)| (SetId(set), Incarnation(given));
@@ -143,12 +150,12 @@ impl Job {
             return Ok(());
         };
         self.cards_sent = true;
-        let again = Again {
+        let again = Failover {
             lines,
             with_all: anew.iter().any(|going| going.with_all),
             going: anew.into_iter().map(|going| SetId(going.set)).collect(),
             since_ms: now,
-            ..Again::default()
+            ..Failover::default()
         };
         self.log(json!({
             "event": "failover_started", "life": coordinator, "ready": true,
@@ -203,7 +210,7 @@ impl Job {
     }
 
     /// Who is missing after a while is told, and losses beside it end the job.
-    pub(crate) fn lose_patience(&mut self, now: u64) {
+    pub(crate) fn expire_failover(&mut self, now: u64) {
         let Some(missing) = self.awaited() else { return };
         let Some(again) = &mut self.again else { return };
         if again.told || now < again.since_ms.saturating_add(PATIENCE_MS) {
@@ -239,7 +246,7 @@ impl Job {
             return;
         }
         let Some(again) = self.again.take() else { return };
-        let Lines { next, globals, kept } = again.lines;
+        let PersistedScheduler { next, globals, kept } = again.lines;
         let kept: BTreeMap<SetId, Vec<u64>> =
             kept.into_iter().map(|(set, lines)| (SetId(set), lines)).collect();
         let known = SchedulerState { next_checkpoint: next, globals, kept };
@@ -279,9 +286,11 @@ impl Job {
             }
         }
         let ordered = match sets.first() {
-            Some(_) if again.with_all => {
-                self.fall_back(now, "all were on their way back when the coordinator ended", None)
-            }
+            Some(_) if again.with_all => self.roll_back_all(
+                now,
+                "all were on their way back when the coordinator ended",
+                None,
+            ),
             _ => self.go_back(now, &sets),
         };
         if let Err(reason) = ordered {
@@ -346,7 +355,7 @@ impl Job {
     }
 
     /// A guardian that the coordinator before this one may not have told.
-    pub(crate) fn tell_again(&mut self, id: PeerId) {
+    pub(crate) fn notify_again(&mut self, id: PeerId) {
         if self.may_finish && self.life > 0 {
             self.send(id, ToRank::MayFinish {});
         }
@@ -357,7 +366,7 @@ impl Job {
         let waits: Option<Vec<u32>> =
             self.awaited().map(|missing| missing.iter().map(|rank| rank.0).collect());
         json!({
-            "coordinators_before": self.life, "waits_for": waits, "let_go": self.is_let_go()
+            "coordinators_before": self.life, "waits_for": waits, "let_go": self.is_protection_disabled()
         })
     }
 }

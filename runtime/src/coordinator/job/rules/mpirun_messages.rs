@@ -1,7 +1,7 @@
 //! What mpirun says once the job runs: a line each, a key, a blank, a value.
 
 use crate::coordinator::job::state::Job;
-use crate::coordinator::job::tables::checkpoint_requests::Wisher;
+use crate::coordinator::job::tables::checkpoint_requests::Requester;
 use crate::coordinator::job::tables::mpirun_orders::from_mpirun;
 use crate::settings::Printed;
 use rustbtl_fragments::ids::PeerId;
@@ -33,7 +33,7 @@ impl Job {
                 self.log(json!({
                     "event": "checkpoint_requested", "signal": true, "all": true, "then_exit": exit
                 }));
-                self.wish(now, Wisher::Signal, None, exit, true);
+                self.wish(now, Requester::Signal, None, exit, true);
             }
             // It has left it out, and waits for what we make of it.
             (from_mpirun::LOST, node) if !node.is_empty() => self.node_lost(now, node),
@@ -72,7 +72,7 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::job::config::Setup;
+    use crate::coordinator::job::config::JobConfig;
     use crate::coordinator::job::state::Effect;
     use rustbtl_coordination::control::FromNode;
     use rustbtl_fragments::ids::Incarnation;
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_signal_that_cannot_be_obeyed_is_told_to_the_user() {
-        let mut job = Job::new("j".into(), Setup { size: 2, ..Setup::default() });
+        let mut job = Job::new("j".into(), JobConfig { size: 2, ..JobConfig::default() });
         job.hear_mpirun(1, "checkpoint stay");
         let told = std::iter::from_fn(|| job.next_effect()).find_map(|effect| match effect {
             Effect::Tell(text) => Some(text),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     fn job() -> Job {
-        let mut job = Job::new("j".into(), Setup { size: 3, ..Setup::default() });
+        let mut job = Job::new("j".into(), JobConfig { size: 3, ..JobConfig::default() });
         for (rank, node) in [(0, "n0"), (1, "n1.domain"), (2, "n1.domain")] {
             let (rank, incarnation) = (PeerId(rank), Incarnation::default());
             let message = FromNode::Guardian { rank, size: 3, incarnation, pid: 1 };

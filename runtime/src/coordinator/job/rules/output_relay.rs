@@ -105,7 +105,7 @@ impl Job {
 mod tests {
     use super::*;
     use crate::coordinator::driver::mpirun_pipe::in_one_line;
-    use crate::coordinator::job::config::Setup;
+    use crate::coordinator::job::config::JobConfig;
     use crate::settings::Printed;
     use rustbtl_coordination::control::FromNode;
 
@@ -113,7 +113,8 @@ mod tests {
 
     /// Rank 1 was adopted in incarnation 3.
     fn job() -> Job {
-        let mut job = Job::new("j".into(), Setup { size: 2, prints: true, ..Setup::default() });
+        let mut job =
+            Job::new("j".into(), JobConfig { size: 2, prints: true, ..JobConfig::default() });
         for rank in [PeerId(0), RANK] {
             let incarnation = Incarnation(0);
             job.hear(0, "n0", FromNode::Guardian { rank, size: 2, incarnation, pid: 1 });

@@ -105,7 +105,7 @@ impl Job {
 
     /// Nobody looks any more after a rank that a guardian waits for: who did was killed, or its
     /// node, a spare one, cannot be reached.
-    pub(crate) fn unhosted(
+    pub(crate) fn proxy_failed(
         &mut self,
         now: u64,
         host: PeerId,

@@ -16,7 +16,7 @@ pub(crate) mod tests;
 
 use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::hosts::same_host;
-use crate::coordinator::job::tables::replicas::Held;
+use crate::coordinator::job::tables::replicas::ImageReplicas;
 use crate::coordinator::job::tables::text::some_of;
 use crate::store;
 use rustbtl_coordination::checkpoints::{CheckpointScheduler, Input};
@@ -158,7 +158,8 @@ impl Job {
         let ranks = state.ranks.iter().copied();
         let ranks: Vec<PeerId> = ranks.filter(|rank| self.ranks[rank].node == home).collect();
         let held = |rank: &PeerId| self.storage.held.get(&(line, *rank));
-        let is_enough = |held: &Held| held.nodes.contains(home) && held.copies(home) >= wanted;
+        let is_enough =
+            |held: &ImageReplicas| held.nodes.contains(home) && held.copies(home) >= wanted;
         if !ranks.iter().all(|rank| held(rank).is_some_and(is_enough)) {
             return;
         }
@@ -195,7 +196,7 @@ impl Job {
         node: &str,
         reason: &str,
     ) {
-        let asked = |held: &Held| held.asked.contains(node);
+        let asked = |held: &ImageReplicas| held.asked.contains(node);
         if !self.storage.held.get(&(line, rank)).is_some_and(asked) {
             return;
         }
@@ -324,7 +325,7 @@ impl Job {
     /// Can others bring there what is missing of these ranks' images?
     pub(crate) fn can_be_brought(&self, node: &str, line: CheckpointId, ranks: &[PeerId]) -> bool {
         let held = |rank: &PeerId| self.storage.held.get(&(line, *rank));
-        let refused = |held: &Held| held.refused.contains_key(node);
+        let refused = |held: &ImageReplicas| held.refused.contains_key(node);
         self.storage.shelves.contains_key(node)
             && ranks.iter().all(|rank| {
                 held(rank).is_some_and(|held| !refused(held) && self.has_it(held).is_some())
@@ -332,7 +333,7 @@ impl Job {
     }
 
     /// Who can bring it to others.
-    fn has_it(&self, held: &Held) -> Option<String> {
+    fn has_it(&self, held: &ImageReplicas) -> Option<String> {
         held.nodes.iter().find(|node| self.storage.shelves.contains_key(*node)).cloned()
     }
 
@@ -394,7 +395,7 @@ impl Job {
 
     /// Of each rank of a set that cannot go back: where its image was written, and copied to.
     fn who_had_them(&self, line: CheckpointId, ranks: &[PeerId]) -> String {
-        let none = Held::default();
+        let none = ImageReplicas::default();
         let of_rank = |id: &PeerId| {
             let held = self.storage.held.get(&(line, *id)).unwrap_or(&none);
             let images = self.lines.get(&line).map(|state| &state.images);
@@ -423,7 +424,7 @@ impl Job {
     /// For the status: who has what of a line.
     pub(crate) fn held(&self, line: CheckpointId) -> Value {
         let of_line = self.storage.held.range((line, PeerId(0))..=(line, PeerId(u32::MAX)));
-        let one = |((_, rank), held): (&(CheckpointId, PeerId), &Held)| {
+        let one = |((_, rank), held): (&(CheckpointId, PeerId), &ImageReplicas)| {
             let (nodes, asked) = (&held.nodes, &held.asked);
             json!({"rank": rank.0, "nodes": nodes, "on_the_way": asked})
         };
@@ -431,7 +432,7 @@ impl Job {
     }
 }
 
-fn no_partner(home: &str, held: &Held) -> String {
+fn no_partner(home: &str, held: &ImageReplicas) -> String {
     let why: Vec<String> =
         held.refused.iter().map(|(node, reason)| format!("{node}: {reason}")).collect();
     let why = if why.is_empty() { "no other node takes any".to_owned() } else { why.join("; ") };

@@ -26,7 +26,7 @@ pub(crate) mod tests;
 use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::tables::hosts::same_host;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
-use crate::coordinator::job::tables::rollback::{Going, Phase, Stays};
+use crate::coordinator::job::tables::rollback::{Phase, Rollback, RollbackRefusal};
 use crate::store;
 use rustbtl_coordination::checkpoints::{CheckpointScheduler, Input};
 use rustbtl_coordination::control::{CheckpointId, RankEndpoint, ReplayBlocker, ToNode, ToRank};
@@ -36,7 +36,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 /// How often a set is started again from the same line.
-pub(crate) const FALLS_MAX: u32 = 5;
+pub(crate) const FAILURES_MAX: u32 = 5;
 
 impl Job {
     /// The youngest line that a set can go back to alone.
@@ -122,7 +122,7 @@ impl Job {
         }
         let before = set.and_then(|set| self.recovery.going.get(&set)).map(|going| going.line);
         let reason = format!("rank {id} is not started again: {reason}");
-        if let Err(reason) = self.fall_back(now, &reason, before) {
+        if let Err(reason) = self.roll_back_all(now, &reason, before) {
             self.fail(reason);
         }
     }
@@ -135,7 +135,7 @@ impl Job {
             Some("no checkpoints are taken, so there is nothing to go back to")
         } else if self.may_finish {
             Some("all ranks were past MPI_Finalize: nobody can repeat what it received")
-        } else if self.is_let_go() {
+        } else if self.is_protection_disabled() {
             Some("the job went on without protection since some ranks could not be reached")
         } else if self.machine.is_none() {
             Some("the job was still starting")
@@ -147,17 +147,19 @@ impl Job {
     /// These sets go back, each alone, or all that there are do together (6).
     pub(crate) fn go_back(&mut self, now: u64, sets: &BTreeSet<SetId>) -> Result<(), String> {
         let unrecorded = sets.iter().find_map(|&set| self.cannot_repeat(set));
-        let with_all = |going: &Going| going.with_all;
+        let with_all = |going: &Rollback| going.with_all;
         let all_are_going = !sets.is_empty() && self.recovery.going.values().any(with_all);
         let fell = || all_are_going.then(|| "one more was lost while all went back".to_owned());
         if let Some(reason) = unrecorded.or_else(fell) {
-            return self.fall_back(now, &reason, None);
+            return self.roll_back_all(now, &reason, None);
         }
         for &set in sets {
-            match self.go_back_alone(now, set) {
+            match self.roll_back_alone(now, set) {
                 Ok(()) => {}
-                Err(Stays::Here(reason)) => return Err(reason),
-                Err(Stays::Alone(reason)) => return self.fall_back(now, &reason, None),
+                Err(RollbackRefusal::Here(reason)) => return Err(reason),
+                Err(RollbackRefusal::Alone(reason)) => {
+                    return self.roll_back_all(now, &reason, None);
+                }
             }
         }
         Ok(())
@@ -177,9 +179,9 @@ impl Job {
     }
 
     /// Order everything that takes a set back to its youngest line.
-    fn go_back_alone(&mut self, now: u64, set: SetId) -> Result<(), Stays> {
+    fn roll_back_alone(&mut self, now: u64, set: SetId) -> Result<(), RollbackRefusal> {
         if let Some(obstacle) = self.obstacle() {
-            return Err(Stays::Here(obstacle.into()));
+            return Err(RollbackRefusal::Here(obstacle.into()));
         }
         let members = self.members(&[set]);
         for &rank in &members {
@@ -187,21 +189,21 @@ impl Job {
         }
         let line = self.line_for(set).ok_or_else(|| {
             let none = "is complete yet, so there is nothing to go back to";
-            Stays::Here(format!("no line of set {set} {none}"))
+            RollbackRefusal::Here(format!("no line of set {set} {none}"))
         })?;
         let falls = self.recovery.falls.entry(set).or_insert((line, 0));
         if falls.0 != line {
             *falls = (line, 0);
         }
         falls.1 += 1;
-        if falls.1 > FALLS_MAX {
-            return Err(Stays::Here(format!(
-                "set {set} was started again from line {line} {FALLS_MAX} times and fell each time"
+        if falls.1 > FAILURES_MAX {
+            return Err(RollbackRefusal::Here(format!(
+                "set {set} was started again from line {line} {FAILURES_MAX} times and fell each time"
             )));
         }
-        let going = Going::begins(now, line, self.next_incarnation(), false);
-        self.must_have_images(line, &members).map_err(Stays::Alone)?;
-        self.begin_going(set, going).map_err(Stays::Here)
+        let going = Rollback::new(now, line, self.next_incarnation(), false);
+        self.must_have_images(line, &members).map_err(RollbackRefusal::Alone)?;
+        self.begin_rollback(set, going).map_err(RollbackRefusal::Here)
     }
 
     /// One that no set ever ran in (1).
@@ -212,7 +214,7 @@ impl Job {
     }
 
     /// Everything about one set that follows from the decision that it goes back.
-    pub(crate) fn begin_going(&mut self, set: SetId, going: Going) -> Result<(), String> {
+    pub(crate) fn begin_rollback(&mut self, set: SetId, going: Rollback) -> Result<(), String> {
         let members = self.members(&[set]);
         let ran_in = members.iter().map(|rank| self.ranks[rank].incarnation).max();
         let (line, incarnation) = (going.line, going.incarnation);
@@ -303,7 +305,7 @@ impl Job {
         let alone = self.recovery.going.get(&set).is_some_and(|going| !going.with_all);
         if before.is_none() && alone && !self.is_whole_job(set) {
             let reason = format!("set {set} went back alone, and could not: {reason}");
-            if let Err(reason) = self.fall_back(now, &reason, None) {
+            if let Err(reason) = self.roll_back_all(now, &reason, None) {
                 self.fail(reason);
             }
         }
@@ -322,7 +324,7 @@ impl Job {
     }
 
     /// A guardian has come (again), whose program runs in this incarnation.
-    pub(crate) fn guardian_of_going(&mut self, id: PeerId, incarnation: Incarnation) {
+    pub(crate) fn guardian_of_rollback(&mut self, id: PeerId, incarnation: Incarnation) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let going = self.recovery.going.get(&set);
         if going.is_some_and(|g| g.phase == Phase::Restoring && g.incarnation != incarnation) {
@@ -331,7 +333,7 @@ impl Job {
     }
 
     /// Is this rank's set on its way back?
-    pub(crate) fn is_going(&self, id: PeerId) -> bool {
+    pub(crate) fn is_rolling_back(&self, id: PeerId) -> bool {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         set.is_some_and(|set| self.recovery.going.contains_key(&set))
     }
@@ -357,7 +359,7 @@ impl Job {
     }
 
     /// May this `Hello` be believed? A program that is about to be ended may still say it.
-    pub(crate) fn is_of_this_life(&self, id: PeerId, incarnation: Incarnation) -> bool {
+    pub(crate) fn is_of_this_incarnation(&self, id: PeerId, incarnation: Incarnation) -> bool {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         let going = set.and_then(|set| self.recovery.going.get(&set));
         going.is_none_or(|going| going.incarnation == incarnation)
@@ -385,7 +387,7 @@ impl Job {
             .map(|(&set, _)| set)
             .collect();
         let all = self.ranks.len();
-        let waits = |going: &Going| !going.fenced || going.done.len() < all;
+        let waits = |going: &Rollback| !going.fenced || going.done.len() < all;
         if restoring.is_empty() || restoring.iter().any(|set| waits(&self.recovery.going[set])) {
             return;
         }
@@ -437,13 +439,13 @@ impl Job {
         }
         // Or there is nobody who has something of its future.
         if all_are || with_all || self.is_whole_job(set) {
-            self.set_has_caught_up(now, set);
+            self.set_replay_complete(now, set);
         }
     }
 
     /// A rank cannot be in a global line: it was believed too early that a set had caught up, or a
     /// channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this life or the next.
-    pub(crate) fn is_behind(&mut self, now: u64, id: PeerId, line: CheckpointId) {
+    pub(crate) fn is_replaying(&mut self, now: u64, id: PeerId, line: CheckpointId) {
         self.log(json!({"event": "replay_pending", "rank": id.0, "checkpoint": line.0}));
         let answer = CheckpointAnswer::Failed {
             checkpoint: line.0,
@@ -454,7 +456,7 @@ impl Job {
 
     /// A rank has repeated all that others have of its lost future, as far as it knows. What it
     /// does not know shows at the next global line.
-    pub(crate) fn has_caught_up(&mut self, now: u64, id: PeerId) {
+    pub(crate) fn rank_replay_complete(&mut self, now: u64, id: PeerId) {
         self.input(now, Input::RankReplayComplete { rank: id });
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         let going = set.and_then(|set| self.recovery.going.get_mut(&set));
@@ -463,11 +465,11 @@ impl Job {
             going.early.insert(id);
         }
         if let Some(set) = self.done(id, Phase::Behind) {
-            self.set_has_caught_up(now, set);
+            self.set_replay_complete(now, set);
         }
     }
 
-    fn set_has_caught_up(&mut self, now: u64, set: SetId) {
+    fn set_replay_complete(&mut self, now: u64, set: SetId) {
         let since = self.recovery.going.remove(&set).map_or(now, |going| going.since_ms);
         self.changed = true;
         let ms = now.saturating_sub(since);

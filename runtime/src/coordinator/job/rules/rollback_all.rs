@@ -13,9 +13,9 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::coordinator::job::rules::rollback::FALLS_MAX;
+use crate::coordinator::job::rules::rollback::FAILURES_MAX;
 use crate::coordinator::job::state::{Effect, Job};
-use crate::coordinator::job::tables::rollback::Going;
+use crate::coordinator::job::tables::rollback::Rollback;
 use rustbtl_coordination::checkpoints::Input;
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_fragments::ids::{PeerId, SetId};
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 impl Job {
     /// Order everything that takes all ranks back, to a line `before` this one. The error: `why`
     /// nobody goes back alone, and why not together.
-    pub(crate) fn fall_back(
+    pub(crate) fn roll_back_all(
         &mut self,
         now: u64,
         why: &str,
@@ -42,9 +42,11 @@ impl Job {
         if let Some((id, _)) = self.ranks.iter().find(|(_, rank)| rank.ended.is_some()) {
             return Err(also(format!("rank {id} has ended already, and cannot go back with them")));
         }
-        let Some(line) = self.line_of_all(before).map_err(also)? else { return Err(why.into()) };
+        let Some(line) = self.checkpoint_of_all(before).map_err(also)? else {
+            return Err(why.into());
+        };
         let times = if self.recovery.together.0 == line { self.recovery.together.1 } else { 0 };
-        if times >= FALLS_MAX {
+        if times >= FAILURES_MAX {
             let went = format!("all ranks went back to line {line} {times} times already");
             return Err(also(went));
         }
@@ -54,16 +56,19 @@ impl Job {
         self.input(now, Input::GlobalRollback { checkpoint: line.0 });
         let incarnation = self.next_incarnation();
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        let going = Going::begins(now, line, incarnation, true);
+        let going = Rollback::new(now, line, incarnation, true);
         // Before the first is ordered: nobody asks whom he will not meet.
         for &set in &sets {
             self.recovery.going.insert(set, going.clone());
         }
-        sets.into_iter().try_for_each(|set| self.begin_going(set, going.clone()))
+        sets.into_iter().try_for_each(|set| self.begin_rollback(set, going.clone()))
     }
 
     /// The line that all can go back to (1).
-    fn line_of_all(&self, before: Option<CheckpointId>) -> Result<Option<CheckpointId>, String> {
+    fn checkpoint_of_all(
+        &self,
+        before: Option<CheckpointId>,
+    ) -> Result<Option<CheckpointId>, String> {
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
         let globals = self.machine.iter().flat_map(|machine| machine.globals().rev());
         let mut lost = None;

@@ -1,7 +1,7 @@
 //! The answer to `rustbtl status`: a document of which the user guide says what is in it.
 
 use crate::coordinator::job::state::{Job, Rank};
-use crate::coordinator::job::tables::rollback::Going;
+use crate::coordinator::job::tables::rollback::Rollback;
 use crate::store;
 use crate::store::Kind;
 use rustbtl_coordination::control::{CheckpointId, ToNode, ToRank};
@@ -75,7 +75,7 @@ impl Job {
         }
         let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| {
             let last_line = self.last_line(*set).map(|line| line.0);
-            let recovery = self.recovery.going.get(set).map(Going::name);
+            let recovery = self.recovery.going.get(set).map(Rollback::name);
             json!({"set": set.0, "ranks": ranks, "last_line": last_line, "recovery": recovery})
         };
         json!({

@@ -13,7 +13,7 @@
 pub(crate) mod tests;
 
 use crate::coordinator::job::state::{Effect, Job, Rank};
-use crate::coordinator::job::tables::failover::Again;
+use crate::coordinator::job::tables::failover::Failover;
 use crate::coordinator::job::tables::text::some_of;
 use rustbtl_fragments::ids::PeerId;
 use serde_json::json;
@@ -28,7 +28,7 @@ fn is_missing(rank: &Rank) -> bool {
 
 impl Job {
     /// Nobody is coordinated any more.
-    pub fn is_let_go(&self) -> bool {
+    pub fn is_protection_disabled(&self) -> bool {
         self.out_of_reach.let_go
     }
 
@@ -53,7 +53,7 @@ impl Job {
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
         (self.out_of_reach.let_go, self.changed) = (true, true);
         self.log(json!({"event": "protection_disabled", "missing": numbers}));
-        let anew = self.again.as_ref().and_then(Again::going_anew);
+        let anew = self.again.as_ref().and_then(Failover::restarting_set);
         if let Some(set) = self.recovery.waits_for_orders().or(anew) {
             return self.fail(format!(
                 "{names} cannot be reached any more, and set {set} had not yet come back"
@@ -65,6 +65,6 @@ impl Job {
              busy for long?",
             self.name
         )));
-        self.effects.push_back(Effect::LetGo);
+        self.effects.push_back(Effect::DisableProtection);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// Somebody who can ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wisher {
+pub enum Requester {
     /// A program, with its own number for it.
     Rank(PeerId, u32),
     /// A `rustbtl` command.
@@ -16,9 +16,9 @@ pub enum Wisher {
 
 /// What somebody asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct CheckpointRequest {
     /// Who.
-    pub wisher: Wisher,
+    pub wisher: Requester,
     /// A global line.
     pub global: bool,
     /// Otherwise a line of each of these.
@@ -29,33 +29,33 @@ pub struct Wish {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct Wishes {
-    all: Vec<(Wish, bool)>,
+pub struct CheckpointRequests {
+    all: Vec<(CheckpointRequest, bool)>,
     /// The next global line is the end of the job.
     pub exit: bool,
 }
 
-impl Wishes {
+impl CheckpointRequests {
     /// One more.
-    pub fn add(&mut self, wish: Wish) {
+    pub fn add(&mut self, wish: CheckpointRequest) {
         self.all.push((wish, false));
     }
 
     /// Would this one rather wait than be refused? A program is ready before the others are.
-    pub fn waits(&self, wisher: Wisher) -> bool {
+    pub fn waits(&self, wisher: Requester) -> bool {
         let wish = self.all.iter().find(|(wish, _)| wish.wisher == wisher);
-        wish.is_some_and(|(wish, _)| wish.wait || matches!(wisher, Wisher::Rank(..)))
+        wish.is_some_and(|(wish, _)| wish.wait || matches!(wisher, Requester::Rank(..)))
     }
 
     /// Not any more.
-    pub fn remove(&mut self, wisher: Wisher) -> Option<Wish> {
+    pub fn remove(&mut self, wisher: Requester) -> Option<CheckpointRequest> {
         let at = self.all.iter().rposition(|(wish, _)| wish.wisher == wisher)?;
         Some(self.all.remove(at).0)
     }
 
     /// A line of this kind was ordered: those to whom that is answer enough. The others wait for
     /// the end of this line, not of one that was ordered before.
-    pub fn ordered(&mut self, global: bool) -> Vec<Wish> {
+    pub fn ordered(&mut self, global: bool) -> Vec<CheckpointRequest> {
         for (wish, begun) in &mut self.all {
             *begun |= wish.global == global;
         }
@@ -63,7 +63,7 @@ impl Wishes {
     }
 
     /// A line of these sets has ended: those that need not wait any more.
-    pub fn ended(&mut self, global: bool, sets: &[SetId], failed: bool) -> Vec<Wish> {
+    pub fn ended(&mut self, global: bool, sets: &[SetId], failed: bool) -> Vec<CheckpointRequest> {
         if global {
             return self.take(|wish, begun| wish.global && begun);
         }
@@ -76,7 +76,7 @@ impl Wishes {
         self.take(|wish, _| !wish.global && wish.sets.is_empty())
     }
 
-    fn take(&mut self, which: impl Fn(&Wish, bool) -> bool) -> Vec<Wish> {
+    fn take(&mut self, which: impl Fn(&CheckpointRequest, bool) -> bool) -> Vec<CheckpointRequest> {
         let taken = self.all.extract_if(.., |(wish, begun)| which(wish, *begun));
         taken.map(|(wish, _)| wish).collect()
     }
@@ -86,22 +86,22 @@ impl Wishes {
 mod tests {
     use super::*;
 
-    fn wish(client: u64, global: bool, sets: &[u32], wait: bool) -> Wish {
+    fn wish(client: u64, global: bool, sets: &[u32], wait: bool) -> CheckpointRequest {
         let sets = sets.iter().map(|&set| SetId(set)).collect();
-        Wish { wisher: Wisher::Client(client), global, sets, wait }
+        CheckpointRequest { wisher: Requester::Client(client), global, sets, wait }
     }
 
-    fn clients(wishes: &[Wish]) -> Vec<u64> {
-        let client = |wish: &Wish| match wish.wisher {
-            Wisher::Client(client) => client,
-            Wisher::Rank(..) | Wisher::Signal => 99,
+    fn clients(wishes: &[CheckpointRequest]) -> Vec<u64> {
+        let client = |wish: &CheckpointRequest| match wish.wisher {
+            Requester::Client(client) => client,
+            Requester::Rank(..) | Requester::Signal => 99,
         };
         wishes.iter().map(client).collect()
     }
 
     #[test]
     fn who_asks_during_a_global_line_waits_for_the_next() {
-        let mut wishes = Wishes::default();
+        let mut wishes = CheckpointRequests::default();
         wishes.add(wish(1, true, &[], true));
         assert!(wishes.ordered(true).is_empty());
         wishes.add(wish(2, true, &[], true));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn lines_of_all_sets_end_with_the_last_or_with_a_failure() {
-        let mut wishes = Wishes::default();
+        let mut wishes = CheckpointRequests::default();
         wishes.add(wish(1, false, &[0, 2], true));
         wishes.add(wish(2, false, &[2], true));
         assert!(wishes.ended(false, &[SetId(0)], false).is_empty());

@@ -1,13 +1,13 @@
 //! A failover that is under way: what the new coordinator still waits for.
 
-use crate::coordinator::job::tables::persisted::Lines;
+use crate::coordinator::job::tables::persisted::PersistedScheduler;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// While it is being learnt who is there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Again {
-    pub(crate) lines: Lines,
+pub(crate) struct Failover {
+    pub(crate) lines: PersistedScheduler,
     /// They begin anew (3).
     pub(crate) going: BTreeSet<SetId>,
     /// They were all, together.
@@ -21,9 +21,9 @@ pub(crate) struct Again {
     pub(crate) told: bool,
 }
 
-impl Again {
+impl Failover {
     /// A set that was on its way back, and waits.
-    pub(crate) fn going_anew(&self) -> Option<SetId> {
+    pub(crate) fn restarting_set(&self) -> Option<SetId> {
         self.going.first().copied()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// What mpirun is to print.
 #[derive(Debug, Default)]
-pub(crate) struct Prints {
+pub(crate) struct RelayedOutput {
     pub(crate) waiting: VecDeque<MpirunOrder>,
     pub(crate) unanswered: usize,
 }

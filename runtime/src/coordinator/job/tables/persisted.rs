@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What only the coordinator knows of a job.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct State {
+pub struct PersistedState {
     pub(crate) format: u32,
     /// How many coordinators the job had before this one.
     pub life: u32,
@@ -17,27 +17,27 @@ pub struct State {
     /// Everybody was told to go on alone.
     pub(crate) let_go: bool,
     /// Since all ranks were ready.
-    pub(crate) lines: Option<Lines>,
-    pub(crate) complete: Vec<Complete>,
-    pub(crate) ranks: BTreeMap<u32, OfRank>,
-    pub(crate) going: Vec<OfGoing>,
+    pub(crate) lines: Option<PersistedScheduler>,
+    pub(crate) complete: Vec<PersistedCheckpoint>,
+    pub(crate) ranks: BTreeMap<u32, PersistedRank>,
+    pub(crate) going: Vec<PersistedRollback>,
     pub(crate) falls: Vec<(u32, u64, u32)>,
     /// The youngest incarnation of a set that was ordered, whether it ever ran.
     pub(crate) given: BTreeMap<u32, u16>,
-    pub(crate) held: Vec<OfImage>,
+    pub(crate) held: Vec<PersistedImage>,
     /// Line, rank, number of its next determinant there.
     pub clocks: Vec<(u64, u32, u64)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub(crate) struct Lines {
+pub(crate) struct PersistedScheduler {
     pub(crate) next: u64,
     pub(crate) globals: Vec<u64>,
     pub(crate) kept: BTreeMap<u32, Vec<u64>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Complete {
+pub(crate) struct PersistedCheckpoint {
     pub(crate) line: u64,
     pub(crate) kind: Kind,
     pub(crate) ranks: Vec<u32>,
@@ -45,7 +45,7 @@ pub(crate) struct Complete {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct OfRank {
+pub(crate) struct PersistedRank {
     pub(crate) node: String,
     pub(crate) set: Option<u32>,
     pub(crate) incarnation: u16,
@@ -60,7 +60,7 @@ pub(crate) struct OfRank {
 
 /// A set that goes back.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub(crate) struct OfGoing {
+pub(crate) struct PersistedRollback {
     pub(crate) set: u32,
     pub(crate) line: u64,
     pub(crate) incarnation: u16,
@@ -72,7 +72,7 @@ pub(crate) struct OfGoing {
 
 /// Who has an image.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct OfImage {
+pub(crate) struct PersistedImage {
     pub(crate) line: u64,
     pub(crate) rank: u32,
     pub(crate) nodes: BTreeSet<String>,

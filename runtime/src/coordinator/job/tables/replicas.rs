@@ -1,13 +1,13 @@
 //! Which images and replicas of them exist, and where.
 
-use crate::coordinator::job::tables::persisted::OfImage;
+use crate::coordinator::job::tables::persisted::PersistedImage;
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_fragments::ids::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who has the image of a rank in a line.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ImageReplicas {
     /// They have it.
     pub(crate) nodes: BTreeSet<String>,
     /// It is on its way there.
@@ -24,15 +24,15 @@ pub(crate) struct Held {
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Storage {
+pub(crate) struct Replicas {
     /// Nodes that take copies, and how they are reached.
     pub(crate) shelves: BTreeMap<String, String>,
-    pub(crate) held: BTreeMap<(CheckpointId, PeerId), Held>,
+    pub(crate) held: BTreeMap<(CheckpointId, PeerId), ImageReplicas>,
     /// A further loss is survived (4).
     pub(crate) covered: bool,
 }
 
-impl Held {
+impl ImageReplicas {
     /// On other nodes than this one, and not on one where others of this node could not go.
     pub(crate) fn copies(&self, home: &str) -> usize {
         let counts = |node: &&String| *node != home && !self.refused.contains_key(*node);
@@ -40,22 +40,23 @@ impl Held {
     }
 }
 
-impl Storage {
+impl Replicas {
     /// For another coordinator.
-    pub(crate) fn state(&self) -> Vec<OfImage> {
-        let one = |((line, rank), held): (&(CheckpointId, PeerId), &Held)| OfImage {
-            line: line.0,
-            rank: rank.0,
-            nodes: held.nodes.clone(),
-            lost: held.lost.clone(),
-        };
+    pub(crate) fn state(&self) -> Vec<PersistedImage> {
+        let one =
+            |((line, rank), held): (&(CheckpointId, PeerId), &ImageReplicas)| PersistedImage {
+                line: line.0,
+                rank: rank.0,
+                nodes: held.nodes.clone(),
+                lost: held.lost.clone(),
+            };
         self.held.iter().filter(|(_, held)| held.counted).map(one).collect()
     }
 
     /// The other way round.
-    pub(crate) fn resume(&mut self, images: Vec<OfImage>) {
-        for OfImage { line, rank, nodes, lost } in images {
-            let held = Held { nodes, lost, counted: true, ..Held::default() };
+    pub(crate) fn resume(&mut self, images: Vec<PersistedImage>) {
+        for PersistedImage { line, rank, nodes, lost } in images {
+            let held = ImageReplicas { nodes, lost, counted: true, ..ImageReplicas::default() };
             self.held.insert((CheckpointId(line), PeerId(rank)), held);
         }
     }

@@ -1,6 +1,6 @@
 //! Sets that are rolled back: how far each is, and what holds for the whole job.
 
-use crate::coordinator::job::tables::persisted::OfGoing;
+use crate::coordinator::job::tables::persisted::PersistedRollback;
 use rustbtl_coordination::control::CheckpointId;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub(crate) enum Phase {
 
 /// A set that goes back.
 #[derive(Clone, Debug)]
-pub(crate) struct Going {
+pub(crate) struct Rollback {
     pub(crate) phase: Phase,
     pub(crate) line: CheckpointId,
     pub(crate) incarnation: Incarnation,
@@ -37,16 +37,16 @@ pub(crate) struct Going {
 
 /// Why a set does not go back.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Stays {
+pub(crate) enum RollbackRefusal {
     /// Not alone.
     Alone(String),
     /// Nobody does.
     Here(String),
 }
 
-impl Going {
+impl Rollback {
     /// Its ranks are to be made from their images.
-    pub(crate) fn begins(
+    pub(crate) fn new(
         now: u64,
         line: CheckpointId,
         incarnation: Incarnation,
@@ -58,7 +58,7 @@ impl Going {
     }
 
     /// It has met the others.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(crate) fn is_replaying(&self) -> bool {
         self.phase == Phase::Behind
     }
 
@@ -75,7 +75,7 @@ impl Going {
 /// All that is known of sets that went back.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
-    pub(crate) going: BTreeMap<SetId, Going>,
+    pub(crate) going: BTreeMap<SetId, Rollback>,
     /// How often a set fell since a line of it was complete.
     pub(crate) falls: BTreeMap<SetId, (CheckpointId, u32)>,
     /// How often all went back together, to this line.
@@ -94,18 +94,23 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// For another coordinator: sets that go back, and falls.
-    pub(crate) fn state(&self) -> (Vec<OfGoing>, Vec<(u32, u64, u32)>) {
+    pub(crate) fn state(&self) -> (Vec<PersistedRollback>, Vec<(u32, u64, u32)>) {
         let going = self.going.iter().map(|(&set, going)| going.state(set)).collect();
         let falls = self.falls.iter().map(|(set, (line, falls))| (set.0, line.0, *falls));
         (going, falls.collect())
     }
 
     /// The other way round; sets that are behind only.
-    pub(crate) fn resume(&mut self, now: u64, behind: Vec<OfGoing>, falls: &[(u32, u64, u32)]) {
+    pub(crate) fn resume(
+        &mut self,
+        now: u64,
+        behind: Vec<PersistedRollback>,
+        falls: &[(u32, u64, u32)],
+    ) {
         for of in behind {
             let (line, incarnation) = (CheckpointId(of.line), Incarnation(of.incarnation));
-            let begun = Going::begins(now, line, incarnation, false);
-            let going = Going { phase: Phase::Behind, fenced: true, ..begun };
+            let begun = Rollback::new(now, line, incarnation, false);
+            let going = Rollback { phase: Phase::Behind, fenced: true, ..begun };
             self.going.insert(SetId(of.set), going);
         }
         let falls =
@@ -115,20 +120,26 @@ impl Recovery {
 
     /// One that has not met the others yet.
     pub(crate) fn waits_for_orders(&self) -> Option<SetId> {
-        self.going.iter().find(|(_, going)| !going.is_behind()).map(|(&set, _)| set)
+        self.going.iter().find(|(_, going)| !going.is_replaying()).map(|(&set, _)| set)
     }
 
     /// Sets that repeat what was lost, and from where.
     pub(crate) fn behind(&self) -> Vec<(SetId, CheckpointId)> {
-        let behind = self.going.iter().filter(|(_, going)| going.is_behind());
+        let behind = self.going.iter().filter(|(_, going)| going.is_replaying());
         behind.map(|(&set, going)| (set, going.line)).collect()
     }
 }
 
-impl Going {
+impl Rollback {
     /// For another coordinator.
-    pub(crate) fn state(&self, set: SetId) -> OfGoing {
+    pub(crate) fn state(&self, set: SetId) -> PersistedRollback {
         let (line, incarnation) = (self.line.0, self.incarnation.0);
-        OfGoing { set: set.0, line, incarnation, behind: self.is_behind(), with_all: self.with_all }
+        PersistedRollback {
+            set: set.0,
+            line,
+            incarnation,
+            behind: self.is_replaying(),
+            with_all: self.with_all,
+        }
     }
 }

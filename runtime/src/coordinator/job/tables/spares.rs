@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// What is known of places.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct Spares {
     /// Nodes that take ranks without any guardian of orted's, and how they are reached.
     pub(crate) spares: BTreeMap<String, String>,
     /// Most ranks that a node had when the job was ready.
@@ -14,7 +14,7 @@ pub(crate) struct Places {
     pub(crate) own: String,
 }
 
-impl Places {
+impl Spares {
     /// Nodes without ranks of their own.
     pub(crate) fn spares(&self) -> impl Iterator<Item = &String> {
         self.spares.keys()

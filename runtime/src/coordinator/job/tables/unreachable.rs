@@ -2,7 +2,7 @@
 
 /// What is known about it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OutOfReach {
+pub(crate) struct UnreachableAgents {
     pub(crate) since_ms: Option<u64>,
     /// The job goes on without us.
     pub(crate) let_go: bool,

@@ -1,7 +1,7 @@
 //! One coordinator after another: what the second one does with what the first one knew.
 
 use crate::coordinator::job::rules::failover::*;
-use crate::coordinator::job::tables::persisted::State;
+use crate::coordinator::job::tables::persisted::PersistedState;
 use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::FromRank;
 
@@ -250,7 +250,7 @@ fn who_may_leave_mpi_finalize_is_told_again_and_a_job_that_was_starting_starts()
 
 #[test]
 fn a_state_of_another_version_is_refused() {
-    let state = State { format: FORMAT + 1, ..World::with_line().job.state() };
+    let state = PersistedState { format: FORMAT + 1, ..World::with_line().job.state() };
     assert!(World::empty().job.resume(0, state).unwrap_err().contains("format"));
 }
 

@@ -2,7 +2,7 @@
 
 pub(crate) mod spares;
 
-use crate::coordinator::job::config::Setup;
+use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::rules::replication::*;
 use rustbtl_coordination::control::{FromNode, FromRank, ToRank};
 use rustbtl_fragments::ids::Incarnation;
@@ -18,7 +18,7 @@ impl World {
     /// Ranks on these nodes; their first line is ordered, and their pictures are taken.
     fn new(copies: usize, nodes: &[&str]) -> Self {
         let size = nodes.len() as u32;
-        let setup = Setup { size, copies: Some(copies), ..Setup::default() };
+        let setup = JobConfig { size, copies: Some(copies), ..JobConfig::default() };
         let mut world = Self { job: Job::new("j".into(), setup), now: 1, effects: Vec::new() };
         for node in nodes {
             world.hear(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });

@@ -1,6 +1,6 @@
 //! Rank 1 on node b falls and cannot go back alone; 0 is on a, 2 on c.
 
-use crate::coordinator::job::config::Setup;
+use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::rules::rollback_all::*;
 use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::{FromNode, FromRank, ReplayBlocker, ToNode, ToRank};
@@ -114,14 +114,14 @@ fn a_lost_node_of_two_sets_is_one_reason() {
 fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     let mut world = marked(World::with_line());
     world.falls(1, "b", 0);
-    for time in 2..=FALLS_MAX as u16 {
+    for time in 2..=FAILURES_MAX as u16 {
         world.hello(0, "a", time - 1);
         world.effects.clear();
         world.falls(0, "a", time - 1);
         assert_eq!(lines(&world, "global_rollback"), [1]);
         assert_eq!(orders(&world, 2), [("checkpoint-1".into(), time, false)]);
     }
-    world.falls(0, "a", FALLS_MAX as u16);
+    world.falls(0, "a", FAILURES_MAX as u16);
     assert_eq!(world.events("not_recovered").len(), 1);
 
     // Nobody has fallen with a node that nobody was on.
@@ -163,7 +163,7 @@ fn another_coordinator_has_all_begin_anew() {
 fn with_lines(count: u64) -> World {
     let mut world = World::empty();
     let directory = Some("/folder".into());
-    world.job.setup = Setup { size: 3, directory, ..Setup::default() };
+    world.job.setup = JobConfig { size: 3, directory, ..JobConfig::default() };
     ALL.into_iter().for_each(|rank| world.comes(rank, node(rank), 0));
     for line in 1..=count {
         if line > 1 {

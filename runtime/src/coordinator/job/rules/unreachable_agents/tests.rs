@@ -17,7 +17,7 @@ impl World {
     }
 
     fn let_go(&self) -> usize {
-        self.effects.iter().filter(|effect| **effect == Effect::LetGo).count()
+        self.effects.iter().filter(|effect| **effect == Effect::DisableProtection).count()
     }
 
     fn told(&self) -> Vec<&String> {
@@ -42,7 +42,7 @@ fn who_comes_back_in_time_is_coordinated_again() {
         world.later(1);
     }
     assert_eq!(world.let_go(), 0);
-    assert!(!world.job.is_let_go() && world.told().is_empty());
+    assert!(!world.job.is_protection_disabled() && world.told().is_empty());
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn whoever_does_not_come_to_another_coordinator_is_let_go() {
     assert_eq!(world.let_go(), 1);
     // A third one has not forgotten it.
     let mut world = world.again();
-    assert!(world.job.is_let_go());
+    assert!(world.job.is_protection_disabled());
     world.later(PATIENCE_MS);
     world.later(PATIENCE_MS);
     assert_eq!((world.let_go(), world.told().len()), (0, 0));

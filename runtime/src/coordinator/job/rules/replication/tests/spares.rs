@@ -12,7 +12,7 @@ impl World {
 }
 
 /// Rank 1 has nobody who looks after it any more, as the guardian that waits for it says.
-fn unhosted(host: u32, incarnation: u16, reachable: bool) -> FromNode {
+fn proxy_failed(host: u32, incarnation: u16, reachable: bool) -> FromNode {
     FromNode::ProxyFailed {
         host: PeerId(host),
         rank: PeerId(1),
@@ -115,13 +115,13 @@ fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
     world.copied(1, "n2", SPARE, 1);
     world.told();
     let (host, rank) = (PeerId(0), PeerId(1));
-    let unhosted = unhosted(0, 1, false);
-    world.hear("n0", unhosted.clone());
+    let proxy_failed = proxy_failed(0, 1, false);
+    world.hear("n0", proxy_failed.clone());
     let abandoned = Effect::Send(host, ToNode::Abandon { host, rank });
     assert!(world.effects.contains(&abandoned), "{:?}", world.effects);
     assert_eq!(world.told(), ["2 adopts 1 from checkpoint-1"]);
     // It is said again: that is of an earlier life.
-    world.hear("n0", unhosted);
+    world.hear("n0", proxy_failed);
     assert_eq!(world.told(), [""; 0]);
 }
 
@@ -130,10 +130,10 @@ fn a_rank_whose_guardian_is_killed_on_the_spare_node_is_started_there_again() {
     let mut world = with_spare();
     world.settle(SPARE);
     for (host, incarnation) in [(2, 1), (0, 9)] {
-        world.hear("n0", unhosted(host, incarnation, true));
+        world.hear("n0", proxy_failed(host, incarnation, true));
         assert_eq!(world.told(), [""; 0], "not the one that it waits for");
     }
-    world.hear("n0", unhosted(0, 1, true));
+    world.hear("n0", proxy_failed(0, 1, true));
     assert_eq!(world.told(), [START]);
 }
 
@@ -141,7 +141,7 @@ fn a_rank_whose_guardian_is_killed_on_the_spare_node_is_started_there_again() {
 fn a_rank_whose_second_guardian_is_killed_is_adopted_again() {
     let mut world = ring();
     world.settle("n2");
-    world.hear("n2", unhosted(2, 1, true));
+    world.hear("n2", proxy_failed(2, 1, true));
     assert_eq!(world.told(), ["2 adopts 1 from checkpoint-1"]);
     // Its host is not touched.
     world.back(1, "n2", 2);
