@@ -49,7 +49,7 @@ pub const HOUSES: [House; 2] = [
 impl House {
     fn floor_of(&self, module: &str) -> Option<usize> {
         let is_in = |room: &&str| module == *room || module.starts_with(&format!("{room}::"));
-        self.floors.iter().position(|floor| floor.iter().any(|room| is_in(room)))
+        self.floors.iter().position(|floor| floor.iter().any(is_in))
     }
 
     /// Imports of a file that point upwards: line, what is imported.

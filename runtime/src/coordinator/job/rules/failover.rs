@@ -1,7 +1,7 @@
 //! A coordinator that was started in place of a killed one. Part of [`Job`]: no I/O.
 //!
-//! Source: docs/adr/0011. What only the coordinator knew is in a [`PersistedState`]; the rest comes from
-//! guardians, who say once more who they are. Until all have come, nothing is decided.
+//! Source: docs/adr/0011. What only the coordinator knew is in a [`PersistedState`]; the rest comes
+//! from guardians, who say once more who they are. Until all have come, nothing is decided.
 //!
 //! 1. Nothing that follows from a change of the state is done before the state is kept.
 //! 2. A loss is handled when every rank has come that is not lost itself: whoever is told to go
@@ -366,7 +366,8 @@ impl Job {
         let waits: Option<Vec<u32>> =
             self.awaited().map(|missing| missing.iter().map(|rank| rank.0).collect());
         json!({
-            "coordinators_before": self.life, "waits_for": waits, "let_go": self.is_protection_disabled()
+            "coordinators_before": self.life, "waits_for": waits,
+            "let_go": self.is_protection_disabled()
         })
     }
 }

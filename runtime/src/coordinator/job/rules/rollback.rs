@@ -12,13 +12,13 @@
 //!    waits for an address of an earlier life.
 //! 3. A rank is restored by its own guardian if that lives, else by one that a guardian of another
 //!    node starts; never by both: who was thought to be lost and comes back is ended.
-//! 4. A set that falls again while it goes back begins anew; one that falls [`FALLS_MAX`] times
+//! 4. A set that falls again while it goes back begins anew; one that falls `FAILURES_MAX` times
 //!    without a new line is given up.
 //! 5. Nor are cards, and what they have to repeat, sent to sets that are restoring before all that
 //!    others have of their earlier lives is here (docs/adr/0019). Everybody with channels is asked
 //!    (`Fence`) while the images are read; who does not answer is waited for until he does or has
 //!    fallen.
-//! 6. If a set cannot go back alone, all go back together (`fall_back`), or the job ends.
+//! 6. If a set cannot go back alone, all go back together (`rollback_all`), or the job ends.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -198,7 +198,8 @@ impl Job {
         falls.1 += 1;
         if falls.1 > FAILURES_MAX {
             return Err(RollbackRefusal::Here(format!(
-                "set {set} was started again from line {line} {FAILURES_MAX} times and fell each time"
+                "set {set} was started again from line {line} {FAILURES_MAX} times and fell each \
+                 time"
             )));
         }
         let going = Rollback::new(now, line, self.next_incarnation(), false);

@@ -21,7 +21,7 @@ pub(crate) struct Rollback {
     pub(crate) phase: Phase,
     pub(crate) line: CheckpointId,
     pub(crate) incarnation: Incarnation,
-    /// Together with all others (`fall_back`).
+    /// Together with all others (`rollback_all`).
     pub(crate) with_all: bool,
     /// Whose node is lost, and who is being started on another one.
     pub(crate) placed: BTreeSet<PeerId>,
