@@ -59,7 +59,7 @@ static int variable(const char *name, mca_base_var_type_t type, mca_base_var_inf
                                  level, MCA_BASE_VAR_SCOPE_READONLY, where);
 }
 
-/* One that had another name in 0.1.0: still understood, with Open MPI's own warning. */
+/* One that had another name in 0.1.0: still understood. ompi_info says that it is deprecated. */
 static void renamed(const char *old, const char *name, mca_base_var_type_t type,
                     mca_base_var_info_lvl_t level, void *where, const char *help)
 {

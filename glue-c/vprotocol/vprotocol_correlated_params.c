@@ -50,7 +50,7 @@ static bool use_shm = true, use_ipv4 = true, use_ipv6 = true, want_summary = fal
 int mca_vprotocol_correlated_priority = 100;
 int mca_vprotocol_correlated_stream = -1;
 
-/* The name that a variable had in 0.1.0: still understood, with Open MPI's own warning. */
+/* The name that a variable had in 0.1.0: still understood; ompi_info says that it is deprecated. */
 static void renamed(int variable, const char *old)
 {
     if (0 <= variable) {

@@ -78,7 +78,7 @@
                               flags, level, scope, where)                                        \
     prrte_correlated_value(component, name, type, ((void) (help), (void) (level), (where)))
 
-/* The new name counts where both are given. Open MPI warns of the old one, in the ranks. */
+/* The new name counts where both are given. Nothing is said of the old one here. */
 #define correlated_old_value(name, type, where) \
     ((void) prrte_correlated_value("correlated", name, type, where))
 #define MCA_BASE_VAR_SYN_FLAG_DEPRECATED 0
