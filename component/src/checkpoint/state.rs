@@ -52,7 +52,7 @@ pub(crate) struct Checkpoint {
     /// The log has asked for a line, and none has helped yet.
     pub(crate) log_pressure: LogPressure,
     pub(crate) phases: Phases,
-    pub(crate) shipping: Shipping,
+    pub(crate) flush_state: DeterminantFlush,
     pub(crate) sharing: Sharing,
 }
 
@@ -84,7 +84,7 @@ impl Phases {
 
 /// What is on its way, and what came at the wrong time.
 #[derive(Debug, Default)]
-pub struct Shipping {
+pub struct DeterminantFlush {
     pub(crate) incarnation: Incarnation,
     /// Where the coordinator is, and the secret, until it was tried.
     pub(crate) coordinator: Option<(String, Vec<u8>)>,
@@ -95,9 +95,9 @@ pub struct Shipping {
     /// Messages that need the engine and came while a line had it.
     pub(crate) later: Vec<ToRank>,
     /// A line has the engine.
-    pub in_line: bool,
+    pub in_checkpoint: bool,
     /// The program's looks around when this thread was here last.
-    pub(crate) looks: u32,
+    pub(crate) program_polls: u32,
     /// What the set had recorded then, and whether that was more than the time before.
     pub(crate) recorded: u64,
     pub(crate) recording: bool,
@@ -110,7 +110,7 @@ pub struct Shipping {
 /// What is known about a line before its picture.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sharing {
-    pub(crate) line: CheckpointId,
+    pub(crate) id: CheckpointId,
     pub(crate) shares: bool,
     pub(crate) told: bool,
 }

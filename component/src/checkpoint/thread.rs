@@ -18,8 +18,8 @@
 //! | `together.rs` | pictures of one moment, where ranks share memory directly |
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
-use crate::checkpoint::state::{Checkpoint, Ending, Phases, Sharing, Shipping};
-use crate::engine::shared::Taken;
+use crate::checkpoint::state::{Checkpoint, DeterminantFlush, Ending, Phases, Sharing};
+use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
 use crate::ffi::verbose;
 use crate::os::now_ns;
@@ -69,16 +69,16 @@ pub fn start(
     }
     let wake = Wake::new().map_err(|error| error.to_string())?;
     // The program is here: nobody else.
-    let mut process = shared.enter();
-    process.protected = true;
-    let me = process.host.peers.me();
-    crate::peers::modex::fetch_all(&shared.glue, &process.host.peers);
-    drop(process);
+    let mut driver = shared.enter();
+    driver.protected = true;
+    let me = driver.host.peers.me();
+    crate::peers::modex::fetch_all(&shared.glue, &driver.host.peers);
+    drop(driver);
     let mut members = members;
     members.sort_unstable();
     members.dedup();
-    let mut process = shared.enter();
-    process.host.place_counts(&members, 0);
+    let mut driver = shared.enter();
+    driver.host.place_counts(&members, 0);
     crate::mpi::interpose::install(&shared.glue);
     crate::sync::engine_lock::note_first();
     if recorded.clock {
@@ -87,17 +87,17 @@ pub fn start(
     if recorded.dates {
         crate::mpi::time::install();
     }
-    crate::mpi::interpose::look_again();
-    let own = PeerId(process.host.peers.rank());
-    let hurries = !process.host.record.carries;
+    crate::mpi::interpose::redirect_new_objects();
+    let own = PeerId(driver.host.peers.rank());
+    let hurries = !driver.host.record.carries;
     crate::determinants::coordinator_link::COORDINATOR_LINK.begin(
         own,
-        process.host.incarnation,
+        driver.host.incarnation,
         hurries,
     );
     let mut silence = Quiescence::new(me, &members);
-    crate::checkpoint::set_counters::choose(&mut silence, &process, &members);
-    drop(process);
+    crate::checkpoint::set_counters::choose(&mut silence, &driver, &members);
+    drop(driver);
     let signals = CheckpointSignals {
         wake,
         requests: CheckpointRequests::default(),
@@ -115,7 +115,7 @@ pub fn start(
     let transport_setup = transport_setup.clone();
     let blocked = crate::os::signals::block_all();
     let (tell, told) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("rustbtl-line".into()).spawn(move || {
+    let thread = std::thread::Builder::new().name("rustbtl-id".into()).spawn(move || {
         rustbtl_process::scheduling::be_prompt();
         let freezer = match Freezer::new() {
             Ok(freezer) => freezer,
@@ -141,7 +141,7 @@ pub fn start(
             over: false,
             log_pressure: crate::checkpoint::log_pressure::LogPressure::default(),
             phases: Phases::default(),
-            shipping: Shipping::default(),
+            flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
         };
         drop(tell.send(Ok(())));
@@ -165,7 +165,7 @@ impl Checkpoint {
     /// Who this is.
     fn hello(&self) -> FromRank {
         match self.shared.take() {
-            Ok(process) => crate::checkpoint::restart::hello(&process, self.card.clone()),
+            Ok(driver) => crate::checkpoint::restart::hello(&driver, self.card.clone()),
             Err(error) => self.fatal(&error.to_string()),
         }
     }
@@ -202,33 +202,33 @@ impl Checkpoint {
         }
         if self.ready {
             self.pass_on_requests();
-            self.catch_up();
+            self.check_replay();
             self.pass_on_log();
         }
         self.listen(&mut None);
         self.repair();
         self.determinants();
-        if self.line() {
+        if self.id() {
             self.determinants();
         }
     }
 
     /// Has this process repeated what was lost with its earlier life?
-    fn catch_up(&mut self) {
+    fn check_replay(&mut self) {
         if !self.behind {
             return;
         }
-        let Ok(mut process) = self.shared.take() else { return };
+        let Ok(mut driver) = self.shared.take() else { return };
         // A program that computes does not look, and lines of all sets wait for the channel.
-        let repairs = self.ending == Ending::Not && !process.engine.is_repaired();
+        let repairs = self.ending == Ending::Not && !driver.engine.is_repaired();
         if repairs {
-            process.poll();
+            driver.poll();
         }
-        self.behind = !process.has_caught_up();
+        self.behind = !driver.replay_is_complete();
         if !self.behind {
-            process.caught_up();
+            driver.post_all_deferred();
         }
-        drop(process);
+        drop(driver);
         if repairs {
             self.deliver();
         }
@@ -244,16 +244,16 @@ impl Checkpoint {
         if !self.repairing || self.ending != Ending::Not {
             return;
         }
-        let Ok(mut process) = self.shared.take() else { return };
-        process.poll();
-        self.repairing = !process.engine.is_repaired();
-        drop(process);
+        let Ok(mut driver) = self.shared.take() else { return };
+        driver.poll();
+        self.repairing = !driver.engine.is_repaired();
+        drop(driver);
         self.deliver();
     }
 
     /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes
     /// it a second time lets the program in when he gives it back.
-    pub(crate) fn listen(&mut self, taken: &mut Option<Taken>) {
+    pub(crate) fn listen(&mut self, taken: &mut Option<ExclusiveGuard>) {
         loop {
             match self.guardian.receive() {
                 Ok(Some(message)) => self.hear(message, taken),
@@ -270,10 +270,10 @@ impl Checkpoint {
             self.shared.glue.tell("notice", &[&error.to_string()]);
         }
         Self::signals().requests.end("the guardian of this process has gone");
-        if let Ok(mut process) = self.shared.take() {
+        if let Ok(mut driver) = self.shared.take() {
             // Nor start anybody again.
-            process.protected = false;
-            process.unprotected_ns = now_ns();
+            driver.protected = false;
+            driver.unprotected_ns = now_ns();
         }
         // Nobody will ever say MayFinish.
         self.may_finish();
@@ -297,44 +297,42 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn hear(&mut self, message: ToRank, taken: &mut Option<Taken>) {
-        let Some(message) = self.keep_for_later(message) else { return };
-        if let ToRank::StopOutgoing { checkpoint: line } | ToRank::Begin { checkpoint: line, .. } =
+    pub(crate) fn hear(&mut self, message: ToRank, taken: &mut Option<ExclusiveGuard>) {
+        let Some(message) = self.hold_until_endpoints(message) else { return };
+        if let ToRank::StopOutgoing { checkpoint: id } | ToRank::Begin { checkpoint: id, .. } =
             message
             && taken.is_none()
         {
-            self.make_huge_pages(line);
+            self.make_huge_pages(id);
         }
         match message {
             ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
             ToRank::CheckpointComplete { .. } => count(1),
-            ToRank::CheckpointRequestResult { number, checkpoint: line, problem } => {
-                let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
+            ToRank::CheckpointRequestResult { number, checkpoint: id, problem } => {
+                let outcome = if problem.is_empty() { Ok(id) } else { Err(problem) };
                 Self::signals().requests.answer(number, outcome);
             }
-            ToRank::StopOutgoing { checkpoint: line } => {
-                self.input(Input::StopOutgoing { checkpoint: line.0 })
+            ToRank::StopOutgoing { checkpoint: id } => {
+                self.input(Input::StopOutgoing { checkpoint: id.0 })
             }
-            ToRank::Begin { checkpoint: line, kind, members, .. } => {
-                self.begin(line, kind, &members)
+            ToRank::Begin { checkpoint: id, kind, members, .. } => self.begin(id, kind, &members),
+            ToRank::Resume { checkpoint: id } => self.input(Input::Resume { checkpoint: id.0 }),
+            ToRank::Abort { checkpoint: id, .. } => {
+                self.children.remove(&id);
+                self.covered.remove(&id);
+                self.input(Input::Abort { checkpoint: id.0 });
             }
-            ToRank::Resume { checkpoint: line } => self.input(Input::Resume { checkpoint: line.0 }),
-            ToRank::Abort { checkpoint: line, .. } => {
-                self.children.remove(&line);
-                self.covered.remove(&line);
-                self.input(Input::Abort { checkpoint: line.0 });
-            }
-            ToRank::Trim { checkpoint: line } => self.covered(line),
+            ToRank::Trim { checkpoint: id } => self.covered(id),
             ToRank::ReceivedVector { from, bytes, .. } => self.trim(from, &bytes, taken),
             ToRank::Endpoints { endpoints: cards, restarted } => {
-                self.meet_again(&cards, &restarted)
+                self.reconnect_restarted(&cards, &restarted)
             }
             // Taken out while the program stands still.
             ToRank::OutputDrained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
-            ToRank::Release { checkpoint: line } => drop(self.children.remove(&line)),
+            ToRank::Release { checkpoint: id } => drop(self.children.remove(&id)),
             ToRank::ReportStatus {} => self.status(taken),
-            ToRank::ResendDeterminants {} => self.ship_again(),
+            ToRank::ResendDeterminants {} => self.resend_determinants(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
             ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),
@@ -345,9 +343,9 @@ impl Checkpoint {
 
     /// Once for each line, and before this process takes part in it: the program is in MPI or not,
     /// as it likes.
-    fn make_huge_pages(&mut self, line: CheckpointId) {
-        if self.huge_pages && self.huge_pages_for != line {
-            self.huge_pages_for = line;
+    fn make_huge_pages(&mut self, id: CheckpointId) {
+        if self.huge_pages && self.huge_pages_for != id {
+            self.huge_pages_for = id;
             self.freezer.make_huge_pages();
         }
     }
@@ -357,8 +355,8 @@ impl Checkpoint {
         let mark = Self::signals().nearly_full.swap(false, Ordering::Relaxed);
         let shared = self.shared;
         let wanted = self.log_pressure.handle(mark, now_ns(), || {
-            let process = shared.take().ok()?;
-            let log = &process.host.log;
+            let driver = shared.take().ok()?;
+            let log = &driver.host.log;
             Some(log.largest_set().filter(|_| log.is_nearly_full()))
         });
         if let Some((set, bytes)) = wanted {
@@ -379,10 +377,10 @@ impl Checkpoint {
         }
     }
 
-    fn status(&self, taken: &mut Option<Taken>) {
-        let (counters, largest) = self.with(taken, |process| {
-            let largest = process.host.log.largest_set();
-            (process.host.log.counters(), largest.map_or(process.host.set, |(set, _)| set))
+    fn status(&self, taken: &mut Option<ExclusiveGuard>) {
+        let (counters, largest) = self.with(taken, |driver| {
+            let largest = driver.host.log.largest_set();
+            (driver.host.log.counters(), largest.map_or(driver.host.set, |(set, _)| set))
         });
         self.say(&FromRank::Status {
             log_bytes: counters.bytes,
@@ -393,22 +391,22 @@ impl Checkpoint {
     }
 
     /// The own set goes back to no older line: what this one covers of the others' logs may go.
-    fn covered(&mut self, line: CheckpointId) {
-        for (to, bytes) in self.covered.remove(&line).unwrap_or_default() {
-            self.say(&FromRank::ReceivedVector { checkpoint: line, to, bytes });
+    fn covered(&mut self, id: CheckpointId) {
+        for (to, bytes) in self.covered.remove(&id).unwrap_or_default() {
+            self.say(&FromRank::ReceivedVector { checkpoint: id, to, bytes });
         }
-        self.covered.retain(|&other, _| other > line);
+        self.covered.retain(|&other, _| other > id);
     }
 
     /// A process of another set has stored a line: drop what it holds.
-    fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<Taken>) {
+    fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<ExclusiveGuard>) {
         let held = match ReceivedVector::decode(bytes) {
             Ok(held) => held,
             Err(error) => self.fatal(&format!("account of rank {from}: {error}")),
         };
-        self.with(taken, |process| {
-            let from = process.host.peers.of_rank(from.0);
-            let (engine, host) = (&process.engine, &mut process.host);
+        self.with(taken, |driver| {
+            let from = driver.host.peers.of_rank(from.0);
+            let (engine, host) = (&driver.engine, &mut driver.host);
             let known = engine.traffic().find(|(peer, ..)| *peer == from);
             let Some((_, set, _)) = known else { return };
             // Records that a send still refers to are open at the receiver, hence not covered.
@@ -419,19 +417,19 @@ impl Checkpoint {
 
     pub(crate) fn answer(&mut self, answer: CheckpointAnswer) {
         match answer {
-            CheckpointAnswer::Stopped { checkpoint: line } => {
-                self.say(&FromRank::OutgoingStopped { checkpoint: CheckpointId(line) })
+            CheckpointAnswer::Stopped { checkpoint: id } => {
+                self.say(&FromRank::OutgoingStopped { checkpoint: CheckpointId(id) })
             }
-            CheckpointAnswer::Frozen { checkpoint: line } => self.tell_frozen(CheckpointId(line)),
+            CheckpointAnswer::Frozen { checkpoint: id } => self.send_frozen(CheckpointId(id)),
             CheckpointAnswer::Failed {
-                checkpoint: line,
+                checkpoint: id,
                 refusal: CheckpointRefusal::ReplayPending,
             } => {
-                self.say(&FromRank::ReplayPending { checkpoint: CheckpointId(line) });
+                self.say(&FromRank::ReplayPending { checkpoint: CheckpointId(id) });
             }
-            CheckpointAnswer::Failed { checkpoint: line, refusal: why } => {
+            CheckpointAnswer::Failed { checkpoint: id, refusal: why } => {
                 let reason = self.phases.failure.take().unwrap_or_else(|| why.to_string());
-                self.say(&FromRank::CheckpointFailed { checkpoint: CheckpointId(line), reason });
+                self.say(&FromRank::CheckpointFailed { checkpoint: CheckpointId(id), reason });
             }
         }
     }

@@ -9,7 +9,7 @@
 //! gathered until the answer has come and [`PACE_MS`] are over. If the connection breaks, the
 //! checkpoint thread ships again the long way.
 
-use crate::determinants::outbox::{Parcel, take_parcel};
+use crate::determinants::outbox::{DeterminantBatch, take_batch};
 use crate::determinants::set_order::{is_held, must_flush, set_stable};
 use crate::os::now_ns;
 use crate::sync::checkpoint_signals;
@@ -61,7 +61,7 @@ struct Unstable {
     rank: PeerId,
     incarnation: Incarnation,
     stream: Option<Stream>,
-    batches: VecDeque<Parcel>,
+    batches: VecDeque<DeterminantBatch>,
     /// What is recorded goes out at once: it is not piggybacked.
     send_immediately: bool,
     sent_ns: u64,
@@ -198,12 +198,12 @@ impl CoordinatorLink {
     }
 
     /// It was sent by way of the guardian.
-    pub fn sent_elsewhere(&self, batch: Parcel) {
+    pub fn sent_elsewhere(&self, batch: DeterminantBatch) {
         self.lock().batches.push_back(batch);
     }
 
     /// Everything that the coordinator may not have.
-    pub fn unstable(&self) -> Vec<Parcel> {
+    pub fn unstable(&self) -> Vec<DeterminantBatch> {
         self.lock().batches.iter().cloned().collect()
     }
 
@@ -253,7 +253,7 @@ impl CoordinatorLink {
         };
         self.has_unsent.store(false, Ordering::Relaxed);
         *sent_ns = now_ns();
-        while let Some(batch) = take_parcel() {
+        while let Some(batch) = take_batch() {
             let message = batch.message(*incarnation);
             batches.push_back(batch);
             let first = core::mem::take(&mut waits).then_some(FromRank::FrameGated {});
@@ -422,7 +422,7 @@ mod tests {
 
     fn record(number: u64) {
         let bytes = vec![9; 3];
-        outbox().push_back(Parcel::Own { from: number, last_at: number, bytes });
+        outbox().push_back(DeterminantBatch::Own { from: number, last_at: number, bytes });
     }
 
     fn until(link: &CoordinatorLink, done: impl Fn() -> bool) {
@@ -469,8 +469,8 @@ mod tests {
         assert!(link.has_broken() && !link.has_broken());
         record(3);
         assert_eq!(link.send(true), Sent::NotOpen);
-        link.sent_elsewhere(take_parcel().unwrap());
-        assert_eq!(link.unstable().last().map(Parcel::last_at), Some(3));
+        link.sent_elsewhere(take_batch().unwrap());
+        assert_eq!(link.unstable().last().map(DeterminantBatch::last_at), Some(3));
         link.end();
         assert!(link.unstable().is_empty());
         what_nobody_waits_for_is_gathered();

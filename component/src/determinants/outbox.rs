@@ -10,18 +10,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) const PARCEL_BYTES: usize = 4 << 20;
 
 /// Determinants that were not shipped yet.
-static OUTBOX: Mutex<VecDeque<Parcel>> = Mutex::new(VecDeque::new());
+static OUTBOX: Mutex<VecDeque<DeterminantBatch>> = Mutex::new(VecDeque::new());
 
 /// What is shipped in one message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Parcel {
+pub enum DeterminantBatch {
     /// Determinants of consecutive numbers.
     Own {
         /// Number of the first.
         from: u64,
         /// Place of the last in the order of the set.
         last_at: u64,
-        /// As `coordination::determinants::parcel` has it.
+        /// As `coordination::determinants::batch` has it.
         bytes: Vec<u8>,
     },
     /// What was carried here with a message: `coordination::determinants::Carried`.
@@ -33,7 +33,7 @@ pub enum Parcel {
     },
 }
 
-impl Parcel {
+impl DeterminantBatch {
     /// Place of the last of it in the order of the set.
     pub fn last_at(&self) -> u64 {
         match self {
@@ -52,8 +52,8 @@ impl Parcel {
 }
 
 /// Add a determinant, and begin a new parcel if the last is long, or something else.
-pub(crate) fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
-    if let Some(Parcel::Own { last_at, bytes, .. }) = outbox.back_mut()
+pub(crate) fn put(outbox: &mut VecDeque<DeterminantBatch>, at: u64, numbered: &Numbered) {
+    if let Some(DeterminantBatch::Own { last_at, bytes, .. }) = outbox.back_mut()
         && bytes.len() < PARCEL_BYTES
     {
         rank_batch::append(bytes, at, &numbered.determinant);
@@ -62,15 +62,15 @@ pub(crate) fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
     }
     let mut bytes = Vec::new();
     rank_batch::append(&mut bytes, at, &numbered.determinant);
-    outbox.push_back(Parcel::Own { from: numbered.number, last_at: at, bytes });
+    outbox.push_back(DeterminantBatch::Own { from: numbered.number, last_at: at, bytes });
 }
 
-pub(crate) fn outbox() -> MutexGuard<'static, VecDeque<Parcel>> {
+pub(crate) fn outbox() -> MutexGuard<'static, VecDeque<DeterminantBatch>> {
     OUTBOX.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The oldest of what has been recorded since, if anything.
-pub fn take_parcel() -> Option<Parcel> {
+pub fn take_batch() -> Option<DeterminantBatch> {
     outbox().pop_front()
 }
 
@@ -91,8 +91,10 @@ mod tests {
             put(&mut outbox, number + 5, &found(number));
         }
         assert!(outbox.len() > 1);
-        for parcel in outbox {
-            let Parcel::Own { from, last_at, bytes } = parcel else { panic!("nothing came") };
+        for batch in outbox {
+            let DeterminantBatch::Own { from, last_at, bytes } = batch else {
+                panic!("nothing came")
+            };
             assert_eq!(from, next);
             assert!(bytes.len() < PARCEL_BYTES + 100);
             let all = rank_batch::read(&bytes).unwrap();
@@ -108,12 +110,12 @@ mod tests {
         let mut outbox = VecDeque::new();
         put(&mut outbox, 7, &found(0));
         put(&mut outbox, 8, &found(1));
-        outbox.push_back(Parcel::Carried { at: 9, bytes: vec![1] });
+        outbox.push_back(DeterminantBatch::Carried { at: 9, bytes: vec![1] });
         put(&mut outbox, 11, &found(2));
-        let last: Vec<u64> = outbox.iter().map(Parcel::last_at).collect();
+        let last: Vec<u64> = outbox.iter().map(DeterminantBatch::last_at).collect();
         assert_eq!(last, [8, 9, 11]);
         let life = Incarnation(3);
-        let messages: Vec<FromRank> = outbox.iter().map(|parcel| parcel.message(life)).collect();
+        let messages: Vec<FromRank> = outbox.iter().map(|batch| batch.message(life)).collect();
         let carried = FromRank::Piggybacked { incarnation: life, at: 9, bytes: vec![1] };
         assert_eq!(messages[1], carried);
         assert!(matches!(messages[2], FromRank::Determinants { from: 2, .. }));

@@ -77,7 +77,7 @@ impl Order<'_> {
     }
 
     /// What a frame to `theirs` takes along. False: not all of it can be had, or nothing is left.
-    pub(crate) fn take_along(
+    pub(crate) fn append(
         &self,
         own: (SetId, Incarnation),
         theirs: Option<SetId>,
@@ -173,7 +173,7 @@ mod tests {
         };
         let take = |from, made| {
             let mut out = Vec::new();
-            let had = order.take_along(OWN, Some(SET), from..made, &mut out);
+            let had = order.append(OWN, Some(SET), from..made, &mut out);
             assert!(had || out.is_empty());
             had.then(|| Piggybacked::decode(&out).unwrap())
         };
@@ -219,9 +219,9 @@ mod tests {
             order.write(order.next(), Entry::Own(&[0; 100]));
         }
         let mut out = Vec::new();
-        assert!(order.take_along(OWN, None, 0..30, &mut out) && out.len() > 3000);
+        assert!(order.append(OWN, None, 0..30, &mut out) && out.len() > 3000);
         out.clear();
-        assert!(!order.take_along(OWN, None, 0..41, &mut out) && out.is_empty());
+        assert!(!order.append(OWN, None, 0..41, &mut out) && out.is_empty());
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub struct ProgramClock {
     /// Until when the times that were given are paid for.
     paid_ns: i64,
     /// The program's clock and the machine's date when the picture was taken.
-    pub(crate) pictured: Option<(i64, SystemTime)>,
+    pub(crate) snapshotted: Option<(i64, SystemTime)>,
 }
 
 impl ProgramClock {

@@ -39,8 +39,8 @@ pub fn has_waited() -> bool {
     left > 0
 }
 
-/// Not 0: sends and receives have more to do than usual; see `Process::attend`.
-pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
+/// Not 0: sends and receives have more to do than usual; see `Driver::update_slow_path`.
+pub static SLOW_PATH: AtomicU8 = AtomicU8::new(0);
 /// A run of questions that found nothing has to be recorded first, or times and dates be shipped.
 pub(crate) const RUN: u8 = 1;
 /// Outcomes are forced: receives are posted, whatever they are for.

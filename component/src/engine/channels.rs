@@ -1,6 +1,6 @@
 //! Channels that open and break, and who is reached again.
 
-use crate::engine::driver_state::{Lost, Process, SECOND};
+use crate::engine::driver_state::{Driver, Lost, SECOND};
 use crate::engine::transport_set::NetworkKind;
 use crate::os::now_ns;
 use crate::peers::endpoint::Endpoint;
@@ -10,7 +10,7 @@ use rustbtl_fragments::ids::{Incarnation, PeerId};
 /// Between two attempts to open a lost channel again.
 const RECONNECT_NS: u64 = 100_000_000;
 
-impl Process {
+impl Driver {
     /// How many there were.
     pub(crate) fn network_events(&mut self, network: NetworkKind) -> usize {
         let mut happened = 0;
@@ -51,7 +51,7 @@ impl Process {
     }
 
     /// This process of another set was started again: here is how it is reached.
-    pub fn meet_again(&mut self, peer: PeerId, card: Endpoint) {
+    pub fn reconnect_restarted(&mut self, peer: PeerId, card: Endpoint) {
         let incarnation = card.incarnation;
         self.lost.retain(|lost| lost.peer != peer);
         if card.node == self.host.node {
@@ -97,9 +97,10 @@ impl Process {
         let until = |lost: &Lost| lost.since_ns.max(self.unprotected_ns) + self.grace_ns;
         let Some(lost) = self.lost.iter().find(|lost| now >= until(lost)) else { return };
         let who = self.host.describe(lost.peer);
-        let node = crate::peers::table::card_of(&self.host.glue, self.host.peers.name(lost.peer))
-            .and_then(Result::ok)
-            .map_or_else(|| "?".to_owned(), |card| card.node);
+        let node =
+            crate::peers::table::endpoint_of(&self.host.glue, self.host.peers.name(lost.peer))
+                .and_then(Result::ok)
+                .map_or_else(|| "?".to_owned(), |card| card.node);
         self.host.glue.fatal("peer-lost", &[&who, &node, &lost.reason]);
     }
 }

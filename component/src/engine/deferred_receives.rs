@@ -10,8 +10,8 @@
 //! send that is not complete at once waits, too: its memory is in the log by then, or its receiver
 //! runs its past again together with this process, and has not sent an answer either.
 
-use crate::determinants::set_order::{ATTENTION, of_program};
-use crate::engine::driver_state::{Process, Wanted};
+use crate::determinants::set_order::{SLOW_PATH, of_program};
+use crate::engine::driver_state::{Driver, Wanted};
 use crate::engine::shared::Shared;
 use crate::ffi::operation::Op;
 use core::sync::atomic::Ordering;
@@ -22,14 +22,14 @@ use rustbtl_fragments::ids::ReceiveId;
 /// Post what was put off: the program waits.
 #[inline]
 pub fn post(shared: &'static Shared) {
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        let mut process = shared.enter();
-        process.post_late();
-        shared.deliver(process);
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        let mut driver = shared.enter();
+        driver.post_late();
+        shared.deliver(driver);
     }
 }
 
-impl Process {
+impl Driver {
     /// Post this receive of a request later, if that is wanted. `tag` as C has it.
     #[cold]
     #[inline(never)]
@@ -61,13 +61,13 @@ impl Process {
                 ReceiveOutcome::Pending(id) => op.set_id(id.0),
             }
         }
-        self.attend();
+        self.update_slow_path();
         self.host.push();
     }
 
     /// Everything has been done again that was done before.
-    pub fn caught_up(&mut self) {
+    pub fn post_all_deferred(&mut self) {
         self.behind = false;
-        self.attend();
+        self.update_slow_path();
     }
 }

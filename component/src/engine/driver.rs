@@ -4,7 +4,7 @@
 //! Rules: C is never called with the state borrowed, except for leaf functions (pack, unpack,
 //! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
 
-use crate::engine::driver_state::{BURST, Clock, Process, SECOND};
+use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
 use crate::engine::late_sends;
 use crate::engine::transport_set::NetworkKind;
@@ -23,14 +23,14 @@ const SLOW_ROUNDS: u32 = 1024;
 /// Turns between two looks at sockets where each turn gives the processor away.
 const NETWORK_WAIT_OVERSUBSCRIBED: u32 = 3;
 
-/// Outcome of [`Process::place_directly`].
+/// Outcome of [`Driver::place_directly`].
 enum DirectPlacement {
     Nothing,
     Begun,
     Done,
 }
 
-impl Process {
+impl Driver {
     /// A process with this engine and these surroundings.
     pub fn new(engine: Engine<EngineHost>, host: EngineHost, idle: WaitPolicy) -> Self {
         Self {
@@ -115,18 +115,18 @@ impl Process {
     /// Look for the frame that completes `op`, for a short time. Returns as soon as something
     /// is complete, that or another operation.
     #[inline]
-    pub fn look_for(&mut self, op: Op) {
+    pub fn poll_until(&mut self, op: Op) {
         for _ in 0..BURST {
             if self.take_any() && (op.is_complete() || !self.host.done.is_empty()) {
                 return;
             }
         }
-        self.look_around(1);
+        self.poll_slow(1);
     }
 
     /// The same in one look.
     #[inline]
-    pub fn look_once(&mut self, op: Op) {
+    pub fn poll_once(&mut self, op: Op) {
         while self.take_any() {
             if op.is_complete() || !self.host.done.is_empty() {
                 return;
@@ -134,12 +134,12 @@ impl Process {
         }
         // Between two turns the processor belongs to others, for milliseconds if they want it.
         self.network_wait = self.network_wait.min(NETWORK_WAIT_OVERSUBSCRIBED);
-        self.look_around(1);
+        self.poll_slow(1);
     }
 
     /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
     #[inline(never)]
-    pub(crate) fn look_around(&mut self, frames_max: usize) -> usize {
+    pub(crate) fn poll_slow(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         crate::determinants::recorder::look();
         if self.host.transports.has_network() {
@@ -191,7 +191,7 @@ impl Process {
     /// One call of Open MPI's progress: how many things happened.
     pub fn poll(&mut self) -> usize {
         let mut happened = self.poll_node(FRAMES_MAX);
-        happened += self.look_around(FRAMES_MAX);
+        happened += self.poll_slow(FRAMES_MAX);
         if happened > 0 {
             self.fruitless = 0;
         }

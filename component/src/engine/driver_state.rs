@@ -53,7 +53,7 @@ impl Clock {
 }
 
 /// See the module's documentation.
-pub struct Process {
+pub struct Driver {
     /// The engine.
     pub engine: Engine<EngineHost>,
     /// Its surroundings.
@@ -103,7 +103,7 @@ pub(crate) struct Lost {
 /// Communicator, source, tag.
 pub type Wanted = (CommId, Source, TagMatch);
 
-/// Outcome of [`Process::receive_unposted`].
+/// Outcome of [`Driver::receive_unposted`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unposted {
     /// The message is in the buffer.

@@ -2,7 +2,7 @@
 //! thread has to be awake (its T1); here is what the driver tells it, without knowing it.
 
 use crate::determinants::set_order;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::shared::is_installed;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -40,10 +40,10 @@ fn who() -> Option<&'static Thread> {
 
 /// The program has sent something, or looked around.
 #[inline]
-pub fn tell(process: &Process) {
+pub fn tell(driver: &Driver) {
     // Who writes has the process to himself.
     CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    let late = process.engine.detached_sends() + usize::from(lacks_room(process));
+    let late = driver.engine.detached_sends() + usize::from(lacks_room(driver));
     if LATE.load(Ordering::Relaxed) != late {
         set(late);
     }
@@ -52,8 +52,8 @@ pub fn tell(process: &Process) {
 /// Is there a frame that could go, if there were room? Gathered sends are not complete, so the
 /// program comes back for them; what waits for determinants is looked after elsewhere.
 #[inline]
-pub(crate) fn lacks_room(process: &Process) -> bool {
-    process.host.lacks_room() || (!process.engine.is_flushed() && !set_order::is_held())
+pub(crate) fn lacks_room(driver: &Driver) -> bool {
+    driver.host.lacks_room() || (!driver.engine.is_flushed() && !set_order::is_held())
 }
 
 #[inline(never)]

@@ -4,7 +4,7 @@
 //! ships.
 //!
 //! Off until the first line is taken (of a protected job whose lines have a directory). Then the
-//! way of a message pays: one load of [`ATTENTION`] for each send and receive, two loads for each
+//! way of a message pays: one load of [`SLOW_PATH`] for each send and receive, two loads for each
 //! frame that leaves the set, and for a determinant a lock that nobody else holds for long. The
 //! eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a frame has
 //! to wait for the first time.
@@ -12,12 +12,12 @@
 use crate::determinants::coordinator_link::{COORDINATOR_LINK, Sent};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::{outbox, put};
-use crate::determinants::recorder::{Place, Record, counts, order, ship_soon};
+use crate::determinants::recorder::{Place, Record, counts, flush_soon, order};
 use crate::determinants::set_order::{
-    ATTENTION, BASE, COUNTS, HELD, LATE, PATIENT, PATIENT_WAITS, REPLAY, RUN, of_program,
+    BASE, COUNTS, HELD, LATE, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, of_program,
     rustbtl_epoch, rustbtl_recording,
 };
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::Entry;
@@ -118,11 +118,11 @@ impl EngineHost {
     pub fn record_match(&mut self, receive: ReceiveName, message: MessageName) {
         self.record.decisions.before_library_action();
         self.record.decisions.matched(receive, message);
-        self.ship_recorded();
+        self.flush_recorded();
     }
 
     /// Count what was recorded and put it into the outbox, before anything that depends on it.
-    fn ship_recorded(&mut self) {
+    fn flush_recorded(&mut self) {
         let own = PeerId(self.peers.rank());
         let Record { decisions, place, base, journal, carries, entry, .. } = &mut self.record;
         let Some(order) = order(place, *base, &self.transports) else { return };
@@ -145,7 +145,7 @@ impl EngineHost {
         }
         drop(outbox);
         if ring {
-            ship_soon();
+            flush_soon();
         }
     }
 
@@ -156,8 +156,8 @@ impl EngineHost {
     }
 }
 
-impl Process {
-    /// Before a send or receive while [`ATTENTION`] is not 0: what was not found until now is
+impl Driver {
+    /// Before a send or receive while [`SLOW_PATH`] is not 0: what was not found until now is
     /// recorded first. (What the library does by itself is not repeatable in its place.)
     #[cold]
     #[inline(never)]
@@ -170,13 +170,13 @@ impl Process {
         } else {
             decisions.before_library_action();
         }
-        self.host.ship_recorded();
-        self.attend();
+        self.host.flush_recorded();
+        self.update_slow_path();
     }
 
     /// After anything that the machine was asked or told, and after a receive was posted in
     /// replay: have the outcomes run out, and what do sends and receives have to look at?
-    pub fn attend(&mut self) {
+    pub fn update_slow_path(&mut self) {
         let past = self.host.record.decisions.has_outcomes_to_replay();
         if self.engine.is_replaying() && !past && !self.engine.awaits_receives() {
             self.engine.end_replay(&mut self.host);
@@ -186,7 +186,7 @@ impl Process {
         let run = if decisions.has_run() || decisions.recorded_pending() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
         let late = if self.behind || !self.late.is_empty() { LATE } else { 0 };
-        ATTENTION.store(run | replay | late, Ordering::Relaxed);
+        SLOW_PATH.store(run | replay | late, Ordering::Relaxed);
     }
 
     /// The answer to a question; None: it found nothing.
@@ -198,10 +198,10 @@ impl Process {
                 if let Err(divergence) = decisions.record_outcome(question, outcome) {
                     self.host.diverged(&divergence);
                 }
-                self.host.ship_recorded();
+                self.host.flush_recorded();
             }
         }
-        self.attend();
+        self.update_slow_path();
     }
 
     /// The program has read the clock; None: the same time as before. It is shipped with what
@@ -215,11 +215,11 @@ impl Process {
                     self.host.diverged(&divergence);
                 }
                 if decisions.recorded_pending() >= unshipped_max {
-                    self.host.ship_recorded();
+                    self.host.flush_recorded();
                 }
             }
         }
-        self.attend();
+        self.update_slow_path();
     }
 
     /// The program calls time(). Nothing else is done than to note that it has to be shipped: it
@@ -229,7 +229,7 @@ impl Process {
         let date = decisions.program_time(now);
         if decisions.recorded_pending() > 0 {
             // Not one operation: whoever else writes it is in here, too.
-            ATTENTION.store(ATTENTION.load(Ordering::Relaxed) | RUN, Ordering::Relaxed);
+            SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) | RUN, Ordering::Relaxed);
         }
         date
     }
@@ -239,7 +239,7 @@ impl Process {
         match self.host.record.ask(question) {
             Ok(ask) => {
                 if ask == ReplayDecision::ReportNothing {
-                    self.attend();
+                    self.update_slow_path();
                 }
                 ask
             }
@@ -278,13 +278,13 @@ impl Process {
         if !kept.is_empty() || self.engine.is_replaying() {
             self.engine.begin_replay(&mut self.host, &forced);
         }
-        self.attend();
+        self.update_slow_path();
         self.accept_piggyback();
         Ok(())
     }
 
     /// Has everything been done again that was done before (`ReplayComplete`)?
-    pub fn has_caught_up(&self) -> bool {
+    pub fn replay_is_complete(&self) -> bool {
         !self.host.record.decisions.has_outcomes_to_replay() && self.engine.is_replay_complete()
     }
 }

@@ -440,7 +440,7 @@ impl TransportSet {
     /// `None`: [`Self::peek_node`] knows more.
     #[inline(always)]
     pub fn peek_node_again(&mut self) -> Option<Incoming> {
-        self.node.as_mut().and_then(NodeTransport::peek_here)
+        self.node.as_mut().and_then(NodeTransport::peek_active_rings)
     }
 
     /// The next frame of any peer of this node.

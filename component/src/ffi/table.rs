@@ -196,7 +196,7 @@ pub struct Glue {
     /// group, or of its local one if the third is not 0.
     pub resolve: unsafe extern "C" fn(*mut c_void, u32, i32, *mut Name),
     /// A copy of that process' card, or null.
-    pub card_of: unsafe extern "C" fn(*const Name, *mut usize) -> *mut u8,
+    pub endpoint_of: unsafe extern "C" fn(*const Name, *mut usize) -> *mut u8,
     /// Give such a copy back.
     pub release: unsafe extern "C" fn(*mut c_void),
     /// Open MPI's progress.

@@ -1,7 +1,7 @@
 //! From parameters to a process that others can talk to.
 
 use crate::checkpoint::thread;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::engine::late_sends;
 use crate::engine::shared;
@@ -190,16 +190,16 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     if host.checks_content {
         engine.verify_sends();
     }
-    let mut process = Process::new(engine, host, idle);
-    process.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
-    process.network_interval = transport_setup.network_interval(place.ranks.len());
+    let mut driver = Driver::new(engine, host, idle);
+    driver.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
+    driver.network_interval = transport_setup.network_interval(place.ranks.len());
     let others = place.ranks.iter().filter(|&&other| other != rank);
-    process.neighbours = others.map(|rank| peers.of_rank(rank.0)).collect();
+    driver.neighbours = others.map(|rank| peers.of_rank(rank.0)).collect();
     if report.is_some() || config.summary != 0 {
-        process.clock.start();
+        driver.clock.start();
     }
     late_sends::set_spawner(progress_thread::start);
-    shared::install(process);
+    shared::install(driver);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
     let members = chosen.members;
     let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
@@ -222,13 +222,15 @@ impl Started {
 
     /// The processes of the own set.
     fn attach(&mut self) -> Vec<PeerId> {
-        let mut process = shared::shared().enter();
-        let host = &mut process.host;
+        let mut driver = shared::shared().enter();
+        let host = &mut driver.host;
         let (me, set) = (host.peers.me(), host.set);
         // Rank 0 stands for the nodes that this process may never talk to.
         let others = self.local.iter().copied().chain([host.peers.of_rank(0)]);
-        let cards: Vec<(PeerId, Endpoint)> =
-            others.filter(|&peer| peer != me).map(|peer| (peer, host.checked_card(peer))).collect();
+        let cards: Vec<(PeerId, Endpoint)> = others
+            .filter(|&peer| peer != me)
+            .map(|peer| (peer, host.checked_endpoint(peer)))
+            .collect();
         let members = self.members.take().unwrap_or_else(|| {
             let of_set = cards.iter().filter(|(_, card)| card.set == set).map(|(peer, _)| *peer);
             of_set.chain([me]).collect()

@@ -17,7 +17,7 @@
 //! 2. In replay it reads what it has read, in the same places among its other questions.
 
 use crate::determinants::set_order::rustbtl_recording;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::ffi::table::Glue;
@@ -53,33 +53,33 @@ fn seconds(ns: i64) -> f64 {
 }
 
 /// Are times that this thread reads recorded, or forced?
-fn is_heard() -> bool {
+fn times_are_recorded() -> bool {
     rustbtl_recording.load(Ordering::Acquire) != 0 && is_first() && is_installed()
 }
 
 /// What the program calls for MPI_Wtime.
 extern "C" fn wtime() -> f64 {
-    if !is_heard() {
+    if !times_are_recorded() {
         let now_ns = machine_ns();
         // A picture may have been taken in between: from it on, times are recorded.
-        if !is_heard() {
+        if !times_are_recorded() {
             return seconds(now_ns);
         }
     }
     let shared = shared();
-    let mut process = shared.enter();
-    let ns = process.read_clock();
-    shared.deliver(process);
+    let mut driver = shared.enter();
+    let ns = driver.read_clock();
+    shared.deliver(driver);
     seconds(ns)
 }
 
-/// From the next `in_place::look_again` on the program's calls of MPI_Wtime come here.
+/// From the next `in_place::redirect_new_objects` on the program's calls of MPI_Wtime come here.
 pub fn install(glue: &Glue) {
     let stock = (glue.wtime as *const ()).expose_provenance();
     WTIME.put(stock, wtime as *const () as usize);
 }
 
-impl Process {
+impl Driver {
     /// The program's first thread reads the clock while outcomes are recorded or forced.
     fn read_clock(&mut self) -> i64 {
         let given = match self.asked(NondetCall::CLOCK) {
@@ -98,14 +98,14 @@ impl Process {
     }
 
     /// A picture is taken next.
-    pub fn picture_clock(&mut self) {
-        self.host.wtime.pictured = Some((machine_ns(), SystemTime::now()));
+    pub fn snapshot_clock(&mut self) {
+        self.host.wtime.snapshotted = Some((machine_ns(), SystemTime::now()));
     }
 
     /// The process was made from a picture, maybe on another machine: its clock goes on as if it
     /// had been running.
     pub fn restore_clock(&mut self) {
-        let Some((then_ns, date)) = self.host.wtime.pictured else { return };
+        let Some((then_ns, date)) = self.host.wtime.snapshotted else { return };
         let gone = SystemTime::now().duration_since(date).unwrap_or(Duration::ZERO);
         let now_ns = then_ns.saturating_add(i64::try_from(gone.as_nanos()).unwrap_or(0));
         OFFSET_NS.fetch_add(now_ns.saturating_sub(machine_ns()), Ordering::Relaxed);

@@ -118,12 +118,12 @@ fn sleep() {
 
 /// Look in the program's place, and has anything happened? `None`: the system does not let us.
 fn look(shared: &'static Shared) -> Option<(bool, Next)> {
-    let mut process = shared.take().ok()?;
-    let happened = process.poll() > 0;
-    tell(&process);
-    let descriptors = process.host.transports.wait_descriptors();
-    let descriptors = descriptors.filter(|_| !lacks_room(&process));
-    drop(process);
+    let mut driver = shared.take().ok()?;
+    let happened = driver.poll() > 0;
+    tell(&driver);
+    let descriptors = driver.host.transports.wait_descriptors();
+    let descriptors = descriptors.filter(|_| !lacks_room(&driver));
+    drop(driver);
     if shared.threads {
         shared.deliver(shared.enter());
     }

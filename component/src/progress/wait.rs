@@ -11,7 +11,7 @@ use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
 /// Looks (of a burst each) between two calls of Open MPI's own progress, which costs much more.
-const LOOKS: u32 = 16;
+const PROGRAM_POLLS: u32 = 16;
 /// Where processors are shared: turns of one look each between two of these calls.
 const TURNS_OVERSUBSCRIBED: u32 = 32;
 /// With threads: looks before the thread goes to sleep where the others are.
@@ -27,12 +27,12 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
     if shared.enter().idle.oversubscribed {
         return wait_crowded(shared, op);
     }
-    for _ in 0..LOOKS {
+    for _ in 0..PROGRAM_POLLS {
         if op.is_complete() {
             return DONE;
         }
         let mut entered = shared.enter();
-        entered.look_for(op);
+        entered.poll_until(op);
         shared.deliver(entered);
     }
     wait_long(shared, op)
@@ -45,7 +45,7 @@ pub fn receive_unposted(
     envelope: (CommId, Source, TagMatch),
     op: &mut Op,
 ) -> bool {
-    for _ in 0..LOOKS {
+    for _ in 0..PROGRAM_POLLS {
         let mut entered = shared.enter();
         let outcome = entered.receive_unposted(envelope, op);
         let crowded = entered.idle.oversubscribed || entered.network_is_busy();
@@ -65,12 +65,12 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
     }
     let mut patience = shared.enter().idle.spin;
     loop {
-        for _ in 0..LOOKS {
+        for _ in 0..PROGRAM_POLLS {
             if op.is_complete() {
                 return DONE;
             }
             let mut entered = shared.enter();
-            entered.look_for(op);
+            entered.poll_until(op);
             shared.deliver(entered);
         }
         // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
@@ -78,8 +78,8 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
         if op.is_complete() {
             return DONE;
         }
-        if patience > LOOKS {
-            patience -= LOOKS;
+        if patience > PROGRAM_POLLS {
+            patience -= PROGRAM_POLLS;
         } else {
             os::yield_now();
         }
@@ -97,7 +97,7 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
             return DONE;
         }
         let mut entered = shared.enter();
-        entered.look_once(op);
+        entered.poll_once(op);
         shared.deliver(entered);
         if op.is_complete() {
             return DONE;
@@ -121,7 +121,7 @@ fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
             return DONE;
         }
         let Some(mut entered) = shared.try_enter() else { return PENDING };
-        entered.look_for(op);
+        entered.poll_until(op);
         shared.deliver(entered);
     }
     PENDING

@@ -89,10 +89,10 @@ impl CheckpointRequests {
 
     /// The process was restored from this line: who waited for it has it. CheckpointRequests that
     /// nobody was told of are told again.
-    pub fn restored(&self, line: CheckpointId) {
+    pub fn restored(&self, id: CheckpointId) {
         let mut inner = self.lock();
         for asked in inner.asked.iter_mut().filter(|asked| asked.sent) {
-            asked.outcome.get_or_insert(Ok(line));
+            asked.outcome.get_or_insert(Ok(id));
         }
         self.answered.notify_all();
     }

@@ -75,7 +75,7 @@ pub fn wake() {
     }
 }
 
-/// A frame of a line has come: `host.line_frames` is not empty.
+/// A frame of a line has come: `host.checkpoint_frames` is not empty.
 pub fn frame_arrived() {
     if let Some(signals) = SIGNALS.get() {
         // [frames] it is there.

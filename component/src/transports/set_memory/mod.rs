@@ -37,7 +37,7 @@ pub struct Counts {
     /// Of ranks that share memory directly: who takes part in the open line.
     pub sharing: AtomicU64,
     /// Whose threads stand still for it.
-    pub parked: AtomicU64,
+    pub suspended: AtomicU64,
     /// Who has its picture.
-    pub pictured: AtomicU64,
+    pub snapshotted: AtomicU64,
 }

@@ -13,10 +13,10 @@ pub struct SetCounters {
 
 impl SetCounters {
     /// One more has come, after all that it has put into rings. False: others are in a newer line.
-    pub fn come(&self, line: u64, station: CounterPhase, open: bool) -> bool {
+    pub fn come(&self, checkpoint: u64, station: CounterPhase, open: bool) -> bool {
         let word = &self.words[station as usize];
         // [set_counters] frames that were published before are seen by whoever sees the count.
-        let next = |now| PhaseCounter(now).arrive(line, open).map(|next| next.0);
+        let next = |now| PhaseCounter(now).arrive(checkpoint, open).map(|next| next.0);
         word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
     }
 
@@ -43,23 +43,27 @@ mod tests {
             .map(|me| {
                 let (counters, cells) = (Arc::clone(&counters), Arc::clone(&cells));
                 thread::spawn(move || {
-                    for line in 1..=200 {
+                    for checkpoint in 1..=200 {
                         for station in CounterPhase::ALL {
                             if station == CounterPhase::Drained {
-                                cells[me].store(line, Ordering::Relaxed);
+                                cells[me].store(checkpoint, Ordering::Relaxed);
                             }
-                            let open = line % RANKS as u64 == me as u64;
-                            assert!(counters.come(line, station, open));
+                            let open = checkpoint % RANKS as u64 == me as u64;
+                            assert!(counters.come(checkpoint, station, open));
                             let said = loop {
                                 let word = counters.look(station);
-                                if let Some(open) = word.all_arrived(line, RANKS) {
+                                if let Some(open) = word.all_arrived(checkpoint, RANKS) {
                                     break open;
                                 }
-                                assert!(word.checkpoint() <= line, "nobody is further without us");
+                                assert!(
+                                    word.checkpoint() <= checkpoint,
+                                    "nobody is further without us"
+                                );
                                 thread::yield_now();
                             };
                             assert!(said, "one has said it, and all know");
-                            let seen = |cell: &AtomicU64| cell.load(Ordering::Relaxed) == line;
+                            let seen =
+                                |cell: &AtomicU64| cell.load(Ordering::Relaxed) == checkpoint;
                             assert!(station != CounterPhase::Drained || cells.iter().all(seen));
                         }
                     }

@@ -201,7 +201,7 @@ impl Shm {
     /// Were the rings from these peers (ascending) empty, in whatever order one looks? A ring that
     /// somebody else fills does not matter.
     pub fn is_empty_from(&mut self, peers: &[PeerId]) -> bool {
-        self.look_at_the_bell();
+        self.poll_bell();
         let waits = |ring: &Active| peers.binary_search(&ring.from).is_ok() && ring.ring.is_ready();
         !self.active.iter().any(waits)
     }
@@ -250,7 +250,7 @@ impl Shm {
     /// The oldest frame of the ring that had the last one, which is the only one most often.
     /// `None`: `peek` knows more.
     #[inline(always)]
-    pub fn peek_here(&mut self) -> Option<Incoming> {
+    pub fn peek_active_rings(&mut self) -> Option<Incoming> {
         let active = self.active.get_mut(self.cursor)?;
         let (start, len) = active.ring.peek().ok()??;
         Some(Incoming { from: active.from, start, len })
@@ -280,7 +280,7 @@ impl Shm {
     /// A stream of frames has been caught up with.
     #[cold]
     #[inline(never)]
-    fn fall_behind(&mut self) {
+    fn let_stream_gather(&mut self) {
         self.row = 0;
         let since = ticks();
         while ticks().wrapping_sub(since) < LEFT_ALONE_TICKS {
@@ -290,19 +290,19 @@ impl Shm {
 
     /// Has anybody announced himself or left since we looked last?
     #[inline]
-    fn look_at_the_bell(&mut self) -> bool {
+    fn poll_bell(&mut self) -> bool {
         // [bell] the bits of those who rang are visible.
         let rings = self.segment.bell(self.segment.me()).rings.load(Ordering::Acquire);
         if rings == self.bell {
             return false;
         }
         self.bell = rings;
-        self.answer_the_bell()
+        self.answer_bell()
     }
 
     #[cold]
     #[inline(never)]
-    fn answer_the_bell(&mut self) -> bool {
+    fn answer_bell(&mut self) -> bool {
         let mut found = false;
         for index in 0..self.peers.len() {
             found |= self.admit(index);
@@ -335,7 +335,7 @@ impl Shm {
 
     /// The ring at the cursor is empty (or damaged).
     #[inline(never)]
-    fn peek_further(&mut self) -> Option<Incoming> {
+    fn peek_idle_rings(&mut self) -> Option<Incoming> {
         let mut damaged = None;
         for _ in 0..self.active.len() {
             let active = &mut self.active[self.cursor];
@@ -359,11 +359,11 @@ impl Shm {
             self.lose(index, false, format!("its shared memory is damaged: {damage}"));
             return self.peek();
         }
-        if self.look_at_the_bell() {
+        if self.poll_bell() {
             return self.peek();
         }
         if self.row >= STREAM {
-            self.fall_behind();
+            self.let_stream_gather();
         }
         None
     }
@@ -373,7 +373,7 @@ impl Shm {
     #[inline(never)]
     fn next_turn(&mut self) {
         self.burst = 0;
-        self.look_at_the_bell();
+        self.poll_bell();
         self.cursor += 1;
         if self.cursor >= self.active.len() {
             self.cursor = 0;
@@ -440,13 +440,13 @@ impl Shm {
             if index == self.segment.me() || self.peers[index].life != Life::Present {
                 continue;
             }
-            let line = self.segment.rank(index);
-            let attached = line.state.load(Ordering::Acquire) == STATE_ATTACHED;
-            let pid = line.pid.load(Ordering::Relaxed);
+            let rank_line = self.segment.rank(index);
+            let attached = rank_line.state.load(Ordering::Acquire) == STATE_ATTACHED;
+            let pid = rank_line.pid.load(Ordering::Relaxed);
             // A goodbye between the two looks is not a death: look again.
             if attached
                 && !self.segment.lives(index)
-                && line.state.load(Ordering::Acquire) == STATE_ATTACHED
+                && rank_line.state.load(Ordering::Acquire) == STATE_ATTACHED
             {
                 let reason = format!("process {pid} of this node has died");
                 self.lose(index, false, reason);
@@ -486,7 +486,7 @@ impl Transport for Shm {
 
     #[inline(always)]
     fn peek(&mut self) -> Option<Incoming> {
-        self.peek_here().or_else(|| self.peek_further())
+        self.peek_active_rings().or_else(|| self.peek_idle_rings())
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use crate::os::socket;
 use crate::transports::tcp::config::TcpPeer;
 use crate::transports::tcp::handshake::*;
-use crate::transports::tcp::stranger::{Message, Read, write};
+use crate::transports::tcp::pending_connection::{Message, Read, write};
 use std::net::{SocketAddr, TcpStream};
 
 /// How long one address may take to answer the connect (not the handshake: the peer may compute).

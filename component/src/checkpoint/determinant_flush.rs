@@ -1,14 +1,14 @@
 //! The checkpoint thread's share in determinants: it ships what the program's threads record, lets
 //! frames go when that is stable, and hands a restored process what it has to do again.
 
-use crate::checkpoint::state::{Checkpoint, Shipping};
+use crate::checkpoint::state::{Checkpoint, DeterminantFlush};
 use crate::determinants::coordinator_link::{COORDINATOR_LINK, PACE_MS, Sent};
 use crate::determinants::outbox;
-use crate::determinants::outbox::Parcel;
+use crate::determinants::outbox::DeterminantBatch;
 use crate::determinants::piggyback;
 use crate::determinants::recorder;
 use crate::determinants::set_order;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use rustbtl_coordination::control::{CheckpointId, FromRank, ReplayBlocker, ToRank};
 use rustbtl_coordination::determinants::rank_batch;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
@@ -42,27 +42,27 @@ impl Checkpoint {
     /// The direct connection, unless the program looks at it anyway, or this thread will before
     /// long and nobody waits for that.
     pub(crate) fn direct_to_poll(&self) -> Option<RawFd> {
-        let looks = COORDINATOR_LINK.awaits_answer() && self.shipping.looking;
+        let program_polls = COORDINATOR_LINK.awaits_answer() && self.flush_state.looking;
         COORDINATOR_LINK
             .descriptor()
-            .filter(|_| !looks && (set_order::is_held() || !self.shipping.recording))
+            .filter(|_| !program_polls && (set_order::is_held() || !self.flush_state.recording))
     }
 
     /// Does this thread come by before long, without being woken? What is recorded next need not
     /// wake it then.
     fn comes_soon(&self) -> bool {
-        let soon =
-            COORDINATOR_LINK.awaits_answer() && self.shipping.looking || self.shipping.recording;
+        let soon = COORDINATOR_LINK.awaits_answer() && self.flush_state.looking
+            || self.flush_state.recording;
         soon && COORDINATOR_LINK.watch(true)
     }
 
     /// Where the coordinator is.
     pub(crate) fn introduce(&mut self, addresses: String, secret: Vec<u8>) {
-        self.shipping.coordinator = Some((addresses, secret));
+        self.flush_state.coordinator = Some((addresses, secret));
     }
 
     /// Has this message to wait until the line gives the engine back?
-    pub(crate) fn keep_for_later(&mut self, message: ToRank) -> Option<ToRank> {
+    pub(crate) fn hold_until_endpoints(&mut self, message: ToRank) -> Option<ToRank> {
         let waits = matches!(
             message,
             ToRank::ResendDeterminants {}
@@ -71,24 +71,24 @@ impl Checkpoint {
                 | ToRank::Endpoints { .. }
                 | ToRank::ReportStatus {}
         );
-        if waits && self.shipping.in_line {
-            self.shipping.later.push(message);
+        if waits && self.flush_state.in_checkpoint {
+            self.flush_state.later.push(message);
             return None;
         }
         Some(message)
     }
 
     /// Is there news of ranks that were started again, which a line keeps from being read?
-    pub(crate) fn has_cards_to_read(&self) -> bool {
-        self.shipping.later.iter().any(|message| matches!(message, ToRank::Endpoints { .. }))
+    pub(crate) fn has_endpoints_to_read(&self) -> bool {
+        self.flush_state.later.iter().any(|message| matches!(message, ToRank::Endpoints { .. }))
     }
 
     /// A message to a process that is being restored.
-    pub(crate) fn before_cards(&mut self, message: ToRank) {
+    pub(crate) fn before_endpoints(&mut self, message: ToRank) {
         match message {
             // In pieces, if it is long.
             ToRank::Replay { at, bytes, .. } => {
-                let (known, all) = self.shipping.replay.get_or_insert_default();
+                let (known, all) = self.flush_state.replay.get_or_insert_default();
                 *known = at;
                 all.extend(bytes);
             }
@@ -100,90 +100,91 @@ impl Checkpoint {
                 self.fenced(set, before, 0);
             }
             message @ (ToRank::ResendDeterminants {} | ToRank::Stable { .. }) => {
-                self.shipping.later.push(message);
+                self.flush_state.later.push(message);
             }
             _ => {}
         }
     }
 
     /// The process was made from a picture, and runs in this life.
-    pub(crate) fn begin_life(&mut self, incarnation: Incarnation) {
-        self.shipping.incarnation = incarnation;
+    pub(crate) fn begin_incarnation(&mut self, incarnation: Incarnation) {
+        self.flush_state.incarnation = incarnation;
     }
 
     /// Everything about determinants that may have to be done.
     pub(crate) fn determinants(&mut self) {
-        for message in core::mem::take(&mut self.shipping.later) {
+        for message in core::mem::take(&mut self.flush_state.later) {
             self.hear(message, &mut None);
         }
         if COORDINATOR_LINK.has_broken() {
-            self.ship_again();
+            self.resend_determinants();
         }
         COORDINATOR_LINK.poll();
         let recorded = piggyback::recorded();
-        let before = core::mem::replace(&mut self.shipping.recorded, recorded);
-        self.shipping.recording = recorded != before;
+        let before = core::mem::replace(&mut self.flush_state.recorded, recorded);
+        self.flush_state.recording = recorded != before;
         let is_long = COORDINATOR_LINK.send(set_order::is_held()) == Sent::NotOpen;
         if is_long
-            && self.ship_all()
-            && let Some((addresses, secret)) = self.shipping.coordinator.take()
+            && self.flush_all_batches()
+            && let Some((addresses, secret)) = self.flush_state.coordinator.take()
         {
             COORDINATOR_LINK.open(&addresses, &secret);
         }
         // A program that waits in MPI sees by itself what may go; to take the engine from it would
         // only hold both up.
-        let looks = recorder::looks();
-        self.shipping.looking = core::mem::replace(&mut self.shipping.looks, looks) != looks;
-        if self.shipping.looking || !set_order::is_held() {
+        let program_polls = recorder::program_polls();
+        self.flush_state.looking =
+            core::mem::replace(&mut self.flush_state.program_polls, program_polls) != program_polls;
+        if self.flush_state.looking || !set_order::is_held() {
             return;
         }
-        let (stable, before) = (set_order::stable(), self.shipping.stable);
-        self.shipping.polls += 1;
-        if stable != before || self.shipping.polls >= HELD_POLLS {
-            (self.shipping.stable, self.shipping.polls) = (stable, 0);
+        let (stable, before) = (set_order::stable(), self.flush_state.stable);
+        self.flush_state.polls += 1;
+        if stable != before || self.flush_state.polls >= HELD_POLLS {
+            (self.flush_state.stable, self.flush_state.polls) = (stable, 0);
             self.let_go();
         }
     }
 
     /// Ship what is recorded the long way. False: there was nothing.
-    fn ship_all(&self) -> bool {
+    fn flush_all_batches(&self) -> bool {
         let mut shipped = false;
-        while let Some(parcel) = outbox::take_parcel() {
-            self.ship(&parcel);
-            COORDINATOR_LINK.sent_elsewhere(parcel);
+        while let Some(batch) = outbox::take_batch() {
+            self.send_batch(&batch);
+            COORDINATOR_LINK.sent_elsewhere(batch);
             shipped = true;
         }
         shipped
     }
 
-    fn ship(&self, parcel: &Parcel) {
-        self.say(&parcel.message(self.shipping.incarnation));
+    fn send_batch(&self, batch: &DeterminantBatch) {
+        self.say(&batch.message(self.flush_state.incarnation));
     }
 
     fn let_go(&self) {
-        let Ok(mut process) = self.shared.take() else { return };
-        process.let_go();
-        drop(process);
+        let Ok(mut driver) = self.shared.take() else { return };
+        driver.let_go();
+        drop(driver);
         self.deliver();
     }
 
     /// The coordinator may not have heard of what is not known to be stable.
-    pub(crate) fn ship_again(&self) {
-        COORDINATOR_LINK.unstable().iter().for_each(|parcel| self.ship(parcel));
+    pub(crate) fn resend_determinants(&self) {
+        COORDINATOR_LINK.unstable().iter().for_each(|batch| self.send_batch(batch));
     }
 
     /// For tests: record although no line was taken yet.
     pub(crate) fn record_early(&self) {
         if std::env::var_os(RECORD).is_some_and(|when| when != "line")
-            && let Ok(mut process) = self.shared.take()
+            && let Ok(mut driver) = self.shared.take()
         {
-            self.switch_on(&mut process);
+            self.switch_on(&mut driver);
         }
     }
 
-    fn switch_on(&self, process: &mut Process) {
-        match process.host.switch_on() {
-            Ok(()) => process.accept_piggyback(),
+    fn switch_on(&self, driver: &mut Driver) {
+        match driver.host.switch_on() {
+            Ok(()) => driver.accept_piggyback(),
             Err(reason) => {
                 self.say(&FromRank::NotReplayable {
                     reason: reason.into(),
@@ -206,16 +207,16 @@ impl Checkpoint {
 
     /// Nobody keeps determinants any more, or the job ends: nothing has to wait.
     pub(crate) fn stop_recording(&mut self) {
-        let incarnation = self.shipping.incarnation;
-        if self.shipping.in_line {
+        let incarnation = self.flush_state.incarnation;
+        if self.flush_state.in_checkpoint {
             let stop = ToRank::Stable { incarnation, upto: u64::MAX };
-            return self.shipping.later.push(stop);
+            return self.flush_state.later.push(stop);
         }
-        let Ok(mut process) = self.shared.take() else { return };
-        process.host.record.switch_off();
-        process.accept_piggyback();
-        process.let_go();
-        drop(process);
+        let Ok(mut driver) = self.shared.take() else { return };
+        driver.host.record.switch_off();
+        driver.accept_piggyback();
+        driver.let_go();
+        drop(driver);
         self.deliver();
     }
 
@@ -226,51 +227,52 @@ impl Checkpoint {
         self.fenced(set, before, recorded);
         // The coordinator waits for it.
         if COORDINATOR_LINK.send(true) == Sent::NotOpen {
-            self.ship_all();
+            self.flush_all_batches();
         }
     }
 
     fn fenced(&self, set: SetId, before: Incarnation, recorded: u64) {
-        let incarnation = self.shipping.incarnation;
+        let incarnation = self.flush_state.incarnation;
         self.say(&FromRank::Fenced { set, before, incarnation, recorded });
     }
 
     /// What the line covers, before its picture is taken. From the first line on everything is
     /// recorded: before it there is nothing to go back to.
-    pub(crate) fn tell_clock(&self, line: CheckpointId, process: &mut Process) {
-        if !process.host.record.is_on() && std::env::var_os(RECORD).is_some() {
-            self.switch_on(process);
+    pub(crate) fn send_clock(&self, id: CheckpointId, driver: &mut Driver) {
+        if !driver.host.record.is_on() && std::env::var_os(RECORD).is_some() {
+            self.switch_on(driver);
         }
-        crate::mpi::interpose::look_again();
-        process.picture_clock();
-        process.picture_date();
-        let clock = process.host.record.clock();
+        crate::mpi::interpose::redirect_new_objects();
+        driver.snapshot_clock();
+        driver.snapshot_date();
+        let clock = driver.host.record.clock();
         // Nothing is looked for between here and the picture: it depends on nothing behind this.
         let recorded = piggyback::recorded();
-        let incarnation = self.shipping.incarnation;
-        self.say(&FromRank::EventClock { checkpoint: line, clock, incarnation, recorded });
+        let incarnation = self.flush_state.incarnation;
+        self.say(&FromRank::EventClock { checkpoint: id, clock, incarnation, recorded });
     }
 
     /// The process was made from a picture; its channels to other sets are down or new, and no
     /// frame was looked for yet.
-    pub(crate) fn restore_record(&mut self, process: &mut Process) {
-        let later = core::mem::take(&mut self.shipping.later);
-        let replay = self.shipping.replay.take();
-        let incarnation = process.host.incarnation;
+    pub(crate) fn restore_record(&mut self, driver: &mut Driver) {
+        let later = core::mem::take(&mut self.flush_state.later);
+        let replay = self.flush_state.replay.take();
+        let incarnation = driver.host.incarnation;
         COORDINATOR_LINK.begin(
-            PeerId(process.host.peers.rank()),
+            PeerId(driver.host.peers.rank()),
             incarnation,
-            !process.host.record.carries,
+            !driver.host.record.carries,
         );
-        let coordinator = self.shipping.coordinator.take();
-        let kept = Shipping { incarnation, later, coordinator, ..Shipping::default() };
-        self.shipping = Shipping { in_line: true, ..kept };
+        let coordinator = self.flush_state.coordinator.take();
+        let kept =
+            DeterminantFlush { incarnation, later, coordinator, ..DeterminantFlush::default() };
+        self.flush_state = DeterminantFlush { in_checkpoint: true, ..kept };
         let (at, bytes) = replay.unwrap_or_default();
         let kept = match rank_batch::read_numbered(&bytes) {
             Ok(kept) => kept,
             Err(error) => self.fatal(&error.to_string()),
         };
-        if let Err(lost) = process.restore_record(&self.members, at, &kept) {
+        if let Err(lost) = driver.restore_record(&self.members, at, &kept) {
             self.fatal(&format!("determinant {lost} of this process is lost"));
         }
     }
