@@ -52,18 +52,18 @@ pub unsafe extern "C" fn rustbtl_start(
     DONE
 }
 
-/// The own card; lives as long as the process.
+/// The own endpoint; lives as long as the process.
 ///
 /// # Safety
 /// `bytes` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rustbtl_card(bytes: *mut usize) -> *const u8 {
-    let card = with_started(|started| started.card.clone()).unwrap_or_default().leak();
+    let endpoint = with_started(|started| started.endpoint.clone()).unwrap_or_default().leak();
     // SAFETY: null or writable.
     if let Some(bytes) = unsafe { bytes.as_mut() } {
-        *bytes = card.len();
+        *bytes = endpoint.len();
     }
-    card.as_ptr()
+    endpoint.as_ptr()
 }
 
 /// Attach to the node's segment.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn rustbtl_receive_later(
     let envelope @ (comm, source, matches) = (CommId(comm), source(from), tag_match(tag));
     let mut entered = shared().enter();
     let driver = &mut *entered;
-    // It does not look for its message: to look where the sender is writing would slow both down.
+    // It does not poll for its message: to read where the sender is writing would slow both down.
     // Who waits finds all of a window's messages behind each other.
     let attention = SLOW_PATH.load(Ordering::Relaxed) != 0;
     if attention && driver.put_off(op, envelope, tag) {
@@ -333,7 +333,8 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
     report::counters(&driver)[..PVARS].get(which as usize).map_or(0, |(_, value)| *value)
 }
 
-/// The program asks for a line (`glue-c/api/`). `line`: its number, 0 if there is none.
+/// The program asks for a checkpoint (`glue-c/api/`). `line`: number of the checkpoint, 0 if there
+/// is none.
 ///
 /// # Safety
 /// `line` is null or writable.
@@ -348,7 +349,7 @@ pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: 
     if let Err(problem) = &outcome
         && is_installed()
     {
-        shared().glue.tell("no-line", &[problem]);
+        shared().glue.show("no-line", &[problem]);
     }
     outcome.map_or(FAILED, |_| DONE)
 }

@@ -1,5 +1,5 @@
-//! The checkpoint thread's share in determinants: it ships what the program's threads record, lets
-//! frames go when that is stable, and hands a restored process what it has to do again.
+//! The checkpoint thread's share in determinants: it sends what the program's threads record, lets
+//! frames go when that is stable, and hands a restored process what it has to replay.
 
 use crate::checkpoint::state::{Checkpoint, DeterminantFlush};
 use crate::determinants::coordinator_link::{COORDINATOR_LINK, PACE_MS, Sent};
@@ -15,34 +15,34 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::os::fd::RawFd;
 
 /// While a frame waits it is looked after so often: what it waits for may be another process' of
-/// the set, which is not told to this one.
+/// the set, which this one does not get.
 const HELD_POLL_MS: i32 = 1;
 
-/// Without news of what is stable, frames are tried again only so seldom: that takes the engine
+/// Without news of what is stable, frames are retried only so seldom: that takes the engine
 /// from a program that may be waiting for a processor in it, as the coordinator may, too.
 const HELD_POLLS: u32 = 16;
 
-/// Whether outcomes are recorded: `line`: from the first line on (mpirun sets it if sets can go
-/// back alone); anything else: at once.
+/// Whether outcomes are recorded. `line`: from the first checkpoint on (mpirun sets it if sets can
+/// go back alone); anything else: at once.
 const RECORD: &str = "RUSTBTL_RECORD";
 
 impl Checkpoint {
     /// How long the thread may sleep.
-    pub(crate) fn patience(&self) -> i32 {
+    pub(crate) fn poll_timeout_ms(&self) -> i32 {
         match (self.ready, set_order::is_held()) {
             (false, _) => crate::checkpoint::thread::INIT_POLL_MS,
             (true, true) => HELD_POLL_MS,
-            _ if self.comes_soon() || !COORDINATOR_LINK.watch(false) => PACE_MS,
+            _ if self.polls_soon() || !COORDINATOR_LINK.set_polled(false) => PACE_MS,
             (true, false) if self.repairing => crate::checkpoint::thread::REPAIR_POLL_MS,
-            (true, false) if self.behind => crate::checkpoint::thread::BEHIND_POLL_MS,
+            (true, false) if self.replaying => crate::checkpoint::thread::BEHIND_POLL_MS,
             (true, false) => self.log_pressure.timeout_ms(),
         }
     }
 
-    /// The direct connection, unless the program looks at it anyway, or this thread will before
+    /// The direct connection, unless the program polls it anyway, or this thread will before
     /// long and nobody waits for that.
     pub(crate) fn direct_to_poll(&self) -> Option<RawFd> {
-        let program_polls = COORDINATOR_LINK.awaits_answer() && self.flush_state.looking;
+        let program_polls = COORDINATOR_LINK.awaits_answer() && self.flush_state.polling;
         COORDINATOR_LINK
             .descriptor()
             .filter(|_| !program_polls && (set_order::is_held() || !self.flush_state.recording))
@@ -50,18 +50,18 @@ impl Checkpoint {
 
     /// Does this thread come by before long, without being woken? What is recorded next need not
     /// wake it then.
-    fn comes_soon(&self) -> bool {
-        let soon = COORDINATOR_LINK.awaits_answer() && self.flush_state.looking
+    fn polls_soon(&self) -> bool {
+        let soon = COORDINATOR_LINK.awaits_answer() && self.flush_state.polling
             || self.flush_state.recording;
-        soon && COORDINATOR_LINK.watch(true)
+        soon && COORDINATOR_LINK.set_polled(true)
     }
 
     /// Where the coordinator is.
-    pub(crate) fn introduce(&mut self, addresses: String, secret: Vec<u8>) {
+    pub(crate) fn set_coordinator(&mut self, addresses: String, secret: Vec<u8>) {
         self.flush_state.coordinator = Some((addresses, secret));
     }
 
-    /// Has this message to wait until the line gives the engine back?
+    /// Has this message to wait until the checkpoint gives the engine back?
     pub(crate) fn hold_until_endpoints(&mut self, message: ToRank) -> Option<ToRank> {
         let waits = matches!(
             message,
@@ -78,7 +78,7 @@ impl Checkpoint {
         Some(message)
     }
 
-    /// Is there news of ranks that were started again, which a line keeps from being read?
+    /// Is there news of ranks that were restarted, which a checkpoint keeps from being read?
     pub(crate) fn has_endpoints_to_read(&self) -> bool {
         self.flush_state.later.iter().any(|message| matches!(message, ToRank::Endpoints { .. }))
     }
@@ -92,7 +92,7 @@ impl Checkpoint {
                 *known = at;
                 all.extend(bytes);
             }
-            ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
+            ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
             // Nothing has come to it yet. It is not to be answered later: whoever waits for that
             // may be who this process waits for.
             ToRank::Fence { set, before } => {
@@ -106,7 +106,7 @@ impl Checkpoint {
         }
     }
 
-    /// The process was made from a picture, and runs in this life.
+    /// The process was restored from an image, and runs in this incarnation.
     pub(crate) fn begin_incarnation(&mut self, incarnation: Incarnation) {
         self.flush_state.incarnation = incarnation;
     }
@@ -114,7 +114,7 @@ impl Checkpoint {
     /// Everything about determinants that may have to be done.
     pub(crate) fn determinants(&mut self) {
         for message in core::mem::take(&mut self.flush_state.later) {
-            self.hear(message, &mut None);
+            self.handle(message, &mut None);
         }
         if COORDINATOR_LINK.has_broken() {
             self.resend_determinants();
@@ -133,16 +133,16 @@ impl Checkpoint {
         // A program that waits in MPI sees by itself what may go; to take the engine from it would
         // only hold both up.
         let program_polls = recorder::program_polls();
-        self.flush_state.looking =
+        self.flush_state.polling =
             core::mem::replace(&mut self.flush_state.program_polls, program_polls) != program_polls;
-        if self.flush_state.looking || !set_order::is_held() {
+        if self.flush_state.polling || !set_order::is_held() {
             return;
         }
         let (stable, before) = (set_order::stable(), self.flush_state.stable);
         self.flush_state.polls += 1;
         if stable != before || self.flush_state.polls >= HELD_POLLS {
             (self.flush_state.stable, self.flush_state.polls) = (stable, 0);
-            self.let_go();
+            self.send_held_frames();
         }
     }
 
@@ -151,29 +151,29 @@ impl Checkpoint {
         let mut shipped = false;
         while let Some(batch) = outbox::take_batch() {
             self.send_batch(&batch);
-            COORDINATOR_LINK.sent_elsewhere(batch);
+            COORDINATOR_LINK.sent_by_guardian(batch);
             shipped = true;
         }
         shipped
     }
 
     fn send_batch(&self, batch: &DeterminantBatch) {
-        self.say(&batch.message(self.flush_state.incarnation));
+        self.send(&batch.message(self.flush_state.incarnation));
     }
 
-    fn let_go(&self) {
+    fn send_held_frames(&self) {
         let Ok(mut driver) = self.shared.take() else { return };
-        driver.let_go();
+        driver.send_held_frames();
         drop(driver);
         self.deliver();
     }
 
-    /// The coordinator may not have heard of what is not known to be stable.
+    /// The coordinator may not have received what is not known to be stable.
     pub(crate) fn resend_determinants(&self) {
         COORDINATOR_LINK.unstable().iter().for_each(|batch| self.send_batch(batch));
     }
 
-    /// For tests: record although no line was taken yet.
+    /// For tests: record although no checkpoint was taken yet.
     pub(crate) fn record_early(&self) {
         if std::env::var_os(RECORD).is_some_and(|when| when != "line")
             && let Ok(mut driver) = self.shared.take()
@@ -186,7 +186,7 @@ impl Checkpoint {
         match driver.host.switch_on() {
             Ok(()) => driver.accept_piggyback(),
             Err(reason) => {
-                self.say(&FromRank::NotReplayable {
+                self.send(&FromRank::NotReplayable {
                     reason: reason.into(),
                     blocker: ReplayBlocker::Set,
                 });
@@ -194,7 +194,7 @@ impl Checkpoint {
         }
     }
 
-    /// The coordinator says what is stable.
+    /// The coordinator reports what is stable.
     pub(crate) fn stable(&mut self, incarnation: Incarnation, upto: u64) {
         if upto == u64::MAX {
             return self.stop_recording();
@@ -215,13 +215,13 @@ impl Checkpoint {
         let Ok(mut driver) = self.shared.take() else { return };
         driver.host.record.switch_off();
         driver.accept_piggyback();
-        driver.let_go();
+        driver.send_held_frames();
         drop(driver);
         self.deliver();
     }
 
-    /// A set has fallen: nothing that its lives before this one carry is taken in from now on. The
-    /// program may be in the engine for long, or a line have it: this is done without.
+    /// A set has failed: nothing that its earlier incarnations piggyback is accepted from now on.
+    /// The program may be in the engine for long, or a checkpoint have it: this is done without.
     pub(crate) fn fence(&mut self, set: SetId, before: Incarnation) {
         let recorded = piggyback::fence(set, before);
         self.fenced(set, before, recorded);
@@ -233,11 +233,11 @@ impl Checkpoint {
 
     fn fenced(&self, set: SetId, before: Incarnation, recorded: u64) {
         let incarnation = self.flush_state.incarnation;
-        self.say(&FromRank::Fenced { set, before, incarnation, recorded });
+        self.send(&FromRank::Fenced { set, before, incarnation, recorded });
     }
 
-    /// What the line covers, before its picture is taken. From the first line on everything is
-    /// recorded: before it there is nothing to go back to.
+    /// What the checkpoint covers, before its snapshot is taken. From the first checkpoint on
+    /// everything is recorded: before it there is nothing to roll back to.
     pub(crate) fn send_clock(&self, id: CheckpointId, driver: &mut Driver) {
         if !driver.host.record.is_on() && std::env::var_os(RECORD).is_some() {
             self.switch_on(driver);
@@ -246,13 +246,13 @@ impl Checkpoint {
         driver.snapshot_clock();
         driver.snapshot_date();
         let clock = driver.host.record.clock();
-        // Nothing is looked for between here and the picture: it depends on nothing behind this.
+        // Nothing is polled between here and the snapshot: it depends on nothing behind this.
         let recorded = piggyback::recorded();
         let incarnation = self.flush_state.incarnation;
-        self.say(&FromRank::EventClock { checkpoint: id, clock, incarnation, recorded });
+        self.send(&FromRank::EventClock { checkpoint: id, clock, incarnation, recorded });
     }
 
-    /// The process was made from a picture; its channels to other sets are down or new, and no
+    /// The process was restored from an image; its channels to other sets are down or new, and no
     /// frame was looked for yet.
     pub(crate) fn restore_record(&mut self, driver: &mut Driver) {
         let later = core::mem::take(&mut self.flush_state.later);

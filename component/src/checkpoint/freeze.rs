@@ -13,23 +13,23 @@ use std::os::fd::RawFd;
 /// Room for the description of a process, which is seldom more than 100 KB; untouched until used.
 const LETTER_BYTES: usize = 16 << 20;
 
-/// So much may be heard while the process stands still, without an allocation.
+/// So much may be received while the process is suspended, without an allocation.
 const HEARD_MAX: usize = 256;
 
 /// What came of it.
 pub enum FreezeOutcome {
     /// A frozen copy and what only the process itself knows.
     Child(FrozenChild, Vec<u8>),
-    /// The guardian has read the process while it stood still.
+    /// The guardian has read the process while it was suspended.
     Stored,
     /// Why there is none; the program is unharmed.
     Failed(String),
-    /// This is the process that was made from the picture.
+    /// This is the process that was restored from the image.
     Restored(Restored),
 }
 
-/// What the line covers of the logs of processes of other sets.
-pub fn covered(driver: &Driver) -> Vec<(PeerId, Vec<u8>)> {
+/// What the checkpoint covers of the logs of processes of other sets.
+pub fn received_vectors(driver: &Driver) -> Vec<(PeerId, Vec<u8>)> {
     let own = driver.host.set;
     let others = driver.engine.traffic().filter(|(_, set, _)| *set != own);
     others.map(|(peer, ..)| (peer, driver.engine.received_from(peer).encode())).collect()
@@ -43,13 +43,13 @@ fn left_out(driver: &Driver) -> (Vec<RawFd>, Vec<Range<usize>>) {
     (descriptors, ranges)
 }
 
-/// Take the picture of this process, whose set is silent. `heard`: what the guardian has said
-/// meanwhile.
+/// Take the snapshot of this process, whose set is quiescent. `received`: what the guardian has
+/// sent meanwhile.
 pub(crate) fn take(
     checkpoint: &mut Checkpoint,
     id: CheckpointId,
     engine: &mut Option<Engine>,
-    heard: &mut Vec<ToRank>,
+    received: &mut Vec<ToRank>,
 ) -> FreezeOutcome {
     let Some(driver) = engine else { return FreezeOutcome::Failed("no id".into()) };
     let (dropped, exclude) = left_out(driver);
@@ -57,16 +57,16 @@ pub(crate) fn take(
     let supplied = [0, 1, 2, checkpoint.guardian.fd()];
     let guardian = &checkpoint.guardian;
     // Where there can be no copy, the guardian reads this process itself, which waits for it. A
-    // parked thread may hold the lock of malloc, so room for what is to be said is made before.
+    // suspended thread may hold the lock of malloc, so room for what is to be sent is made before.
     let mut letter = Vec::with_capacity(LETTER_BYTES);
     guardian.prepare();
-    heard.reserve(HEARD_MAX);
+    received.reserve(HEARD_MAX);
     let coordination_ns = checkpoint.phases.coordination_ns();
     let mut stored = false;
     let mut while_paused = |snapshot: &Snapshot<'_>| {
         stored = frozen_in_pause(id, snapshot.description, coordination_ns, &mut letter)
             && guardian.send_frame(&letter).is_ok()
-            && released(guardian, id, heard);
+            && released(guardian, id, received);
     };
     let frames = (
         FromRank::Suspended { checkpoint: id }.encode(),
@@ -75,13 +75,13 @@ pub(crate) fn take(
     let (Ok(suspended), Ok(drained)) = frames else {
         return FreezeOutcome::Failed("no message".into());
     };
-    // What the program has printed before the picture must not be taken for what it prints after.
-    let together = SharedMemoryBarrier::of(checkpoint, id, driver);
+    // What the program has printed before the snapshot must not be taken for what it prints after.
+    let barrier = SharedMemoryBarrier::of(checkpoint, id, driver);
     let mut after_parked = || {
-        together.suspended()?;
+        barrier.suspended()?;
         guardian.exchange(&suspended, &drained)
     };
-    let mut before_release = || together.snapshotted();
+    let mut before_release = || barrier.snapshotted();
     let mut options = FreezeOptions {
         after_parked: Some(&mut after_parked),
         before_release: Some(&mut before_release),
@@ -95,7 +95,7 @@ pub(crate) fn take(
     };
     let frozen = checkpoint.freezer.freeze(&mut options);
     if frozen.is_err() {
-        together.failed();
+        barrier.failed();
     }
     match frozen {
         Ok(Outcome::Continued(continued)) => match continued.child {
@@ -114,13 +114,13 @@ pub(crate) fn take(
 fn released(
     guardian: &crate::checkpoint::guardian_link::Guardian,
     id: CheckpointId,
-    heard: &mut Vec<ToRank>,
+    received: &mut Vec<ToRank>,
 ) -> bool {
     loop {
         match guardian.wait(-1) {
             Ok(Some(ToRank::Release { checkpoint: which })) if which == id => return true,
             Ok(Some(ToRank::Abort { checkpoint: which, .. })) if which == id => return false,
-            Ok(Some(other)) if heard.len() < heard.capacity() => heard.push(other),
+            Ok(Some(other)) if received.len() < received.capacity() => received.push(other),
             Ok(_) => {}
             Err(_) => return false,
         }

@@ -145,7 +145,7 @@ impl Guardian {
     }
 
     /// Send an encoded message and wait until the encoded `answer` has come, without allocating:
-    /// a thread that stands still may hold the allocator's lock. What else comes is kept.
+    /// a thread that is suspended may hold the allocator's lock. What else comes is kept.
     ///
     /// # Errors
     /// What is wrong, for the user.
@@ -240,9 +240,9 @@ impl Guardian {
 
     /// It has closed the connection. If that is because it is ending, this process ends now: the
     /// kernel kills it for that anyway, but later (a process closes what it has open before its
-    /// children hear of its end). In between nothing of the rank may go on without protection:
+    /// children notice its end). In between nothing of the rank may go on without protection:
     /// what waits for its determinants to be stable would leave, others would have messages that
-    /// the rank's next life does not know of.
+    /// the rank's next incarnation does not know of.
     fn gone(&self) -> GuardianError {
         if other_end(self.fd()).is_some_and(is_ending) {
             // SAFETY: no arguments, no failure.

@@ -1,4 +1,4 @@
-//! One line: the machine of the phases (`coordination::quiescence`) over real transports.
+//! One checkpoint: the machine of the phases (`coordination::quiescence`) over real transports.
 
 use crate::checkpoint::shared_memory_barrier::SharedMemoryBarrier;
 use crate::checkpoint::state::Checkpoint;
@@ -15,11 +15,11 @@ use rustbtl_fragments::ids::PeerId;
 
 /// Fruitless rounds before the processor is given away between rounds.
 const PATIENCE: u32 = 64;
-/// The same where ranks share processors: the others cannot come while we look.
+/// The same where ranks share processors: the others cannot come while we poll.
 const PATIENCE_CROWDED: u32 = 1;
-/// Rounds between two looks at frames while this process has nothing to do but wait for a count.
+/// Rounds between two polls of frames while this process has nothing to do but wait for a count.
 const SELDOM: u32 = 4;
-/// Rounds between two looks at the guardian's socket, which costs a system call.
+/// Rounds between two polls of the guardian's socket, which costs a system call.
 const LISTEN_ROUNDS: u32 = 64;
 
 impl Checkpoint {
@@ -31,7 +31,7 @@ impl Checkpoint {
                  instead of {:?}",
                 self.members
             );
-            self.say(&FromRank::CheckpointFailed { checkpoint: id, reason });
+            self.send(&FromRank::CheckpointFailed { checkpoint: id, reason });
             return self.input(Input::Abort { checkpoint: id.0 });
         }
         self.poll_set_memory(id);
@@ -42,7 +42,7 @@ impl Checkpoint {
         self.input(Input::Begin { checkpoint: id.0, scope });
     }
 
-    /// Do what the machine wants, until no line is being taken. False: that was nothing.
+    /// Do what the machine wants, until no checkpoint is being taken. False: that was nothing.
     pub(crate) fn id(&mut self) -> bool {
         let mut taken = None;
         let mut had_it = false;
@@ -86,7 +86,7 @@ impl Checkpoint {
         }
     }
 
-    /// Hand the frames of a line that have come to the machine.
+    /// Hand the frames of a checkpoint that have come to the machine.
     fn frames(&mut self, taken: &mut Option<ExclusiveGuard>) -> bool {
         let come = &Checkpoint::signals().checkpoint_frames;
         // [frames] they are there.
@@ -150,11 +150,11 @@ impl Checkpoint {
                 p.engine.send_checkpoint_frame(&mut p.host, to, frame);
                 p.host.push();
             }),
-            Output::Arrive { checkpoint: id, phase: station, in_flight: open } => {
-                self.come(taken, (id, station), open)
+            Output::Arrive { checkpoint: id, phase, in_flight: open } => {
+                self.arrive(taken, (id, phase), open)
             }
             Output::Freeze { checkpoint: id } => self.freeze(CheckpointId(id), taken),
-            Output::Answer(answer) => self.answer(answer),
+            Output::Answer(answer) => self.act(answer),
             Output::Resume { .. } => {
                 if let Some(driver) = taken {
                     self.leave_sharing(driver);
@@ -170,7 +170,7 @@ impl Checkpoint {
     }
 
     /// With threads, those who wait sleep until somebody completes what they wait for. Without,
-    /// the program's own thread tells itself when it is let in again.
+    /// the program's own thread does so when it is let in again.
     pub(crate) fn deliver(&self) {
         if self.shared.threads {
             self.shared.deliver(self.shared.enter());
@@ -186,26 +186,26 @@ impl Checkpoint {
         }
     }
 
-    /// Take the picture.
+    /// Take the snapshot.
     fn freeze(&mut self, id: CheckpointId, taken: &mut Option<ExclusiveGuard>) {
         self.phases.silent_ns = now_ns();
-        let Some(driver) = taken else { self.fatal("a picture out of a line") };
+        let Some(driver) = taken else { self.fatal("a snapshot outside of a checkpoint") };
         if self.silence.scope() == Some(CheckpointScope::Global)
             && (self.has_endpoints_to_read() || !driver.replay_is_complete())
         {
             // A job that starts from it would have messages that nobody has sent, or will send
             // otherwise (docs/adr/0016).
             SharedMemoryBarrier::of(self, id, driver).failed();
-            self.behind = true;
+            self.replaying = true;
             return self.input(Input::SnapshotFailed {
                 checkpoint: id.0,
                 refusal: CheckpointRefusal::ReplayPending,
             });
         }
         self.send_clock(id, driver);
-        self.covered.insert(id, freeze::covered(driver));
-        let mut heard = Vec::new();
-        let outcome = freeze::take(self, id, taken, &mut heard);
+        self.covered.insert(id, freeze::received_vectors(driver));
+        let mut received = Vec::new();
+        let outcome = freeze::take(self, id, taken, &mut received);
         self.phases.pause_ns = now_ns() - self.phases.silent_ns;
         match outcome {
             freeze::FreezeOutcome::Child(child, description) => {
@@ -223,7 +223,7 @@ impl Checkpoint {
                 self.phases.picture = Some((picture, description));
                 self.input(Input::Frozen { checkpoint: id.0 });
             }
-            // The guardian has read it in the pause: it was told then.
+            // The guardian has read it in the pause: it was notified then.
             freeze::FreezeOutcome::Stored => {
                 self.phases.picture = None;
                 self.input(Input::Frozen { checkpoint: id.0 });
@@ -236,12 +236,12 @@ impl Checkpoint {
                 });
             }
             freeze::FreezeOutcome::Restored(new) => {
-                // It was said to another process, and may have been pictured while it came.
-                core::mem::forget(core::mem::take(&mut heard));
+                // It was sent to another process, and may have been frozen on its way.
+                core::mem::forget(core::mem::take(&mut received));
                 restart::resume_after_restart(self, id, taken, new);
             }
         }
-        heard.into_iter().for_each(|message| self.hear(message, taken));
+        received.into_iter().for_each(|message| self.handle(message, taken));
     }
 
     /// What the guardian needs to write the image.
@@ -249,7 +249,7 @@ impl Checkpoint {
         if let Some((picture, description)) = self.phases.picture.take() {
             let coordination_ns = self.phases.coordination_ns();
             let pause_ns = self.phases.pause_ns;
-            self.say(&FromRank::Frozen {
+            self.send(&FromRank::Frozen {
                 checkpoint: id,
                 snapshot: picture,
                 description,

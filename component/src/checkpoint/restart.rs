@@ -1,4 +1,4 @@
-//! A process that was made from a picture: everything that ties it to others is made anew.
+//! A process that was restored from an image: everything that ties it to others is made anew.
 
 use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::determinants::piggyback;
@@ -14,14 +14,14 @@ use rustbtl_process::inside::Restored;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// From the picture to a process that others can talk to. The program is still kept out.
+/// From the snapshot to a process that others can talk to. The program is still kept out.
 pub(crate) fn resume_after_restart(
     checkpoint: &mut Checkpoint,
     id: CheckpointId,
     taken: &mut Option<ExclusiveGuard>,
     new: Restored,
 ) {
-    let Some(driver) = taken else { checkpoint.fatal("restored out of a line") };
+    let Some(driver) = taken else { checkpoint.fatal("restored outside of a checkpoint") };
     // Copies that the old process had made: not ours to end.
     for (_, child) in core::mem::take(&mut checkpoint.children) {
         core::mem::forget(child);
@@ -42,7 +42,7 @@ pub(crate) fn resume_after_restart(
 
     let (setup, glue) = (&checkpoint.transport_setup, &checkpoint.shared.glue);
     driver.host.transports.open_networks(setup, glue, 0, incarnation);
-    let card = Endpoint {
+    let endpoint = Endpoint {
         node: driver.host.node.clone(),
         rank: driver.host.peers.rank(),
         size: driver.host.peers.size(),
@@ -54,11 +54,11 @@ pub(crate) fn resume_after_restart(
         segment: String::new(),
         addresses: driver.host.transports.addresses(),
     };
-    checkpoint.say(&hello(driver, card.encode()));
-    let (cards, restarted) = checkpoint.cards();
-    checkpoint.behind = restarted.len() < cards.len();
-    driver.behind = checkpoint.behind;
-    checkpoint.reconnect(driver, &cards, &restarted);
+    checkpoint.send(&hello(driver, endpoint.encode()));
+    let (endpoints, restarted) = checkpoint.endpoints();
+    checkpoint.replaying = restarted.len() < endpoints.len();
+    driver.replaying = checkpoint.replaying;
+    checkpoint.reconnect(driver, &endpoints, &restarted);
     checkpoint.restore_record(driver);
     driver.restore_clock();
     // The loss of the old PMIx server may be noticed now.
@@ -74,14 +74,14 @@ pub(crate) fn resume_after_restart(
     crate::checkpoint::set_counters::choose(&mut checkpoint.silence, driver, &checkpoint.members);
 }
 
-/// Transports of the process that was pictured: their descriptors and mappings are not here.
+/// Transports of the process that was frozen: their descriptors and mappings are not here.
 fn start_replaying(driver: &mut Driver, incarnation: Incarnation) {
     driver.host.transports.abandon();
     driver.host.restarted(incarnation, crate::os::process::host_name());
 }
 
 /// Who this is.
-pub(crate) fn hello(driver: &Driver, card: Vec<u8>) -> FromRank {
+pub(crate) fn hello(driver: &Driver, endpoint: Vec<u8>) -> FromRank {
     let host = &driver.host;
     FromRank::Hello {
         rank: PeerId(host.peers.rank()),
@@ -90,12 +90,12 @@ pub(crate) fn hello(driver: &Driver, card: Vec<u8>) -> FromRank {
         incarnation: host.incarnation,
         version: crate::peers::endpoint::VERSION.to_owned(),
         set: host.set,
-        endpoint: card,
+        endpoint,
     }
 }
 
 impl Checkpoint {
-    /// In which this process runs now, as the guardian says first.
+    /// In which this process runs now, the first message of the guardian.
     fn incarnation(&mut self) -> Incarnation {
         self.await_from_guardian(|message| match message {
             ToRank::Restarted { incarnation } => Ok(incarnation),
@@ -103,10 +103,10 @@ impl Checkpoint {
         })
     }
 
-    /// Everybody's card, and who was started again together with this process.
-    fn cards(&mut self) -> (Vec<RankEndpoint>, Vec<PeerId>) {
+    /// Everybody's endpoint, and who was restarted together with this process.
+    fn endpoints(&mut self) -> (Vec<RankEndpoint>, Vec<PeerId>) {
         self.await_from_guardian(|message| match message {
-            ToRank::Endpoints { endpoints: cards, restarted } => Ok((cards, restarted)),
+            ToRank::Endpoints { endpoints, restarted } => Ok((endpoints, restarted)),
             other => Err(other),
         })
     }
@@ -125,21 +125,23 @@ impl Checkpoint {
         }
     }
 
-    /// Processes of other sets were started again. Cards are of ranks, as others see them.
-    pub(crate) fn reconnect_restarted(&mut self, cards: &[RankEndpoint], restarted: &[PeerId]) {
+    /// Processes of other sets were restarted. Cards are of ranks, as others see them.
+    pub(crate) fn reconnect_restarted(&mut self, endpoints: &[RankEndpoint], restarted: &[PeerId]) {
         let Ok(mut driver) = self.shared.take() else { return };
-        for RankEndpoint { rank, endpoint: card, .. } in
-            cards.iter().filter(|c| restarted.contains(&c.rank))
+        for RankEndpoint { rank, endpoint, .. } in
+            endpoints.iter().filter(|c| restarted.contains(&c.rank))
         {
             let peer = driver.host.peers.of_rank(rank.0);
-            match Endpoint::decode(card) {
-                Ok(card) if card.rank == rank.0 && card.set != driver.host.set => {
-                    piggyback::fence(card.set, card.incarnation);
-                    driver.reconnect_restarted(peer, card);
+            match Endpoint::decode(endpoint) {
+                Ok(endpoint) if endpoint.rank == rank.0 && endpoint.set != driver.host.set => {
+                    piggyback::fence(endpoint.set, endpoint.incarnation);
+                    driver.reconnect_restarted(peer, endpoint);
                 }
-                Ok(card) if card.set == driver.host.set => {}
-                Ok(card) => self.fatal(&format!("rank {rank} gave the card of {}", card.rank)),
-                Err(error) => self.fatal(&format!("card of rank {rank}: {error}")),
+                Ok(endpoint) if endpoint.set == driver.host.set => {}
+                Ok(endpoint) => {
+                    self.fatal(&format!("rank {rank} gave the endpoint of {}", endpoint.rank))
+                }
+                Err(error) => self.fatal(&format!("endpoint of rank {rank}: {error}")),
             }
         }
         self.count_neighbours(&mut driver);
@@ -153,32 +155,34 @@ impl Checkpoint {
         driver.idle.oversubscribed = here > self.transport_setup.processors as usize;
     }
 
-    fn reconnect(&self, driver: &mut Driver, cards: &[RankEndpoint], restarted: &[PeerId]) {
+    fn reconnect(&self, driver: &mut Driver, endpoints: &[RankEndpoint], restarted: &[PeerId]) {
         let mut known = BTreeMap::new();
         let mut digest = Sha256::new();
-        for RankEndpoint { rank, endpoint: card, .. } in cards {
-            digest.update(card);
-            match Endpoint::decode(card) {
-                Ok(card) if card.rank == rank.0 => {
-                    if card.set != driver.host.set {
-                        piggyback::fence(card.set, card.incarnation);
+        for RankEndpoint { rank, endpoint, .. } in endpoints {
+            digest.update(endpoint);
+            match Endpoint::decode(endpoint) {
+                Ok(endpoint) if endpoint.rank == rank.0 => {
+                    if endpoint.set != driver.host.set {
+                        piggyback::fence(endpoint.set, endpoint.incarnation);
                     }
-                    known.insert(driver.host.peers.of_rank(rank.0), card);
+                    known.insert(driver.host.peers.of_rank(rank.0), endpoint);
                 }
-                Ok(card) => self.fatal(&format!("rank {rank} gave the card of {}", card.rank)),
-                Err(error) => self.fatal(&format!("card of rank {rank}: {error}")),
+                Ok(endpoint) => {
+                    self.fatal(&format!("rank {rank} gave the endpoint of {}", endpoint.rank))
+                }
+                Err(error) => self.fatal(&format!("endpoint of rank {rank}: {error}")),
             }
         }
         let me = driver.host.peers.me();
         // Those that were here before have their own segment.
-        let here = |card: &Endpoint| {
-            card.node == driver.host.node && restarted.contains(&PeerId(card.rank))
+        let here = |endpoint: &Endpoint| {
+            endpoint.node == driver.host.node && restarted.contains(&PeerId(endpoint.rank))
         };
         let local: Vec<PeerId> =
-            known.iter().filter(|(_, card)| here(card)).map(|(&peer, _)| peer).collect();
-        let near = known.iter().filter(|(_, card)| card.node == driver.host.node);
+            known.iter().filter(|(_, endpoint)| here(endpoint)).map(|(&peer, _)| peer).collect();
+        let near = known.iter().filter(|(_, endpoint)| endpoint.node == driver.host.node);
         driver.neighbours = near.map(|(&peer, _)| peer).filter(|peer| *peer != me).collect();
-        driver.host.cards = known;
+        driver.host.endpoints = known;
         driver.network_interval = self.transport_setup.network_interval(local.len());
         self.count_neighbours(driver);
         if self.transport_setup.uses_node_memory(local.len()) {
@@ -196,13 +200,13 @@ impl Checkpoint {
         let mut peers: BTreeSet<_> = engine.traffic().map(|(peer, ..)| peer).collect();
         peers.remove(&me);
         for peer in peers {
-            let Some(card) = host.cards.get(&peer) else {
-                self.fatal(&format!("{} is not in the line", host.describe(peer)))
+            let Some(endpoint) = host.endpoints.get(&peer) else {
+                self.fatal(&format!("{} is not in the checkpoint", host.describe(peer)))
             };
-            if card.set == host.set {
+            if endpoint.set == host.set {
                 engine.readdress(host, peer);
             } else {
-                let theirs = card.incarnation;
+                let theirs = endpoint.incarnation;
                 engine.peer_down(host, peer);
                 engine.peer_up(host, peer, theirs);
             }

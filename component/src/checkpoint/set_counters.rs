@@ -1,5 +1,5 @@
-//! Lines of a set whose ranks all share this node's memory: they count where others send frames
-//! (`coordination::quiescence`, docs/adr/0009).
+//! Checkpoints of a set whose ranks all share this node's memory: they count where others send
+//! frames (`coordination::quiescence`, docs/adr/0009).
 
 use crate::checkpoint::state::Checkpoint;
 use crate::engine::driver_state::Driver;
@@ -8,8 +8,8 @@ use crate::transports::set_memory::{SetCounters, SetMemory};
 use rustbtl_coordination::quiescence::{CounterPhase, Input, QuiesceMethod, Quiescence};
 use rustbtl_fragments::ids::PeerId;
 
-/// How lines of this set are taken, as its ranks reach each other now. All of them come to the same
-/// answer: either each sees all others in the segment, or each misses one.
+/// How checkpoints of this set are taken, as its ranks reach each other now. All of them come to
+/// the same answer: either each sees all others in the segment, or each misses one.
 pub fn choose(silence: &mut Quiescence, driver: &Driver, members: &[PeerId]) {
     let together = driver.host.index_of_set(members).is_some();
     silence.set_method(if together { QuiesceMethod::Counters } else { QuiesceMethod::Frames });
@@ -22,7 +22,7 @@ fn set_counters<'a>(driver: &'a Driver, members: &[PeerId]) -> Option<&'a SetCou
 
 impl Checkpoint {
     /// One more has come.
-    pub(crate) fn come(
+    pub(crate) fn arrive(
         &self,
         taken: &Option<ExclusiveGuard>,
         (id, at): (u64, CounterPhase),
@@ -30,11 +30,12 @@ impl Checkpoint {
     ) {
         let counters = taken.as_ref().and_then(|taken| set_counters(taken, &self.members));
         let Some(counters) = counters else { self.fatal("the set counts, and shares no memory") };
-        // Others may be in a newer line: then this one is over, and the coordinator will say so.
-        counters.come(id, at, open);
+        // Others may be in a newer checkpoint: then this one is over, and the coordinator will
+        // abort it.
+        counters.arrive(id, at, open);
     }
 
-    /// Look how far the others are. True: the machine was told something.
+    /// Check how far the others are. True: the state machine got an input.
     pub(crate) fn count(&mut self, taken: &mut Option<ExclusiveGuard>) -> bool {
         let Some(driver) = taken else { return false };
         if self.silence.wants_drained() && driver.engine.is_set_drained() {
@@ -42,15 +43,15 @@ impl Checkpoint {
             self.input(Input::Drained { in_flight: open });
             return true;
         }
-        let Some((id, station)) = self.silence.awaited_phase() else { return false };
+        let Some((id, phase)) = self.silence.awaited_phase() else { return false };
         let Some(counters) = set_counters(driver, &self.members) else { return false };
-        let word = counters.look(station);
+        let word = counters.load(phase);
         let Some(open) = word.all_arrived(id, self.members.len()) else { return false };
-        if station != CounterPhase::SnapshotTaken {
+        if phase != CounterPhase::SnapshotTaken {
             // What the others had put there before they came is there to be seen.
             driver.empty_rings(&self.members);
         }
-        self.input(Input::AllArrived { checkpoint: id, phase: station, in_flight: open });
+        self.input(Input::AllArrived { checkpoint: id, phase, in_flight: open });
         true
     }
 

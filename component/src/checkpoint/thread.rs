@@ -1,21 +1,22 @@
-//! The checkpoint thread: takes part in the lines of this process' set, whatever the program does.
+//! The checkpoint thread: takes part in the checkpoints of this process' set, whatever the program
+//! does.
 //!
-//! Source: DESIGN §6, docs/adr/0002. It exists only where a guardian looks after the process. All
-//! signals are blocked in it. It sleeps until the guardian says something, a frame of a line
-//! comes, or the program is in MPI_Finalize. While it takes a line it alone drives the engine: the
-//! program is kept out (`Shared::take`), computes on, or waits.
+//! Source: DESIGN §6, docs/adr/0002. It exists only where a guardian protects the process. All
+//! signals are blocked in it. It sleeps until the guardian sends something, a frame of a checkpoint
+//! comes, or the program is in MPI_Finalize. While it takes a checkpoint it alone drives the
+//! engine: the program is kept out (`Shared::take`), computes on, or waits.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `mod.rs` | the thread: what it waits for, what it tells the guardian |
-//! | `drive.rs` | one line: the machine of the phases over real transports |
-//! | `picture.rs` | what is and is not part of the image |
-//! | `asking.rs` | lines that the program asks for |
+//! | `mod.rs` | the thread: what it waits for, what it sends the guardian |
+//! | `phases.rs` | one checkpoint: the machine of the phases over real transports |
+//! | `freeze.rs` | what is and is not part of the image |
+//! | `requests.rs` | checkpoints that the program asks for |
 //! | `counting.rs` | the same where the set shares memory: counts in place of frames |
 //! | `determinants.rs` | outcomes of nondeterministic calls on their way |
-//! | `log.rs` | lines that the payload log asks for |
-//! | `restored.rs` | a new process: new transports, new cards |
-//! | `together.rs` | pictures of one moment, where ranks share memory directly |
+//! | `log_pressure.rs` | checkpoints that the payload log asks for |
+//! | `restart.rs` | a new process: new transports, new endpoints |
+//! | `shared_memory_barrier.rs` | snapshots of one moment, where ranks share memory directly |
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
 use crate::checkpoint::state::{Checkpoint, DeterminantFlush, Ending, Phases, Sharing};
@@ -37,9 +38,9 @@ use std::collections::BTreeMap;
 
 /// How often MPI_Init is asked whether it is over.
 pub(crate) const INIT_POLL_MS: i32 = 2;
-/// How often a process that was started again alone is asked whether it has caught up.
+/// How often a process that was restarted alone is asked whether its replay is complete.
 pub(crate) const BEHIND_POLL_MS: i32 = 20;
-/// How often it looks for processes that were started again, and wait for what this one has sent.
+/// How often it polls for processes that were restarted, and wait for what this one has sent.
 pub(crate) const REPAIR_POLL_MS: i32 = 2;
 
 /// What else than MPI's outcomes is recorded, where anything is.
@@ -51,13 +52,13 @@ pub struct Recorded {
     pub dates: bool,
 }
 
-/// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
-/// have the kernel use them before a picture is taken; `card`: the own one.
+/// Start the thread if a guardian protects this process. `members`: the own set; `huge_pages`:
+/// have the kernel use them before a snapshot is taken; `endpoint`: the own one.
 pub fn start(
     transport_setup: &TransportSetup,
     members: Vec<PeerId>,
     (huge_pages, recorded): (bool, Recorded),
-    card: Vec<u8>,
+    endpoint: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
         return Ok(());
@@ -134,9 +135,9 @@ pub fn start(
             covered: BTreeMap::new(),
             ready: false,
             told_not_replayable: [false; 3],
-            behind: false,
+            replaying: false,
             repairing: false,
-            card,
+            endpoint,
             ending: Ending::Not,
             over: false,
             log_pressure: crate::checkpoint::log_pressure::LogPressure::default(),
@@ -155,17 +156,17 @@ pub fn start(
 impl Checkpoint {
     fn run(mut self) {
         let hello = self.hello();
-        self.say(&hello);
+        self.send(&hello);
         while !self.over {
             self.wait();
-            self.look();
+            self.poll_replay();
         }
     }
 
     /// Who this is.
     fn hello(&self) -> FromRank {
         match self.shared.take() {
-            Ok(driver) => crate::checkpoint::restart::hello(&driver, self.card.clone()),
+            Ok(driver) => crate::checkpoint::restart::hello(&driver, self.endpoint.clone()),
             Err(error) => self.fatal(&error.to_string()),
         }
     }
@@ -173,17 +174,17 @@ impl Checkpoint {
     /// Sleep until there may be something to do.
     fn wait(&self) {
         let direct = self.direct_to_poll().unwrap_or(-1);
-        Self::signals().wake.wait([self.guardian.fd(), direct], self.patience());
+        Self::signals().wake.wait([self.guardian.fd(), direct], self.poll_timeout_ms());
     }
 
     /// Everything that may have happened.
-    fn look(&mut self) {
+    fn poll_replay(&mut self) {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
             self.told_not_replayable = [false; 3]; // maybe another coordinator
             self.record_early();
-            self.say(&FromRank::Ready {});
+            self.send(&FromRank::Ready {});
         }
         let all = [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody];
         for hinders in all.into_iter().filter(|_| self.ready) {
@@ -191,14 +192,14 @@ impl Checkpoint {
             if let Some(&reason) = Self::signals().not_replayable[hinders as usize].get()
                 && !core::mem::replace(told, true)
             {
-                self.say(&FromRank::NotReplayable { reason: reason.into(), blocker: hinders });
+                self.send(&FromRank::NotReplayable { reason: reason.into(), blocker: hinders });
             }
         }
         // [fence] the callback's place is filled.
         let fence = Self::signals().fence.load(Ordering::Acquire);
         if fence && self.ending == Ending::Not && self.ready {
             self.ending = Ending::Told;
-            self.say(&FromRank::Finishing {});
+            self.send(&FromRank::Finishing {});
         }
         if self.ready {
             self.pass_on_requests();
@@ -213,32 +214,32 @@ impl Checkpoint {
         }
     }
 
-    /// Has this process repeated what was lost with its earlier life?
+    /// Has this process repeated what was lost with its earlier incarnation?
     fn check_replay(&mut self) {
-        if !self.behind {
+        if !self.replaying {
             return;
         }
         let Ok(mut driver) = self.shared.take() else { return };
-        // A program that computes does not look, and lines of all sets wait for the channel.
+        // A program that computes does not poll, and checkpoints of all sets wait for the channel.
         let repairs = self.ending == Ending::Not && !driver.engine.is_repaired();
         if repairs {
             driver.poll();
         }
-        self.behind = !driver.replay_is_complete();
-        if !self.behind {
+        self.replaying = !driver.replay_is_complete();
+        if !self.replaying {
             driver.post_all_deferred();
         }
         drop(driver);
         if repairs {
             self.deliver();
         }
-        if !self.behind {
+        if !self.replaying {
             self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
-            self.say(&FromRank::ReplayComplete {});
+            self.send(&FromRank::ReplayComplete {});
         }
     }
 
-    /// Processes that were started again need what this one has sent them, however long its program
+    /// Processes that were restarted need what this one has sent them, however long its program
     /// computes. Once they are reached `answer` sees to it that what is late goes.
     fn repair(&mut self) {
         if !self.repairing || self.ending != Ending::Not {
@@ -251,37 +252,37 @@ impl Checkpoint {
         self.deliver();
     }
 
-    /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes
-    /// it a second time lets the program in when he gives it back.
+    /// Handle the messages of the guardian. `taken`: the process, if it is ours already. Whoever
+    /// takes it a second time lets the program in when he gives it back.
     pub(crate) fn listen(&mut self, taken: &mut Option<ExclusiveGuard>) {
         loop {
             match self.guardian.receive() {
-                Ok(Some(message)) => self.hear(message, taken),
+                Ok(Some(message)) => self.handle(message, taken),
                 Ok(None) => return,
                 Err(error) => return self.alone(&error),
             }
         }
     }
 
-    /// Without a guardian there are no lines; the program's end is near or has come.
+    /// Without a guardian there are no checkpoints; the program's end is near or has come.
     fn alone(&mut self, error: &GuardianError) {
         self.over = true;
         if *error != GuardianError::Gone {
-            self.shared.glue.tell("notice", &[&error.to_string()]);
+            self.shared.glue.show("notice", &[&error.to_string()]);
         }
         Self::signals().requests.end("the guardian of this process has gone");
         if let Ok(mut driver) = self.shared.take() {
-            // Nor start anybody again.
+            // Nor restart anybody.
             driver.protected = false;
             driver.unprotected_ns = now_ns();
         }
-        // Nobody will ever say MayFinish.
+        // Nobody will ever send MayFinish.
         self.may_finish();
     }
 
-    pub(crate) fn say(&self, message: &FromRank) {
+    pub(crate) fn send(&self, message: &FromRank) {
         // That it has gone shows when it is listened to. A message that cannot be one must not be
-        // lost in silence.
+        // lost silently.
         if let Err(error @ GuardianError::Control(_)) = self.guardian.send(message) {
             self.fatal(&error.to_string());
         }
@@ -297,7 +298,7 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn hear(&mut self, message: ToRank, taken: &mut Option<ExclusiveGuard>) {
+    pub(crate) fn handle(&mut self, message: ToRank, taken: &mut Option<ExclusiveGuard>) {
         let Some(message) = self.hold_until_endpoints(message) else { return };
         if let ToRank::StopOutgoing { checkpoint: id } | ToRank::Begin { checkpoint: id, .. } =
             message
@@ -322,27 +323,27 @@ impl Checkpoint {
                 self.covered.remove(&id);
                 self.input(Input::Abort { checkpoint: id.0 });
             }
-            ToRank::Trim { checkpoint: id } => self.covered(id),
+            ToRank::Trim { checkpoint: id } => self.send_received_vectors(id),
             ToRank::ReceivedVector { from, bytes, .. } => self.trim(from, &bytes, taken),
-            ToRank::Endpoints { endpoints: cards, restarted } => {
-                self.reconnect_restarted(&cards, &restarted)
+            ToRank::Endpoints { endpoints, restarted } => {
+                self.reconnect_restarted(&endpoints, &restarted)
             }
-            // Taken out while the program stands still.
+            // Taken out while the program is suspended.
             ToRank::OutputDrained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
             ToRank::Release { checkpoint: id } => drop(self.children.remove(&id)),
             ToRank::ReportStatus {} => self.status(taken),
             ToRank::ResendDeterminants {} => self.resend_determinants(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
-            ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
+            ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),
-            // Only a process that is being restored hears it.
+            // Only a process that is being restored gets it.
             ToRank::Replay { .. } => {}
         }
     }
 
-    /// Once for each line, and before this process takes part in it: the program is in MPI or not,
-    /// as it likes.
+    /// Once for each checkpoint, and before this process takes part in it: the program is in MPI or
+    /// not, as it likes.
     fn make_huge_pages(&mut self, id: CheckpointId) {
         if self.huge_pages && self.huge_pages_for != id {
             self.huge_pages_for = id;
@@ -361,11 +362,11 @@ impl Checkpoint {
         });
         if let Some((set, bytes)) = wanted {
             count(0);
-            self.say(&FromRank::LogNearlyFull { set, bytes });
+            self.send(&FromRank::LogNearlyFull { set, bytes });
         }
     }
 
-    /// Another process, perhaps on another node, whose clock is another one: look afresh.
+    /// Another process, perhaps on another node, whose clock is another one: read it afresh.
     pub(crate) fn restored_log(&mut self) {
         self.log_pressure = Default::default();
         Self::signals().nearly_full.store(true, Ordering::Relaxed);
@@ -373,7 +374,7 @@ impl Checkpoint {
 
     pub(crate) fn input(&mut self, input: Input) {
         if let Err(error) = self.silence.handle(input) {
-            self.shared.glue.fatal("protocol", &["a line", &error.to_string()]);
+            self.shared.glue.fatal("protocol", &["a checkpoint", &error.to_string()]);
         }
     }
 
@@ -382,7 +383,7 @@ impl Checkpoint {
             let largest = driver.host.log.largest_set();
             (driver.host.log.counters(), largest.map_or(driver.host.set, |(set, _)| set))
         });
-        self.say(&FromRank::Status {
+        self.send(&FromRank::Status {
             log_bytes: counters.bytes,
             log_bytes_peak: counters.bytes_peak,
             messages: counters.messages,
@@ -390,15 +391,16 @@ impl Checkpoint {
         });
     }
 
-    /// The own set goes back to no older line: what this one covers of the others' logs may go.
-    fn covered(&mut self, id: CheckpointId) {
+    /// The own set is rolled back to no older checkpoint: what this one covers of the others' logs
+    /// may go.
+    fn send_received_vectors(&mut self, id: CheckpointId) {
         for (to, bytes) in self.covered.remove(&id).unwrap_or_default() {
-            self.say(&FromRank::ReceivedVector { checkpoint: id, to, bytes });
+            self.send(&FromRank::ReceivedVector { checkpoint: id, to, bytes });
         }
         self.covered.retain(|&other, _| other > id);
     }
 
-    /// A process of another set has stored a line: drop what it holds.
+    /// A process of another set has stored a checkpoint: drop what it holds.
     fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<ExclusiveGuard>) {
         let held = match ReceivedVector::decode(bytes) {
             Ok(held) => held,
@@ -409,27 +411,28 @@ impl Checkpoint {
             let (engine, host) = (&driver.engine, &mut driver.host);
             let known = engine.traffic().find(|(peer, ..)| *peer == from);
             let Some((_, set, _)) = known else { return };
-            // Records that a send still refers to are open at the receiver, hence not covered.
+            // Records that a send still refers to are open at the receiver, hence not in the
+            // received vector.
             debug_assert_ne!(set, host.set);
             host.trim_log(set, |entry| entry.to == from && held.is_complete(entry));
         });
     }
 
-    pub(crate) fn answer(&mut self, answer: CheckpointAnswer) {
+    pub(crate) fn act(&mut self, answer: CheckpointAnswer) {
         match answer {
             CheckpointAnswer::Stopped { checkpoint: id } => {
-                self.say(&FromRank::OutgoingStopped { checkpoint: CheckpointId(id) })
+                self.send(&FromRank::OutgoingStopped { checkpoint: CheckpointId(id) })
             }
             CheckpointAnswer::Frozen { checkpoint: id } => self.send_frozen(CheckpointId(id)),
             CheckpointAnswer::Failed {
                 checkpoint: id,
                 refusal: CheckpointRefusal::ReplayPending,
             } => {
-                self.say(&FromRank::ReplayPending { checkpoint: CheckpointId(id) });
+                self.send(&FromRank::ReplayPending { checkpoint: CheckpointId(id) });
             }
             CheckpointAnswer::Failed { checkpoint: id, refusal: why } => {
                 let reason = self.phases.failure.take().unwrap_or_else(|| why.to_string());
-                self.say(&FromRank::CheckpointFailed { checkpoint: CheckpointId(id), reason });
+                self.send(&FromRank::CheckpointFailed { checkpoint: CheckpointId(id), reason });
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What was recorded and not shipped yet, in the order of recording.
+//! Determinants that were not sent yet, in the order of recording.
 
 use rustbtl_coordination::control::FromRank;
 use rustbtl_coordination::determinants::{Numbered, rank_batch};
@@ -6,13 +6,13 @@ use rustbtl_fragments::ids::Incarnation;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A parcel is not added to any more when it is so long: a message has a limit.
+/// A batch is complete when it is so long: a message has a limit.
 pub(crate) const PARCEL_BYTES: usize = 4 << 20;
 
-/// Determinants that were not shipped yet.
+/// Determinants that were not sent yet.
 static OUTBOX: Mutex<VecDeque<DeterminantBatch>> = Mutex::new(VecDeque::new());
 
-/// What is shipped in one message.
+/// What is sent to the log in one message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeterminantBatch {
     /// Determinants of consecutive numbers.
@@ -24,7 +24,7 @@ pub enum DeterminantBatch {
         /// As `coordination::determinants::batch` has it.
         bytes: Vec<u8>,
     },
-    /// What was carried here with a message: `coordination::determinants::Carried`.
+    /// What was piggybacked to here with a message: `coordination::determinants::Carried`.
     Carried {
         /// Its place in the order of the set.
         at: u64,
@@ -42,7 +42,7 @@ impl DeterminantBatch {
         }
     }
 
-    /// As it is said to the coordinator in this life.
+    /// The message to the coordinator, of this incarnation.
     pub fn message(&self, incarnation: Incarnation) -> FromRank {
         match self.clone() {
             Self::Own { from, bytes, .. } => FromRank::Determinants { incarnation, from, bytes },
@@ -51,7 +51,7 @@ impl DeterminantBatch {
     }
 }
 
-/// Add a determinant, and begin a new parcel if the last is long, or something else.
+/// Add a determinant, and begin a new batch if the last is long, or something else.
 pub(crate) fn put(outbox: &mut VecDeque<DeterminantBatch>, at: u64, numbered: &Numbered) {
     if let Some(DeterminantBatch::Own { last_at, bytes, .. }) = outbox.back_mut()
         && bytes.len() < PARCEL_BYTES
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_goes_out_in_parcels_that_fit_into_messages() {
+    fn determinants_are_batched_to_the_size_of_messages() {
         let (mut outbox, mut next, total) = (VecDeque::new(), 0, 1_000_000);
         for number in 0..total {
             put(&mut outbox, number + 5, &found(number));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_carried_here_goes_out_between_what_was_recorded_before_and_after() {
+    fn what_was_piggybacked_to_here_is_sent_in_the_order_of_recording() {
         let mut outbox = VecDeque::new();
         put(&mut outbox, 7, &found(0));
         put(&mut outbox, 8, &found(1));
@@ -114,9 +114,10 @@ mod tests {
         put(&mut outbox, 11, &found(2));
         let last: Vec<u64> = outbox.iter().map(DeterminantBatch::last_at).collect();
         assert_eq!(last, [8, 9, 11]);
-        let life = Incarnation(3);
-        let messages: Vec<FromRank> = outbox.iter().map(|batch| batch.message(life)).collect();
-        let carried = FromRank::Piggybacked { incarnation: life, at: 9, bytes: vec![1] };
+        let incarnation = Incarnation(3);
+        let messages: Vec<FromRank> =
+            outbox.iter().map(|batch| batch.message(incarnation)).collect();
+        let carried = FromRank::Piggybacked { incarnation, at: 9, bytes: vec![1] };
         assert_eq!(messages[1], carried);
         assert!(matches!(messages[2], FromRank::Determinants { from: 2, .. }));
     }

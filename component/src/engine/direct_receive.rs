@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
-/// Receives that found their message at once between two looks at anything but shared memory.
+/// Receives that found their message at once between two polls of anything but shared memory.
 const UNPOSTED_MAX: u32 = 64;
 
 impl Driver {
@@ -34,7 +34,7 @@ impl Driver {
         true
     }
 
-    /// A receive was not posted: who never waits must look at the rest now and then, too.
+    /// A receive was not posted: who never waits must poll the rest now and then, too.
     #[inline(always)]
     fn found_at_once(&mut self) {
         self.unposted += 1;

@@ -1,12 +1,13 @@
-//! The state of this process, who may touch it, and its clockwork: look for frames, hand them to
-//! the engine, tell C what is complete.
+//! The state of this process, who may touch it, and its clockwork: poll for frames, hand them to
+//! the engine, notify C what is complete.
 //!
 //! Rules: C is never called with the state borrowed, except for leaf functions (pack, unpack,
-//! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
+//! resolve, endpoint, help) that do not call back into us. Without MPI_THREAD_MULTIPLE there is no
+//! lock.
 
+use crate::engine::detached_sends;
 use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
-use crate::engine::late_sends;
 use crate::engine::transport_set::NetworkKind;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
@@ -18,9 +19,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Frames taken from a transport in one call of Open MPI's progress.
 const FRAMES_MAX: usize = 64;
-/// Rounds between two looks at the clock.
+/// Rounds between two polls of the clock.
 const SLOW_ROUNDS: u32 = 1024;
-/// Turns between two looks at sockets where each turn gives the processor away.
+/// Turns between two polls of sockets where each turn gives the processor away.
 const NETWORK_WAIT_OVERSUBSCRIBED: u32 = 3;
 
 /// Outcome of [`Driver::place_directly`].
@@ -43,8 +44,8 @@ impl Driver {
             grace_ns: 5 * SECOND,
             finishing: false,
             protected: false,
-            behind: false,
-            late: VecDeque::new(),
+            replaying: false,
+            deferred: VecDeque::new(),
             unprotected_ns: 0,
             fruitless: 0,
             reported: false,
@@ -124,7 +125,7 @@ impl Driver {
         self.poll_slow(1);
     }
 
-    /// The same in one look.
+    /// The same in one poll.
     #[inline]
     pub fn poll_once(&mut self, op: Op) {
         while self.take_any() {
@@ -158,11 +159,11 @@ impl Driver {
                 self.host.end(op);
             }
             if crate::determinants::set_order::is_held() {
-                // What a frame waits for is told by processes that need a processor for it.
+                // What a frame waits for is acknowledged by processes that need a processor for it.
                 crate::os::yield_now();
             }
         }
-        late_sends::tell(self);
+        detached_sends::count_call(self);
         self.rounds += 1;
         if self.rounds >= SLOW_ROUNDS {
             self.rounds = 0;
@@ -176,7 +177,7 @@ impl Driver {
     /// out now is quicker than to leave it to the thread (docs/adr/0015).
     pub fn detach_send(&mut self, op: Op) -> bool {
         self.host.sets_are_nodes
-            && late_sends::for_send(op.bytes())
+            && detached_sends::for_send(op.bytes())
             && self.host.is_logged(op)
             && self.engine.detach_send(SendId(op.id()))
             && self.host.settle(op)
@@ -261,7 +262,7 @@ impl Driver {
             happened += self.network_events(network);
         }
         // A part of a frame counts: the rest of it is not to wait for its turn.
-        if self.host.transports.take_heard() || happened > 0 {
+        if self.host.transports.take_received() || happened > 0 {
             self.network_hot = self.network_interval;
         }
         if self.network_hot > 0 {

@@ -72,17 +72,17 @@ pub struct EngineHost {
     pub(crate) copy_later: bool,
     /// The engine asks for digests of what is in the log, so all of it has to be there.
     pub checks_content: bool,
-    /// The program's thread is inside, and there are no others: C may be told of complete
+    /// The program's thread is inside, and there are no others: C may be notified of complete
     /// operations at once.
     pub completes_at_once: bool,
-    /// Complete operations that C has not been told of.
+    /// Complete operations that C has not been notified of.
     pub done: VecDeque<Op>,
-    /// Frames of a checkpoint that the machine of the line has not seen.
+    /// Frames of a checkpoint that the state machine of the checkpoint has not seen.
     pub checkpoint_frames: VecDeque<(PeerId, CheckpointFrame)>,
-    /// How often this process' set was started again.
+    /// How often this process' set was restarted: its incarnation.
     pub incarnation: Incarnation,
-    /// New cards of processes that were started again; others are in Open MPI's modex.
-    pub cards: BTreeMap<PeerId, crate::peers::endpoint::Endpoint>,
+    /// New endpoints of processes that were restarted; others are in Open MPI's modex.
+    pub endpoints: BTreeMap<PeerId, crate::peers::endpoint::Endpoint>,
     /// Which communicator of those that were given the same context id.
     instances: Instances,
     /// Outcomes of nondeterministic calls.
@@ -120,7 +120,7 @@ impl EngineHost {
             done: VecDeque::with_capacity(256),
             checkpoint_frames: VecDeque::new(),
             incarnation: Incarnation(0),
-            cards: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
             instances: Instances::default(),
             record: Record::default(),
             wtime: ProgramClock::default(),
@@ -129,14 +129,14 @@ impl EngineHost {
         }
     }
 
-    /// The process was made from a picture, on this node: no peer is known any more.
+    /// The process was restored from an image, on this node: no peer is known any more.
     pub fn restarted(&mut self, incarnation: Incarnation, node: String) {
         let me = self.peers.me().0 as usize;
         self.routes.clear();
         self.routes.resize(me + 1, Route::Unknown);
         self.routes[me] = Route::Myself;
         self.sets.clear();
-        self.cards.clear();
+        self.endpoints.clear();
         self.checkpoint_frames.clear();
         self.record.restarted();
         // What TCP had gathered is in the log: resync sends it again.
@@ -147,9 +147,9 @@ impl EngineHost {
         self.node = node;
     }
 
-    /// The context id of a new communicator, told from earlier ones with the same id. `local_size`
-    /// is 0, or that of the local group of an intercommunicator. These must not be left out: who
-    /// runs its past again gets messages of all that come later with the same id, and would drop
+    /// The context id of a new communicator, different from earlier ones with the same id.
+    /// `local_size` is 0, or that of the local group of an intercommunicator. These must not be
+    /// left out: who replays gets messages of all that come later with the same id, and would drop
     /// them with the first that it frees.
     pub fn instance_of(
         &mut self,
@@ -203,12 +203,12 @@ impl EngineHost {
         self.sets.get(peer.0 as usize).copied().flatten()
     }
 
-    /// Read a peer's card and choose the way to it. Ends the job if it cannot be talked to.
+    /// Read a peer's endpoint and choose the way to it. Ends the job if it cannot be talked to.
     #[cold]
     fn meet(&mut self, peer: PeerId) -> PeerInfo {
-        let card = self.checked_endpoint(peer);
-        let (route, limits) = self.transports.connect(peer, &card).unwrap_or_else(|why| {
-            self.glue.fatal("no-way", &[&self.describe(peer), &card.node, &why])
+        let endpoint = self.checked_endpoint(peer);
+        let (route, limits) = self.transports.connect(peer, &endpoint).unwrap_or_else(|why| {
+            self.glue.fatal("no-way", &[&self.describe(peer), &endpoint.node, &why])
         });
         self.glue.verbose(verbose::TRACE, || {
             format!("{} is reached over {}", self.describe(peer), route.name())
@@ -218,46 +218,46 @@ impl EngineHost {
         }
         self.routes[peer.0 as usize] = route;
         self.sets.resize(self.routes.len(), None);
-        self.sets[peer.0 as usize] = Some(card.set);
+        self.sets[peer.0 as usize] = Some(endpoint.set);
         PeerInfo {
-            set: card.set,
-            incarnation: card.incarnation,
+            set: endpoint.set,
+            incarnation: endpoint.incarnation,
             eager_bytes_max: limits.eager_bytes_max,
             chunk_bytes_max: limits.chunk_bytes_max,
         }
     }
 
-    /// A process of another set was started again: what was known of the way to it is over.
-    pub fn renew(&mut self, peer: PeerId, card: crate::peers::endpoint::Endpoint) {
-        self.transports.renew_peer(peer, &card);
-        self.cards.insert(peer, card);
+    /// A process of another set was restarted: what was known of the way to it is over.
+    pub fn renew(&mut self, peer: PeerId, endpoint: crate::peers::endpoint::Endpoint) {
+        self.transports.renew_peer(peer, &endpoint);
+        self.endpoints.insert(peer, endpoint);
         self.meet(peer);
     }
 
-    /// The card of a peer that fits this process. Ends the job otherwise.
+    /// The endpoint of a peer that fits this process. Ends the job otherwise.
     #[cold]
     pub fn checked_endpoint(&self, peer: PeerId) -> crate::peers::endpoint::Endpoint {
         let who = self.describe(peer);
-        if let Some(card) = self.cards.get(&peer) {
-            return card.clone();
+        if let Some(endpoint) = self.endpoints.get(&peer) {
+            return endpoint.clone();
         }
         let name = self.peers.name(peer);
         let fetched = crate::peers::modex::of(name.rank).filter(|_| self.peers.is_own(peer));
-        let fetched = fetched.map(|card| Endpoint::decode(&card));
-        let card = match fetched.or_else(|| endpoint_of(&self.glue, name)) {
-            None => self.glue.fatal("no-card", &[&who]),
-            Some(Err(EndpointError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
+        let fetched = fetched.map(|endpoint| Endpoint::decode(&endpoint));
+        let endpoint = match fetched.or_else(|| endpoint_of(&self.glue, name)) {
+            None => self.glue.fatal("no-endpoint", &[&who]),
+            Some(Err(EndpointError::Damaged)) => self.glue.fatal("bad-endpoint", &[&who]),
             Some(Err(error @ EndpointError::Version { .. })) => {
                 let own = format!("version {}", crate::peers::endpoint::VERSION);
                 self.glue.fatal("version", &[&own, &who, &error.to_string()])
             }
-            Some(Ok(card)) => card,
+            Some(Ok(endpoint)) => endpoint,
         };
-        if self.peers.is_own(peer) && card.policy != self.policy {
-            let theirs = format!("{:?} on node {}", card.policy_text, card.node);
+        if self.peers.is_own(peer) && endpoint.policy != self.policy {
+            let theirs = format!("{:?} on node {}", endpoint.policy_text, endpoint.node);
             self.glue.fatal("policy", &[&format!("{:?}", self.policy_text), &who, &theirs]);
         }
-        card
+        endpoint
     }
 
     /// A process, for messages.
@@ -270,7 +270,7 @@ impl EngineHost {
         }
     }
 
-    /// Why a send failed, the first time; the program hears of each by its error code.
+    /// Why a send failed, the first time; the program sees each by its error code.
     #[cold]
     pub fn report_log_full(&mut self, wanted: u64) {
         if core::mem::replace(&mut self.told_log_full, true) {
@@ -279,10 +279,10 @@ impl EngineHost {
         let spill_error = self.log.memory().spill_error.as_deref();
         let why = spill_error.unwrap_or("its budget is used up");
         let held = self.log.counters().bytes;
-        self.glue.tell("log-full", &[&wanted.to_string(), &held.to_string(), why]);
+        self.glue.show("log-full", &[&wanted.to_string(), &held.to_string(), why]);
     }
 
-    /// Something was appended: is a line wanted that lets the log be trimmed?
+    /// Something was appended: is a checkpoint wanted that lets the log be trimmed?
     #[inline]
     fn check_log_pressure(&mut self) {
         if self.log.take_nearly_full() {

@@ -18,8 +18,8 @@ impl EngineHost {
         self.copy_later = allowed && !self.checks_content;
     }
 
-    /// The engine has done with the operation. False: it is not all in the log, so it is told later
-    /// of its end.
+    /// The engine has done with the operation. False: it is not all in the log, so C is notified
+    /// later of its end.
     #[inline]
     pub fn settle(&mut self, op: Op) -> bool {
         self.pending_copies.is_empty() || self.pending_copies.settle(op, COPIED_AT_ONCE_BYTES)
@@ -38,7 +38,7 @@ impl EngineHost {
         self.pending_copies.share();
     }
 
-    /// Drop what a process of this set has in its line.
+    /// Drop what a process of this set has in its checkpoint already.
     pub fn trim_log(&mut self, set: SetId, is_held: impl FnMut(&LogEntry) -> bool) {
         self.pending_copies.finish();
         self.log.trim(set, is_held);

@@ -1,4 +1,4 @@
-//! The engine's side of piggybacked determinants (docs/adr/0019): what a frame takes along, what
+//! The engine's side of piggybacked determinants (docs/adr/0019): what a frame piggybacks, what
 //! is kept of what comes. K1 and K2 are those of `determinants/piggyback.rs`.
 
 use crate::determinants::outbox::{DeterminantBatch, outbox};
@@ -33,13 +33,13 @@ impl EngineHost {
 
     /// `Host::on_piggyback`.
     pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
-        let Ok(carried) = Piggybacked::decode(bytes) else { return PiggybackOutcome::Damaged };
-        if self.set_of(from) != Some(carried.set) {
+        let Ok(piggybacked) = Piggybacked::decode(bytes) else { return PiggybackOutcome::Damaged };
+        if self.set_of(from) != Some(piggybacked.set) {
             return PiggybackOutcome::Damaged;
         }
         // K2: until it has its place.
         let fences = fences();
-        if fences.get(&carried.set).is_some_and(|&before| carried.incarnation < before) {
+        if fences.get(&piggybacked.set).is_some_and(|&before| piggybacked.incarnation < before) {
             return PiggybackOutcome::Refused;
         }
         let Record { on, place, base, known, .. } = &mut self.record;
@@ -47,14 +47,14 @@ impl EngineHost {
         let Some(order) = order(place, *base, &self.transports).filter(|_| *on) else {
             return PiggybackOutcome::Accepted;
         };
-        if !known.is_news(&carried) {
+        if !known.is_news(&piggybacked) {
             return PiggybackOutcome::Accepted;
         }
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         // K1
         let at = order.next();
-        order.write(at, Entry::Carried(carried.set));
+        order.write(at, Entry::Carried(piggybacked.set));
         outbox.push_back(DeterminantBatch::Carried { at, bytes: bytes.to_vec() });
         drop(outbox);
         drop(fences);
@@ -66,8 +66,8 @@ impl EngineHost {
 }
 
 impl Driver {
-    /// What others carry here is kept from now on, if it is wanted and can be: recording is on, and
-    /// the set has memory to count in. Tells them.
+    /// What others piggyback to here is kept from now on, if it is wanted and can be: recording is
+    /// on, and the set has memory to count in. Tells them.
     pub fn accept_piggyback(&mut self) {
         let Record { on, carries, place, base, .. } = &self.host.record;
         if *on && *carries && order(place, *base, &self.host.transports).is_some() {

@@ -18,8 +18,9 @@ pub struct Shared {
     driver: UnsafeCell<Driver>,
 }
 
-// SAFETY: `process` is only reached through `EngineGuard` and `ExclusiveGuard`: the door lets one in. (Without
-// MPI_THREAD_MULTIPLE MPI forbids calls from two threads at a time; it keeps our own threads out.)
+// SAFETY: `process` is only reached through `EngineGuard` and `ExclusiveGuard`: the lock lets one
+// in. (Without MPI_THREAD_MULTIPLE MPI forbids calls from two threads at a time; it keeps our own
+// threads out.)
 unsafe impl Sync for Shared {}
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
@@ -66,12 +67,12 @@ impl Shared {
     }
 
     /// Wait for the right, on the first thread and maybe in a signal handler; None: the thread has
-    /// it already. Then nothing is told to C ([`Shared::deliver`]), which may be anywhere.
+    /// it already. Then C is notified of nothing ([`Shared::deliver`]), which may be anywhere.
     pub fn enter_unless_inside(&'static self) -> Option<EngineGuard> {
         self.lock.enter_unless_inside().then(|| EngineGuard(self))
     }
 
-    /// Tell C of complete operations, without the right to touch the process.
+    /// Notify C of complete operations, without the right to touch the process.
     #[inline]
     pub fn deliver(&'static self, entered: EngineGuard) {
         if entered.host.done.is_empty() {

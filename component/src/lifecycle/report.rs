@@ -51,7 +51,7 @@ pub const COUNTERS: usize = 20;
 pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
     let c = driver.engine.counters();
     let log = driver.host.log.counters();
-    let [lines_asked, lines] = crate::sync::checkpoint_signals::checkpoint_counts();
+    let [requested, completed] = crate::sync::checkpoint_signals::checkpoint_counts();
     [
         ("sent_internal_messages", c.sent_internal_messages),
         ("sent_internal_bytes", c.sent_internal_bytes),
@@ -70,8 +70,8 @@ pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
         ("log_spilled_bytes", log.spilled_bytes),
         ("engine_ns", if driver.clock.on { driver.clock.ns() } else { 0 }),
         ("log_spilled_bytes_peak", log.spilled_bytes_peak),
-        ("log_lines_asked", lines_asked),
-        ("lines", lines),
+        ("log_lines_asked", requested),
+        ("lines", completed),
         ("piggyback_frames", c.piggyback_frames),
     ]
 }
@@ -123,7 +123,7 @@ pub fn write(driver: &mut Driver, directory: &Path) {
         fs::write(&unfinished, document(driver)).and_then(|()| fs::rename(&unfinished, &path));
     if let Err(error) = written {
         let path = path.display().to_string();
-        driver.host.glue.tell("report-failed", &[&path, &error.to_string()]);
+        driver.host.glue.show("report-failed", &[&path, &error.to_string()]);
     }
 }
 

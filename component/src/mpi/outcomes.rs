@@ -1,4 +1,4 @@
-//! What C asks and tells about calls whose outcome depends on when messages come (see `glue.h`):
+//! What C asks and reports about calls whose outcome depends on when messages come (see `glue.h`):
 //! tests, waits for any or some, probes, cancels. Only while outcomes are recorded or forced.
 
 use crate::engine::driver_state::Driver;
@@ -10,7 +10,7 @@ use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::host::Status;
 use rustbtl_fragments::ids::{CommId, MessageId, ReceiveId};
 
-/// `rustbtl_question`: look, then tell.
+/// `rustbtl_question`: test, then report.
 const LOOK: i32 = 0;
 /// Nothing is complete.
 const NOTHING: i32 = 1;
@@ -28,9 +28,9 @@ const PROBE_LAST: u32 = 4;
 pub const PROBE_NOT_YET: i32 = 0;
 /// Found.
 pub const PROBE_FOUND: i32 = 1;
-/// The program hears that there is nothing.
+/// The program gets the answer that there is nothing.
 const PROBE_NOTHING: i32 = 2;
-/// It was found before: look again until it is here.
+/// It was found before: poll until it is here.
 const PROBE_WAIT: i32 = 3;
 
 fn question(call: u32, active: u32) -> NondetCall {
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn rustbtl_question(
     let shared = shared();
     let mut driver = shared.enter();
     let question = question(call, active);
-    let code = match driver.asked(question) {
+    let code = match driver.replay_decision(question) {
         ReplayDecision::Execute => LOOK,
         ReplayDecision::ReportNothing => NOTHING,
         ReplayDecision::Await(Outcome::Requests(list)) => {
@@ -78,8 +78,8 @@ pub unsafe extern "C" fn rustbtl_question(
     code
 }
 
-/// What it is to be told: `count` places; -1: nothing. 0: it has to ask again, as the process was
-/// pictured since it read `epoch`.
+/// What it is to get: `count` places; -1: nothing. 0: it has to ask again, as the process was
+/// frozen since it read `epoch`.
 ///
 /// # Safety
 /// `places` is readable for `count`.
@@ -102,18 +102,18 @@ pub unsafe extern "C" fn rustbtl_outcome(
         }
     };
     let shared = shared();
-    // Pictures are taken, and processes restored, while nobody else is in here.
+    // Snapshots are taken, and processes restored, while nobody else is in here.
     let mut driver = shared.enter();
     let valid = epoch == crate::determinants::set_order::epoch();
     if valid {
-        driver.answered(question, outcome);
+        driver.record_outcome(question, outcome);
     }
     shared.deliver(driver);
     i32::from(valid)
 }
 
 /// MPI_Cancel of a receive of the program. 1: it is gone and will not complete. (Whether that is
-/// recorded is asked in here, where no picture is taken.)
+/// recorded is asked in here, where no snapshot is taken.)
 ///
 /// # Safety
 /// Null, or an operation as glue.h describes it.
@@ -135,14 +135,14 @@ fn cancel(driver: &mut Driver, receive: ReceiveId, complete: bool) -> bool {
         return !complete && driver.engine.cancel_receive(receive);
     }
     let question = NondetCall { kind: CallKind::Cancel, arguments: 0 };
-    let wanted = match driver.asked(question) {
+    let wanted = match driver.replay_decision(question) {
         ReplayDecision::Execute => !complete,
         ReplayDecision::Await(Outcome::Cancelled(name)) => name.is_some(),
         _ => false,
     };
     let name = driver.engine.receive_name(receive).filter(|_| wanted);
     let gone = name.is_some() && driver.engine.cancel_receive(receive);
-    driver.answered(question, Some(Outcome::Cancelled(name.filter(|_| gone))));
+    driver.record_outcome(question, Some(Outcome::Cancelled(name.filter(|_| gone))));
     gone
 }
 
@@ -190,7 +190,7 @@ fn recorded_probe(
     how: u32,
 ) -> (i32, Option<(MessageId, Status)>) {
     let claims = how & PROBE_CLAIM != 0;
-    match driver.asked(question) {
+    match driver.replay_decision(question) {
         ReplayDecision::ReportNothing => (PROBE_NOTHING, None),
         ReplayDecision::Await(Outcome::Message(name)) => {
             let here = if claims {
@@ -201,13 +201,13 @@ fn recorded_probe(
             if here.is_none() {
                 return (PROBE_WAIT, None);
             }
-            driver.answered(question, Some(Outcome::Message(name)));
+            driver.record_outcome(question, Some(Outcome::Message(name)));
             (PROBE_FOUND, here)
         }
         ReplayDecision::Await(_) | ReplayDecision::Execute => {
             let Some(name) = driver.engine.probe_name(comm, source, tag) else {
                 if how & PROBE_LAST != 0 {
-                    driver.answered(question, None);
+                    driver.record_outcome(question, None);
                 }
                 return (PROBE_NOT_YET, None);
             };
@@ -217,7 +217,7 @@ fn recorded_probe(
                 driver.engine.probe(comm, source, tag).map(|status| (MessageId(0), status))
             };
             if here.is_some() {
-                driver.answered(question, Some(Outcome::Message(name)));
+                driver.record_outcome(question, Some(Outcome::Message(name)));
             }
             (i32::from(here.is_some()), here)
         }

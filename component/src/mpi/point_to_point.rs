@@ -2,7 +2,7 @@
 
 use crate::determinants::set_order::SLOW_PATH;
 use crate::engine::deferred_receives;
-use crate::engine::late_sends;
+use crate::engine::detached_sends;
 use crate::engine::shared::EngineGuard;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
@@ -74,7 +74,7 @@ pub(crate) fn send_slow(
     if to_another_node {
         driver.host.sent();
     }
-    late_sends::tell(&driver);
+    detached_sends::count_call(&driver);
     let code = match sent {
         Ok(_) if complete && !gathered => DONE,
         Ok(_) => PENDING,

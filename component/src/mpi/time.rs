@@ -3,12 +3,12 @@
 //!
 //! As MPI_Wtime's (`wtime`), calls are made to come here by `in_place`; but only those of objects
 //! that call MPI, and of libgfortran: Open MPI and the C library read the date when they like, and
-//! not as often in the next life. The machine is coordination's `ProgramTime`.
+//! not as often in the next incarnation. The machine is coordination's `ProgramTime`.
 //!
-//! A signal handler may call time() at any moment: so nothing is allocated, shipped or told to C in
+//! A signal handler may call time() at any moment: so nothing is allocated, sent or passed to C in
 //! here, and where the thread is in the engine already it gets the machine's date.
 //!
-//! Not heard: programs with MPI_THREAD_SERIALIZED, whose other threads may be in MPI meanwhile.
+//! Not recorded: programs with MPI_THREAD_SERIALIZED, whose other threads may be in MPI meanwhile.
 //!
 //! Invariant: a date that is recorded goes out before the next thing that the process sends
 //! (`SLOW_PATH`).
@@ -60,7 +60,7 @@ pub fn install() {
 }
 
 impl Driver {
-    /// A picture is taken next: dates of the process that is made from it are no earlier ones.
+    /// A snapshot is taken next: dates of the process that is made from it are no earlier ones.
     pub fn snapshot_date(&mut self) {
         self.host.record.snapshotted(machine());
     }

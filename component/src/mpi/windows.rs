@@ -1,5 +1,5 @@
-//! Windows of one-sided communication: which of them a set that goes back alone cannot repeat
-//! (docs/adr/0021). C sees them, the coordinator hears of them.
+//! Windows of one-sided communication: which of them a set that is rolled back alone cannot repeat
+//! (docs/adr/0021). C sees them, the coordinator is notified.
 
 use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;

@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! * P1 A step is claimed once (`next`), and written before it is counted (`done`, `[done]`).
-//! * P2 Both ends of a copy stay where they are until it is done: `pending_copies` keeps the operation,
-//!   hence the program's buffer, and has the log keep the record.
+//! * P2 Both ends of a copy stay where they are until it is done: `pending_copies` keeps the
+//!   operation, hence the program's buffer, and has the log keep the record.
 
 use crate::os::copy::past_caches;
 use crate::os::process::leave_processor;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const STEP_BYTES: usize = 64 << 10;
 /// Copies below this are over before a thread has woken up.
 const SHARED_BYTES_MIN: usize = 128 << 10;
-/// How long the thread looks for another copy before it goes to sleep.
+/// How long the thread polls for another copy before it goes to sleep.
 const LINGER: Duration = Duration::from_micros(200);
 /// Copies that wait for the thread, at most.
 const WAITING_MAX: usize = 64;

@@ -9,14 +9,14 @@
 //!
 //! Invariants:
 //! * U1 Nothing is read from a record before all of it is copied.
-//! * U2 An operation is told of its end once, and not before all of it is in the record and the
+//! * U2 The end of an operation is reported once, and not before all of it is in the record and the
 //!   engine has done with it.
 //! * U3 A record that is being copied stays in the log: before records are dropped the copies of
-//!   those that the engine has done with are made ([`PendingLogCopies::finish`]); the engine's own cannot
-//!   be dropped.
+//!   those that the engine has done with are made ([`PendingLogCopies::finish`]); the engine's own
+//!   cannot be dropped.
 //! * U4 Nothing is read from the buffer of an operation that the program has let go
-//!   ([`PendingLogCopies::release`]), but for what its receiver still lacks: who is told by the receiver
-//!   that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
+//!   ([`PendingLogCopies::release`]), but for what its receiver still lacks: who is notified by the
+//!   receiver that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
 
 use crate::ffi::operation::Op;
 use crate::payload_log::copy_thread::{Copy, LogCopier};
@@ -33,7 +33,7 @@ struct Message {
     copy: Arc<Copy>,
     /// All of it is in the record, and it was counted as such.
     copied: bool,
-    /// The engine has done with it: the operation has to be told.
+    /// The engine has done with it: C has to be notified of the operation.
     sent: bool,
 }
 
@@ -114,7 +114,7 @@ impl PendingLogCopies {
     }
 
     /// Is all of a message in the record by now?
-    fn look(&mut self, at: usize) -> bool {
+    fn poll_copy(&mut self, at: usize) -> bool {
         let message = &mut self.messages[at];
         if !message.copied && message.copy.is_done() {
             message.copied = true;
@@ -137,7 +137,7 @@ impl PendingLogCopies {
         }
         let is_new = |of: &Message| !of.copied && of.copy.is_done();
         let at = self.messages.iter().position(is_new)?;
-        self.look(at);
+        self.poll_copy(at);
         let Message { op, sent, .. } = self.messages[at];
         if !sent {
             return Some(Copied::Before(op));
@@ -154,7 +154,7 @@ impl PendingLogCopies {
         if op.bytes() <= bytes_now {
             self.messages[at].copy.finish();
         }
-        let over = self.look(at);
+        let over = self.poll_copy(at);
         if over {
             self.messages.remove(at);
         } else {
@@ -170,7 +170,7 @@ impl PendingLogCopies {
             return false;
         };
         self.messages[at].copy.finish();
-        self.look(at);
+        self.poll_copy(at);
         self.messages.remove(at).is_some_and(|message| message.sent)
     }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_is_over_when_all_of_it_is_in_the_log_and_told_once() {
+    fn a_send_is_over_when_all_of_it_is_in_the_log_and_reported_once() {
         let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 3) as u8).collect();
         let mut operation = operation(&mut data);
         // SAFETY: it lives to the end of the test.
@@ -231,7 +231,7 @@ mod tests {
         assert!(!pending_copies.settle(op, 1000), "it is too long to be copied at once");
         let mut over = None;
         for _ in 0..10 {
-            assert_eq!(over, None, "U2: told once");
+            assert_eq!(over, None, "U2: reported once");
             over = pending_copies.step();
             if pending_copies.is_empty() {
                 break;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_lets_go_is_in_the_log_at_once() {
+    fn what_the_program_frees_is_in_the_log_at_once() {
         let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
         let mut operations = [operation(&mut data), operation(&mut data)];
         // SAFETY: they live to the end of the test.
@@ -274,10 +274,10 @@ mod tests {
         assert_eq!(log.payload(records[0]), data);
         assert!(pending_copies.is_logged(one) && pending_copies.settle(one, 0));
         assert!(!pending_copies.settle(other, 0));
-        assert!(pending_copies.release(other), "U2: the engine has, so it is told now");
+        assert!(pending_copies.release(other), "U2: the engine has, so it is reported now");
         assert_eq!(log.payload(records[1]), data);
         assert!(pending_copies.is_empty() && !pending_copies.has_uncopied());
-        assert!(!pending_copies.release(other), "U2: told once");
+        assert!(!pending_copies.release(other), "U2: reported once");
     }
 
     #[test]

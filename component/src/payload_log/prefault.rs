@@ -20,7 +20,7 @@ const SLOTS: usize = 16;
 const AHEAD_BYTES: usize = 64 << 20;
 /// One segment is kept ready for this many that were used: who logs little pays for little.
 const USED_PER_READY: usize = 4;
-/// Sizes that are told apart.
+/// Sizes that are kept apart.
 const SIZES: usize = 8;
 
 const EMPTY: usize = 0;

@@ -72,7 +72,7 @@ impl Peers {
 
 /// What a process has published: `None` if nothing.
 pub fn endpoint_of(glue: &Glue, name: Name) -> Option<Result<Endpoint, EndpointError>> {
-    published(glue, name).map(|card| Endpoint::decode(&card))
+    published(glue, name).map(|endpoint| Endpoint::decode(&endpoint))
 }
 
 /// The same, as it was published.
@@ -84,10 +84,10 @@ pub fn published(glue: &Glue, name: Name) -> Option<Vec<u8>> {
         return None;
     }
     // SAFETY: C gave us a copy of this many bytes.
-    let card = unsafe { core::slice::from_raw_parts(start, bytes) }.to_vec();
+    let endpoint = unsafe { core::slice::from_raw_parts(start, bytes) }.to_vec();
     // SAFETY: given back once, not used any more.
     unsafe { (glue.release)(start.cast()) };
-    Some(card)
+    Some(endpoint)
 }
 
 #[cfg(test)]

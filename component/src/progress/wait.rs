@@ -1,4 +1,4 @@
-//! How a blocking call waits: look for a while, then give the processor away between looks. A rank
+//! How a blocking call waits: poll for a while, then give the processor away between polls. A rank
 //! that waits must not keep another one of the node from running.
 
 use crate::engine::deferred_receives;
@@ -12,9 +12,9 @@ use rustbtl_fragments::ids::CommId;
 
 /// Looks (of a burst each) between two calls of Open MPI's own progress, which costs much more.
 const PROGRAM_POLLS: u32 = 16;
-/// Where processors are shared: turns of one look each between two of these calls.
+/// Where processors are shared: turns of one poll each between two of these calls.
 const TURNS_OVERSUBSCRIBED: u32 = 32;
-/// With threads: looks before the thread goes to sleep where the others are.
+/// With threads: polls before the thread goes to sleep where the others are.
 const LOOKS_THREADS: u32 = 200;
 
 /// Wait for an operation on the stack. With threads: `PENDING` if it should wait elsewhere.
@@ -38,7 +38,7 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
     wait_long(shared, op)
 }
 
-/// A blocking receive looks for its message before it is posted. True: done.
+/// A blocking receive polls for its message before it is posted. True: done.
 #[inline]
 pub fn receive_unposted(
     shared: &'static Shared,
@@ -114,7 +114,7 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
     }
 }
 
-/// One thread at a time looks; who does not get the right to, sleeps until it is woken.
+/// One thread at a time polls; who does not get the right to, sleeps until it is woken.
 fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
     for _ in 0..LOOKS_THREADS {
         if op.is_complete() {

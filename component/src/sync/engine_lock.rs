@@ -1,9 +1,10 @@
 //! Who is let in to the process: one thread of the program at a time, or one of our own.
 //!
 //! A signal handler may come while its own thread is inside, and neither wait for that nor go in.
-//! Nothing it may call asks to come in but time(), which only the first thread is heard in; so
+//! Nothing it may call asks to come in but time(), which is recorded for the first thread only; so
 //! that one is marked while it is inside. Without MPI_THREAD_MULTIPLE (and not with
-//! MPI_THREAD_SERIALIZED, see `date`) nobody else of the program is, and the mark is the bias'.
+//! MPI_THREAD_SERIALIZED, see `date`) nobody else of the program is, and the mark is the biased
+//! lock's.
 
 use crate::sync::biased_lock::BiasedLock;
 use crate::sync::lock::Lock;
@@ -239,7 +240,7 @@ mod tests {
             });
             let handled = || room.handled.each_ref().map(|of| of.load(Ordering::Relaxed));
             let enough = |of| handled().iter().all(|all| *all >= of);
-            // Where none are told that their thread is inside there will be none later on.
+            // Where no handler finds its thread inside there will be none later on.
             while !enough(200) && (enough(1) || handled().iter().sum::<u32>() < 50_000) {
                 room.lock.enter();
                 (0..20).for_each(|_| room.count());

@@ -29,7 +29,7 @@ use std::os::fd::RawFd;
 const BURST: u32 = 16;
 /// From so many frames in a row on, it is a stream.
 const STREAM: u32 = 4;
-/// Ticks of the processor's clock, some 400 ns, for which a stream that was caught up with is left
+/// Ticks of the processor's clock, some 400 ns, for which a stream that was drained is left
 /// alone: looking at the line that the sender is about to write makes each of its frames wait for
 /// us, and us for each of its frames.
 const LEFT_ALONE_TICKS: u64 = 900;
@@ -59,9 +59,9 @@ struct Active {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Life {
+enum Presence {
     Present,
-    /// It said goodbye; told once its ring is empty.
+    /// It said goodbye; reported once its ring is empty.
     Leaving,
     Gone,
 }
@@ -69,7 +69,7 @@ enum Life {
 #[derive(Debug)]
 struct Peer {
     id: PeerId,
-    life: Life,
+    presence: Presence,
     access: Access,
     /// Its ring until it announces itself, then in `active`.
     incoming: Option<Consumer<Raw>>,
@@ -86,8 +86,8 @@ pub struct Shm {
     cursor: usize,
     burst: u32,
     /// A frame came since the last one was sent: the next one may be an answer.
-    heard: bool,
-    /// Frames taken since one was sent or a stream of them was caught up with.
+    received: bool,
+    /// Frames taken since one was sent or a stream of them was drained.
     row: u32,
     bell: u64,
     /// By local index, myself included.
@@ -146,7 +146,7 @@ impl Shm {
                     // SAFETY: as above, for the consumers.
                     Consumer::new(unsafe { segment.ring(from, me) })
                 });
-                Peer { id, life: Life::Present, access: Access::Unknown, incoming }
+                Peer { id, presence: Presence::Present, access: Access::Unknown, incoming }
             })
             .collect();
         let limits = Limits {
@@ -160,7 +160,7 @@ impl Shm {
             active: Vec::new(),
             cursor: 0,
             burst: 0,
-            heard: false,
+            received: false,
             row: 0,
             bell: 0,
             peers,
@@ -239,7 +239,7 @@ impl Shm {
             && outgoing.link == Link::Announced
         {
             self.row = 0;
-            if core::mem::take(&mut self.heard) {
+            if core::mem::take(&mut self.received) {
                 outgoing.ring.expect_waiting_consumer();
             }
             return outgoing.ring.try_push_words(header, payload);
@@ -277,7 +277,7 @@ impl Shm {
         true
     }
 
-    /// A stream of frames has been caught up with.
+    /// A stream of frames has been drained.
     #[cold]
     #[inline(never)]
     fn let_stream_gather(&mut self) {
@@ -308,8 +308,8 @@ impl Shm {
             found |= self.admit(index);
             let peer = &mut self.peers[index];
             let left = self.segment.rank(index).state.load(Ordering::Acquire) == STATE_LEFT;
-            if left && peer.life == Life::Present && index != self.segment.me() {
-                peer.life = Life::Leaving;
+            if left && peer.presence == Presence::Present && index != self.segment.me() {
+                peer.presence = Presence::Leaving;
                 self.leaving += 1;
                 // Its frames may have come after we looked at its bit.
                 found |= self.admit(index);
@@ -393,13 +393,13 @@ impl Shm {
     #[inline(never)]
     fn lose(&mut self, index: usize, said_goodbye: bool, reason: String) {
         let peer = &mut self.peers[index];
-        if peer.life == Life::Gone {
+        if peer.presence == Presence::Gone {
             return;
         }
-        if peer.life == Life::Leaving {
+        if peer.presence == Presence::Leaving {
             self.leaving -= 1;
         }
-        peer.life = Life::Gone;
+        peer.presence = Presence::Gone;
         let id = peer.id;
         if let Some(place) = self.active.iter().position(|active| active.index == index) {
             self.active.remove(place);
@@ -423,7 +423,7 @@ impl Shm {
     #[cold]
     fn farewells(&mut self) {
         for index in 0..self.peers.len() {
-            if self.peers[index].life != Life::Leaving {
+            if self.peers[index].presence != Presence::Leaving {
                 continue;
             }
             let ring = self.active.iter().find(|active| active.index == index);
@@ -437,7 +437,7 @@ impl Shm {
     /// once a second or when something seems to be stuck.
     pub fn check_peers(&mut self) {
         for index in 0..self.peers.len() {
-            if index == self.segment.me() || self.peers[index].life != Life::Present {
+            if index == self.segment.me() || self.peers[index].presence != Presence::Present {
                 continue;
             }
             let rank_line = self.segment.rank(index);
@@ -445,7 +445,7 @@ impl Shm {
             let pid = rank_line.pid.load(Ordering::Relaxed);
             // A goodbye between the two looks is not a death: look again.
             if attached
-                && !self.segment.lives(index)
+                && !self.segment.is_alive(index)
                 && rank_line.state.load(Ordering::Acquire) == STATE_ATTACHED
             {
                 let reason = format!("process {pid} of this node has died");
@@ -491,7 +491,7 @@ impl Transport for Shm {
 
     #[inline(always)]
     fn consume(&mut self, incoming: Incoming) {
-        self.heard = true;
+        self.received = true;
         self.row += 1;
         match self.active.get_mut(self.cursor) {
             Some(active) if active.from == incoming.from => active.ring.consume(),

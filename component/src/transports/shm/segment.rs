@@ -202,7 +202,7 @@ impl Segment {
     }
 
     /// Does the process of this rank live? (Only sensible once it has attached.)
-    pub(super) fn lives(&self, rank: usize) -> bool {
+    pub(super) fn is_alive(&self, rank: usize) -> bool {
         locks::held_by_another(self.mapping.file(), rank as u64)
     }
 
@@ -354,9 +354,9 @@ mod tests {
         let two = Segment::attach(one.name(), 2, 1, &small()).unwrap();
         assert!(!path.exists());
         assert_eq!(two.layout(), one.layout());
-        assert!(one.lives(1) && two.lives(0));
+        assert!(one.is_alive(1) && two.is_alive(0));
         drop(two);
-        assert!(!one.lives(1));
+        assert!(!one.is_alive(1));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Being connected to: strangers, until they have proved who they are.
+//! Being connected to: unauthenticated peers, until they have proved who they are.
 
 use crate::os::socket;
 use crate::transports::tcp::handshake::{Names, Verdict};
@@ -40,7 +40,7 @@ impl Tcp {
 
     pub(super) fn drive_pending(&mut self, place: usize) {
         let mine = self.names(PeerId(0), 0);
-        // A copy of the process for a picture holds what was closed here a moment longer, and as
+        // A copy of the process for a snapshot holds what was closed here a moment longer, and as
         // long epoll speaks of it.
         let Some(pending) = self.pending.get_mut(place).and_then(Option::as_mut) else { return };
         match pending.drive(&self.secret, &mine) {

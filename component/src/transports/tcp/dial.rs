@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 const ADDRESS_MS_MAX: u64 = 3_000;
 const PAUSE_MS_FIRST: u64 = 5;
 const PAUSE_MS_MAX: u64 = 500;
-/// How long to wait for the connection that the peer has promised (it told us of a duplicate).
+/// How long to wait for the connection that the peer has promised (it reported a duplicate).
 const PROMISE_MS: u64 = 1_000;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What the user is told about strangers and the like: not more than somebody can read.
+//! Messages to the user about unauthenticated peers and the like: not more than somebody can read.
 
 /// Notices for the user, at a bounded rate.
 #[derive(Debug, Default)]

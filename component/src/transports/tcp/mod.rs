@@ -45,7 +45,7 @@ use std::os::fd::{AsRawFd, RawFd};
 const BURST: u32 = 32;
 /// Up to this many connections are read directly; more are found by epoll.
 const DIRECT: usize = 4;
-/// Empty polls between two looks at everything else.
+/// Empty polls between two polls of everything else.
 const IDLE_POLLS: u32 = 32;
 /// Connections that have not proved anything yet, at most; then the oldest one has to go.
 const PENDING_MAX: usize = 64;
@@ -103,7 +103,7 @@ pub struct Tcp {
     /// Those that have read a payload to its place.
     landed: Vec<u32>,
     /// Bytes have come since somebody asked.
-    heard: bool,
+    received: bool,
     /// The last frame took some packets.
     long: bool,
     /// The connection whose frame `peek` has handed out.
@@ -169,7 +169,7 @@ impl Tcp {
             dirty: Vec::new(),
             unplaced: Vec::new(),
             landed: Vec::new(),
-            heard: false,
+            received: false,
             long: false,
             current: None,
             burst: 0,
@@ -200,14 +200,15 @@ impl Tcp {
     pub fn add_peer(&mut self, peer: PeerId, card: TcpPeer) {
         let slot = self.slot_or_new(peer);
         let known = &mut self.peers[slot];
-        // It may have connected in a later life than the one whose card this is.
+        // It may have connected in a later incarnation than the one whose endpoint this is.
         if known.card.is_none() || card.incarnation >= known.incarnation {
             known.incarnation = known.incarnation.max(card.incarnation);
             known.card = Some(card);
         }
     }
 
-    /// The peer was started again: a connection to its earlier life is closed, and nobody is told.
+    /// The peer was restarted: a connection to its earlier incarnation is closed, and nobody is
+    /// notified.
     pub fn renew_peer(&mut self, peer: PeerId, card: TcpPeer) {
         let slot = self.slot_or_new(peer);
         if self.peers[slot].incarnation < card.incarnation {
@@ -239,8 +240,8 @@ impl Tcp {
 
     /// Have bytes come since the last question, if only a part of a frame?
     #[inline]
-    pub fn take_heard(&mut self) -> bool {
-        std::mem::take(&mut self.heard)
+    pub fn take_received(&mut self) -> bool {
+        std::mem::take(&mut self.received)
     }
 
     /// Is anything accepted and not yet written?
@@ -330,7 +331,7 @@ impl Tcp {
             return false;
         }
         let filled = connection.fill();
-        self.heard |= filled == Fill::Some;
+        self.received |= filled == Fill::Some;
         match filled {
             Fill::Nothing => false,
             Fill::Some if connection.has_direct_payload() => {

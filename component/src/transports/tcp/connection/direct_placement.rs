@@ -16,7 +16,8 @@ pub(super) const SHORT_READ_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct DirectPlacement {
     head: [u8; HEADER_BYTES],
-    /// Where the rest goes. Invariant ([`Connection::place_directly_at`]): writable for `left` bytes.
+    /// Where the rest goes. Invariant ([`Connection::place_directly_at`]): writable for `left`
+    /// bytes.
     into: NonNull<u8>,
     left: usize,
 }
