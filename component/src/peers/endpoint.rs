@@ -9,7 +9,6 @@
 //! ```
 //! Strings and blobs: u16 length, then the bytes. Integers are little endian.
 
-use core::fmt;
 use rustbtl_fragments::ids::{Incarnation, SetId};
 use rustbtl_fragments::little_endian::{LittleEndian, take_bytes};
 use rustbtl_fragments::wire;
@@ -46,11 +45,13 @@ pub struct Endpoint {
 }
 
 /// Why an endpoint is of no use.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EndpointError {
     /// Not an endpoint at all.
+    #[error("what it published cannot be read")]
     Damaged,
     /// Another version of the component.
+    #[error("version {version} (wire format {wire:#x}) on node {node}")]
     Version {
         /// Its version.
         version: String,
@@ -59,17 +60,6 @@ pub enum EndpointError {
         /// Where it runs.
         node: String,
     },
-}
-
-impl fmt::Display for EndpointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged => write!(f, "what it published cannot be read"),
-            Self::Version { version, wire, node } => {
-                write!(f, "version {version} (wire format {wire:#x}) on node {node}")
-            }
-        }
-    }
 }
 
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {

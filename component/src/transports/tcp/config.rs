@@ -119,7 +119,7 @@ impl TcpPeer {
 
     /// The reverse.
     pub fn decode(mut from: &[u8]) -> Result<Self, TcpError> {
-        let bad = || TcpError::Card;
+        let bad = || TcpError::Address;
         if take_array::<4>(&mut from).ok_or_else(bad)? != ENDPOINT_MAGIC {
             return Err(bad());
         }
@@ -148,11 +148,16 @@ impl TcpPeer {
 }
 
 /// Why there is no TCP transport.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TcpError {
     /// A system call failed.
-    Os(OsError),
+    #[error(transparent)]
+    Os(#[from] OsError),
     /// `if_include` or `if_exclude` names an interface that does not exist.
+    #[error(
+        "{parameter} names the interface {name:?}, which does not exist on this host; there are: \
+         {existing}"
+    )]
     UnknownInterface {
         /// Which parameter.
         parameter: &'static str,
@@ -162,6 +167,9 @@ pub enum TcpError {
         existing: String,
     },
     /// An entry is neither a name nor a network.
+    #[error(
+        "{parameter}: {entry:?} is neither the name of an interface nor a network like 10.0.0.0/8"
+    )]
     BadEntry {
         /// Which parameter.
         parameter: &'static str,
@@ -169,56 +177,27 @@ pub enum TcpError {
         entry: String,
     },
     /// Both parameters are set.
+    #[error("if_include and if_exclude are both set; choose one of them")]
     IncludeAndExclude,
     /// Nothing is left to listen on.
+    #[error(
+        "no network interface is left to use; this host has: {existing}; look at if_include and \
+         if_exclude"
+    )]
     NoInterface {
         /// What there is.
         existing: String,
     },
     /// What a peer published cannot be read.
-    Card,
+    #[error(
+        "the TCP address that a peer published cannot be read; it runs another version of this \
+         component"
+    )]
+    Address,
     /// Sizes that make no sense.
+    #[error("{0}")]
     Arguments(String),
 }
-
-impl From<OsError> for TcpError {
-    fn from(error: OsError) -> Self {
-        Self::Os(error)
-    }
-}
-
-impl fmt::Display for TcpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Os(error) => error.fmt(f),
-            Self::UnknownInterface { parameter, name, existing } => write!(
-                f,
-                "{parameter} names the interface {name:?}, which does not exist on this host; \
-                 there are: {existing}"
-            ),
-            Self::BadEntry { parameter, entry } => write!(
-                f,
-                "{parameter}: {entry:?} is neither the name of an interface nor a network like \
-                 10.0.0.0/8"
-            ),
-            Self::IncludeAndExclude => {
-                f.write_str("if_include and if_exclude are both set; choose one of them")
-            }
-            Self::NoInterface { existing } => write!(
-                f,
-                "no network interface is left to use; this host has: {existing}; look at \
-                 if_include and if_exclude"
-            ),
-            Self::Card => f.write_str(
-                "the TCP address that a peer published cannot be read; it runs another version \
-                 of this component",
-            ),
-            Self::Arguments(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for TcpError {}
 
 #[cfg(test)]
 mod tests {
@@ -234,11 +213,11 @@ mod tests {
         let bytes = from.encode();
         assert_eq!(TcpPeer::decode(&bytes), Ok(from));
         for len in 0..bytes.len() {
-            assert_eq!(TcpPeer::decode(&bytes[..len]), Err(TcpError::Card));
+            assert_eq!(TcpPeer::decode(&bytes[..len]), Err(TcpError::Address));
         }
         let mut longer = bytes.clone();
         longer.push(0);
-        assert_eq!(TcpPeer::decode(&longer), Err(TcpError::Card));
+        assert_eq!(TcpPeer::decode(&longer), Err(TcpError::Address));
     }
 
     #[test]
