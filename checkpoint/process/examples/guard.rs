@@ -5,7 +5,8 @@
 mod common;
 
 use common::Subject;
-use rustbtl_process::outside::{Compression, Ids, WriteOptions};
+use rustbtl_process::dump::{Compression, WriteOptions};
+use rustbtl_process::restore::Ids;
 use std::process::Command;
 use std::time::Duration;
 

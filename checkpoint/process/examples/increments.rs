@@ -5,7 +5,8 @@
 mod common;
 
 use common::{Answer, Subject};
-use rustbtl_process::outside::{self, Compression, History, WriteOptions};
+use rustbtl_process::dump::{self, Compression, History, WriteOptions};
+use rustbtl_process::restore;
 use std::process::Command;
 use std::time::Instant;
 
@@ -33,18 +34,12 @@ fn main() {
                 panic!("no picture");
             };
             let (at, as_known) = (&path, &path);
-            let stats = outside::write_next_image(
-                child,
-                &description,
-                at,
-                as_known,
-                &options,
-                &mut history,
-            );
+            let stats =
+                dump::write_next_image(child, &description, at, as_known, &options, &mut history);
             subject.send("d");
             let stats = stats.unwrap();
             let start = Instant::now();
-            outside::verify(&path).unwrap();
+            restore::verify(&path).unwrap();
             let verify = start.elapsed().as_secs_f64() * 1e3;
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             println!(

@@ -7,7 +7,7 @@
 #[path = "support/pmix.rs"]
 mod pmix;
 
-use rustbtl_process::inside::{
+use rustbtl_process::freeze::{
     AfterParked, BeforeRelease, Copying, FreezeOptions, Freezer, Outcome,
 };
 use std::os::fd::RawFd;
@@ -84,7 +84,7 @@ fn serve(socket: RawFd) {
         }
         let supplied = [0, 1, 2, socket];
         let (muted, dropped) = (numbers(&order, "mute="), numbers(&order, "drop="));
-        let mut while_paused = |snapshot: &rustbtl_process::inside::Snapshot<'_>| {
+        let mut while_paused = |snapshot: &rustbtl_process::freeze::Snapshot<'_>| {
             // No allocation here: the threads are parked.
             let mut head = [0u8; 5];
             head[0] = b'P';

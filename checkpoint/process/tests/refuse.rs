@@ -7,7 +7,8 @@ mod doctor;
 
 use common::{Subject, copy_program, program, scratch};
 use doctor::Difference;
-use rustbtl_process::outside::{Ids, WriteOptions, inspect, verify};
+use rustbtl_process::dump::{WriteOptions, write_image};
+use rustbtl_process::restore::{Ids, inspect, verify};
 use std::process::Command;
 
 /// A program that holds something and then waits for a moment.
@@ -126,12 +127,7 @@ fn half_an_image_has_another_name() {
     let subject = Subject::start(&mut Command::new(&path), &output);
     subject.wait_for("ready");
     let description = b"nonsense";
-    let error = rustbtl_process::outside::write_image(
-        subject.pid,
-        description,
-        &image,
-        &WriteOptions::default(),
-    );
+    let error = write_image(subject.pid, description, &image, &WriteOptions::default());
     assert!(error.is_err());
     assert!(!image.exists() && !image.with_extension("tmp").exists());
     let (status, text) = subject.finish(30);

@@ -3,9 +3,8 @@
 mod common;
 
 use common::{Answer, Subject, copy_program, program, scratch};
-use rustbtl_process::outside::{
-    Compression, History, Ids, RestoreOptions, SharedPlace, WriteOptions, verify, write_next_image,
-};
+use rustbtl_process::dump::{Compression, History, WriteOptions, write_next_image};
+use rustbtl_process::restore::{Ids, RestoreOptions, SharedPlace, verify};
 use std::path::PathBuf;
 use std::process::Command;
 

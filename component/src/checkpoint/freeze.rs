@@ -7,7 +7,7 @@ use crate::engine::shared::Taken as Engine;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
-use rustbtl_process::inside::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
+use rustbtl_process::freeze::{Copying, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot};
 use std::os::fd::RawFd;
 
 /// Room for the description of a process, which is seldom more than 100 KB; untouched until used.

@@ -6,9 +6,9 @@ use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::SnapshotMemory;
 use rustbtl_fragments::ids::Incarnation;
-use rustbtl_process::outside::{
-    self, History, OutsideError, RestoreOptions, SharedPlace, WriteOptions,
-};
+use rustbtl_process::OutsideError;
+use rustbtl_process::dump::{self, History, WriteOptions};
+use rustbtl_process::restore::{self, RestoreOptions, SharedPlace};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -108,8 +108,7 @@ impl ImageStore for ProcessImages {
         let mut older = older.unwrap_or_else(|| History::new(self.style.full_every));
         let known_as = images::known_as(to);
         let description = source.description;
-        let stats =
-            outside::write_next_image(pid, description, to, &known_as, &options, &mut older);
+        let stats = dump::write_next_image(pid, description, to, &known_as, &options, &mut older);
         *history() = Some(older);
         let stats = stats.map_err(|error| error.to_string())?;
         let checksum = checksum(to).map_err(|error| format!("{}: {error}", to.display()))?;
@@ -146,7 +145,7 @@ impl ImageStore for ProcessImages {
                 dies_with_parent: true,
                 ..RestoreOptions::default()
             };
-            Ok::<_, String>(outside::restore(image, options))
+            Ok::<_, String>(restore::restore(image, options))
         };
         let mut restored = restore()?;
         for _ in 1..ATTEMPTS {
@@ -176,13 +175,13 @@ impl ImageStore for ProcessImages {
     }
 
     fn look(&self, image: &Path) -> Result<(), String> {
-        let looked = outside::inspect(image).map(drop);
+        let looked = restore::inspect(image).map(drop);
         looked.map_err(|error| format!("{}: {error}", image.display()))
     }
 
     fn check(&self, image: &Path) -> Result<Written, String> {
         let what = |error: &dyn core::fmt::Display| format!("{}: {error}", image.display());
-        let summary = outside::verify(image).map_err(|error| what(&error))?;
+        let summary = restore::verify(image).map_err(|error| what(&error))?;
         let checksum = checksum(image).map_err(|error| what(&error))?;
         let (bytes, raw_bytes) = (summary.file_bytes, summary.memory_bytes);
         Ok(Written { bytes, raw_bytes, checksum })

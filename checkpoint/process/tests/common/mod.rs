@@ -1,9 +1,9 @@
 //! A guardian for tests: starts a program with the preload, has it frozen, writes, kills, restores.
 #![allow(dead_code)] // each test file uses a part of it
 
-use rustbtl_process::outside::{
-    self, ImageStats, OutsideError, RestoreOptions, RestoredChild, WriteOptions,
-};
+use rustbtl_process::OutsideError;
+use rustbtl_process::dump::{self, ImageStats, WriteOptions};
+use rustbtl_process::restore::{self, RestoreOptions, RestoredChild};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -176,12 +176,12 @@ impl Subject {
     ) -> Result<(ImageStats, [u64; 6]), String> {
         match self.receive() {
             Answer::Continued { child, times_us, description } => {
-                let stats = outside::write_image(child, &description, path, options);
+                let stats = dump::write_image(child, &description, path, options);
                 self.send("d");
                 stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
             }
             Answer::Paused { pid, description } => {
-                let stats = outside::write_image(pid, &description, path, options);
+                let stats = dump::write_image(pid, &description, path, options);
                 self.send("d");
                 let Answer::Continued { times_us, .. } = self.receive() else { panic!() };
                 stats.map(|stats| (stats, times_us)).map_err(|error| error.to_string())
@@ -248,11 +248,11 @@ impl Subject {
     }
 
     /// A new process from an image; output goes to a file, which is appended to.
-    pub fn restore(path: &Path, output: &Path, ids: outside::Ids) -> (Subject, RestoredChild) {
+    pub fn restore(path: &Path, output: &Path, ids: restore::Ids) -> (Subject, RestoredChild) {
         Self::try_restore(path, output, ids).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub fn restore_sharing(path: &Path, output: &Path, place: outside::SharedPlace) -> Subject {
+    pub fn restore_sharing(path: &Path, output: &Path, place: restore::SharedPlace) -> Subject {
         let options = RestoreOptions { shared: Some(place), ..RestoreOptions::default() };
         Self::restore_with(path, output, options).unwrap_or_else(|error| panic!("{error}")).0
     }
@@ -260,7 +260,7 @@ impl Subject {
     pub fn try_restore(
         path: &Path,
         output: &Path,
-        ids: outside::Ids,
+        ids: restore::Ids,
     ) -> Result<(Subject, RestoredChild), OutsideError> {
         Self::restore_with(path, output, RestoreOptions { ids, ..RestoreOptions::default() })
     }
@@ -283,7 +283,7 @@ impl Subject {
             payload: b"hello".to_vec(),
             ..options
         };
-        let mut child = outside::restore(path, options)?;
+        let mut child = restore::restore(path, options)?;
         let shared = std::mem::take(&mut child.shared);
         let (pid, output) = (child.pid, output.to_owned());
         let subject = Subject { pid, socket: ours, output, child: None, runs: true, shared };

@@ -1,0 +1,99 @@
+//! In another process of the same user: look into images, make processes from them.
+//!
+//! Source: FACTS-image §1, §3, §6. Needs the right to write the other process's memory (same user;
+//! Yama's ptrace_scope 0, or 1 for descendants): everything else is ordinary.
+//!
+//! Invariants (the tests name them):
+//! 1. Nothing is put into a process from an image whose checksums are wrong.
+//! 2. What a restore needs of the machine (kernel code, processor, files) is checked before a
+//!    process is made; afterwards an error leaves no process behind.
+
+mod descriptors;
+pub(crate) mod image_file;
+mod inspect;
+mod plan;
+mod remote_syscalls;
+mod shared_object;
+mod shared_registry;
+mod steps;
+mod threads;
+
+pub use inspect::{Summary, inspect, verify};
+pub use steps::restore;
+
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
+
+/// Which ids threads get.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ids {
+    /// Those that they had, where the system permits it and they are free; else new ones.
+    #[default]
+    SameIfPermitted,
+    /// New ones. Locks that were held stay held by their owners; `pthread_kill` of an old thread
+    /// answers ESRCH.
+    New,
+}
+
+/// Where objects that several processes map are put together again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedPlace {
+    /// A private folder, the same for all processes of the node: the memory is not in it, only who
+    /// has it. Whoever owns it removes it when all have been restored.
+    pub folder: PathBuf,
+    /// Names this restart, so that what an earlier one left is not taken for its own.
+    pub key: String,
+}
+
+/// How to restore.
+#[derive(Debug)]
+pub struct RestoreOptions {
+    /// Descriptors for the numbers that were `supplied` when the process was frozen.
+    pub supplied: Vec<(RawFd, OwnedFd)>,
+    /// Which ids threads get.
+    pub ids: Ids,
+    /// For `Restored::payload`; at most 64 KiB.
+    pub payload: Vec<u8>,
+    /// Where shared objects are put together; `None`: no other process shares them.
+    pub shared: Option<SharedPlace>,
+    /// Folders of files that were mapped shared and are not written to again: the mapping gets
+    /// the content in memory instead. Session folders of Open MPI and PMIx always are.
+    pub detached: Vec<PathBuf>,
+    /// Other processes that write to the same files go on: these are not cut to the size that they
+    /// had, but for those that are only appended to.
+    pub alone: bool,
+    /// Threads that fill the memory.
+    pub threads: usize,
+    /// It is killed when the thread that restores it ends.
+    pub dies_with_parent: bool,
+}
+
+impl Default for RestoreOptions {
+    fn default() -> Self {
+        Self {
+            supplied: Vec::new(),
+            ids: Ids::default(),
+            payload: Vec::new(),
+            shared: None,
+            detached: vec![PathBuf::from("/dev/shm")],
+            alone: false,
+            threads: 2,
+            dies_with_parent: false,
+        }
+    }
+}
+
+/// A process that was restored: a child of the caller, who waits for it.
+#[derive(Debug)]
+pub struct RestoredChild {
+    /// Its id.
+    pub pid: u32,
+    /// All threads have the ids that they had.
+    pub same_ids: bool,
+    /// Bytes of memory that were put back.
+    pub filled_bytes: u64,
+    /// Time from the call to the start of the threads.
+    pub restore_us: u64,
+    /// Memory that it shares with others: to be kept until they are restored, too.
+    pub shared: Vec<OwnedFd>,
+}

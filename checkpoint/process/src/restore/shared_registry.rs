@@ -1,0 +1,198 @@
+//! Where processes of a node that shared memory find it again.
+//!
+//! The memory itself has no name, now or later: it is a memfd that the first process to come makes
+//! and keeps open. In the meeting place is a small file for each object, which says who that is:
+//! `PID START NUMBER INODE`. The others open its descriptor through /proc, which the same user may
+//! who may read its memory. The lock on the small file is the lock on the object.
+
+use super::SharedPlace;
+use crate::error::OutsideError;
+use crate::proc_files;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Longest note that is read.
+const NOTE_BYTES_MAX: u64 = 256;
+
+/// An object's small file, locked.
+pub struct Meeting {
+    note: File,
+    path: PathBuf,
+}
+
+/// Who has an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Holder {
+    pid: u32,
+    /// When it was started: numbers of processes are used again.
+    start: u64,
+    number: RawFd,
+    inode: u64,
+}
+
+impl Meeting {
+    /// Locks the object with this name; waits for whoever fills it.
+    pub fn hold(place: &SharedPlace, object: &str) -> Result<Self, OutsideError> {
+        let path = place.folder.join(format!("{}-{object}", place.key));
+        let shown = path.display().to_string();
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let options = options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+        let note = options.open(&path).map_err(OutsideError::system(shown.clone()))?;
+        // SAFETY: our own descriptor; the lock ends with it.
+        if unsafe { libc::flock(note.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            return Err(OutsideError::last(format!("locking {shown}")));
+        }
+        Ok(Self { note, path })
+    }
+
+    /// The object. Who comes first makes it, and keeps it open until all have it.
+    pub fn object(&self) -> Result<File, OutsideError> {
+        let shown = || self.path.display().to_string();
+        let mut text = String::new();
+        let read = (&self.note).take(NOTE_BYTES_MAX).read_to_string(&mut text);
+        read.map_err(OutsideError::system(shown()))?;
+        // A holder that is gone belongs to a restart that has failed: nobody has its object.
+        if let Some(holder) = Holder::parse(&text).filter(Holder::is_there) {
+            return holder.open();
+        }
+        let object = memory()?;
+        let note = Holder::of(&object).map_err(OutsideError::system(shown()))?;
+        let write = || {
+            let mut file = &self.note;
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(note.text().as_bytes())
+        };
+        write().map_err(OutsideError::system(shown()))?;
+        Ok(object)
+    }
+}
+
+impl Holder {
+    /// This process, with this object.
+    fn of(object: &File) -> std::io::Result<Self> {
+        let pid = std::process::id();
+        let inode = object.metadata()?.ino();
+        let start = start_of(pid).ok_or(std::io::ErrorKind::InvalidData)?;
+        Ok(Self { pid, start, number: object.as_raw_fd(), inode })
+    }
+
+    fn text(self) -> String {
+        format!("{} {} {} {}\n", self.pid, self.start, self.number, self.inode)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.strip_suffix('\n')?.split(' ');
+        let mut next = || words.next();
+        let holder = Self {
+            pid: next()?.parse().ok()?,
+            start: next()?.parse().ok()?,
+            number: next()?.parse().ok()?,
+            inode: next()?.parse().ok()?,
+        };
+        next().is_none().then_some(holder)
+    }
+
+    fn is_there(&self) -> bool {
+        start_of(self.pid) == Some(self.start)
+    }
+
+    /// Opens its object, and sees that it is one.
+    fn open(&self) -> Result<File, OutsideError> {
+        let path = format!("/proc/{}/fd/{}", self.pid, self.number);
+        let shown = format!("{path} (shared memory that this process has put together)");
+        let failed = || OutsideError::system(shown.clone());
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed())?;
+        let found = file.metadata().map_err(failed())?;
+        let name = fs::read_link(&path).map_err(failed())?;
+        if found.ino() != self.inode || found.nlink() != 0 || !is_memory(&name) {
+            let reason = "it has given it up: restart the job once more";
+            return Err(OutsideError::Refused { what: shown, reason });
+        }
+        Ok(file)
+    }
+}
+
+fn is_memory(name: &Path) -> bool {
+    name.to_string_lossy().starts_with("/memfd:rustbtl-shared")
+}
+
+/// When a process was started, in ticks since the machine was (field 22 of /proc/PID/stat); `None`
+/// if it is gone, or only waits to be buried.
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 2;
+    let mut words = stat.get(after_name..)?.split(|byte| *byte == b' ');
+    if matches!(words.next(), Some(b"Z" | b"X")) {
+        return None;
+    }
+    // The state, just taken, was field 3.
+    proc_files::decimal(words.nth(22 - 4)?)
+}
+
+/// Memory without a name.
+pub fn memory() -> Result<File, OutsideError> {
+    // SAFETY: the name is a constant.
+    let fd = unsafe { libc::memfd_create(c"rustbtl-shared".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(OutsideError::last("memfd_create for shared memory"));
+    }
+    // SAFETY: just created, nobody else has it.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> SharedPlace {
+        let folder = std::env::temp_dir().join(format!("rustbtl-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        SharedPlace { folder, key: "restart".into() }
+    }
+
+    #[test]
+    fn the_second_finds_what_the_first_has_made_and_it_has_no_name() {
+        let place = place("meet");
+        let first = Meeting::hold(&place, "o").unwrap().object().unwrap();
+        let second = Meeting::hold(&place, "o").unwrap().object().unwrap();
+        let other = Meeting::hold(&place, "p").unwrap().object().unwrap();
+        let identity =
+            |file: &File| (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
+        assert_eq!(identity(&first), identity(&second));
+        assert_ne!(identity(&first), identity(&other));
+        assert_eq!(second.metadata().unwrap().nlink(), 0);
+        fs::remove_dir_all(&place.folder).unwrap();
+    }
+
+    #[test]
+    fn what_a_failed_restart_has_left_is_not_taken() {
+        let place = place("left");
+        let path = place.folder.join("restart-o");
+        let own = Holder::of(&memory().unwrap()).unwrap();
+        for gone in [Holder { start: own.start + 1, ..own }, Holder { pid: u32::MAX, ..own }] {
+            fs::write(&path, gone.text()).unwrap();
+            assert!(Meeting::hold(&place, "o").unwrap().object().is_ok());
+            assert_ne!(fs::read_to_string(&path).unwrap(), gone.text());
+        }
+        for nonsense in ["", "1 2 3", "1 2 3 4 5\n", "a b c d\n", "1 2 3 4"] {
+            assert_eq!(Holder::parse(nonsense), None, "{nonsense:?}");
+        }
+        fs::remove_dir_all(&place.folder).unwrap();
+    }
+
+    #[test]
+    fn an_object_that_its_holder_has_closed_is_refused() {
+        let place = place("closed");
+        drop(Meeting::hold(&place, "o").unwrap().object().unwrap());
+        let Err(error) = Meeting::hold(&place, "o").unwrap().object() else {
+            panic!("it is there");
+        };
+        assert!(error.to_string().contains("/proc/"), "{error}");
+        fs::remove_dir_all(&place.folder).unwrap();
+    }
+}
