@@ -2,13 +2,13 @@
 //!
 //! It takes orders from the socket whose number is in RUSTBTL_TEST_FD, one packet each:
 //! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N`. It answers with packets that begin with a
-//! letter: C (continued: pid, timings, description), P (paused), E (error), R (restored).
+//! restore_args: C (continued: pid, timings, description), P (paused), E (error), R (restored).
 
 #[path = "support/pmix.rs"]
 mod pmix;
 
 use rustbtl_process::freeze::{
-    AfterParked, BeforeRelease, Copying, FreezeOptions, Freezer, Outcome,
+    AfterSuspended, BeforeRelease, Copying, FreezeOptions, Freezer, Outcome,
 };
 use std::os::fd::RawFd;
 
@@ -107,12 +107,12 @@ fn serve(socket: RawFd) {
             let _ = wait_for_all(socket);
         };
         let together = order.contains(";barrier");
-        let after_parked: Option<AfterParked<'_>> =
+        let after_suspended: Option<AfterSuspended<'_>> =
             if together { Some(&mut barrier) } else { None };
         let before_release: Option<BeforeRelease<'_>> =
             if together { Some(&mut again) } else { None };
         let mut options = FreezeOptions {
-            after_parked,
+            after_suspended,
             before_release,
             supplied: &supplied,
             muted: &muted,
@@ -132,7 +132,7 @@ fn serve(socket: RawFd) {
             Ok(Outcome::Continued(done)) => {
                 let t = done.timings;
                 let times =
-                    [t.park_us, t.hook_us, t.describe_us, t.copy_us, t.clone_us, t.pause_us];
+                    [t.suspend_us, t.hook_us, t.describe_us, t.copy_us, t.clone_us, t.pause_us];
                 let times: Vec<u8> = times.iter().flat_map(|time| time.to_le_bytes()).collect();
                 let pid = done.child.as_ref().map_or(0, |child| child.pid());
                 send(socket, &[b"C", &pid.to_le_bytes(), &times, &done.description]);

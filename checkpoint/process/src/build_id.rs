@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// What tells one file from another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct FileMark {
+pub struct FileIdentity {
     /// Size.
     pub bytes: u64,
     /// Nanoseconds since 1970.
@@ -16,7 +16,7 @@ pub struct FileMark {
     pub build_id: Vec<u8>,
 }
 
-impl FileMark {
+impl FileIdentity {
     /// Of a file, if it can be read.
     pub fn of(path: &Path) -> std::io::Result<Self> {
         let file = File::open(path)?;
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn the_shell_has_a_build_id_and_text_has_none() {
-        assert_eq!(FileMark::of(Path::new("/bin/sh")).unwrap().build_id.len(), 20);
-        let text = FileMark::of(Path::new("/etc/passwd")).unwrap();
+        assert_eq!(FileIdentity::of(Path::new("/bin/sh")).unwrap().build_id.len(), 20);
+        let text = FileIdentity::of(Path::new("/etc/passwd")).unwrap();
         assert!(text.build_id.is_empty() && text.is_same(&text.clone()));
-        assert!(!text.is_same(&FileMark { changed_ns: 0, ..text.clone() }));
+        assert!(!text.is_same(&FileIdentity { changed_ns: 0, ..text.clone() }));
     }
 }

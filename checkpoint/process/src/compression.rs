@@ -1,6 +1,6 @@
 //! How the bytes of blocks are stored and read again, with the library that cores may not have.
 
-use crate::error::OutsideError;
+use crate::error::ProcessImageError;
 use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, Compression, ImageError};
 use zstd::bulk::{Compressor, Decompressor};
 
@@ -11,32 +11,32 @@ const ZSTD_LEVEL: i32 = 1;
 pub struct Packer {
     compression: Compression,
     zstd: Option<Compressor<'static>>,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Packer {
     /// With this compression.
-    pub fn new(compression: Compression) -> Result<Self, OutsideError> {
+    pub fn new(compression: Compression) -> Result<Self, ProcessImageError> {
         let zstd = match compression {
             Compression::Zstd => {
                 let made = Compressor::new(ZSTD_LEVEL);
-                Some(made.map_err(OutsideError::system("preparing Zstandard"))?)
+                Some(made.map_err(ProcessImageError::system("preparing Zstandard"))?)
             }
             _ => None,
         };
-        Ok(Self { compression, zstd, room: Vec::new() })
+        Ok(Self { compression, zstd, buffer: Vec::new() })
     }
 
     /// The entry of the memory, and the bytes to be stored.
     pub fn pack<'a>(&'a mut self, place: (u16, u64), memory: &'a [u8]) -> (Block, &'a [u8]) {
         let Some(zstd) = &mut self.zstd else {
-            return Block::pack(place, memory, self.compression, &mut self.room);
+            return Block::pack(place, memory, self.compression, &mut self.buffer);
         };
-        self.room.resize(zstd::zstd_safe::compress_bound(memory.len()), 0);
+        self.buffer.resize(zstd::zstd_safe::compress_bound(memory.len()), 0);
         // Without an answer it is stored as it is.
-        let size = zstd.compress_to_buffer(memory, &mut self.room[..]).unwrap_or(usize::MAX);
+        let size = zstd.compress_to_buffer(memory, &mut self.buffer[..]).unwrap_or(usize::MAX);
         if Compression::is_gain(size, memory.len()) {
-            let stored = &self.room[..size];
+            let stored = &self.buffer[..size];
             return (Block::of(place, memory.len(), stored, Compression::Zstd), stored);
         }
         (Block::of(place, memory.len(), memory, Compression::None), memory)
@@ -47,7 +47,7 @@ impl Packer {
 #[derive(Default)]
 pub struct Unpacker {
     zstd: Option<Decompressor<'static>>,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Unpacker {
@@ -56,22 +56,22 @@ impl Unpacker {
         &'a mut self,
         block: &Block,
         stored: &'a [u8],
-    ) -> Result<&'a [u8], OutsideError> {
+    ) -> Result<&'a [u8], ProcessImageError> {
         if block.compression != Compression::Zstd {
-            return Ok(block.unpack(stored, &mut self.room)?);
+            return Ok(block.unpack(stored, &mut self.buffer)?);
         }
         block.check(stored)?;
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
             none => {
                 let made = Decompressor::new();
-                none.insert(made.map_err(OutsideError::system("preparing Zstandard"))?)
+                none.insert(made.map_err(ProcessImageError::system("preparing Zstandard"))?)
             }
         };
         debug_assert!(block.bytes as usize <= BLOCK_BYTES_MAX, "checked with the table");
-        self.room.resize(block.bytes as usize, 0);
-        match zstd.decompress_to_buffer(stored, &mut self.room[..]) {
-            Ok(size) if size == block.bytes as usize => Ok(&self.room),
+        self.buffer.resize(block.bytes as usize, 0);
+        match zstd.decompress_to_buffer(stored, &mut self.buffer[..]) {
+            Ok(size) if size == block.bytes as usize => Ok(&self.buffer),
             _ => Err(ImageError::Compression.into()),
         }
     }

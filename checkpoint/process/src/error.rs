@@ -2,24 +2,28 @@
 
 use rustbtl_checkpoint::image::ImageError;
 
-/// Why something outside went wrong.
-#[derive(Debug)]
-pub enum OutsideError {
+/// Why an image could not be written, read or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessImageError {
     /// The image (or a description) cannot be used.
-    Image(ImageError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// A file or system call, with what was tried.
+    #[error("{what}: {error}")]
     System {
         /// What was tried, on what.
         what: String,
         /// What the system says.
         error: std::io::Error,
     },
-    /// The process that was being made was ended by a signal.
+    /// The process that was being restored was ended by a signal.
+    #[error("{what}")]
     Killed {
         /// Where it was, and the signal.
         what: String,
     },
-    /// Something of the process that cannot be put back.
+    /// Something of the process that cannot be restored.
+    #[error("{what}: {reason}")]
     Refused {
         /// What is in the way.
         what: String,
@@ -27,6 +31,7 @@ pub enum OutsideError {
         reason: &'static str,
     },
     /// An image cannot be used without another one.
+    #[error("{image} needs {base}, which cannot be used: {problem}")]
     Base {
         /// The image.
         image: String,
@@ -36,6 +41,7 @@ pub enum OutsideError {
         problem: String,
     },
     /// This machine is not like the one where the image was made.
+    #[error("this machine differs in {what}: {reason}")]
     Machine {
         /// What differs.
         what: String,
@@ -44,7 +50,7 @@ pub enum OutsideError {
     },
 }
 
-impl OutsideError {
+impl ProcessImageError {
     /// The last system call's error.
     pub(crate) fn last(what: impl Into<String>) -> Self {
         Self::System { what: what.into(), error: std::io::Error::last_os_error() }
@@ -54,30 +60,5 @@ impl OutsideError {
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |error| Self::System { what, error }
-    }
-}
-
-impl core::fmt::Display for OutsideError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Image(error) => write!(f, "{error}"),
-            Self::System { what, error } => write!(f, "{what}: {error}"),
-            Self::Killed { what } => f.write_str(what),
-            Self::Refused { what, reason } => write!(f, "{what}: {reason}"),
-            Self::Base { image, base, problem } => {
-                write!(f, "{image} needs {base}, which cannot be used: {problem}")
-            }
-            Self::Machine { what, reason } => {
-                write!(f, "this machine differs in {what}: {reason}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for OutsideError {}
-
-impl From<ImageError> for OutsideError {
-    fn from(error: ImageError) -> Self {
-        Self::Image(error)
     }
 }

@@ -50,7 +50,7 @@ pub struct Snapshot<'a> {
 }
 
 /// Runs when all other threads are parked. May not allocate, nor take a lock that they may hold.
-pub type AfterParked<'a> = &'a mut dyn FnMut() -> Result<(), &'static str>;
+pub type AfterSuspended<'a> = &'a mut dyn FnMut() -> Result<(), &'static str>;
 /// Has the image written and comes back when it is; the same restrictions. Must do nothing but
 /// wait while the memory is read. In the restored process it has not come back: it is forgotten.
 pub type WhilePaused<'a> = &'a mut dyn FnMut(&Snapshot<'_>);
@@ -71,14 +71,14 @@ pub struct FreezeOptions<'a> {
     /// Where the memory is read from.
     pub copying: Copying,
     /// Called when all threads are parked, for instance for a barrier; an error ends the freeze.
-    pub after_parked: Option<AfterParked<'a>>,
+    pub after_suspended: Option<AfterSuspended<'a>>,
     /// Called when memory that is shared is copied, for instance for a second barrier: who goes on
     /// earlier changes what others still copy.
     pub before_release: Option<BeforeRelease<'a>>,
     /// Needed for [`Copying::Pause`] and for falling back to it.
     pub while_paused: Option<WhilePaused<'a>>,
     /// How long to wait for threads to park.
-    pub park_timeout_ms: u32,
+    pub suspend_timeout_ms: u32,
 }
 
 impl Default for FreezeOptions<'_> {
@@ -89,10 +89,10 @@ impl Default for FreezeOptions<'_> {
             dropped: &[],
             exclude: &[],
             copying: Copying::default(),
-            after_parked: None,
+            after_suspended: None,
             before_release: None,
             while_paused: None,
-            park_timeout_ms: 10_000,
+            suspend_timeout_ms: 10_000,
         }
     }
 }
@@ -105,7 +105,7 @@ impl core::fmt::Debug for FreezeOptions<'_> {
             .field("dropped", &self.dropped)
             .field("exclude", &self.exclude)
             .field("copying", &self.copying)
-            .field("park_timeout_ms", &self.park_timeout_ms)
+            .field("suspend_timeout_ms", &self.suspend_timeout_ms)
             .finish_non_exhaustive()
     }
 }
@@ -147,8 +147,8 @@ pub struct Restored {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timings {
     /// Finding and parking all threads.
-    pub park_us: u64,
-    /// `after_parked`.
+    pub suspend_us: u64,
+    /// `after_suspended`.
     pub hook_us: u64,
     /// Describing threads, descriptors, signals.
     pub describe_us: u64,
@@ -187,16 +187,18 @@ impl Drop for FrozenChild {
 }
 
 /// Why there is no picture. The program goes on unharmed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FreezeError {
-    /// A thread could not be parked in time.
+    /// A thread could not be suspended in time.
+    #[error("thread {tid} {reason}")]
     Thread {
         /// Which.
         tid: u32,
         /// Why.
         reason: &'static str,
     },
-    /// Something that could not be put back, with its name and what to do.
+    /// Something that could not be restored, with its name and what to do.
+    #[error("{what}: {reason}")]
     Refused {
         /// What is in the way.
         what: String,
@@ -204,27 +206,14 @@ pub enum FreezeError {
         reason: &'static str,
     },
     /// A system call failed.
+    #[error("{what}: {}", std::io::Error::from_raw_os_error(*errno))]
     System {
         /// Which.
         what: &'static str,
         /// With which error number.
         errno: i32,
     },
-    /// `after_parked` did not want to go on.
+    /// `after_suspended` answered with an error.
+    #[error("{0}")]
     Hook(&'static str),
 }
-
-impl core::fmt::Display for FreezeError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Thread { tid, reason } => write!(f, "thread {tid} {reason}"),
-            Self::Refused { what, reason } => write!(f, "{what}: {reason}"),
-            Self::System { what, errno } => {
-                write!(f, "{what}: {}", std::io::Error::from_raw_os_error(*errno))
-            }
-            Self::Hook(reason) => write!(f, "{reason}"),
-        }
-    }
-}
-
-impl std::error::Error for FreezeError {}

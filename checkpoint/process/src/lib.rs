@@ -21,4 +21,4 @@ pub mod restore;
 mod restore_args;
 pub mod scheduling;
 
-pub use error::OutsideError;
+pub use error::ProcessImageError;

@@ -6,7 +6,7 @@ use rustbtl_checkpoint::image::Sink;
 
 /// A list of plain values in a mapping of its own.
 #[derive(Debug)]
-pub struct Table<T: Copy> {
+pub struct MmapVec<T: Copy> {
     at: NonNull<T>,
     count: usize,
     bytes: usize,
@@ -14,9 +14,9 @@ pub struct Table<T: Copy> {
 }
 
 /// What the process says of itself; see `image::record`.
-pub type Sheet = Table<u8>;
+pub type Description = MmapVec<u8>;
 
-impl<T: Copy> Table<T> {
+impl<T: Copy> MmapVec<T> {
     /// An empty one with this much room (rounded up to pages).
     pub fn new(bytes: usize) -> Result<Self, Errno> {
         let bytes = bytes.next_multiple_of(1 << 16);
@@ -75,8 +75,8 @@ impl<T: Copy> Table<T> {
         // SAFETY: `reserve` has made room there.
         let end = unsafe { self.at.as_ptr().add(self.count) };
         // SAFETY: fresh pages are zero, used ones hold old items: either way valid plain values.
-        let room = unsafe { core::slice::from_raw_parts_mut(end, more) };
-        let written = fill(room)?.min(more);
+        let buffer = unsafe { core::slice::from_raw_parts_mut(end, more) };
+        let written = fill(buffer)?.min(more);
         self.count += written;
         Ok(written)
     }
@@ -113,14 +113,14 @@ impl<T: Copy> Table<T> {
     }
 }
 
-impl<T: Copy> Drop for Table<T> {
+impl<T: Copy> Drop for MmapVec<T> {
     fn drop(&mut self) {
         // SAFETY: our own mapping; nothing is borrowed from it any more.
         let _ = unsafe { raw::call(libc::SYS_munmap, [self.address(), self.bytes, 0, 0, 0, 0]) };
     }
 }
 
-impl Sink for Table<u8> {
+impl Sink for MmapVec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.append(bytes);
     }

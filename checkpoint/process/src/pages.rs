@@ -2,7 +2,7 @@
 //!
 //! Source: FACTS-image §3 (pagemap: present or swapped, and not of a file).
 
-use crate::error::OutsideError;
+use crate::error::ProcessImageError;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -26,10 +26,10 @@ pub struct Memory {
 
 impl Memory {
     /// Of this process.
-    pub fn of(pid: u32) -> Result<Self, OutsideError> {
+    pub fn of(pid: u32) -> Result<Self, ProcessImageError> {
         let open = |name| {
             let path = format!("/proc/{pid}/{name}");
-            File::open(&path).map_err(OutsideError::system(format!(
+            File::open(&path).map_err(ProcessImageError::system(format!(
                 "{path} (the same user must be allowed to read it: see kernel.yama.ptrace_scope)"
             )))
         };
@@ -37,17 +37,20 @@ impl Memory {
     }
 
     /// Runs of its own pages in a range of private memory.
-    pub fn own_pages(&self, (start, end): (u64, u64)) -> Result<Vec<(u64, u64)>, OutsideError> {
+    pub fn own_pages(
+        &self,
+        (start, end): (u64, u64),
+    ) -> Result<Vec<(u64, u64)>, ProcessImageError> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         let mut at = start;
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         while at < end {
             let count = ((end - at) / PAGE).min(ENTRIES);
-            room.resize(count as usize * 8, 0);
+            buffer.resize(count as usize * 8, 0);
             self.pagemap
-                .read_exact_at(&mut room, at / PAGE * 8)
-                .map_err(OutsideError::system(format!("/proc/{}/pagemap", self.pid)))?;
-            for entry in room.as_chunks::<8>().0 {
+                .read_exact_at(&mut buffer, at / PAGE * 8)
+                .map_err(ProcessImageError::system(format!("/proc/{}/pagemap", self.pid)))?;
+            for entry in buffer.as_chunks::<8>().0 {
                 let entry = u64::from_le_bytes(*entry);
                 if entry & (PRESENT | SWAPPED) != 0 && entry & OF_FILE == 0 {
                     match runs.last_mut() {
@@ -77,12 +80,12 @@ impl Memory {
 
     fn read_page(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
         let count = into.len().min(PAGE as usize);
-        let room = &mut into[..count];
-        if let Err(error) = self.memory.read_exact_at(room, at) {
+        let buffer = &mut into[..count];
+        if let Err(error) = self.memory.read_exact_at(buffer, at) {
             if error.raw_os_error() == Some(libc::ESRCH) {
                 return Err(error);
             }
-            room.fill(0);
+            buffer.fill(0);
         }
         Ok(count)
     }

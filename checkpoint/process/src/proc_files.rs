@@ -1,6 +1,6 @@
 //! Reading /proc without the allocator: whole files into a table, numbers out of text.
 
-use crate::mmap_vec::Table;
+use crate::mmap_vec::MmapVec;
 use crate::raw::{self, Errno};
 
 /// A path on the stack, ended by 0.
@@ -23,8 +23,8 @@ impl Path {
     }
 
     fn add(&mut self, text: &[u8]) {
-        let room = self.bytes.len() - 1 - self.count;
-        let text = &text[..text.len().min(room)];
+        let left = self.bytes.len() - 1 - self.count;
+        let text = &text[..text.len().min(left)];
         self.bytes[self.count..self.count + text.len()].copy_from_slice(text);
         self.count += text.len();
     }
@@ -65,11 +65,11 @@ pub enum Piece<'a> {
 }
 
 /// Replaces the contents of `into` by a file's.
-pub fn read_file(path: &[u8], into: &mut Table<u8>) -> Result<(), Errno> {
+pub fn read_file(path: &[u8], into: &mut MmapVec<u8>) -> Result<(), Errno> {
     into.clear();
     let fd = raw::open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
     let outcome = loop {
-        match into.fill(1 << 14, |room| raw::read(fd, room)) {
+        match into.fill(1 << 14, |buffer| raw::read(fd, buffer)) {
             Ok(0) => break Ok(()),
             Ok(_) => {}
             Err(errno) => break Err(errno),
@@ -82,13 +82,13 @@ pub fn read_file(path: &[u8], into: &mut Table<u8>) -> Result<(), Errno> {
 /// Calls `found` with each number that is a name in the folder.
 pub fn numbers_in(
     path: &[u8],
-    room: &mut Table<u8>,
+    buffer: &mut MmapVec<u8>,
     mut found: impl FnMut(u32),
 ) -> Result<(), Errno> {
-    room.clear();
+    buffer.clear();
     let fd = raw::open(path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)?;
     let outcome = loop {
-        match room.fill(1 << 15, |room| raw::list(fd, room)) {
+        match buffer.fill(1 << 15, |buffer| raw::list(fd, buffer)) {
             Ok(0) => break Ok(()),
             Ok(_) => {}
             Err(errno) => break Err(errno),
@@ -96,7 +96,7 @@ pub fn numbers_in(
     };
     raw::close(fd);
     outcome?;
-    let mut rest = room.items();
+    let mut rest = buffer.items();
     // linux_dirent64: u64 inode, i64 offset, u16 length, u8 type, name, 0.
     while let Some((head, _)) = rest.split_first_chunk::<19>() {
         let length = usize::from(u16::from_le_bytes([head[16], head[17]]));

@@ -13,6 +13,7 @@ pub(crate) mod image_file;
 mod inspect;
 mod plan;
 mod remote_syscalls;
+mod restorer;
 mod shared_object;
 mod shared_registry;
 mod steps;
@@ -37,7 +38,7 @@ pub enum Ids {
 
 /// Where objects that several processes map are put together again.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SharedPlace {
+pub struct SharedRegistry {
     /// A private folder, the same for all processes of the node: the memory is not in it, only who
     /// has it. Whoever owns it removes it when all have been restored.
     pub folder: PathBuf,
@@ -55,7 +56,7 @@ pub struct RestoreOptions {
     /// For `Restored::payload`; at most 64 KiB.
     pub payload: Vec<u8>,
     /// Where shared objects are put together; `None`: no other process shares them.
-    pub shared: Option<SharedPlace>,
+    pub shared: Option<SharedRegistry>,
     /// Folders of files that were mapped shared and are not written to again: the mapping gets
     /// the content in memory instead. Session folders of Open MPI and PMIx always are.
     pub detached: Vec<PathBuf>,

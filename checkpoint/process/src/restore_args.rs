@@ -1,4 +1,4 @@
-//! The letter: what the restorer tells the process, in memory that the image reserves for it.
+//! The restore_args: what the restorer tells the process, in memory that the image reserves for it.
 //!
 //! `restore` writes it with `encode` after it has filled the memory; the process reads it when it
 //! wakes up. Both are of the same build or at least of the same image format version.
@@ -7,8 +7,8 @@ use core::ops::Range;
 use rustbtl_checkpoint::image::codec::Field;
 use rustbtl_checkpoint::image::{ImageError, Reader};
 
-/// Room for a letter.
-pub const LETTER_BYTES: usize = 128 << 10;
+/// Room for a restore_args.
+pub const RESTORE_ARGS_BYTES: usize = 128 << 10;
 /// Longest payload.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 /// Most muted descriptors.
@@ -16,7 +16,7 @@ pub const MUTED_MAX: usize = 64;
 
 /// See the head of this file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Letter<'a> {
+pub struct RestoreArgs<'a> {
     /// The restorer, to be unmapped.
     pub restorer: Range<u64>,
     /// All threads have the ids that they had.
@@ -31,7 +31,7 @@ pub struct Letter<'a> {
     pub payload: &'a [u8],
 }
 
-impl<'a> Letter<'a> {
+impl<'a> RestoreArgs<'a> {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -72,7 +72,7 @@ mod tests {
     fn a_letter_arrives_as_it_was_written() {
         let mut muted = [(-1, -1); MUTED_MAX];
         muted[0] = (14, 99);
-        let letter = Letter {
+        let restore_args = RestoreArgs {
             restorer: 5..6,
             same_ids: true,
             generation: 3,
@@ -80,6 +80,6 @@ mod tests {
             muted_count: 1,
             payload: b"hello",
         };
-        assert_eq!(Letter::decode(&letter.encode()), Ok(letter));
+        assert_eq!(RestoreArgs::decode(&restore_args.encode()), Ok(restore_args));
     }
 }

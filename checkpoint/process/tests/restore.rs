@@ -4,7 +4,7 @@ mod common;
 
 use common::{Answer, Subject, copy_program, program, scratch};
 use rustbtl_process::dump::{Compression, History, WriteOptions, write_next_image};
-use rustbtl_process::restore::{Ids, RestoreOptions, SharedPlace, verify};
+use rustbtl_process::restore::{Ids, RestoreOptions, SharedRegistry, verify};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -321,7 +321,7 @@ fn two_processes_share_their_memory_in_every_generation() {
         let place = folder.join(format!("place {generation}"));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir(&place).unwrap();
-        let place = SharedPlace { folder: place, key: "restart".into() };
+        let place = SharedRegistry { folder: place, key: "restart".into() };
         // In another order each time: it does not matter who is the first.
         let order = [generation % 2, 1 - generation % 2];
         let mut again = order.map(|role| {

@@ -92,11 +92,11 @@ records! {
         /// Its argument.
         resume_context: u64,
         /// Code that all other threads enter after a restore, with their slot as argument.
-        reborn_entry: u64,
+        thread_entry: u64,
         /// Where the restorer leaves word to the process.
-        letter: u64,
+        restore_args: u64,
         /// Room there.
-        letter_bytes: u64,
+        restore_args_bytes: u64,
     }
     /// A thread (inside).
     2 Thread {
@@ -106,7 +106,7 @@ records! {
         role: u8,
         /// It has used state that needs permission (AMX): its frame is larger.
         large_state: bool,
-        /// Argument of `reborn_entry`.
+        /// Argument of `thread_entry`.
         slot: u64,
         /// Stack pointer to enter with.
         stack: u64,

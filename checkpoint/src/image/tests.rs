@@ -38,9 +38,9 @@ fn process() -> Process {
         state_enabled: 7,
         resume_entry: 1,
         resume_context: 2,
-        reborn_entry: 3,
-        letter: 4,
-        letter_bytes: 5,
+        thread_entry: 3,
+        restore_args: 4,
+        restore_args_bytes: 5,
     }
 }
 

@@ -75,13 +75,13 @@ pub(crate) fn take(
     let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
     // What the program has printed before the picture must not be taken for what it prints after.
     let together = Together::of(checkpoint, line, process);
-    let mut after_parked = || {
+    let mut after_suspended = || {
         together.parked()?;
         guardian.exchange(&parked, &drained)
     };
     let mut before_release = || together.pictured();
     let mut options = FreezeOptions {
-        after_parked: Some(&mut after_parked),
+        after_suspended: Some(&mut after_suspended),
         before_release: Some(&mut before_release),
         supplied: &supplied,
         muted: &muted,

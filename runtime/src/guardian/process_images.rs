@@ -6,9 +6,9 @@ use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::SnapshotMemory;
 use rustbtl_fragments::ids::Incarnation;
-use rustbtl_process::OutsideError;
+use rustbtl_process::ProcessImageError;
 use rustbtl_process::dump::{self, History, WriteOptions};
-use rustbtl_process::restore::{self, RestoreOptions, SharedPlace};
+use rustbtl_process::restore::{self, RestoreOptions, SharedRegistry};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -68,7 +68,7 @@ fn copy_of(fd: RawFd) -> Result<OwnedFd, String> {
 
 /// Where processes of one node that share memory find it: named by the line they come from and by
 /// what makes this restart different from others of the same line.
-fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedPlace> {
+fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedRegistry> {
     let folder = image.parent()?;
     let line = folder.file_name()?.to_string_lossy().into_owned();
     let restart = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
@@ -76,7 +76,7 @@ fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedPlace> {
     let memory = PathBuf::from("/dev/shm");
     let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let name = format!("rustbtl-{}-shared-{key}", crate::os::euid());
-    Some(SharedPlace { folder: place.join(name), key })
+    Some(SharedRegistry { folder: place.join(name), key })
 }
 
 /// A folder of this user alone, made by whoever comes first.
@@ -149,7 +149,7 @@ impl ImageStore for ProcessImages {
         };
         let mut restored = restore()?;
         for _ in 1..ATTEMPTS {
-            if !matches!(restored, Err(OutsideError::Killed { .. })) {
+            if !matches!(restored, Err(ProcessImageError::Killed { .. })) {
                 break;
             }
             restored = restore()?;

@@ -1,6 +1,6 @@
 //! An image that is being written: under another name until it is complete.
 
-use crate::error::OutsideError;
+use crate::error::ProcessImageError;
 use rustbtl_checkpoint::image::{Block, Header};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,7 +18,7 @@ pub struct Draft {
 
 impl Draft {
     /// Begins; only the same user may read it (it holds all the memory of a program).
-    pub fn create(path: &Path) -> Result<Self, OutsideError> {
+    pub fn create(path: &Path) -> Result<Self, ProcessImageError> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".tmp");
         let draft = path.with_file_name(name);
@@ -26,7 +26,7 @@ impl Draft {
         let options = options.write(true).create(true).truncate(true).mode(0o600);
         let file = options
             .open(&draft)
-            .map_err(OutsideError::system(format!("creating {}", draft.display())))?;
+            .map_err(ProcessImageError::system(format!("creating {}", draft.display())))?;
         Ok(Self { file, draft, path: path.to_owned(), done: false })
     }
 
@@ -36,7 +36,7 @@ impl Draft {
         end: u64,
         metadata: &[u8],
         blocks: &[Block],
-    ) -> Result<(Header, u64), OutsideError> {
+    ) -> Result<(Header, u64), ProcessImageError> {
         let mut table = Vec::new();
         for block in blocks {
             block.encode(&mut table);
@@ -56,17 +56,17 @@ impl Draft {
     }
 
     /// Writes a piece.
-    pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), OutsideError> {
+    pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), ProcessImageError> {
         let what = || format!("writing {}", self.draft.display());
         self.file
             .write_all_at(bytes, offset)
-            .map_err(|error| OutsideError::System { what: what(), error })
+            .map_err(|error| ProcessImageError::System { what: what(), error })
     }
 
     /// Gives it its name (invariant of `dump.rs`).
-    pub fn publish(mut self, sync: bool) -> Result<(), OutsideError> {
+    pub fn publish(mut self, sync: bool) -> Result<(), ProcessImageError> {
         let what = self.path.display().to_string();
-        let failed = || OutsideError::system(what.clone());
+        let failed = || ProcessImageError::system(what.clone());
         if sync {
             self.file.sync_all().map_err(failed())?;
         }

@@ -36,13 +36,13 @@ pub struct History {
     /// Number of the next image.
     next: u64,
     /// Images that pages are in, the oldest first.
-    files: Vec<Origin>,
-    pages: BTreeMap<Object, Vec<Page>>,
+    files: Vec<BaseImage>,
+    pages: BTreeMap<Object, Vec<KnownPage>>,
 }
 
 /// An image that pages are in.
 #[derive(Clone, Debug)]
-struct Origin {
+struct BaseImage {
     number: u64,
     path: PathBuf,
     bytes: u64,
@@ -52,7 +52,7 @@ struct Origin {
 
 /// Where a page was found last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Page {
+struct KnownPage {
     number: u64,
     hash: u128,
     block: u32,
@@ -64,7 +64,7 @@ struct Page {
 
 /// A page of the image that is being written, which is not zero.
 #[derive(Clone, Copy, Debug)]
-pub struct Noted {
+pub struct PageHash {
     /// Space and page number.
     pub at: (u16, u64),
     hash: u128,
@@ -74,11 +74,11 @@ pub struct Noted {
 
 /// Images that the next one may refer to: they have got a name in its folder.
 #[derive(Debug)]
-pub struct Usable<'a> {
+pub struct LinkedBases<'a> {
     history: &'a History,
     links: Vec<Option<PathBuf>>,
     /// By space.
-    objects: Vec<&'a [Page]>,
+    objects: Vec<&'a [KnownPage]>,
 }
 
 impl History {
@@ -96,7 +96,7 @@ impl History {
 
     /// Gives the images that pages are in names beside `image`. `objects`: in the order of spaces,
     /// from 0 on.
-    pub fn usable<'a>(&'a self, image: &Path, objects: &[Object]) -> Usable<'a> {
+    pub fn link_bases<'a>(&'a self, image: &Path, objects: &[Object]) -> LinkedBases<'a> {
         // Invariant 2.
         let next_is_full = self.chain == 0 || self.chain >= self.full_every;
         let files = if next_is_full { &[][..] } else { &self.files[..] };
@@ -108,7 +108,7 @@ impl History {
         });
         let links = links.collect();
         let pages = |object| self.pages.get(object).map_or(&[][..], Vec::as_slice);
-        Usable { history: self, links, objects: objects.iter().map(pages).collect() }
+        LinkedBases { history: self, links, objects: objects.iter().map(pages).collect() }
     }
 
     /// An image was written that is known as `path`: its pages, and where they are.
@@ -117,22 +117,22 @@ impl History {
         path: &Path,
         (header, bytes): (&Header, u64),
         objects: &[Object],
-        (blocks, noted): (&[Block], &[Noted]),
+        (blocks, noted): (&[Block], &[PageHash]),
         bases: &[PathBuf],
     ) {
         let refers = blocks.iter().any(|block| block.elsewhere.is_some());
         self.chain = if refers { self.chain + 1 } else { 1 };
-        let mut files: Vec<Origin> = Vec::new();
+        let mut files: Vec<BaseImage> = Vec::new();
         for link in bases {
             // The newer name: the older one goes with its line.
             let of = self.files.iter().find(|file| link_name(path, file.number) == *link);
-            files.extend(of.map(|file| Origin { path: link.clone(), ..file.clone() }));
+            files.extend(of.map(|file| BaseImage { path: link.clone(), ..file.clone() }));
         }
         let (metadata_checksum, table_checksum) = (header.metadata_checksum, header.table_checksum);
         let (number, path) = (self.next, path.to_owned());
-        files.push(Origin { number, path, bytes, metadata_checksum, table_checksum });
+        files.push(BaseImage { number, path, bytes, metadata_checksum, table_checksum });
         let own = (files.len() - 1) as u8;
-        let mut pages: BTreeMap<Object, Vec<Page>> = BTreeMap::new();
+        let mut pages: BTreeMap<Object, Vec<KnownPage>> = BTreeMap::new();
         let mut at = 0;
         for page in noted {
             let (space, number) = page.at;
@@ -147,7 +147,7 @@ impl History {
             let (file, of, skip) = block.elsewhere.map_or((own, at as u32, within), |e| {
                 (e.image - 1, e.block, e.skip / PAGE as u32 + within)
             });
-            let note = Page { number, hash: page.hash, block: of, file, skip: skip as u8 };
+            let note = KnownPage { number, hash: page.hash, block: of, file, skip: skip as u8 };
             pages.entry(*object).or_default().push(note);
         }
         self.next += 1;
@@ -155,26 +155,26 @@ impl History {
     }
 }
 
-impl Usable<'_> {
+impl LinkedBases<'_> {
     /// What is to be known of a page that is not zero.
-    pub fn note(&self, space: u16, address: u64, memory: &[u8]) -> Noted {
+    pub fn note(&self, space: u16, address: u64, memory: &[u8]) -> PageHash {
         let (number, hash) = (address / PAGE, XxHash3_128::oneshot(memory));
         let pages = self.objects.get(space as usize).copied().unwrap_or_default();
         let found = pages.binary_search_by_key(&number, |page| page.number).ok();
         let same = found.map(|at| pages[at]).filter(|page| page.hash == hash);
         let linked =
-            |page: &Page| self.links.get(usize::from(page.file)).is_some_and(Option::is_some);
+            |page: &KnownPage| self.links.get(usize::from(page.file)).is_some_and(Option::is_some);
         let elsewhere = same.filter(linked).map(|page| Elsewhere {
             image: page.file + 1,
             block: page.block,
             skip: u32::from(page.skip) * PAGE as u32,
         });
-        Noted { at: (space, number), hash, elsewhere }
+        PageHash { at: (space, number), hash, elsewhere }
     }
 
     /// Numbers those images anew that blocks really refer to, and writes their records; the other
     /// names go. Gives the names that stay.
-    pub fn settle(mut self, blocks: &mut [Block], metadata: &mut Vec<u8>) -> Vec<PathBuf> {
+    pub fn finish(mut self, blocks: &mut [Block], metadata: &mut Vec<u8>) -> Vec<PathBuf> {
         let mut used = vec![0u8; self.links.len() + 1];
         for elsewhere in blocks.iter().filter_map(|block| block.elsewhere) {
             used[usize::from(elsewhere.image)] = 1;
@@ -188,7 +188,7 @@ impl Usable<'_> {
             let Some(link) = link.take() else { continue };
             let file = &self.history.files[index];
             let name = link.file_name().unwrap_or_default().as_bytes();
-            let Origin { bytes, metadata_checksum, table_checksum, .. } = *file;
+            let BaseImage { bytes, metadata_checksum, table_checksum, .. } = *file;
             Base { name, bytes, metadata_checksum, table_checksum }.encode(metadata);
             bases.push(link);
             used[index + 1] = bases.len() as u8;
@@ -202,7 +202,7 @@ impl Usable<'_> {
     }
 }
 
-impl Drop for Usable<'_> {
+impl Drop for LinkedBases<'_> {
     fn drop(&mut self) {
         // What is left was made in vain.
         self.links.iter().flatten().for_each(|link| drop(fs::remove_file(link)));

@@ -1,6 +1,6 @@
 //! Mappings of the frozen process: its own list, with what smaps adds.
 
-use crate::error::OutsideError;
+use crate::error::ProcessImageError;
 use crate::proc_files::{self, MapLine};
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,9 +26,9 @@ impl Usage {
 }
 
 /// By first address.
-pub fn usage(pid: u32) -> Result<BTreeMap<u64, Usage>, OutsideError> {
+pub fn usage(pid: u32) -> Result<BTreeMap<u64, Usage>, ProcessImageError> {
     let path = format!("/proc/{pid}/smaps");
-    let text = fs::read(&path).map_err(OutsideError::system(path))?;
+    let text = fs::read(&path).map_err(ProcessImageError::system(path))?;
     Ok(parse(&text))
 }
 

@@ -2,10 +2,10 @@
 //! packed, written; by several threads.
 
 use super::draft::Draft;
-use super::history::{Noted, Usable};
+use super::history::{LinkedBases, PageHash};
 use super::{ImageStats, WriteOptions};
 use crate::compression::Packer;
-use crate::error::OutsideError;
+use crate::error::ProcessImageError;
 use crate::pages::{self, Memory, PAGE};
 use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, Elsewhere};
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ pub struct Stored {
     /// In no order.
     pub blocks: Vec<Block>,
     /// Pages that are not zero, in no order; none if nobody wants to know.
-    pub noted: Vec<Noted>,
+    pub noted: Vec<PageHash>,
     /// Where the file ends.
     pub end: u64,
     /// As far as it is known.
@@ -43,24 +43,24 @@ pub fn store(
     pieces: &[Piece],
     draft: &Draft,
     options: &WriteOptions,
-    older: Option<&Usable<'_>>,
-) -> Result<Stored, OutsideError> {
+    older: Option<&LinkedBases<'_>>,
+) -> Result<Stored, ProcessImageError> {
     let units: Vec<Piece> = pieces.iter().flat_map(split).collect();
     let (next, end) = (AtomicUsize::new(0), AtomicU64::new(4096));
     let zero = AtomicU64::new(0);
     let all = Mutex::new((Vec::new(), Vec::new()));
-    let worker = || -> Result<(), OutsideError> {
+    let worker = || -> Result<(), ProcessImageError> {
         let mut packer = Packer::new(options.compression)?;
-        let (mut room, mut own, mut noted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut buffer, mut own, mut noted) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
-            room.resize(unit.bytes as usize, 0);
-            let reading = OutsideError::system("reading the memory of the process");
-            memory.read(unit.from, &mut room).map_err(reading)?;
+            buffer.resize(unit.bytes as usize, 0);
+            let reading = ProcessImageError::system("reading the memory of the process");
+            memory.read(unit.from, &mut buffer).map_err(reading)?;
             let mut kept = 0;
-            for run in runs(&room, |at, page| note(older, unit, at, page, &mut noted)) {
+            for run in runs(&buffer, |at, page| note(older, unit, at, page, &mut noted)) {
                 kept += (run.end - run.start) as u64;
                 let place = (unit.space, unit.address + run.start as u64);
-                let data = &room[run.start..run.end];
+                let data = &buffer[run.start..run.end];
                 if let Some(elsewhere) = run.elsewhere {
                     own.push(Block::refer(place, data, elsewhere));
                     continue;
@@ -100,11 +100,11 @@ pub fn store(
 
 /// Where a page is already; notes it for the image after this one.
 fn note(
-    older: Option<&Usable<'_>>,
+    older: Option<&LinkedBases<'_>>,
     unit: &Piece,
     at: usize,
     page: &[u8],
-    noted: &mut Vec<Noted>,
+    noted: &mut Vec<PageHash>,
 ) -> Option<Elsewhere> {
     let note = older?.note(unit.space, unit.address + at as u64, page);
     noted.push(note);
@@ -123,32 +123,34 @@ fn split(piece: &Piece) -> impl Iterator<Item = Piece> {
 
 /// Pages that lie together, here or in an older image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
+struct PageRun {
     start: usize,
     end: usize,
     elsewhere: Option<Elsewhere>,
 }
 
-impl Run {
+impl PageRun {
     /// Does a page that comes next belong to it?
-    fn goes_on_with(&self, elsewhere: Option<Elsewhere>) -> bool {
+    fn continues_with(&self, elsewhere: Option<Elsewhere>) -> bool {
         let bytes = (self.end - self.start) as u32;
         self.elsewhere.map(|e| Elsewhere { skip: e.skip + bytes, ..e }) == elsewhere
     }
 }
 
 /// Runs of pages that are not zero; `place` says of each where it is already.
-fn runs(room: &[u8], mut place: impl FnMut(usize, &[u8]) -> Option<Elsewhere>) -> Vec<Run> {
-    let mut all: Vec<Run> = Vec::new();
-    for (index, page) in room.chunks(PAGE as usize).enumerate() {
+fn runs(buffer: &[u8], mut place: impl FnMut(usize, &[u8]) -> Option<Elsewhere>) -> Vec<PageRun> {
+    let mut all: Vec<PageRun> = Vec::new();
+    for (index, page) in buffer.chunks(PAGE as usize).enumerate() {
         if pages::is_zero(page) {
             continue;
         }
         let at = index * PAGE as usize;
         let elsewhere = place(at, page);
         match all.last_mut() {
-            Some(last) if last.end == at && last.goes_on_with(elsewhere) => last.end += page.len(),
-            _ => all.push(Run { start: at, end: at + page.len(), elsewhere }),
+            Some(last) if last.end == at && last.continues_with(elsewhere) => {
+                last.end += page.len()
+            }
+            _ => all.push(PageRun { start: at, end: at + page.len(), elsewhere }),
         }
     }
     all
@@ -160,14 +162,14 @@ mod tests {
 
     #[test]
     fn runs_end_where_pages_are_zero_or_lie_somewhere_else() {
-        let mut room = vec![1; 7 * PAGE as usize];
-        room[PAGE as usize..2 * PAGE as usize].fill(0);
+        let mut buffer = vec![1; 7 * PAGE as usize];
+        buffer[PAGE as usize..2 * PAGE as usize].fill(0);
         let at = |image, skip| {
             let (block, skip) = (7, skip * PAGE as u32);
             Some(Elsewhere { image, block, skip })
         };
         let places = [None, None, None, at(1, 3), at(1, 4), at(1, 6), at(2, 7)];
-        let found = runs(&room, |at, _| places[at / PAGE as usize]);
+        let found = runs(&buffer, |at, _| places[at / PAGE as usize]);
         let short: Vec<_> = found
             .iter()
             .map(|run| (run.start / PAGE as usize, run.end / PAGE as usize, run.elsewhere))

@@ -5,8 +5,8 @@ use super::history::History;
 use super::maps::{self, Usage};
 use super::store::{Piece, Stored, store};
 use super::{ImageStats, WriteOptions};
-use crate::build_id::FileMark;
-use crate::error::OutsideError;
+use crate::build_id::FileIdentity;
+use crate::error::ProcessImageError;
 use crate::freeze::memory_copies::READ_ONLY_BYTES_MAX;
 use crate::pages::Memory;
 use crate::proc_files::{self, MapLine};
@@ -22,10 +22,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// What is gathered on the way.
-struct Work {
+struct Gathered {
     metadata: Vec<u8>,
     pieces: Vec<Piece>,
-    marks: BTreeMap<PathBuf, FileMark>,
+    identities: BTreeMap<PathBuf, FileIdentity>,
     /// Device and inode of each space; (0, 0) is the memory itself.
     objects: Vec<(u64, u64)>,
 }
@@ -36,7 +36,7 @@ pub fn write_image(
     description: &[u8],
     path: &Path,
     options: &WriteOptions,
-) -> Result<ImageStats, OutsideError> {
+) -> Result<ImageStats, ProcessImageError> {
     write_next_image(pid, description, path, path, options, &mut History::new(0))
 }
 
@@ -50,42 +50,44 @@ pub fn write_next_image(
     known_as: &Path,
     options: &WriteOptions,
     history: &mut History,
-) -> Result<ImageStats, OutsideError> {
+) -> Result<ImageStats, ProcessImageError> {
     let start = Instant::now();
     let memory = Memory::of(pid)?;
-    let mut work = Work::default();
-    work.gather(pid, description, &memory)?;
+    let mut gathered = Gathered::default();
+    gathered.gather(pid, description, &memory)?;
     let is_whole = || {
         // A frozen child that ended meanwhile has left zeros where its memory was.
         let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
         let what = format!("process {pid} ({})", String::from_utf8_lossy(&stat));
         let reason = "it ended while its memory was read";
-        if is_dead(&stat) { Err(OutsideError::Refused { what, reason }) } else { Ok(()) }
+        if is_dead(&stat) { Err(ProcessImageError::Refused { what, reason }) } else { Ok(()) }
     };
-    let mut stats = write_work(&memory, work, is_whole, (path, known_as), options, history)?;
+    let mut stats =
+        write_gathered(&memory, gathered, is_whole, (path, known_as), options, history)?;
     stats.write_us = start.elapsed().as_micros() as u64 - stats.sync_us;
     Ok(stats)
 }
 
 /// Writes what was gathered; `is_whole` says whether it is what it seems, when all is read.
-fn write_work(
+fn write_gathered(
     memory: &Memory,
-    mut work: Work,
-    is_whole: impl FnOnce() -> Result<(), OutsideError>,
+    mut gathered: Gathered,
+    is_whole: impl FnOnce() -> Result<(), ProcessImageError>,
     (path, known_as): (&Path, &Path),
     options: &WriteOptions,
     history: &mut History,
-) -> Result<ImageStats, OutsideError> {
+) -> Result<ImageStats, ProcessImageError> {
     let draft = Draft::create(path)?;
-    let usable = history.is_on().then(|| history.usable(known_as, &work.objects));
+    let linked_bases = history.is_on().then(|| history.link_bases(known_as, &gathered.objects));
     let Stored { mut blocks, mut noted, end, mut stats } =
-        store(memory, &work.pieces, &draft, options, usable.as_ref())?;
+        store(memory, &gathered.pieces, &draft, options, linked_bases.as_ref())?;
     blocks.sort_unstable_by_key(|block| (block.space, block.address));
     noted.sort_unstable_by_key(|noted| noted.at);
-    let bases = usable.map(|usable| usable.settle(&mut blocks, &mut work.metadata));
+    let bases =
+        linked_bases.map(|linked_bases| linked_bases.finish(&mut blocks, &mut gathered.metadata));
     stats.blocks = blocks.len() as u64;
-    let publish = || -> Result<_, OutsideError> {
-        let finished = draft.finish(end, &work.metadata, &blocks)?;
+    let publish = || -> Result<_, ProcessImageError> {
+        let finished = draft.finish(end, &gathered.metadata, &blocks)?;
         is_whole()?;
         let start = Instant::now();
         draft.publish(options.sync)?;
@@ -98,7 +100,7 @@ fn write_work(
     (stats.file_bytes, stats.sync_us) = (finished.1, sync_us);
     if let Some(bases) = &bases {
         let (written, found) = ((&finished.0, finished.1), (&blocks[..], &noted[..]));
-        history.add(known_as, written, &work.objects, found, bases);
+        history.add(known_as, written, &gathered.objects, found, bases);
     }
     Ok(stats)
 }
@@ -108,20 +110,20 @@ fn is_dead(stat: &[u8]) -> bool {
     matches!(stat.get(after_name), Some(b'Z' | b'X') | None)
 }
 
-impl Default for Work {
+impl Default for Gathered {
     fn default() -> Self {
-        let (metadata, pieces, marks) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { metadata, pieces, marks, objects: vec![(0, 0)] }
+        let (metadata, pieces, identities) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { metadata, pieces, identities, objects: vec![(0, 0)] }
     }
 }
 
-impl Work {
+impl Gathered {
     fn gather(
         &mut self,
         pid: u32,
         description: &[u8],
         memory: &Memory,
-    ) -> Result<(), OutsideError> {
+    ) -> Result<(), ProcessImageError> {
         let (mut holes, mut runs, mut not_forked, mut text) =
             (Vec::new(), Vec::new(), Vec::new(), &[][..]);
         for record in record::records(description) {
@@ -160,7 +162,7 @@ impl Work {
             self.pieces.push(Piece { space, address, from, bytes });
         }
         self.pieces = disjoint(std::mem::take(&mut self.pieces));
-        self.surroundings(pid, text, memory)
+        self.machine_records(pid, text, memory)
     }
 
     /// Names the objects: spaces from 1 on.
@@ -193,7 +195,7 @@ impl Work {
         usage: Option<&Usage>,
         spaces: &BTreeMap<(u64, u64), u16>,
         memory: &Memory,
-    ) -> Result<(), OutsideError> {
+    ) -> Result<(), ProcessImageError> {
         if map.path == b"[vsyscall]" {
             return Ok(());
         }
@@ -222,11 +224,11 @@ impl Work {
         };
         let Some(usage) = usage else {
             let reason = "the frozen copy does not have it: freeze again";
-            return Err(OutsideError::Refused { what: shown(), reason });
+            return Err(ProcessImageError::Refused { what: shown(), reason });
         };
         record.flags = advice(usage);
-        refuse(usage).map_err(|reason| OutsideError::Refused { what: shown(), reason })?;
-        let mut mark = FileMark::default();
+        refuse(usage).map_err(|reason| ProcessImageError::Refused { what: shown(), reason })?;
+        let mut identity = FileIdentity::default();
         let has_file = map.path.starts_with(b"/") && map.inode != 0;
         if map.is_shared() {
             let named = !map.is_deleted() && map.access[1] != b'w';
@@ -239,10 +241,10 @@ impl Work {
             record.kind = record::MAPPING_FILE;
         }
         if matches!(record.kind, record::MAPPING_FILE | record::MAPPING_SHARED_FILE) {
-            mark = self.mark(map.path)?;
+            identity = self.identity(map.path)?;
         }
-        (record.file_bytes, record.changed_ns) = (mark.bytes, mark.changed_ns);
-        record.build_id = &mark.build_id;
+        (record.file_bytes, record.changed_ns) = (identity.bytes, identity.changed_ns);
+        record.build_id = &identity.build_id;
         if !map.is_shared() && !usage.has(b"dc") && !usage.has(b"wf") {
             let deleted = has_file && map.is_deleted();
             let runs = if deleted {
@@ -267,22 +269,28 @@ impl Work {
         Ok(())
     }
 
-    fn mark(&mut self, path: &[u8]) -> Result<FileMark, OutsideError> {
+    fn identity(&mut self, path: &[u8]) -> Result<FileIdentity, ProcessImageError> {
         use std::os::unix::ffi::OsStrExt;
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
-        if let Some(mark) = self.marks.get(path) {
-            return Ok(mark.clone());
+        if let Some(identity) = self.identities.get(path) {
+            return Ok(identity.clone());
         }
-        let mark = FileMark::of(path).map_err(OutsideError::system(path.display().to_string()))?;
-        self.marks.insert(path.to_owned(), mark.clone());
-        Ok(mark)
+        let identity = FileIdentity::of(path)
+            .map_err(ProcessImageError::system(path.display().to_string()))?;
+        self.identities.insert(path.to_owned(), identity.clone());
+        Ok(identity)
     }
 
     /// What a restore needs beside memory.
-    fn surroundings(&mut self, pid: u32, maps: &[u8], memory: &Memory) -> Result<(), OutsideError> {
+    fn machine_records(
+        &mut self,
+        pid: u32,
+        maps: &[u8],
+        memory: &Memory,
+    ) -> Result<(), ProcessImageError> {
         let read = |name: &str| {
             let path = format!("/proc/{pid}/{name}");
-            fs::read(&path).map_err(OutsideError::system(path))
+            fs::read(&path).map_err(ProcessImageError::system(path))
         };
         AuxiliaryVector { bytes: &read("auxv")? }.encode(&mut self.metadata);
         memory_fields(&read("stat")?)
@@ -291,13 +299,13 @@ impl Work {
         let code = proc_files::lines(maps).filter_map(MapLine::parse);
         for map in code.filter(|map| map.path == b"[vdso]") {
             let mut bytes = vec![0; (map.end - map.start) as usize];
-            let reading = OutsideError::system("reading the kernel's code in the process");
+            let reading = ProcessImageError::system("reading the kernel's code in the process");
             memory.read(map.start, &mut bytes).map_err(reading)?;
             KernelCode { start: map.start, bytes: &bytes }.encode(&mut self.metadata);
         }
         Processor { flags: processor::flags().as_bytes() }.encode(&mut self.metadata);
         let boot = "/proc/sys/kernel/random/boot_id";
-        let boot = fs::read(boot).map_err(OutsideError::system(boot))?;
+        let boot = fs::read(boot).map_err(ProcessImageError::system(boot))?;
         let boot: Vec<u8> = boot.into_iter().filter(u8::is_ascii_hexdigit).collect();
         Origin { boot: &boot }.encode(&mut self.metadata);
         Ok(())

@@ -1,11 +1,11 @@
 //! The process and its threads, as records.
 
 use super::FreezeOptions;
-use super::failure::Stop;
-use super::kernel_state::Kept;
+use super::failure::FreezeFailure;
+use super::kernel_state::KernelState;
 use super::save_point;
-use super::suspend::{GONE, Notes, Slot, own_registers, own_robust_list};
-use crate::mmap_vec::{Sheet, Table};
+use super::suspend::{ENDED, Notes, Slot, own_registers, own_robust_list};
+use crate::mmap_vec::{Description, MmapVec};
 use crate::processor::{self, LARGE_STATE};
 use crate::raw::{self, Errno};
 use rustbtl_checkpoint::image::record::{Excluded, Maps, Process, Thread, WorkingDirectory};
@@ -26,7 +26,7 @@ pub struct Subject<'a> {
     /// Address of that.
     pub context_address: u64,
     /// Where the restorer leaves word.
-    pub letter: core::ops::Range<usize>,
+    pub restore_args: core::ops::Range<usize>,
     /// Offset of the C library's rseq area from fs.
     pub rseq_offset: Option<isize>,
     /// How often the process has been restored.
@@ -36,22 +36,29 @@ pub struct Subject<'a> {
 /// Writes the records of the process and its threads.
 pub fn describe(
     subject: &Subject<'_>,
-    kept: &Kept,
-    sheet: &mut Sheet,
-    text: &mut Table<u8>,
-) -> Result<(), Stop> {
-    process(subject, kept, sheet).map_err(Stop::system("describing the process"))?;
-    WorkingDirectory { path: kept.folder() }.encode(sheet);
+    kernel_state: &KernelState,
+    description: &mut Description,
+    text: &mut MmapVec<u8>,
+) -> Result<(), FreezeFailure> {
+    process(subject, kernel_state, description)
+        .map_err(FreezeFailure::system("describing the process"))?;
+    WorkingDirectory { path: kernel_state.folder() }.encode(description);
     for slot in subject.slots {
-        if slot.state.load(core::sync::atomic::Ordering::Acquire) != GONE {
+        if slot.state.load(core::sync::atomic::Ordering::Acquire) != ENDED {
             let notes = slot.notes();
             let stack = ((notes.frame - FRAME_GAP) & !15) - 8;
-            thread(subject, &notes, (0, (&raw const *slot).addr() as u64, stack), sheet, text)?;
+            thread(
+                subject,
+                &notes,
+                (0, (&raw const *slot).addr() as u64, stack),
+                description,
+                text,
+            )?;
         }
     }
-    let own = own_notes().map_err(Stop::system("gettid"))?;
+    let own = own_notes().map_err(FreezeFailure::system("gettid"))?;
     let stack = ((subject.context.stack - FRAME_GAP) & !15) - 8;
-    thread(subject, &own, (1, subject.context_address, stack), sheet, text)
+    thread(subject, &own, (1, subject.context_address, stack), description, text)
 }
 
 /// Writes what is left out, and the map of everything.
@@ -59,16 +66,20 @@ pub fn describe_memory(
     options: &FreezeOptions<'_>,
     copies: &[(usize, usize)],
     maps: &[u8],
-    sheet: &mut Sheet,
+    description: &mut Description,
 ) {
     let excluded = options.exclude.iter().map(|range| (range.start, range.end));
     for (start, end) in excluded.chain(copies.iter().copied()) {
-        Excluded { start: start as u64, end: end as u64 }.encode(sheet);
+        Excluded { start: start as u64, end: end as u64 }.encode(description);
     }
-    Maps { text: maps }.encode(sheet);
+    Maps { text: maps }.encode(description);
 }
 
-fn process(subject: &Subject<'_>, kept: &Kept, sheet: &mut Sheet) -> Result<(), Errno> {
+fn process(
+    subject: &Subject<'_>,
+    kernel_state: &KernelState,
+    description: &mut Description,
+) -> Result<(), Errno> {
     const ARCH_GET_XCOMP_PERM: usize = 0x1022;
     let mut permitted = 0u64;
     // Kernels before 5.16 do not know it; then there is nothing to permit.
@@ -78,18 +89,18 @@ fn process(subject: &Subject<'_>, kept: &Kept, sheet: &mut Sheet) -> Result<(), 
         pid: raw::plain(libc::SYS_getpid, [0; 4])? as u32,
         generation: subject.generation,
         page_bytes: 4096,
-        umask: kept.umask(),
-        personality: kept.personality(),
+        umask: kernel_state.umask(),
+        personality: kernel_state.personality(),
         brk: raw::plain(libc::SYS_brk, [0; 4])? as u64,
         state_permitted: permitted & LARGE_STATE,
         state_enabled: processor::enabled_state(),
         resume_entry: save_point::resume as *const () as u64,
         resume_context: subject.context_address,
-        reborn_entry: super::suspend::reborn as *const () as u64,
-        letter: subject.letter.start as u64,
-        letter_bytes: (subject.letter.end - subject.letter.start) as u64,
+        thread_entry: super::suspend::enter_restored as *const () as u64,
+        restore_args: subject.restore_args.start as u64,
+        restore_args_bytes: (subject.restore_args.end - subject.restore_args.start) as u64,
     }
-    .encode(sheet);
+    .encode(description);
     Ok(())
 }
 
@@ -108,11 +119,11 @@ fn thread(
     subject: &Subject<'_>,
     slot: &Notes,
     (role, argument, stack): (u8, u64, u64),
-    sheet: &mut Sheet,
-    text: &mut Table<u8>,
-) -> Result<(), Stop> {
-    let (name, _) = super::kernel_state::thread_words(slot.tid, text)
-        .map_err(Stop::system("reading /proc/self/task"))?;
+    description: &mut Description,
+    text: &mut MmapVec<u8>,
+) -> Result<(), FreezeFailure> {
+    let (name, _) = super::kernel_state::thread_status(slot.tid, text)
+        .map_err(FreezeFailure::system("reading /proc/self/task"))?;
     let mut affinity = [0u8; 128];
     let a = [slot.tid as usize, affinity.len(), 0, 0, 0];
     let _ = raw::fill(libc::SYS_sched_getaffinity, a, 2, &mut affinity);
@@ -141,7 +152,7 @@ fn thread(
         schedule: (policy & 0xff) as u32 | (priority as u32 & 0xff) << 8 | (nice as u32) << 16,
         affinity,
     }
-    .encode(sheet);
+    .encode(description);
     Ok(())
 }
 

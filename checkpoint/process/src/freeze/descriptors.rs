@@ -4,9 +4,9 @@
 //! freeze is refused, except those that the caller drops.
 
 use super::FreezeOptions;
-use super::failure::{Name, Stop};
+use super::failure::{FreezeFailure, Name};
 use super::sockets;
-use crate::mmap_vec::{Sheet, Table};
+use crate::mmap_vec::{Description, MmapVec};
 use crate::proc_files::{self, Path, Piece};
 use crate::raw::{self, Errno};
 use rustbtl_checkpoint::image::record::{self, Descriptor, EpollWatch, PipeContent};
@@ -16,7 +16,7 @@ const KCMP_FILE: usize = 0;
 
 /// A number that has been looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct KnownDescriptor {
     /// The number.
     pub fd: i32,
     /// `DESCRIPTOR_*`.
@@ -33,25 +33,25 @@ pub struct Known {
 
 /// Room for the work.
 #[derive(Debug)]
-pub struct Rooms {
+pub struct ScratchBuffers {
     /// Texts.
-    pub text: Table<u8>,
+    pub text: MmapVec<u8>,
     /// Paths of descriptors; contents of pipes.
-    pub more: Table<u8>,
+    pub more: MmapVec<u8>,
     /// What has been looked at.
-    pub known: Table<Known>,
+    pub known: MmapVec<KnownDescriptor>,
 }
 
-impl Rooms {
+impl ScratchBuffers {
     /// Empty.
     pub fn new() -> Result<Self, Errno> {
-        let (text, more) = (Table::new(1 << 16)?, Table::new(1 << 16)?);
-        Ok(Self { text, more, known: Table::new(1 << 16)? })
+        let (text, more) = (MmapVec::new(1 << 16)?, MmapVec::new(1 << 16)?);
+        Ok(Self { text, more, known: MmapVec::new(1 << 16)? })
     }
 }
 
 /// A path, device or object that is looked at.
-pub struct Seen<'a> {
+pub struct OpenDescriptor<'a> {
     /// The number.
     pub fd: i32,
     /// What /proc/self/fd says that it is.
@@ -64,71 +64,71 @@ pub struct Seen<'a> {
     pub flags: u32,
 }
 
-impl Seen<'_> {
+impl OpenDescriptor<'_> {
     /// A refusal that names the descriptor.
-    pub fn refuse(&self, reason: &'static str) -> Stop {
+    pub fn refuse(&self, reason: &'static str) -> FreezeFailure {
         let number = Path::of(&[Piece::Text("descriptor "), Piece::Number(self.fd as u64)]);
-        Stop::Refused(Name::of(&[number.text(), b" (", self.name, b")"]), reason)
+        FreezeFailure::Refused(Name::of(&[number.text(), b" (", self.name, b")"]), reason)
     }
 }
 
 /// Writes a record for every open descriptor.
 pub fn describe(
     options: &FreezeOptions<'_>,
-    sheet: &mut Sheet,
-    rooms: &mut Rooms,
-) -> Result<(), Stop> {
-    let Rooms { text, more, known } = rooms;
+    description: &mut Description,
+    scratch: &mut ScratchBuffers,
+) -> Result<(), FreezeFailure> {
+    let ScratchBuffers { text, more, known } = scratch;
     known.clear();
     proc_files::numbers_in(b"/proc/self/fd\0", text, |fd| {
         let fd = fd as i32;
         if !options.dropped.contains(&fd) {
             let (kind, device, inode, special) = (0, 0, 0, 0);
-            known.push(Known { fd, kind, device, inode, special, first: true });
+            known.push(KnownDescriptor { fd, kind, device, inode, special, first: true });
         }
     })
-    .map_err(Stop::system("listing descriptors"))?;
-    known.finish().map_err(Stop::system("room for descriptors"))?;
+    .map_err(FreezeFailure::system("listing descriptors"))?;
+    known.finish().map_err(FreezeFailure::system("room for descriptors"))?;
     // Those that are given again come first: others may be the same.
     let rank = |fd: i32| (!options.supplied.contains(&fd), fd);
     known.items_mut().sort_unstable_by_key(|known| rank(known.fd));
     for index in 0..known.items().len() {
-        one(options, index, sheet, text, more, known)?;
+        describe_one(options, index, description, text, more, known)?;
     }
     for index in 0..known.items().len() {
         let of = known.items()[index];
         if of.kind == record::DESCRIPTOR_EPOLL && of.first {
-            watches(of.fd, options, sheet, text, known.items())?;
+            epoll_watches(of.fd, options, description, text, known.items())?;
         }
     }
-    pipes(sheet, more, known.items())
+    pipe_contents(description, more, known.items())
 }
 
-fn one(
+fn describe_one(
     options: &FreezeOptions<'_>,
     index: usize,
-    sheet: &mut Sheet,
-    text: &mut Table<u8>,
-    more: &mut Table<u8>,
-    known: &mut Table<Known>,
-) -> Result<(), Stop> {
+    description: &mut Description,
+    text: &mut MmapVec<u8>,
+    more: &mut MmapVec<u8>,
+    known: &mut MmapVec<KnownDescriptor>,
+) -> Result<(), FreezeFailure> {
     let fd = known.items()[index].fd;
     let number = Piece::Number(fd as u64);
     let info_path = Path::of(&[Piece::Text("/proc/self/fdinfo/"), number]);
     proc_files::read_file(info_path.with_nul(), text)
-        .map_err(Stop::system("reading /proc/self/fdinfo"))?;
+        .map_err(FreezeFailure::system("reading /proc/self/fdinfo"))?;
     // SAFETY: all of its fields are numbers.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     raw::fill(libc::SYS_fstat, [fd as usize, 0, 0, 0, 0], 1, &mut stat)
-        .map_err(Stop::system("fstat"))?;
+        .map_err(FreezeFailure::system("fstat"))?;
     let link = Path::of(&[Piece::Text("/proc/self/fd/"), number]);
     more.clear();
-    let room = |room: &mut [u8]| raw::read_link(link.with_nul(), room);
-    more.fill(4096, room).map_err(Stop::system("reading /proc/self/fd"))?;
+    let buffer = |buffer: &mut [u8]| raw::read_link(link.with_nul(), buffer);
+    more.fill(4096, buffer).map_err(FreezeFailure::system("reading /proc/self/fd"))?;
     let info = text.items();
     let flags = proc_files::after(info, "flags:").and_then(|text| proc_files::number(text, 8));
     let flags = flags.unwrap_or_default() as u32;
-    let seen = Seen { fd, name: more.items(), stat, info, flags };
+    let seen = OpenDescriptor { fd, name: more.items(), stat, info, flags };
     let mut descriptor = Descriptor {
         fd,
         same_as: -1,
@@ -156,16 +156,20 @@ fn one(
         // Another open file of the terminal that is given again: as good as a duplicate.
         (descriptor.same_as, descriptor.kind) = (same.fd, same.kind);
     } else {
-        understand(&seen, &mut descriptor, &mut socket_name)?;
+        classify(&seen, &mut descriptor, &mut socket_name)?;
     }
     let (kind, first) = (descriptor.kind, descriptor.same_as < 0);
-    descriptor.encode(sheet);
+    descriptor.encode(description);
     let (device, inode) = (stat.st_dev, stat.st_ino);
-    known.items_mut()[index] = Known { fd, kind, device, inode, special, first };
+    known.items_mut()[index] = KnownDescriptor { fd, kind, device, inode, special, first };
     Ok(())
 }
 
-fn same_open_file<'a>(fd: i32, stat: &libc::stat, before: &'a [Known]) -> Option<&'a Known> {
+fn same_open_file<'a>(
+    fd: i32,
+    stat: &libc::stat,
+    before: &'a [KnownDescriptor],
+) -> Option<&'a KnownDescriptor> {
     let pid = raw::plain(libc::SYS_getpid, [0; 4]).ok()?;
     let candidates = before
         .iter()
@@ -178,20 +182,20 @@ fn same_open_file<'a>(fd: i32, stat: &libc::stat, before: &'a [Known]) -> Option
     })
 }
 
-fn same_terminal(special: u64, before: &[Known]) -> Option<&Known> {
+fn same_terminal(special: u64, before: &[KnownDescriptor]) -> Option<&KnownDescriptor> {
     let is_terminal = matches!(libc::major(special), 4 | 5 | 136..=143);
-    let given = |known: &&Known| {
+    let given = |known: &&KnownDescriptor| {
         known.kind == record::DESCRIPTOR_SUPPLIED && known.special == special && known.first
     };
     before.iter().find(given).filter(|_| is_terminal)
 }
 
 /// Finds out what it is.
-fn understand<'a>(
-    seen: &Seen<'a>,
+fn classify<'a>(
+    seen: &OpenDescriptor<'a>,
     descriptor: &mut Descriptor<'a>,
     socket_name: &'a mut [u8; sockets::NAME_BYTES_MAX],
-) -> Result<(), Stop> {
+) -> Result<(), FreezeFailure> {
     let field = |key: &str, base| {
         let text = proc_files::after(seen.info, key);
         text.and_then(|text| proc_files::number(text, base)).unwrap_or_default()
@@ -247,7 +251,7 @@ fn understand<'a>(
                 _ => return Err(seen.refuse("a pipe opened for reading and writing")),
             };
         }
-        libc::S_IFSOCK => sockets::understand(seen, descriptor, socket_name)?,
+        libc::S_IFSOCK => sockets::classify(seen, descriptor, socket_name)?,
         _ => return Err(seen.refuse("it cannot be opened again")),
     }
     Ok(())
@@ -264,16 +268,16 @@ fn pair_ns(info: &[u8], key: &str) -> u64 {
 }
 
 /// What an epoll watches.
-fn watches(
+fn epoll_watches(
     epoll: i32,
     options: &FreezeOptions<'_>,
-    sheet: &mut Sheet,
-    text: &mut Table<u8>,
-    known: &[Known],
-) -> Result<(), Stop> {
+    description: &mut Description,
+    text: &mut MmapVec<u8>,
+    known: &[KnownDescriptor],
+) -> Result<(), FreezeFailure> {
     let path = Path::of(&[Piece::Text("/proc/self/fdinfo/"), Piece::Number(epoll as u64)]);
     proc_files::read_file(path.with_nul(), text)
-        .map_err(Stop::system("reading /proc/self/fdinfo"))?;
+        .map_err(FreezeFailure::system("reading /proc/self/fdinfo"))?;
     for line in proc_files::lines(text.items()) {
         let Some(rest) = line.strip_prefix(b"tfd:") else { continue };
         let after = |key: &[u8]| {
@@ -288,31 +292,36 @@ fn watches(
         let inode = after(b" ino:");
         if same.is_none_or(|known| inode.is_some_and(|inode| inode != known.inode)) {
             let reason = "an epoll watches a file whose descriptor has been closed";
-            return Err(Stop::Refused(Name::of(&[b"epoll"]), reason));
+            return Err(FreezeFailure::Refused(Name::of(&[b"epoll"]), reason));
         }
         let events = after(b"events:").unwrap_or_default() as u32;
         let data = after(b"data:").unwrap_or_default();
-        EpollWatch { epoll, fd, events, data }.encode(sheet);
+        EpollWatch { epoll, fd, events, data }.encode(description);
     }
     Ok(())
 }
 
 /// What is in pipes. A pipe that leads to another process cannot be put back.
-fn pipes(sheet: &mut Sheet, more: &mut Table<u8>, known: &[Known]) -> Result<(), Stop> {
+fn pipe_contents(
+    description: &mut Description,
+    more: &mut MmapVec<u8>,
+    known: &[KnownDescriptor],
+) -> Result<(), FreezeFailure> {
     for end in known.iter().filter(|known| known.first) {
         let (other, gone) = match end.kind {
             record::DESCRIPTOR_PIPE_READ => (record::DESCRIPTOR_PIPE_WRITE, libc::POLLHUP),
             record::DESCRIPTOR_PIPE_WRITE => (record::DESCRIPTOR_PIPE_READ, libc::POLLERR),
             _ => continue,
         };
-        let here = |known: &&Known| known.inode == end.inode && known.kind == other;
+        let here = |known: &&KnownDescriptor| known.inode == end.inode && known.kind == other;
         if known.iter().find(here).is_none() && !poll_says(end.fd, gone) {
             let number = Path::of(&[Piece::Text("descriptor "), Piece::Number(end.fd as u64)]);
             let reason = "a pipe to another process; it can only be given again by the restorer";
-            return Err(Stop::Refused(Name::of(&[number.text()]), reason));
+            return Err(FreezeFailure::Refused(Name::of(&[number.text()]), reason));
         }
         if end.kind == record::DESCRIPTOR_PIPE_READ {
-            content(end, sheet, more).map_err(Stop::system("reading a pipe"))?;
+            pipe_content(end, description, more)
+                .map_err(FreezeFailure::system("reading a pipe"))?;
         }
     }
     Ok(())
@@ -325,8 +334,12 @@ fn poll_says(fd: i32, event: i16) -> bool {
     done.is_ok() && poll.revents & event != 0
 }
 
-/// Copies what is in a pipe without taking it out: tee(2) into another pipe.
-fn content(end: &Known, sheet: &mut Sheet, more: &mut Table<u8>) -> Result<(), Errno> {
+/// MemoryCopies what is in a pipe without taking it out: tee(2) into another pipe.
+fn pipe_content(
+    end: &KnownDescriptor,
+    description: &mut Description,
+    more: &mut MmapVec<u8>,
+) -> Result<(), Errno> {
     let capacity =
         raw::plain(libc::SYS_fcntl, [end.fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0])?;
     let mut waiting = 0i32;
@@ -344,7 +357,7 @@ fn content(end: &Known, sheet: &mut Sheet, more: &mut Table<u8>) -> Result<(), E
             let teed = raw::plain(libc::SYS_tee, tee)?;
             let mut left = teed;
             while left > 0 {
-                let got = more.fill(left, |room| raw::read(copy[0], room))?;
+                let got = more.fill(left, |buffer| raw::read(copy[0], buffer))?;
                 left -= got.max(1).min(left);
             }
             if teed == waiting as usize { Ok(()) } else { Err(Errno(libc::EMSGSIZE)) }
@@ -353,6 +366,6 @@ fn content(end: &Known, sheet: &mut Sheet, more: &mut Table<u8>) -> Result<(), E
         outcome?;
     }
     let (inode, capacity) = (end.inode, capacity as u64);
-    PipeContent { inode, capacity, bytes: more.items() }.encode(sheet);
+    PipeContent { inode, capacity, bytes: more.items() }.encode(description);
     Ok(())
 }

@@ -26,34 +26,34 @@ impl Name {
 
 /// See [`FreezeError`].
 #[derive(Clone, Copy, Debug)]
-pub enum Stop {
+pub enum FreezeFailure {
     /// A thread did not park.
     Thread(u32, &'static str),
     /// Something cannot be put back.
     Refused(Name, &'static str),
     /// A system call failed.
     System(&'static str, Errno),
-    /// `after_parked` said no.
+    /// `after_suspended` said no.
     Hook(&'static str),
 }
 
-impl Stop {
+impl FreezeFailure {
     /// For `map_err`.
     pub fn system(what: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::System(what, errno)
     }
 }
 
-impl From<Stop> for FreezeError {
-    fn from(stop: Stop) -> Self {
+impl From<FreezeFailure> for FreezeError {
+    fn from(stop: FreezeFailure) -> Self {
         match stop {
-            Stop::Thread(tid, reason) => Self::Thread { tid, reason },
-            Stop::Refused(name, reason) => {
+            FreezeFailure::Thread(tid, reason) => Self::Thread { tid, reason },
+            FreezeFailure::Refused(name, reason) => {
                 let what = &name.bytes[..usize::from(name.count)];
                 Self::Refused { what: String::from_utf8_lossy(what).into_owned(), reason }
             }
-            Stop::System(what, errno) => Self::System { what, errno: errno.0 },
-            Stop::Hook(reason) => Self::Hook(reason),
+            FreezeFailure::System(what, errno) => Self::System { what, errno: errno.0 },
+            FreezeFailure::Hook(reason) => Self::Hook(reason),
         }
     }
 }

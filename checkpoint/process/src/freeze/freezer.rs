@@ -3,42 +3,44 @@
 //! Source: FACTS-image §6. Invariants 1 and 5 of `freeze.rs`.
 
 use super::describe::{self, Subject};
-use super::descriptors::{self, Rooms};
-use super::failure::{Name, Stop};
+use super::descriptors::{self, ScratchBuffers};
+use super::failure::{FreezeFailure, Name};
 use super::huge_pages;
-use super::kernel_state::{self, Kept};
-use super::memory_copies::Copies;
+use super::kernel_state::{self, KernelState};
+use super::memory_copies::MemoryCopies;
 use super::save_point::{self, Context};
-use super::suspend::{Board, FREE, GONE, LEFT, Notes, PARKED, REBORN, SLOTS_MAX, Slot};
-use super::tid_remap::OldIds;
+use super::suspend::{
+    ENDED, FREE, Notes, RELEASED, RESTORED, SLOTS_MAX, SUSPENDED, Slot, ThreadTable,
+};
+use super::tid_remap::TidRemap;
 use super::{
     Continued, Copying, FreezeError, FreezeOptions, FrozenChild, Outcome, Restored, Snapshot,
     Timings,
 };
-use crate::mmap_vec::{Sheet, Table};
+use crate::mmap_vec::{Description, MmapVec};
 use crate::proc_files::{self, Path, Piece};
 use crate::raw::{self, Errno};
-use crate::restore_args::{LETTER_BYTES, Letter};
+use crate::restore_args::{RESTORE_ARGS_BYTES, RestoreArgs};
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Pictures this process. One per process; lives in the checkpoint thread.
 pub struct Freezer {
-    board: &'static Board,
+    table: &'static ThreadTable,
     /// Slots in use.
     count: usize,
     /// Number of the last freeze.
     gate: u32,
     generation: u32,
     rseq_offset: Option<isize>,
-    kept: Box<Kept>,
-    sheet: Sheet,
-    rooms: Rooms,
-    maps: Table<u8>,
-    copies: Copies,
-    letter: Table<u8>,
-    old_ids: OldIds,
+    kernel_state: Box<KernelState>,
+    description: Description,
+    scratch: ScratchBuffers,
+    maps: MmapVec<u8>,
+    copies: MemoryCopies,
+    restore_args: MmapVec<u8>,
+    tid_remap: TidRemap,
     /// It belongs to its thread.
     thread: PhantomData<*mut ()>,
 }
@@ -50,17 +52,17 @@ impl core::fmt::Debug for Freezer {
 }
 
 /// One freeze, on the stack of `freeze`; both ways out find it there.
-struct Job<'a, 'b> {
+struct ActiveFreeze<'a, 'b> {
     freezer: &'a mut Freezer,
     options: &'a mut FreezeOptions<'b>,
     context: Context,
     timings: Timings,
-    outcome: Result<Way, Stop>,
+    outcome: Result<FreezeResult, FreezeFailure>,
 }
 
 /// How the freeze came out.
 #[derive(Clone, Copy)]
-enum Way {
+enum FreezeResult {
     Child(u32),
     Paused,
     Restored,
@@ -78,30 +80,35 @@ impl Freezer {
     /// Prepares; to be called in the checkpoint thread, which must not be the main thread and
     /// must block all signals.
     pub fn new() -> Result<Self, FreezeError> {
-        let room = |errno: Errno| FreezeError::System { what: "memory", errno: errno.0 };
-        let mut letter = Table::new(LETTER_BYTES).map_err(room)?;
-        letter.append(&[0; 64]);
-        let parts = (Kept::new(), Sheet::new(1 << 18), Rooms::new(), Table::new(1 << 17));
-        let board = Board::new().map_err(|errno| {
+        let no_memory = |errno: Errno| FreezeError::System { what: "memory", errno: errno.0 };
+        let mut restore_args = MmapVec::new(RESTORE_ARGS_BYTES).map_err(no_memory)?;
+        restore_args.append(&[0; 64]);
+        let parts = (
+            KernelState::new(),
+            Description::new(1 << 18),
+            ScratchBuffers::new(),
+            MmapVec::new(1 << 17),
+        );
+        let table = ThreadTable::new().map_err(|errno| {
             if errno.0 == libc::EBUSY {
                 let what = "a second Freezer".into();
                 return FreezeError::Refused { what, reason: "a process has one" };
             }
-            room(errno)
+            no_memory(errno)
         })?;
         Ok(Self {
-            board,
+            table,
             count: 0,
             gate: 0,
             generation: 0,
             rseq_offset: rseq_offset(),
-            kept: Box::new(parts.0.map_err(room)?),
-            sheet: parts.1.map_err(room)?,
-            rooms: parts.2.map_err(room)?,
-            maps: parts.3.map_err(room)?,
-            copies: Copies::new().map_err(room)?,
-            letter,
-            old_ids: OldIds::new().map_err(room)?,
+            kernel_state: Box::new(parts.0.map_err(no_memory)?),
+            description: parts.1.map_err(no_memory)?,
+            scratch: parts.2.map_err(no_memory)?,
+            maps: parts.3.map_err(no_memory)?,
+            copies: MemoryCopies::new().map_err(no_memory)?,
+            restore_args,
+            tid_remap: TidRemap::new().map_err(no_memory)?,
             thread: PhantomData,
         })
     }
@@ -119,100 +126,104 @@ impl Freezer {
     /// that is made from the picture.
     pub fn freeze(&mut self, options: &mut FreezeOptions<'_>) -> Result<Outcome, FreezeError> {
         self.prepare().map_err(FreezeError::from)?;
-        let mut job = Job {
+        let mut active = ActiveFreeze {
             freezer: self,
             options,
             context: Context { stack: 0, restored, argument: 0 },
             timings: Timings::default(),
-            outcome: Err(Stop::Hook("nothing has happened")),
+            outcome: Err(FreezeFailure::Hook("nothing has happened")),
         };
-        let address = (&raw mut job).addr() as u64;
-        job.context.argument = address;
-        let context = &raw mut job.context;
+        let address = (&raw mut active).addr() as u64;
+        active.context.argument = address;
+        let context = &raw mut active.context;
         // Both functions get at the job by its address.
-        let _ = (&raw mut job).expose_provenance();
+        let _ = (&raw mut active).expose_provenance();
         // SAFETY: context and job outlive the call, and are not touched by this function until
         // it returns: in this process from `pictured`, in a restored one from `restored`.
-        unsafe { save_point::save(context, pictured, address) };
-        let Job { timings, outcome, .. } = job;
+        unsafe { save_point::save(context, freeze_body, address) };
+        let ActiveFreeze { timings, outcome, .. } = active;
         match outcome {
-            Ok(Way::Child(pid)) => {
+            Ok(FreezeResult::Child(pid)) => {
                 let child = Some(FrozenChild { pid });
-                let description = self.sheet.items().to_vec();
+                let description = self.description.items().to_vec();
                 Ok(Outcome::Continued(Continued { child, description, timings }))
             }
-            Ok(Way::Paused) => {
-                let description = self.sheet.items().to_vec();
+            Ok(FreezeResult::Paused) => {
+                let description = self.description.items().to_vec();
                 Ok(Outcome::Continued(Continued { child: None, description, timings }))
             }
-            Ok(Way::Restored) => Ok(Outcome::Restored(self.news())),
+            Ok(FreezeResult::Restored) => Ok(Outcome::Restored(self.read_restore_args())),
             Err(stop) => Err(stop.into()),
         }
     }
 
     /// What can be done before threads are parked.
-    fn prepare(&mut self) -> Result<(), Stop> {
+    fn prepare(&mut self) -> Result<(), FreezeFailure> {
         let own = raw::plain(libc::SYS_gettid, [0; 4]);
         if own == raw::plain(libc::SYS_getpid, [0; 4]) {
-            return Err(Stop::Hook("the main thread cannot be the checkpoint thread"));
+            return Err(FreezeFailure::Hook("the main thread cannot be the checkpoint thread"));
         }
-        self.old_ids
-            .look()
-            .map_err(Stop::system("room for functions that threads are named to"))?;
-        self.copies.look_for_not_forked(&mut self.rooms.text)?;
-        self.wait_until(20_000, |state| state == LEFT, "is still on its way out of the last one")?;
-        for slot in &self.board.slots[..self.count] {
+        self.tid_remap
+            .find_entries()
+            .map_err(FreezeFailure::system("room for functions that threads are named to"))?;
+        self.copies.find_not_forked(&mut self.scratch.text)?;
+        self.wait_until(
+            20_000,
+            |state| state == RELEASED,
+            "is still on its way out of the last one",
+        )?;
+        for slot in &self.table.slots[..self.count] {
             slot.state.store(FREE, Ordering::Release);
         }
         self.count = 0;
         self.gate = self.gate.wrapping_add(1).max(1);
-        self.board.gate.store(self.gate, Ordering::Release);
-        Board::install().map_err(Stop::system("installing the signal handler"))
+        self.table.gate.store(self.gate, Ordering::Release);
+        ThreadTable::install().map_err(FreezeFailure::system("installing the signal handler"))
     }
 
     /// Lets all threads go.
     fn release(&self) {
-        self.board.gate.store(0, Ordering::Release);
-        raw::wake(&self.board.gate);
+        self.table.gate.store(0, Ordering::Release);
+        raw::wake(&self.table.gate);
     }
 
     /// Parks all other threads: looks for new ones until there are none.
-    fn park(&mut self, timeout_ms: u32) -> Result<(), Stop> {
+    fn suspend(&mut self, timeout_ms: u32) -> Result<(), FreezeFailure> {
         let own = raw::plain(libc::SYS_gettid, [0; 4]).unwrap_or_default() as u32;
         loop {
             let known = self.count;
-            let (board, gate, text) = (self.board, self.gate, &mut self.rooms.text);
+            let (table, gate, text) = (self.table, self.gate, &mut self.scratch.text);
             let mut count = known;
             let list = proc_files::numbers_in(b"/proc/self/task\0", text, |tid| {
-                let slots = &board.slots[..known];
+                let slots = &table.slots[..known];
                 let seen = slots.iter().any(|slot| slot.notes().tid == tid);
                 if tid != own && !seen && count < SLOTS_MAX {
-                    board.slots[count].note(Notes { tid, gate, ..Notes::default() });
+                    table.slots[count].note(Notes { tid, gate, ..Notes::default() });
                     count += 1;
                 }
             });
-            list.map_err(Stop::system("listing threads"))?;
+            list.map_err(FreezeFailure::system("listing threads"))?;
             self.count = count;
             if count == known {
                 return Ok(());
             }
             if count == SLOTS_MAX {
-                return Err(Stop::Hook("the program has more threads than can be parked"));
+                return Err(FreezeFailure::Hook("the program has more threads than can be parked"));
             }
             for index in known..count {
-                self.park_one(index)?;
+                self.suspend_one(index)?;
             }
             let reason = "did not stop in time; is it in an uninterruptible system call?";
-            self.wait_until(timeout_ms, |state| state == PARKED, reason)?;
+            self.wait_until(timeout_ms, |state| state == SUSPENDED, reason)?;
         }
     }
 
-    fn park_one(&mut self, index: usize) -> Result<(), Stop> {
-        let slot = &self.board.slots[index];
+    fn suspend_one(&mut self, index: usize) -> Result<(), FreezeFailure> {
+        let slot = &self.table.slots[index];
         let mut notes = slot.notes();
         let tid = Piece::Number(notes.tid.into());
         let path = Path::of(&[Piece::Text("/proc/self/task/"), tid, Piece::Text("/syscall")]);
-        let text = &mut self.rooms.text;
+        let text = &mut self.scratch.text;
         notes.call = -1;
         if proc_files::read_file(path.with_nul(), text).is_ok() {
             // "number six-arguments sp pc", or "running".
@@ -230,13 +241,13 @@ impl Freezer {
             }
         }
         slot.note(notes);
-        match self.board.call(index) {
+        match self.table.call(index) {
             Ok(()) => Ok(()),
             Err(Errno(libc::ESRCH)) => {
-                slot.state.store(GONE, Ordering::Release);
+                slot.state.store(ENDED, Ordering::Release);
                 Ok(())
             }
-            Err(errno) => Err(Stop::System("sending a signal to a thread", errno)),
+            Err(errno) => Err(FreezeFailure::System("sending a signal to a thread", errno)),
         }
     }
 
@@ -246,38 +257,39 @@ impl Freezer {
         timeout_ms: u32,
         arrived: impl Fn(u32) -> bool,
         reason: &'static str,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), FreezeFailure> {
         let end = raw::now_us() + u64::from(timeout_ms) * 1000;
         let mut patience_ms = 1;
         loop {
-            let before = self.board.parked.load(Ordering::Acquire);
-            let slots = &self.board.slots[..self.count];
+            let before = self.table.transitions.load(Ordering::Acquire);
+            let slots = &self.table.slots[..self.count];
             let missing = slots.iter().find(|slot| {
                 let state = slot.state.load(Ordering::Acquire);
-                !arrived(state) && state != GONE
+                !arrived(state) && state != ENDED
             });
             let Some(missing) = missing else { return Ok(()) };
-            raw::wait_while(&self.board.parked, before, Some(patience_ms));
-            if self.board.parked.load(Ordering::Acquire) != before {
+            raw::wait_while(&self.table.transitions, before, Some(patience_ms));
+            if self.table.transitions.load(Ordering::Acquire) != before {
                 continue;
             }
             patience_ms = (patience_ms * 2).min(50);
             let tid = missing.notes().tid;
             let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
             // A thread that is not yet born again does not know its new id, nor do we.
-            let unborn = missing.state.load(Ordering::Acquire) == PARKED && arrived(REBORN);
+            let not_restored =
+                missing.state.load(Ordering::Acquire) == SUSPENDED && arrived(RESTORED);
             let alive = raw::plain(libc::SYS_tgkill, [pid, tid as usize, 0, 0]);
-            if !unborn && alive == Err(Errno(libc::ESRCH)) {
-                missing.state.store(GONE, Ordering::Release);
+            if !not_restored && alive == Err(Errno(libc::ESRCH)) {
+                missing.state.store(ENDED, Ordering::Release);
             } else if raw::now_us() > end {
-                return Err(Stop::Thread(tid, reason));
+                return Err(FreezeFailure::Thread(tid, reason));
             }
         }
     }
 
-    /// What a restored process is told, read from the letter.
-    fn news(&mut self) -> Restored {
-        let Ok(letter) = Letter::decode(self.letter.items()) else {
+    /// What a restored process is told, read from the restore_args.
+    fn read_restore_args(&mut self) -> Restored {
+        let Ok(restore_args) = RestoreArgs::decode(self.restore_args.items()) else {
             return Restored {
                 muted: Vec::new(),
                 same_ids: false,
@@ -285,28 +297,28 @@ impl Freezer {
                 payload: Vec::new(),
             };
         };
-        let pairs = letter.muted[..letter.muted_count].iter();
+        let pairs = restore_args.muted[..restore_args.muted_count].iter();
         // SAFETY: the restorer has opened the far ends for us; nobody else knows them.
         let owned = |far: i32| unsafe { OwnedFd::from_raw_fd(far) };
         Restored {
             muted: pairs.map(|(fd, far)| (*fd, owned(*far))).collect(),
-            same_ids: letter.same_ids,
-            generation: letter.generation,
-            payload: letter.payload.to_vec(),
+            same_ids: restore_args.same_ids,
+            generation: restore_args.generation,
+            payload: restore_args.payload.to_vec(),
         }
     }
 }
 
-impl Job<'_, '_> {
+impl ActiveFreeze<'_, '_> {
     /// All that happens while threads are parked, in the process that is pictured.
-    fn picture(&mut self) -> Result<Way, Stop> {
+    fn take_snapshot(&mut self) -> Result<FreezeResult, FreezeFailure> {
         let mut at = raw::now_us();
         let freezer = &mut *self.freezer;
-        freezer.park(self.options.park_timeout_ms)?;
+        freezer.suspend(self.options.suspend_timeout_ms)?;
         self.timings.threads = freezer.count as u32;
-        self.timings.park_us = since(&mut at);
-        if let Some(hook) = &mut self.options.after_parked {
-            hook().map_err(Stop::Hook)?;
+        self.timings.suspend_us = since(&mut at);
+        if let Some(hook) = &mut self.options.after_suspended {
+            hook().map_err(FreezeFailure::Hook)?;
         }
         self.timings.hook_us = since(&mut at);
         let fork = self.options.copying != Copying::Pause;
@@ -314,11 +326,11 @@ impl Job<'_, '_> {
         self.timings.describe_us = since(&mut at);
         let copied = freezer.copy(self.options, fork);
         self.timings.copy_us = since(&mut at);
-        let way = copied.and_then(|()| if fork { clone_frozen() } else { Ok(None) });
-        let way = match way {
-            Ok(Some(pid)) => Ok(Way::Child(pid)),
+        let result = copied.and_then(|()| if fork { clone_frozen() } else { Ok(None) });
+        let result = match result {
+            Ok(Some(pid)) => Ok(FreezeResult::Child(pid)),
             Ok(None) => self.paused(),
-            Err(Stop::System(_, Errno(libc::ENOMEM | libc::EAGAIN)))
+            Err(FreezeFailure::System(_, Errno(libc::ENOMEM | libc::EAGAIN)))
                 if self.options.copying == Copying::ForkOrPause
                     && self.options.while_paused.is_some() =>
             {
@@ -335,132 +347,148 @@ impl Job<'_, '_> {
         if let Some(hook) = &mut self.options.before_release {
             hook();
         }
-        way
+        result
     }
 
-    fn paused(&mut self) -> Result<Way, Stop> {
+    fn paused(&mut self) -> Result<FreezeResult, FreezeFailure> {
         let Some(write) = &mut self.options.while_paused else {
-            return Err(Stop::Hook("there can be no child, and nobody writes in the pause"));
+            return Err(FreezeFailure::Hook(
+                "there can be no child, and nobody writes in the pause",
+            ));
         };
         let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default() as u32;
-        write(&Snapshot { pid, description: self.freezer.sheet.items() });
-        Ok(Way::Paused)
+        write(&Snapshot { pid, description: self.freezer.description.items() });
+        Ok(FreezeResult::Paused)
     }
 }
 
 impl Freezer {
-    fn describe(&mut self, options: &FreezeOptions<'_>, context: &Context) -> Result<(), Stop> {
-        self.sheet.clear();
-        self.kept.take(&mut self.rooms.text)?;
-        for slot in &self.board.slots[..self.count] {
-            if slot.state.load(Ordering::Acquire) == PARKED {
+    fn describe(
+        &mut self,
+        options: &FreezeOptions<'_>,
+        context: &Context,
+    ) -> Result<(), FreezeFailure> {
+        self.description.clear();
+        self.kernel_state.save(&mut self.scratch.text)?;
+        for slot in &self.table.slots[..self.count] {
+            if slot.state.load(Ordering::Acquire) == SUSPENDED {
                 let mut notes = slot.notes();
-                let words = kernel_state::thread_words(notes.tid, &mut self.rooms.text);
+                let words = kernel_state::thread_status(notes.tid, &mut self.scratch.text);
                 notes.pending = words.map_or(0, |(_, pending)| pending);
                 slot.note(notes);
             }
         }
-        let letter = self.letter.range();
+        let restore_args = self.restore_args.range();
         let subject = Subject {
-            slots: &self.board.slots[..self.count],
+            slots: &self.table.slots[..self.count],
             context,
             context_address: (&raw const *context).addr() as u64,
-            letter: letter.start..letter.start + LETTER_BYTES,
+            restore_args: restore_args.start..restore_args.start + RESTORE_ARGS_BYTES,
             rseq_offset: self.rseq_offset,
             generation: self.generation,
         };
-        describe::describe(&subject, &self.kept, &mut self.sheet, &mut self.rooms.text)?;
-        descriptors::describe(options, &mut self.sheet, &mut self.rooms)
+        describe::describe(
+            &subject,
+            &self.kernel_state,
+            &mut self.description,
+            &mut self.scratch.text,
+        )?;
+        descriptors::describe(options, &mut self.description, &mut self.scratch)
     }
 
-    fn copy(&mut self, options: &FreezeOptions<'_>, fork: bool) -> Result<(), Stop> {
-        let read = |maps: &mut Table<u8>| {
+    fn copy(&mut self, options: &FreezeOptions<'_>, fork: bool) -> Result<(), FreezeFailure> {
+        let read = |maps: &mut MmapVec<u8>| {
             proc_files::read_file(b"/proc/self/maps\0", maps)
-                .map_err(Stop::system("reading /proc/self/maps"))
+                .map_err(FreezeFailure::system("reading /proc/self/maps"))
         };
         read(&mut self.maps)?;
-        let known = self.rooms.known.items();
-        self.copies.take(self.maps.items(), known, options, &mut self.sheet, fork)?;
+        let known = self.scratch.known.items();
+        self.copies.copy_all(self.maps.items(), known, options, &mut self.description, fork)?;
         // The copies have changed the map, and so would tables that grow: from here on none does.
         let copies = self.copies.ranges();
         let more = 2 * self.maps.items().len() + 256 * copies.len() + (64 << 10);
-        self.maps.make_room(more).map_err(Stop::system("room for /proc/self/maps"))?;
+        self.maps.make_room(more).map_err(FreezeFailure::system("room for /proc/self/maps"))?;
         let excluded = 64 * (copies.len() + options.exclude.len());
-        let room = self.sheet.make_room(2 * more + excluded);
-        room.map_err(Stop::system("room for the description"))?;
+        let reserved = self.description.make_room(2 * more + excluded);
+        reserved.map_err(FreezeFailure::system("room for the description"))?;
         read(&mut self.maps)?;
-        describe::describe_memory(options, copies, self.maps.items(), &mut self.sheet);
-        self.sheet.finish().map_err(Stop::system("room for the description"))
+        describe::describe_memory(options, copies, self.maps.items(), &mut self.description);
+        self.description.finish().map_err(FreezeFailure::system("room for the description"))
     }
 
     /// All that happens while threads are parked, in the restored process.
-    fn wake_up(&mut self) -> Result<(), Stop> {
+    fn resume_after_restore(&mut self) -> Result<(), FreezeFailure> {
         self.copies.forget();
-        self.wait_until(20_000, |state| state == REBORN, "was not born again")?;
+        self.wait_until(20_000, |state| state == RESTORED, "was not born again")?;
         // The letter was written behind the back of the table.
-        self.letter.clear();
-        let full = self.letter.fill(LETTER_BYTES, |room| Ok(room.len()));
-        full.map_err(Stop::system("reading the letter"))?;
-        let damaged = |_| Stop::Refused(Name::of(&[b"the restorer's letter"]), "it is damaged");
-        let letter = Letter::decode(self.letter.items()).map_err(damaged)?;
-        self.generation = letter.generation;
-        let restorer = letter.restorer.clone();
+        self.restore_args.clear();
+        let full = self.restore_args.fill(RESTORE_ARGS_BYTES, |buffer| Ok(buffer.len()));
+        full.map_err(FreezeFailure::system("reading the letter"))?;
+        let damaged =
+            |_| FreezeFailure::Refused(Name::of(&[b"the restorer's letter"]), "it is damaged");
+        let restore_args = RestoreArgs::decode(self.restore_args.items()).map_err(damaged)?;
+        self.generation = restore_args.generation;
+        let restorer = restore_args.restorer.clone();
         let bytes = (restorer.end - restorer.start) as usize;
         // SAFETY: every thread has left the restorer: the others are reborn, and this one is here.
         let _ =
             unsafe { raw::call(libc::SYS_munmap, [restorer.start as usize, bytes, 0, 0, 0, 0]) };
-        let slots = &self.board.slots[..self.count];
+        let slots = &self.table.slots[..self.count];
         // Ids are the same, or `old_tids` says what they were.
         let new_tid = |old: u32| {
             let of = slots.iter().map(|slot| slot.notes()).find(|notes| notes.old_tid == old);
             of.map_or(old, |notes| notes.tid)
         };
-        self.kept.put_back(new_tid);
-        let own = describe::own_notes().map_err(Stop::system("gettid"))?;
-        let threads = slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) == REBORN);
+        self.kernel_state.restore(new_tid);
+        let own = describe::own_notes().map_err(FreezeFailure::system("gettid"))?;
+        let threads = slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) == RESTORED);
         let threads = threads.map(Slot::notes).chain([own]);
-        self.old_ids.put_in_place(threads, letter.same_ids);
+        self.tid_remap.install(threads, restore_args.same_ids);
         for slot in slots {
             let notes = slot.notes();
             kernel_state::send_to_thread(notes.tid, notes.pending);
         }
-        self.kept.send_pending();
+        self.kernel_state.send_pending();
         Ok(())
     }
 }
 
 /// Runs below the save point, in the process that is pictured.
-extern "C" fn pictured(job: u64) -> u64 {
+extern "C" fn freeze_body(active: u64) -> u64 {
     // SAFETY: `freeze` gives the address of its job and waits.
-    let job = unsafe { &mut *core::ptr::with_exposed_provenance_mut::<Job<'_, '_>>(job as usize) };
+    let active = unsafe {
+        &mut *core::ptr::with_exposed_provenance_mut::<ActiveFreeze<'_, '_>>(active as usize)
+    };
     let start = raw::now_us();
-    let outcome = job.picture();
-    job.freezer.release();
-    job.timings.pause_us = raw::now_us() - start;
-    job.outcome = outcome;
+    let outcome = active.take_snapshot();
+    active.freezer.release();
+    active.timings.pause_us = raw::now_us() - start;
+    active.outcome = outcome;
     0
 }
 
 /// Runs at the save point, in the restored process.
-extern "C" fn restored(job: u64) -> u64 {
+extern "C" fn restored(active: u64) -> u64 {
     // SAFETY: the job lies where it lay; the function that used it does not exist any more.
-    let job = unsafe { &mut *core::ptr::with_exposed_provenance_mut::<Job<'_, '_>>(job as usize) };
-    job.outcome = job.freezer.wake_up().map(|()| Way::Restored);
-    if job.outcome.is_err() {
+    let active = unsafe {
+        &mut *core::ptr::with_exposed_provenance_mut::<ActiveFreeze<'_, '_>>(active as usize)
+    };
+    active.outcome = active.freezer.resume_after_restore().map(|()| FreezeResult::Restored);
+    if active.outcome.is_err() {
         // Half a process must not go on.
         let _ = raw::plain(libc::SYS_exit_group, [116, 0, 0, 0]);
     }
-    job.freezer.release();
+    active.freezer.release();
     0
 }
 
 /// Clones the frozen child: invariant 3 of `freeze.rs`.
-fn clone_frozen() -> Result<Option<u32>, Stop> {
+fn clone_frozen() -> Result<Option<u32>, FreezeFailure> {
     let parent = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
     // No signal at its end: neither SIGCHLD nor wait(-1) of the program knows of it.
     // SAFETY: a copy of this thread alone, which only runs `be_frozen`, on its copy of the stack.
     let pid = unsafe { raw::call(libc::SYS_clone, [0; 6]) };
-    match pid.map_err(Stop::system("cloning the process"))? {
+    match pid.map_err(FreezeFailure::system("cloning the process"))? {
         0 => be_frozen(parent),
         pid => Ok(Some(pid as u32)),
     }

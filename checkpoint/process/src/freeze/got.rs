@@ -39,7 +39,7 @@ struct Relocation {
 
 /// Where an object keeps the address of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct GotEntry {
     /// The word that holds it.
     pub address: usize,
     /// Which of the names that were asked for.
@@ -107,11 +107,11 @@ impl<'a> Objects<'a> {
 struct Search<'a> {
     names: &'a [&'a CStr],
     objects: &'a Objects<'a>,
-    found: &'a mut dyn FnMut(Place),
+    found: &'a mut dyn FnMut(GotEntry),
 }
 
 /// Finds all places of these functions in such objects.
-pub fn places(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMut(Place)) {
+pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMut(GotEntry)) {
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
         // SAFETY: the C library gives a valid structure.
         let info = unsafe { &*info };
@@ -208,7 +208,7 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
                 // are written to it when they are called first.
                 let sealed = of(libc::PT_GNU_RELRO)
                     .any(|range| (range.start..range.end & !(PAGE - 1)).contains(&address));
-                here.push(Place { address, name: index, sealed });
+                here.push(GotEntry { address, name: index, sealed });
             }
         }
     }
@@ -221,23 +221,23 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
 ///
 /// # Safety
 /// It takes and gives what the function takes and gives whose name was looked for.
-pub unsafe fn put(place: &Place, function: usize) {
-    let (start, bytes) = (place.address & !(PAGE - 1), PAGE);
+pub unsafe fn replace_entry(entry: &GotEntry, function: usize) {
+    let (start, bytes) = (entry.address & !(PAGE - 1), PAGE);
     let protect = |protection: c_int| {
         let a = [start, bytes, protection as usize, 0];
         raw::plain(libc::SYS_mprotect, a).is_ok()
     };
-    if place.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+    if entry.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return;
     }
     // Through the kernel: where the object has been unloaded since, it answers instead of faulting.
-    let (ours, theirs) = ([function], [place.address, size_of::<usize>()]);
+    let (ours, theirs) = ([function], [entry.address, size_of::<usize>()]);
     let from = [ours.as_ptr().addr(), size_of::<usize>()];
     let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
     let a = [pid, from.as_ptr().addr(), 1, theirs.as_ptr().addr(), 1, 0];
     // SAFETY: an entry of a global offset table; the caller's promise about the function.
     let _ = unsafe { raw::call(libc::SYS_process_vm_writev, a) };
-    if place.sealed {
+    if entry.sealed {
         protect(libc::PROT_READ);
     }
 }
@@ -249,10 +249,10 @@ pub unsafe fn put(place: &Place, function: usize) {
 /// As for [`put`], for each of the names.
 pub unsafe fn redirect(names: &[&CStr], objects: &Objects<'_>, function: usize) -> usize {
     let mut found = Vec::new();
-    places(names, objects, &mut |place| found.push(place));
-    for place in &found {
+    find_entries(names, objects, &mut |entry| found.push(entry));
+    for entry in &found {
         // SAFETY: the caller's promise.
-        unsafe { put(place, function) };
+        unsafe { replace_entry(entry, function) };
     }
     found.len()
 }
@@ -267,18 +267,20 @@ mod tests {
         // The test itself calls it, by way of the standard library.
         let own = the_place_of_a_function_holds_its_address as *const () as usize;
         let everywhere = Objects::default();
-        places(&[c"no_such_function", c"pthread_self"], &everywhere, &mut |place| all.push(place));
+        find_entries(&[c"no_such_function", c"pthread_self"], &everywhere, &mut |entry| {
+            all.push(entry)
+        });
         // SAFETY: looks up a name.
         let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_self".as_ptr()) }.addr();
-        let bound = |place: &&Place| {
+        let bound = |entry: &&GotEntry| {
             // SAFETY: a word of an object that stays loaded.
-            let word: &[usize] = unsafe { table(place.address, 1) };
+            let word: &[usize] = unsafe { table(entry.address, 1) };
             word[0] == known
         };
-        assert!(all.iter().all(|place| place.name == 1));
+        assert!(all.iter().all(|entry| entry.name == 1));
         assert!(all.iter().filter(bound).count() >= 1, "{all:?}");
         let mut others = 0;
-        places(&[c"pthread_self"], &Objects::but(&[own]), &mut |_| others += 1);
+        find_entries(&[c"pthread_self"], &Objects::but(&[own]), &mut |_| others += 1);
         assert!(others < all.len(), "this object is left out");
         assert_eq!(loaded(), loaded());
     }
@@ -287,7 +289,7 @@ mod tests {
     fn objects_are_chosen_by_what_they_import_and_by_the_names_of_their_files() {
         let count = |objects: &Objects<'_>| {
             let mut count = 0;
-            places(&[c"pthread_self"], objects, &mut |_| count += 1);
+            find_entries(&[c"pthread_self"], objects, &mut |_| count += 1);
             count
         };
         let all = Objects::default();

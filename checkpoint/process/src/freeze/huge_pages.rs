@@ -1,6 +1,6 @@
 //! Huge pages before a picture: the page tables that a clone copies are 512 times smaller then.
 
-use crate::mmap_vec::Table;
+use crate::mmap_vec::MmapVec;
 use crate::proc_files::{self, MapLine};
 use crate::raw::{self, Errno};
 
@@ -13,7 +13,7 @@ const AT_ONCE: u64 = 64;
 
 /// Asks for huge pages where large private memory without a file was touched as a whole; the
 /// program gets no page that it has not asked for. While one is made, the program may wait for it.
-pub fn collapse(maps: &mut Table<u8>) -> Result<(), Errno> {
+pub fn collapse(maps: &mut MmapVec<u8>) -> Result<(), Errno> {
     proc_files::read_file(b"/proc/self/maps\0", maps)?;
     let pagemap = raw::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
     for map in proc_files::lines(maps.items()).filter_map(MapLine::parse) {
@@ -48,9 +48,9 @@ fn ask(start: u64, bytes: u64) {
 /// Are all pages there that one huge page would replace?
 fn is_whole(pagemap: i32, at: u64) -> bool {
     const PRESENT: u64 = 1 << 63;
-    let mut room = [0; (HUGE / PAGE * 8) as usize];
-    raw::read_at(pagemap, &mut room, at / PAGE * 8) == Ok(room.len())
-        && room.as_chunks::<8>().0.iter().all(|entry| u64::from_le_bytes(*entry) & PRESENT != 0)
+    let mut buffer = [0; (HUGE / PAGE * 8) as usize];
+    raw::read_at(pagemap, &mut buffer, at / PAGE * 8) == Ok(buffer.len())
+        && buffer.as_chunks::<8>().0.iter().all(|entry| u64::from_le_bytes(*entry) & PRESENT != 0)
 }
 
 #[cfg(test)]

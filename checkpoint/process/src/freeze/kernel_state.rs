@@ -4,9 +4,9 @@
 //! Source: FACTS-image §1. All of it is taken while the threads are parked, so that it fits
 //! together, and put back before they are let go.
 
-use super::failure::{Name, Stop};
+use super::failure::{FreezeFailure, Name};
 use super::suspend::{KernelAction, SIGNAL};
-use crate::mmap_vec::Table;
+use crate::mmap_vec::MmapVec;
 use crate::proc_files::{self, Piece};
 use crate::raw::{self, Errno};
 
@@ -31,7 +31,7 @@ struct Timer {
 }
 
 /// See the head of this file.
-pub struct Kept {
+pub struct KernelState {
     actions: [KernelAction; SIGNALS],
     interval_timers: [[i64; 4]; INTERVAL_TIMERS],
     limits: [[u64; 2]; LIMITS],
@@ -42,10 +42,10 @@ pub struct Kept {
     pending: u64,
     folder: [u8; 4097],
     folder_bytes: usize,
-    timers: Table<Timer>,
+    timers: MmapVec<Timer>,
 }
 
-impl Kept {
+impl KernelState {
     /// Nothing yet.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
@@ -58,7 +58,7 @@ impl Kept {
             pending: 0,
             folder: [0; 4097],
             folder_bytes: 0,
-            timers: Table::new(1 << 16)?,
+            timers: MmapVec::new(1 << 16)?,
         })
     }
 
@@ -78,47 +78,48 @@ impl Kept {
     }
 
     /// Takes everything.
-    pub fn take(&mut self, room: &mut Table<u8>) -> Result<(), Stop> {
+    pub fn save(&mut self, buffer: &mut MmapVec<u8>) -> Result<(), FreezeFailure> {
         for (signal, action) in (1..).zip(&mut self.actions) {
-            *action = KernelAction::of(signal).map_err(Stop::system("reading signal actions"))?;
+            *action = KernelAction::of(signal)
+                .map_err(FreezeFailure::system("reading signal actions"))?;
         }
         for (which, timer) in self.interval_timers.iter_mut().enumerate() {
             raw::fill(libc::SYS_getitimer, [which, 0, 0, 0, 0], 1, timer)
-                .map_err(Stop::system("reading interval timers"))?;
+                .map_err(FreezeFailure::system("reading interval timers"))?;
         }
         for (resource, limit) in self.limits.iter_mut().enumerate() {
             raw::fill(libc::SYS_getrlimit, [resource, 0, 0, 0, 0], 1, limit)
-                .map_err(Stop::system("reading limits"))?;
+                .map_err(FreezeFailure::system("reading limits"))?;
         }
         raw::fill(libc::SYS_sigaltstack, [0; 5], 1, &mut self.alternate_stack)
-            .map_err(Stop::system("reading the signal stack"))?;
+            .map_err(FreezeFailure::system("reading the signal stack"))?;
         let umask = raw::plain(libc::SYS_umask, [0; 4]).unwrap_or_default();
         self.umask = umask;
         let _ = raw::plain(libc::SYS_umask, [umask, 0, 0, 0]);
         self.personality =
             raw::plain(libc::SYS_personality, [0xffff_ffff, 0, 0, 0]).unwrap_or_default();
         let count = raw::read_link(b"/proc/self/cwd\0", &mut self.folder[..4096])
-            .map_err(Stop::system("reading the working directory"))?;
+            .map_err(FreezeFailure::system("reading the working directory"))?;
         self.folder[count] = 0;
         self.folder_bytes = count;
-        proc_files::read_file(b"/proc/self/status\0", room)
-            .map_err(Stop::system("reading /proc/self/status"))?;
-        let waiting = proc_files::after(room.items(), "ShdPnd:");
+        proc_files::read_file(b"/proc/self/status\0", buffer)
+            .map_err(FreezeFailure::system("reading /proc/self/status"))?;
+        let waiting = proc_files::after(buffer.items(), "ShdPnd:");
         self.pending = waiting.and_then(|text| proc_files::number(text, 16)).unwrap_or(0);
-        self.take_timers(room)
+        self.save_timers(buffer)
     }
 
-    fn take_timers(&mut self, room: &mut Table<u8>) -> Result<(), Stop> {
+    fn save_timers(&mut self, buffer: &mut MmapVec<u8>) -> Result<(), FreezeFailure> {
         self.timers.clear();
-        match proc_files::read_file(b"/proc/self/timers\0", room) {
+        match proc_files::read_file(b"/proc/self/timers\0", buffer) {
             Err(Errno(libc::ENOENT)) => return Ok(()),
-            other => other.map_err(Stop::system("reading /proc/self/timers"))?,
+            other => other.map_err(FreezeFailure::system("reading /proc/self/timers"))?,
         }
         let mut timer = None;
-        for line in proc_files::lines(room.items()) {
+        for line in proc_files::lines(buffer.items()) {
             let field = |key: &str| line.strip_prefix(key.as_bytes());
             if let Some(text) = field("ID:") {
-                self.keep(timer)?;
+                self.push_timer(timer)?;
                 let id = proc_files::number(text, 10).unwrap_or_default() as i32;
                 let (value, times) = (0, [0; 4]);
                 timer = Some(Timer { id, clock: 0, value, signal: 0, notify: 0, tid: 0, times });
@@ -139,18 +140,18 @@ impl Kept {
                 timer.clock = proc_files::number(text, 10).unwrap_or_default() as i32;
             }
         }
-        self.keep(timer)?;
-        self.timers.finish().map_err(Stop::system("room for timers"))
+        self.push_timer(timer)?;
+        self.timers.finish().map_err(FreezeFailure::system("room for timers"))
     }
 
-    fn keep(&mut self, timer: Option<Timer>) -> Result<(), Stop> {
+    fn push_timer(&mut self, timer: Option<Timer>) -> Result<(), FreezeFailure> {
         let Some(mut timer) = timer else { return Ok(()) };
         let a = [timer.id as usize, 0, 0, 0, 0];
         raw::fill(libc::SYS_timer_gettime, a, 1, &mut timer.times)
-            .map_err(Stop::system("reading a timer"))?;
+            .map_err(FreezeFailure::system("reading a timer"))?;
         if timer.signal == SIGNAL {
             let reason = "it would have to be told by a thread of the C library; not supported";
-            return Err(Stop::Refused(Name::of(&[b"a timer with SIGEV_THREAD"]), reason));
+            return Err(FreezeFailure::Refused(Name::of(&[b"a timer with SIGEV_THREAD"]), reason));
         }
         self.timers.push(timer);
         Ok(())
@@ -158,7 +159,7 @@ impl Kept {
 
     /// Puts everything back; runs in the restored process while the threads wait. What a limit
     /// of the new surroundings forbids is left as it is there.
-    pub fn put_back(&self, new_tid: impl Fn(u32) -> u32) {
+    pub fn restore(&self, new_tid: impl Fn(u32) -> u32) {
         for (signal, action) in (1..).zip(&self.actions) {
             if signal != libc::SIGKILL && signal != libc::SIGSTOP {
                 let a = [signal as usize, 0, 0, 8, 0];
@@ -177,7 +178,7 @@ impl Kept {
         // SAFETY: the kernel reads the path up to its 0.
         let _ = unsafe { raw::call(libc::SYS_chdir, [folder, 0, 0, 0, 0, 0]) };
         for timer in self.timers.items() {
-            timer.put_back(new_tid(timer.tid));
+            timer.restore(new_tid(timer.tid));
         }
         for (which, timer) in self.interval_timers.iter().enumerate() {
             if *timer != [0; 4] {
@@ -209,7 +210,7 @@ fn signals(set: u64) -> impl Iterator<Item = usize> {
 
 impl Timer {
     /// A timer with the id that it had: the kernel counts ids up, from 0 in a new process.
-    fn put_back(&self, tid: u32) {
+    fn restore(&self, tid: u32) {
         // struct sigevent: value, signal, notify, tid, padding to 64 bytes.
         let words = (self.signal as u64) | (self.notify as u64) << 32;
         let event = [self.value, words, tid.into(), 0, 0, 0, 0, 0];
@@ -232,13 +233,13 @@ impl Timer {
 }
 
 /// What /proc says of one thread: name and waiting signals.
-pub fn thread_words(tid: u32, room: &mut Table<u8>) -> Result<([u8; 16], u64), Errno> {
+pub fn thread_status(tid: u32, buffer: &mut MmapVec<u8>) -> Result<([u8; 16], u64), Errno> {
     let file = |name| {
         let task = Piece::Text("/proc/self/task/");
         proc_files::Path::of(&[task, Piece::Number(tid.into()), Piece::Text(name)])
     };
-    proc_files::read_file(file("/status").with_nul(), room)?;
-    let text = room.items();
+    proc_files::read_file(file("/status").with_nul(), buffer)?;
+    let text = buffer.items();
     let mut name = [0; 16];
     if let Some(words) = proc_files::after(text, "Name:") {
         let words = words.trim_ascii();

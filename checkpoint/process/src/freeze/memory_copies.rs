@@ -6,9 +6,9 @@
 //! (Pages of shared objects that are in swap are not seen by it.)
 
 use super::FreezeOptions;
-use super::descriptors::Known;
-use super::failure::{Name, Stop};
-use crate::mmap_vec::{Sheet, Table};
+use super::descriptors::KnownDescriptor;
+use super::failure::{FreezeFailure, Name};
+use crate::mmap_vec::{Description, MmapVec};
 use crate::proc_files::{self, MapLine};
 use crate::raw::{self, Errno};
 use core::ops::Range;
@@ -19,34 +19,34 @@ const PAGE: u64 = 4096;
 /// mapped again by its path.
 pub const READ_ONLY_BYTES_MAX: u64 = 16 << 20;
 
-/// Copies that live until the child has its own.
-pub struct Copies {
-    ranges: Table<(usize, usize)>,
+/// MemoryCopies that live until the child has its own.
+pub struct MemoryCopies {
+    ranges: MmapVec<(usize, usize)>,
     /// Objects that are complete already.
-    done: Table<(u64, u64)>,
-    resident: Table<u8>,
+    done: MmapVec<(u64, u64)>,
+    resident: MmapVec<u8>,
     /// Ranges that are not inherited: start, end, wiped. Found before parking.
-    pub not_forked: Table<(u64, u64, bool)>,
+    pub not_forked: MmapVec<(u64, u64, bool)>,
 }
 
-impl Copies {
+impl MemoryCopies {
     /// None.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
-            ranges: Table::new(1)?,
-            done: Table::new(1)?,
-            resident: Table::new(1)?,
-            not_forked: Table::new(1)?,
+            ranges: MmapVec::new(1)?,
+            done: MmapVec::new(1)?,
+            resident: MmapVec::new(1)?,
+            not_forked: MmapVec::new(1)?,
         })
     }
 
     /// Finds what a child would not get. Walks the page tables: before parking.
-    pub fn look_for_not_forked(&mut self, room: &mut Table<u8>) -> Result<(), Stop> {
+    pub fn find_not_forked(&mut self, buffer: &mut MmapVec<u8>) -> Result<(), FreezeFailure> {
         self.not_forked.clear();
-        proc_files::read_file(b"/proc/self/smaps\0", room)
-            .map_err(Stop::system("reading /proc/self/smaps"))?;
+        proc_files::read_file(b"/proc/self/smaps\0", buffer)
+            .map_err(FreezeFailure::system("reading /proc/self/smaps"))?;
         let mut range = (0, 0);
-        for line in proc_files::lines(room.items()) {
+        for line in proc_files::lines(buffer.items()) {
             if let Some(flags) = line.strip_prefix(b"VmFlags:") {
                 let has = |flag: &[u8]| flags.split(|b| *b == b' ').any(|word| word == flag);
                 // The kernel's own and devices are "dc", too; they are dealt with elsewhere.
@@ -60,19 +60,19 @@ impl Copies {
                 }
             }
         }
-        self.not_forked.finish().map_err(Stop::system("room for ranges"))
+        self.not_forked.finish().map_err(FreezeFailure::system("room for ranges"))
     }
 
-    /// Copies everything that has to be copied and says where. `fork`: without it the memory is
+    /// MemoryCopies everything that has to be copied and says where. `fork`: without it the memory is
     /// read in place, and only contents of files are copied.
-    pub fn take(
+    pub fn copy_all(
         &mut self,
         maps: &[u8],
-        known: &[Known],
+        known: &[KnownDescriptor],
         options: &FreezeOptions<'_>,
-        sheet: &mut Sheet,
+        description: &mut Description,
         fork: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), FreezeFailure> {
         self.ranges.clear();
         self.done.clear();
         let unnamed = known.iter().filter(|known| known.kind == DESCRIPTOR_UNNAMED && known.first);
@@ -80,7 +80,8 @@ impl Copies {
             if self.done.items().contains(&(file.device, file.inode)) {
                 continue;
             }
-            self.file(file, sheet).map_err(Stop::system("copying a file without a name"))?;
+            self.file(file, description)
+                .map_err(FreezeFailure::system("copying a file without a name"))?;
             self.done.push((file.device, file.inode));
         }
         for index in 0..self.not_forked.items().len() {
@@ -88,25 +89,25 @@ impl Copies {
             if start == end || is_excluded(options, start) {
                 continue;
             }
-            NotForked { start, end, wiped }.encode(sheet);
-            let copy = if fork { self.room(start..end)? } else { start };
+            NotForked { start, end, wiped }.encode(description);
+            let copy = if fork { self.allocate(start..end)? } else { start };
             let run = SharedRun { device: 0, inode: 0, offset: start, bytes: end - start, copy };
             if fork {
                 self.copy(run, start)?;
             }
-            run.encode(sheet);
+            run.encode(description);
         }
         for map in proc_files::lines(maps).filter_map(MapLine::parse) {
             let stored = map.is_shared() && !is_excluded(options, map.start) && must_store(&map)?;
             if stored && !self.done.items().contains(&(map.device, map.inode)) {
-                self.mapping(&map, sheet, fork)?;
+                self.mapping(&map, description, fork)?;
             }
         }
         Ok(())
     }
 
     /// The whole content of an open file.
-    fn file(&mut self, file: &Known, sheet: &mut Sheet) -> Result<(), Errno> {
+    fn file(&mut self, file: &KnownDescriptor, description: &mut Description) -> Result<(), Errno> {
         // SAFETY: all of its fields are numbers.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
         raw::fill(libc::SYS_fstat, [file.fd as usize, 0, 0, 0, 0], 1, &mut stat)?;
@@ -117,10 +118,10 @@ impl Copies {
             let at = raw::map(bytes as usize)?;
             self.ranges.push((at.addr(), at.addr() + bytes as usize));
             // SAFETY: fresh memory of that size, which nothing else refers to yet.
-            let room = unsafe { core::slice::from_raw_parts_mut(at, bytes as usize) };
+            let buffer = unsafe { core::slice::from_raw_parts_mut(at, bytes as usize) };
             let mut done = 0;
             while done < size as usize {
-                match raw::read_at(file.fd, &mut room[done..], done as u64) {
+                match raw::read_at(file.fd, &mut buffer[done..], done as u64) {
                     Ok(0) => break,
                     Ok(count) => done += count,
                     Err(Errno(libc::EINTR)) => {}
@@ -130,23 +131,28 @@ impl Copies {
             copy = at.addr() as u64;
         }
         let (device, inode) = (file.device, file.inode);
-        SharedRun { device, inode, offset: 0, bytes, copy }.encode(sheet);
+        SharedRun { device, inode, offset: 0, bytes, copy }.encode(description);
         Ok(())
     }
 
     /// The pages of a shared mapping that exist.
-    fn mapping(&mut self, map: &MapLine<'_>, sheet: &mut Sheet, fork: bool) -> Result<(), Stop> {
+    fn mapping(
+        &mut self,
+        map: &MapLine<'_>,
+        description: &mut Description,
+        fork: bool,
+    ) -> Result<(), FreezeFailure> {
         let pages = ((map.end - map.start) / PAGE) as usize;
         self.resident.clear();
         let range = [map.start as usize, (map.end - map.start) as usize];
         self.resident
-            .fill(pages, |room| {
-                let a = [range[0], range[1], room.as_mut_ptr().addr(), 0, 0, 0];
+            .fill(pages, |buffer| {
+                let a = [range[0], range[1], buffer.as_mut_ptr().addr(), 0, 0, 0];
                 // SAFETY: the kernel writes one byte per page into `room`.
                 unsafe { raw::call(libc::SYS_mincore, a) }.map(|_| pages)
             })
-            .map_err(Stop::system("asking for the pages of shared memory"))?;
-        let room = if fork { self.room(map.start..map.end)? } else { map.start };
+            .map_err(FreezeFailure::system("asking for the pages of shared memory"))?;
+        let copies_at = if fork { self.allocate(map.start..map.end)? } else { map.start };
         let exists = |page: usize| self.resident.items()[page] & 1 != 0;
         let mut page = 0;
         while page < pages {
@@ -161,35 +167,35 @@ impl Copies {
                     inode: map.inode,
                     offset: map.offset + at,
                     bytes: (page - first) as u64 * PAGE,
-                    copy: room + at,
+                    copy: copies_at + at,
                 };
                 if fork {
                     self.copy(run, map.start + at)?;
                 }
-                run.encode(sheet);
+                run.encode(description);
             }
             page += usize::from(page == first);
         }
         Ok(())
     }
 
-    fn room(&mut self, like: Range<u64>) -> Result<u64, Stop> {
+    fn allocate(&mut self, like: Range<u64>) -> Result<u64, FreezeFailure> {
         let bytes = (like.end - like.start) as usize;
-        let at = raw::map(bytes).map_err(Stop::system("memory for copies"))?.addr();
+        let at = raw::map(bytes).map_err(FreezeFailure::system("memory for copies"))?.addr();
         self.ranges.push((at, at + bytes));
         Ok(at as u64)
     }
 
-    /// Copies through the kernel, which answers instead of faulting where a file has ended.
-    fn copy(&self, run: SharedRun, from: u64) -> Result<(), Stop> {
-        let pid = raw::plain(libc::SYS_getpid, [0; 4]).map_err(Stop::system("getpid"))?;
+    /// MemoryCopies through the kernel, which answers instead of faulting where a file has ended.
+    fn copy(&self, run: SharedRun, from: u64) -> Result<(), FreezeFailure> {
+        let pid = raw::plain(libc::SYS_getpid, [0; 4]).map_err(FreezeFailure::system("getpid"))?;
         let to = [run.copy as usize, run.bytes as usize];
         let from = [from as usize, run.bytes as usize];
         let a = [pid, to.as_ptr().addr(), 1, from.as_ptr().addr(), 1, 0];
         // SAFETY: the destination is our own fresh mapping of at least that size.
         let done = unsafe { raw::call(libc::SYS_process_vm_readv, a) };
-        // Short: the file ends there. What lies behind cannot be read, and so need not be kept.
-        done.map(|_| ()).map_err(Stop::system("copying shared memory"))
+        // Short: the file ends there. What lies behind cannot be read, and so need not be kernel_state.
+        done.map(|_| ()).map_err(FreezeFailure::system("copying shared memory"))
     }
 
     /// Where copies lie: not part of the image.
@@ -218,8 +224,9 @@ fn is_excluded(options: &FreezeOptions<'_>, address: u64) -> bool {
 }
 
 /// Is the content of a shared mapping part of the image? Refuses what cannot be mapped again.
-fn must_store(map: &MapLine<'_>) -> Result<bool, Stop> {
-    let refuse = |reason| Err(Stop::Refused(Name::of(&[b"shared memory of ", map.path]), reason));
+fn must_store(map: &MapLine<'_>) -> Result<bool, FreezeFailure> {
+    let refuse =
+        |reason| Err(FreezeFailure::Refused(Name::of(&[b"shared memory of ", map.path]), reason));
     let named = map.path.strip_suffix(b" (deleted)").unwrap_or(map.path);
     if named.starts_with(b"/SYSV") {
         return refuse("System V shared memory cannot be put back; use POSIX shared memory");

@@ -1,7 +1,7 @@
 //! Sockets: those that listen or are not connected can be made again; connections cannot.
 
-use super::descriptors::Seen;
-use super::failure::Stop;
+use super::descriptors::OpenDescriptor;
+use super::failure::FreezeFailure;
 use crate::raw::{self, Errno};
 use rustbtl_checkpoint::image::record::{self, Descriptor};
 
@@ -9,12 +9,12 @@ use rustbtl_checkpoint::image::record::{self, Descriptor};
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// Finds out what a socket is. `a`: type, `b`: domain and protocol, `c`: options.
-pub fn understand<'a>(
-    seen: &Seen<'a>,
+pub fn classify<'a>(
+    seen: &OpenDescriptor<'a>,
     descriptor: &mut Descriptor<'a>,
     name: &'a mut [u8; NAME_BYTES_MAX],
-) -> Result<(), Stop> {
-    let option = |option| number(seen.fd, option).map_err(Stop::system("getsockopt"));
+) -> Result<(), FreezeFailure> {
+    let option = |option| number(seen.fd, option).map_err(FreezeFailure::system("getsockopt"));
     let domain = option(libc::SO_DOMAIN)?;
     let kind = option(libc::SO_TYPE)?;
     let protocol = option(libc::SO_PROTOCOL)?;
@@ -30,7 +30,7 @@ pub fn understand<'a>(
         return Err(seen.refuse("a connected socket; its peer would not be there any more"));
     }
     let bytes = address(libc::SYS_getsockname, seen.fd, name)
-        .map_err(Stop::system("getsockname"))?
+        .map_err(FreezeFailure::system("getsockname"))?
         .min(NAME_BYTES_MAX);
     let port = [name[2], name[3]];
     descriptor.kind = if listens { record::DESCRIPTOR_LISTENER } else { record::DESCRIPTOR_SOCKET };

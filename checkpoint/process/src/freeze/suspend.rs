@@ -4,7 +4,7 @@
 //! block. What is ours is told from `pthread_cancel` by its code and value; the rest goes on to
 //! the handler that was there before.
 //!
-//! A thread's slot goes FREE -> WANTED -> PARKED -> LEFT; in a restored process PARKED -> REBORN ->
+//! A thread's slot goes FREE -> WANTED -> SUSPENDED -> LEFT; in a restored process SUSPENDED -> RESTORED ->
 //! LEFT. Whoever stores a state stores nothing to the slot afterwards.
 
 use super::save_point;
@@ -21,18 +21,18 @@ pub const SLOTS_MAX: usize = 4096;
 /// Nobody.
 pub const FREE: u32 = 0;
 /// The signal is on its way.
-pub const WANTED: u32 = 1;
+pub const REQUESTED: u32 = 1;
 /// In the handler, waiting for the gate.
-pub const PARKED: u32 = 2;
+pub const SUSPENDED: u32 = 2;
 /// Out of the handler.
-pub const LEFT: u32 = 3;
+pub const RELEASED: u32 = 3;
 /// In the restored process, waiting for the gate.
-pub const REBORN: u32 = 4;
+pub const RESTORED: u32 = 4;
 /// The thread had ended before the signal came.
-pub const GONE: u32 = 5;
+pub const ENDED: u32 = 5;
 
 /// A thread that is parked. Its notes belong to the checkpoint thread until the state is WANTED,
-/// then to the thread until it is PARKED (or REBORN), then nobody changes them.
+/// then to the thread until it is SUSPENDED (or RESTORED), then nobody changes them.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Slot {
@@ -95,17 +95,17 @@ impl Slot {
 /// What the parked threads and the checkpoint thread share.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Board {
+pub struct ThreadTable {
     /// Number of the freeze that is on; 0: all may go.
     pub gate: AtomicU32,
     /// Counts threads that have parked.
-    pub parked: AtomicU32,
+    pub transitions: AtomicU32,
     /// One per thread.
     pub slots: [Slot; SLOTS_MAX],
 }
 
 /// The board of this process.
-static BOARD: AtomicUsize = AtomicUsize::new(0);
+static THREAD_TABLE: AtomicUsize = AtomicUsize::new(0);
 /// The handler that was there before ours, if it is a function.
 static BEFORE: AtomicUsize = AtomicUsize::new(0);
 
@@ -133,11 +133,11 @@ impl KernelAction {
     }
 }
 
-impl Board {
+impl ThreadTable {
     /// Makes the board of this process: once.
     pub fn new() -> Result<&'static Self, Errno> {
         let at = raw::map(size_of::<Self>())?;
-        let free = BOARD.compare_exchange(0, at.addr(), Ordering::AcqRel, Ordering::Acquire);
+        let free = THREAD_TABLE.compare_exchange(0, at.addr(), Ordering::AcqRel, Ordering::Acquire);
         if free.is_err() {
             return Err(Errno(libc::EBUSY));
         }
@@ -192,7 +192,7 @@ impl Board {
             rest: [0; 12],
         };
         let a = [pid, slot.notes().tid as usize, SIGNAL as usize, 0, 0];
-        slot.state.store(WANTED, Ordering::Release);
+        slot.state.store(REQUESTED, Ordering::Release);
         raw::tell(libc::SYS_rt_tgsigqueueinfo, a, 3, &info).map(|_| ())
     }
 }
@@ -202,13 +202,13 @@ fn slot_of(info: &libc::siginfo_t) -> Option<&'static Slot> {
     // SAFETY: every sender of signal 32 (tgkill, sigqueue) gives a pid; other codes are not read.
     let pid = if info.si_code == libc::SI_QUEUE { unsafe { info.si_pid() } } else { return None };
     let own = raw::plain(libc::SYS_getpid, [0; 4]).ok()?;
-    let board = BOARD.load(Ordering::Acquire);
-    let first = board + core::mem::offset_of!(Board, slots);
+    let table = THREAD_TABLE.load(Ordering::Acquire);
+    let first = table + core::mem::offset_of!(ThreadTable, slots);
     // SAFETY: a queued signal has a value.
     let at = unsafe { info.si_value() }.sival_ptr.addr();
     let offset = at.checked_sub(first)?;
     let is_ours = pid as usize == own
-        && board != 0
+        && table != 0
         && offset < SLOTS_MAX * size_of::<Slot>()
         && offset.is_multiple_of(size_of::<Slot>());
     if !is_ours {
@@ -237,7 +237,7 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     let mut notes = slot.notes();
     enter(&mut notes, context);
     slot.note(notes);
-    wait_for_the_gate(slot, PARKED);
+    wait_at_gate(slot, SUSPENDED);
 }
 
 /// Notes what only the thread itself can know.
@@ -318,24 +318,24 @@ fn rewind(slot: &Notes, context: &mut libc::ucontext_t) {
     registers[at(libc::REG_RIP)] -= 2;
 }
 
-fn wait_for_the_gate(slot: &Slot, state: u32) {
-    let board = BOARD.load(Ordering::Acquire);
-    // SAFETY: a slot exists only in a board, which is never unmapped.
-    let board = unsafe { &*core::ptr::with_exposed_provenance::<Board>(board) };
+fn wait_at_gate(slot: &Slot, state: u32) {
+    let table = THREAD_TABLE.load(Ordering::Acquire);
+    // SAFETY: a slot exists only in a table, which is never unmapped.
+    let table = unsafe { &*core::ptr::with_exposed_provenance::<ThreadTable>(table) };
     let gate = slot.notes().gate;
     slot.state.store(state, Ordering::Release);
-    board.parked.fetch_add(1, Ordering::AcqRel);
-    raw::wake(&board.parked);
-    while board.gate.load(Ordering::Acquire) == gate {
-        raw::wait_while(&board.gate, gate, None);
+    table.transitions.fetch_add(1, Ordering::AcqRel);
+    raw::wake(&table.transitions);
+    while table.gate.load(Ordering::Acquire) == gate {
+        raw::wait_while(&table.gate, gate, None);
     }
-    slot.state.store(LEFT, Ordering::Release);
-    board.parked.fetch_add(1, Ordering::AcqRel);
-    raw::wake(&board.parked);
+    slot.state.store(RELEASED, Ordering::Release);
+    table.transitions.fetch_add(1, Ordering::AcqRel);
+    raw::wake(&table.transitions);
 }
 
 /// Where the restorer lets a thread of a restored process begin.
-pub extern "C" fn reborn(slot: u64) -> ! {
+pub extern "C" fn enter_restored(slot: u64) -> ! {
     // SAFETY: the argument is the address of the slot with which this thread was parked.
     let slot = unsafe { &*core::ptr::with_exposed_provenance::<Slot>(slot as usize) };
     let mut notes = slot.notes();
@@ -343,7 +343,7 @@ pub extern "C" fn reborn(slot: u64) -> ! {
         (notes.old_tid, notes.tid) = (notes.tid, tid as u32);
     }
     slot.note(notes);
-    wait_for_the_gate(slot, REBORN);
+    wait_at_gate(slot, RESTORED);
     // SAFETY: the frame is that of the handler in which this thread was parked.
     unsafe { save_point::leave_handler(notes.frame) }
 }

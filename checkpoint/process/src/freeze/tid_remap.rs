@@ -16,9 +16,9 @@
 //!    what it did.
 //! 2. Entries are changed while all other threads wait, and ids are known before.
 
-use super::got::{self, Objects, Place};
+use super::got::{self, GotEntry, Objects};
 use super::suspend::{Notes, SLOTS_MAX};
-use crate::mmap_vec::Table;
+use crate::mmap_vec::MmapVec;
 use crate::raw::{self, Errno};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int};
@@ -84,13 +84,13 @@ fn own(index: usize) -> usize {
 static ORIGINALS: [AtomicUsize; FUNCTIONS.len()] = [const { AtomicUsize::new(0) }; FUNCTIONS.len()];
 
 /// Keeps what is needed for a process that gets new ids.
-pub struct OldIds {
-    places: Table<Place>,
+pub struct TidRemap {
+    entries: MmapVec<GotEntry>,
     loaded: (u64, u64),
     ids: &'static Ids,
 }
 
-impl OldIds {
+impl TidRemap {
     /// Looks up the functions. Before anything is parked.
     pub fn new() -> Result<Self, Errno> {
         for (name, original) in FUNCTIONS.iter().zip(&ORIGINALS) {
@@ -102,12 +102,12 @@ impl OldIds {
         IDS.store(at.expose_provenance(), Ordering::Release);
         // SAFETY: zeroed memory of the right size that is never unmapped; all fields may be zero.
         let ids = unsafe { &*at.cast::<Ids>() };
-        Ok(Self { places: Table::new(1 << 14)?, loaded: (0, 0), ids })
+        Ok(Self { entries: MmapVec::new(1 << 14)?, loaded: (0, 0), ids })
     }
 
     /// Finds the entries of the global offset tables, if objects have come or gone. Before anything
     /// is parked: takes the dynamic linker's lock.
-    pub fn look(&mut self) -> Result<(), Errno> {
+    pub fn find_entries(&mut self) -> Result<(), Errno> {
         let loaded = got::loaded();
         if loaded == self.loaded {
             return Ok(());
@@ -117,15 +117,17 @@ impl OldIds {
         for (address, original) in not_in[1..].iter_mut().zip(&ORIGINALS) {
             *address = original.load(Ordering::Acquire);
         }
-        self.places.clear();
-        got::places(&FUNCTIONS, &Objects::but(&not_in), &mut |place| self.places.push(place));
-        self.places.finish()?;
+        self.entries.clear();
+        got::find_entries(&FUNCTIONS, &Objects::but(&not_in), &mut |entry| {
+            self.entries.push(entry)
+        });
+        self.entries.finish()?;
         self.loaded = loaded;
         Ok(())
     }
 
     /// In the restored process: these are its threads, while all wait.
-    pub fn put_in_place(&self, threads: impl Iterator<Item = Notes>, same: bool) {
+    pub fn install(&self, threads: impl Iterator<Item = Notes>, same: bool) {
         self.ids.count.store(0, Ordering::Release);
         if same {
             return;
@@ -143,9 +145,9 @@ impl OldIds {
             count += 1;
         }
         self.ids.count.store(count, Ordering::Release);
-        for place in self.places.items() {
+        for entry in self.entries.items() {
             // SAFETY: ours take what the C library's functions take.
-            unsafe { got::put(place, own(place.name)) };
+            unsafe { got::replace_entry(entry, own(entry.name)) };
         }
     }
 }
@@ -162,7 +164,7 @@ fn real(thread: pthread_t) -> Option<usize> {
     if ids == 0 {
         return None;
     }
-    // SAFETY: made by `OldIds::new` and never unmapped.
+    // SAFETY: made by `TidRemap::new` and never unmapped.
     let ids = unsafe { &*core::ptr::with_exposed_provenance::<Ids>(ids) };
     let count = ids.count.load(Ordering::Acquire);
     // SAFETY: those before the count do not change while threads run.

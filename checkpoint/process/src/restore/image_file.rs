@@ -1,7 +1,7 @@
 //! An image file, read with all checks.
 
 use crate::compression::Unpacker;
-use crate::error::OutsideError;
+use crate::error::ProcessImageError;
 use rustbtl_checkpoint::image::record::{self, Base, Process, Record};
 use rustbtl_checkpoint::image::{Block, Elsewhere, HEADER_BYTES, Header, ImageError};
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub struct ImageFile {
 
 /// Room for blocks, used again and again.
 #[derive(Default)]
-pub struct Rooms {
+pub struct ReadBuffers {
     stored: Vec<u8>,
     /// Large blocks of other images that were unpacked last: entries near each other are often of
     /// the same ones. The oldest goes first.
@@ -43,7 +43,7 @@ const HELD_BYTES_MIN: u32 = 128 << 10;
 
 impl ImageFile {
     /// Opens and checks.
-    pub fn open(path: &Path) -> Result<Self, OutsideError> {
+    pub fn open(path: &Path) -> Result<Self, ProcessImageError> {
         let mut image = Self::open_alone(path)?;
         let mut bases = Vec::new();
         for record in image.records() {
@@ -60,14 +60,14 @@ impl ImageFile {
         Ok(image)
     }
 
-    fn open_alone(path: &Path) -> Result<Self, OutsideError> {
+    fn open_alone(path: &Path) -> Result<Self, ProcessImageError> {
         let shown = path.display().to_string();
-        let file = File::open(path).map_err(OutsideError::system(shown.clone()))?;
-        let stat = file.metadata().map_err(OutsideError::system(shown.clone()))?;
+        let file = File::open(path).map_err(ProcessImageError::system(shown.clone()))?;
+        let stat = file.metadata().map_err(ProcessImageError::system(shown.clone()))?;
         let read = |offset: u64, bytes: usize| {
-            let mut room = vec![0; bytes];
-            let done = file.read_exact_at(&mut room, offset);
-            done.map(|()| room).map_err(OutsideError::system(shown.clone()))
+            let mut buffer = vec![0; bytes];
+            let done = file.read_exact_at(&mut buffer, offset);
+            done.map(|()| buffer).map_err(ProcessImageError::system(shown.clone()))
         };
         if stat.len() < HEADER_BYTES as u64 {
             return Err(ImageError::Short.into());
@@ -85,7 +85,7 @@ impl ImageFile {
     }
 
     /// Invariant 6 of `image.rs`.
-    fn open_base(&self, base: &Base<'_>) -> Result<Self, OutsideError> {
+    fn open_base(&self, base: &Base<'_>) -> Result<Self, ProcessImageError> {
         let name = Path::new(OsStr::from_bytes(base.name));
         if name.file_name() != Some(name.as_os_str()) {
             return Err(ImageError::Value("name of another image").into());
@@ -101,8 +101,8 @@ impl ImageFile {
         Ok(found)
     }
 
-    fn base_error(&self, base: &Path, problem: &dyn core::fmt::Display) -> OutsideError {
-        OutsideError::Base {
+    fn base_error(&self, base: &Path, problem: &dyn core::fmt::Display) -> ProcessImageError {
+        ProcessImageError::Base {
             image: self.path.display().to_string(),
             base: base.display().to_string(),
             problem: problem.to_string(),
@@ -114,7 +114,7 @@ impl ImageFile {
         &self,
         block: &Block,
         elsewhere: Elsewhere,
-    ) -> Result<(&ImageFile, &Block), OutsideError> {
+    ) -> Result<(&ImageFile, &Block), ProcessImageError> {
         let wrong = ImageError::Value("reference to another image");
         let image = self.bases.get(usize::from(elsewhere.image) - 1).ok_or(wrong)?;
         let source = image.blocks.get(elsewhere.block as usize).ok_or(wrong)?;
@@ -129,18 +129,22 @@ impl ImageFile {
     }
 
     /// The record of the process.
-    pub fn process(&self) -> Result<Process, OutsideError> {
+    pub fn process(&self) -> Result<Process, ProcessImageError> {
         let mut records = self.records();
         let found = records.find_map(|record| match record {
             Record::Process(process) => Some(process),
             _ => None,
         });
-        found.ok_or(OutsideError::Image(ImageError::Value("metadata: no process")))
+        found.ok_or(ProcessImageError::Image(ImageError::Value("metadata: no process")))
     }
 
     /// The memory of a block, checked, wherever it is.
-    pub fn block<'a>(&self, block: &Block, rooms: &'a mut Rooms) -> Result<&'a [u8], OutsideError> {
-        let Rooms { stored, held, unpacker } = rooms;
+    pub fn block<'a>(
+        &self,
+        block: &Block,
+        buffers: &'a mut ReadBuffers,
+    ) -> Result<&'a [u8], ProcessImageError> {
+        let ReadBuffers { stored, held, unpacker } = buffers;
         let Some(elsewhere) = block.elsewhere else {
             self.read(block.offset, block.stored, stored)?;
             return unpacker.unpack(block, stored);
@@ -166,13 +170,13 @@ impl ImageFile {
                 }
                 None => {
                     let memory = unpacker.unpack(source, stored).map_err(|e| failed(&e))?;
-                    let mut room = match held.len() {
+                    let mut buffer = match held.len() {
                         HELD_MAX => held.pop_front().unwrap_or_default().1,
                         _ => Vec::new(),
                     };
-                    room.clear();
-                    room.extend_from_slice(memory);
-                    held.push_back((key, room));
+                    buffer.clear();
+                    buffer.extend_from_slice(memory);
+                    held.push_back((key, buffer));
                     held.back().map_or(&[][..], |(_, memory)| &memory[part])
                 }
             }
@@ -181,10 +185,10 @@ impl ImageFile {
         Ok(memory)
     }
 
-    fn read(&self, offset: u64, bytes: u32, room: &mut Vec<u8>) -> Result<(), OutsideError> {
-        room.resize(bytes as usize, 0);
+    fn read(&self, offset: u64, bytes: u32, buffer: &mut Vec<u8>) -> Result<(), ProcessImageError> {
+        buffer.resize(bytes as usize, 0);
         let what = || format!("reading {}", self.path.display());
-        let done = self.file.read_exact_at(room, offset);
-        done.map_err(|error| OutsideError::System { what: what(), error })
+        let done = self.file.read_exact_at(buffer, offset);
+        done.map_err(|error| ProcessImageError::System { what: what(), error })
     }
 }

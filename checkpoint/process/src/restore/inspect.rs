@@ -1,7 +1,7 @@
 //! Looking into images.
 
-use super::image_file::{ImageFile, Rooms};
-use crate::error::OutsideError;
+use super::image_file::{ImageFile, ReadBuffers};
+use crate::error::ProcessImageError;
 use rustbtl_checkpoint::image::record::Record;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,21 +34,21 @@ pub struct Summary {
 }
 
 /// Header, metadata, table: checked and summed up.
-pub fn inspect(path: &Path) -> Result<Summary, OutsideError> {
+pub fn inspect(path: &Path) -> Result<Summary, ProcessImageError> {
     summary(&ImageFile::open(path)?)
 }
 
 /// The same, and every block's checksum.
-pub fn verify(path: &Path) -> Result<Summary, OutsideError> {
+pub fn verify(path: &Path) -> Result<Summary, ProcessImageError> {
     let image = ImageFile::open(path)?;
-    let mut rooms = Rooms::default();
+    let mut buffers = ReadBuffers::default();
     for block in &image.blocks {
-        image.block(block, &mut rooms)?;
+        image.block(block, &mut buffers)?;
     }
     summary(&image)
 }
 
-fn summary(image: &ImageFile) -> Result<Summary, OutsideError> {
+fn summary(image: &ImageFile) -> Result<Summary, ProcessImageError> {
     let process = image.process()?;
     let elsewhere = image.blocks.iter().filter(|block| block.elsewhere.is_some());
     let mut summary = Summary {

@@ -2,8 +2,8 @@
 
 use super::descriptors::Descriptors;
 use super::image_file::ImageFile;
-use crate::build_id::FileMark;
-use crate::error::OutsideError;
+use crate::build_id::FileIdentity;
+use crate::error::ProcessImageError;
 use crate::pages;
 use crate::proc_files::{self, MapLine};
 use crate::processor::{self, enabled_state};
@@ -24,7 +24,7 @@ const BASE_STEP: u64 = 1 << 32;
 const BASE_END: u64 = 0x7000_0000_0000;
 
 /// Did the kernel map it into the process by itself, at an address of its own choice?
-pub fn is_kernels(map: &MapLine<'_>) -> bool {
+pub fn is_kernel_mapping(map: &MapLine<'_>) -> bool {
     map.path.starts_with(b"[v") && map.path != b"[vsyscall]"
 }
 
@@ -55,7 +55,7 @@ pub struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// Sorts the records.
-    pub fn of(image: &'a ImageFile) -> Result<Self, OutsideError> {
+    pub fn of(image: &'a ImageFile) -> Result<Self, ProcessImageError> {
         let process = image.process()?;
         let mut fields = None;
         let (mut threads, mut mappings, mut objects) = (Vec::new(), Vec::new(), Vec::new());
@@ -104,26 +104,26 @@ impl<'a> Plan<'a> {
     }
 
     /// The leader thread.
-    pub fn leader(&self) -> Result<&Thread, OutsideError> {
+    pub fn leader(&self) -> Result<&Thread, ProcessImageError> {
         let leader = self.threads.iter().find(|thread| thread.tid == self.process.pid);
         let one = self.threads.iter().filter(|thread| thread.role == 1).count() == 1;
         let leader = leader.filter(|leader| one && leader.role == 0);
-        leader.ok_or(OutsideError::Image(ImageError::Value("threads")))
+        leader.ok_or(ProcessImageError::Image(ImageError::Value("threads")))
     }
 
     /// Invariant 2 of `restore.rs`: what can be known before there is a process.
-    pub fn check_machine(&self) -> Result<(), OutsideError> {
+    pub fn check_machine(&self) -> Result<(), ProcessImageError> {
         // The kernel's code is the same in every process: here as in the one to come.
         let path = "/proc/self/maps";
-        let text = fs::read(path).map_err(OutsideError::system(path))?;
+        let text = fs::read(path).map_err(ProcessImageError::system(path))?;
         let maps = proc_files::lines(&text).filter_map(MapLine::parse);
-        let kernel: Vec<MapLine<'_>> = maps.filter(is_kernels).collect();
+        let kernel: Vec<MapLine<'_>> = maps.filter(is_kernel_mapping).collect();
         self.check_kernel(std::process::id(), &kernel)?;
         let missing_state = self.process.state_enabled & !enabled_state();
         if missing_state != 0 {
             let what = format!("extended processor state ({missing_state:#x} is missing here)");
             let reason = "registers would be lost; restore on a processor of the same kind";
-            return Err(OutsideError::Machine { what, reason });
+            return Err(ProcessImageError::Machine { what, reason });
         }
         let here = processor::flags();
         let has = |word: &str| here.split(' ').any(|own| own == word);
@@ -133,12 +133,12 @@ impl<'a> Plan<'a> {
         if !missing.is_empty() {
             let what = format!("the processor, which lacks {}", missing.join(" "));
             let reason = "the program has chosen its code by these; use a processor that has them";
-            return Err(OutsideError::Machine { what, reason });
+            return Err(ProcessImageError::Machine { what, reason });
         }
         if !Path::new(OsStr::from_bytes(self.folder)).is_dir() {
             let what = String::from_utf8_lossy(self.folder).into_owned();
             let reason = "the program's working directory does not exist here";
-            return Err(OutsideError::Machine { what, reason });
+            return Err(ProcessImageError::Machine { what, reason });
         }
         self.check_open_files()?;
         self.check_files()
@@ -146,7 +146,7 @@ impl<'a> Plan<'a> {
 
     /// Is what the kernel has mapped into a process, in the order of addresses, what it had mapped
     /// into this one?
-    pub fn check_kernel(&self, pid: u32, here: &[MapLine<'_>]) -> Result<(), OutsideError> {
+    pub fn check_kernel(&self, pid: u32, here: &[MapLine<'_>]) -> Result<(), ProcessImageError> {
         let wanted: Vec<&Mapping<'_>> = self.kernel_mappings().collect();
         let same = wanted.len() == here.len()
             && wanted
@@ -154,13 +154,13 @@ impl<'a> Plan<'a> {
                 .zip(here)
                 .all(|(was, is)| was.path == is.path && was.end - was.start == is.end - is.start);
         let reason = "the C library has noted addresses in it; restore under the same kernel";
-        let differs = |what: &str| OutsideError::Machine { what: what.into(), reason };
+        let differs = |what: &str| ProcessImageError::Machine { what: what.into(), reason };
         if !same {
             return Err(differs("the kernel's own mappings"));
         }
         for code in here.iter().filter(|map| map.path == b"[vdso]") {
             let mut bytes = vec![0; (code.end - code.start) as usize];
-            let reading = OutsideError::system("reading the kernel's code");
+            let reading = ProcessImageError::system("reading the kernel's code");
             pages::read(pid, code.start, &mut bytes).map_err(reading)?;
             if bytes != self.kernel_code {
                 return Err(differs("the kernel's code (vdso)"));
@@ -176,7 +176,7 @@ impl<'a> Plan<'a> {
 
     /// Files that the process had open are opened again, some cut to their size: not one before all
     /// are there.
-    fn check_open_files(&self) -> Result<(), OutsideError> {
+    fn check_open_files(&self) -> Result<(), ProcessImageError> {
         let opened = [record::DESCRIPTOR_FILE, record::DESCRIPTOR_PATH];
         let is_opened = |open: &&Descriptor<'_>| open.same_as < 0 && opened.contains(&open.kind);
         for open in self.descriptors.all.iter().filter(is_opened) {
@@ -189,39 +189,40 @@ impl<'a> Plan<'a> {
             if !comes && !path.exists() {
                 let what = path.display().to_string();
                 let reason = "the program had it open, and it is not here; put it back";
-                return Err(OutsideError::Machine { what, reason });
+                return Err(ProcessImageError::Machine { what, reason });
             }
         }
         Ok(())
     }
 
-    fn check_files(&self) -> Result<(), OutsideError> {
-        let mut marks: BTreeMap<&[u8], FileMark> = BTreeMap::new();
+    fn check_files(&self) -> Result<(), ProcessImageError> {
+        let mut identities: BTreeMap<&[u8], FileIdentity> = BTreeMap::new();
         for mapping in &self.mappings {
             if !matches!(mapping.kind, record::MAPPING_FILE | record::MAPPING_SHARED_FILE) {
                 continue;
             }
             let path = Path::new(OsStr::from_bytes(mapping.path));
             let shown = path.display().to_string();
-            if !marks.contains_key(mapping.path) {
-                let mark = FileMark::of(path).map_err(OutsideError::system(shown.clone()))?;
-                marks.insert(mapping.path, mark);
+            if !identities.contains_key(mapping.path) {
+                let identity =
+                    FileIdentity::of(path).map_err(ProcessImageError::system(shown.clone()))?;
+                identities.insert(mapping.path, identity);
             }
-            let was = FileMark {
+            let was = FileIdentity {
                 bytes: mapping.file_bytes,
                 changed_ns: mapping.changed_ns,
                 build_id: mapping.build_id.to_vec(),
             };
-            if !marks.get(mapping.path).is_some_and(|mark| mark.is_same(&was)) {
+            if !identities.get(mapping.path).is_some_and(|identity| identity.is_same(&was)) {
                 let reason = "the program had mapped another version of it; install that version";
-                return Err(OutsideError::Machine { what: shown, reason });
+                return Err(ProcessImageError::Machine { what: shown, reason });
             }
         }
         Ok(())
     }
 
     /// An address where `bytes` are free in the image, and where the kernel puts nothing.
-    pub fn base_for(&self, bytes: u64) -> Result<u64, OutsideError> {
+    pub fn base_for(&self, bytes: u64) -> Result<u64, ProcessImageError> {
         let mut base = BASE_FIRST;
         while base < BASE_END {
             let overlaps =
@@ -232,6 +233,6 @@ impl<'a> Plan<'a> {
             base += BASE_STEP;
         }
         let what = "the address space of the image".into();
-        Err(OutsideError::Refused { what, reason: "there is no room for the restorer" })
+        Err(ProcessImageError::Refused { what, reason: "there is no room for the restorer" })
     }
 }

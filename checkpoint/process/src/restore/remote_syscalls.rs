@@ -1,462 +1,487 @@
-//! The restorer as seen from outside: a child that makes the system calls that it is told.
+//! System calls in the process that is being restored: one method per call, with typed arguments.
 //!
-//! Mirrors `glue-c/restorer/restorer.c`. Between `clone3` and `execveat` the child runs only
-//! system calls on data that was prepared before: the caller may have other threads.
+//! The numbers of system calls and the order of their arguments are known here only. A call whose
+//! name begins with `queue_` is made together with others: when the queue is full, or before the
+//! next call that is made at once.
 
-use crate::error::OutsideError;
-use crate::pages;
-use crate::raw;
-use std::ffi::CString;
+use super::restorer::{CALLS_MAX, Call, CloneArguments, Restorer, Start};
+use crate::error::ProcessImageError;
+use rustbtl_checkpoint::image::record::Thread;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::os::fd::RawFd;
 
-/// The executable; compiled by build.rs.
-static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer"));
-/// Calls in one order.
-const CALLS_MAX: usize = 120;
-/// Room for paths and structs that calls point to.
-const SCRATCH_BYTES: u64 = 64 << 10;
-
-/// A system call to be made by the restorer.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Call {
-    number: u64,
-    arguments: [u64; 6],
-    flags: u64,
-}
-
-impl Call {
-    /// Ends the restore if it fails.
-    pub const fn new(number: i64, arguments: [u64; 6]) -> Self {
-        Self { number: number as u64, arguments, flags: 0 }
-    }
-
-    /// Goes on if it fails.
-    pub const fn may_fail(number: i64, arguments: [u64; 6]) -> Self {
-        Self { number: number as u64, arguments, flags: 1 }
-    }
-
-    /// As the restorer reads it.
-    pub fn bytes(&self) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        let words = [self.number].into_iter().chain(self.arguments).chain([self.flags]);
-        for (into, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *into = word.to_le_bytes();
-        }
-        bytes
-    }
-}
-
-/// What the child is started with.
+/// Makes system calls in the new process. Dropping it ends that process, unless its restorer has
+/// become the leader thread.
 #[derive(Debug)]
-pub struct Start {
-    /// Where the restorer lies.
-    pub base: u64,
-    /// Room for threads, behind it.
-    pub threads_bytes: u64,
-    /// Descriptors that the child gets: number there, descriptor here.
-    pub descriptors: Vec<(RawFd, RawFd)>,
-    /// Number of its end of the socket, above all others.
-    pub socket: RawFd,
-    /// Id that it should have, if that is permitted and free.
-    pub pid: Option<u32>,
-}
-
-/// A restorer that waits for orders. Dropping it ends it, unless it was let go.
-#[derive(Debug)]
-pub struct Hands {
-    /// Its process id.
-    pub pid: u32,
-    /// It has the id that was asked for.
-    pub has_pid: bool,
-    socket: OwnedFd,
-    base: u64,
-    bytes: u64,
-    scratch: u64,
+pub struct RemoteSyscalls {
+    restorer: Restorer,
     queue: Vec<Call>,
-    alive: bool,
-    /// How it has ended.
-    end: Option<ExitStatus>,
 }
 
-/// Bytes of address space that a restorer takes at its base.
-pub fn span(threads_bytes: u64) -> u64 {
-    own_bytes() + SCRATCH_BYTES + threads_bytes
+/// Arguments of mmap(2).
+#[derive(Clone, Copy, Debug)]
+pub struct Mmap {
+    /// First byte.
+    pub start: u64,
+    /// Whole pages.
+    pub bytes: u64,
+    /// PROT_*.
+    pub protection: u32,
+    /// MAP_*.
+    pub flags: i32,
+    /// -1 without a file.
+    pub fd: RawFd,
+    /// In the file.
+    pub offset: u64,
 }
 
-/// Code, data and stack of the restorer: `p_memsz` of its only segment.
-fn own_bytes() -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&RESTORER[64 + 40..64 + 48]);
-    u64::from_le_bytes(bytes).next_multiple_of(pages::PAGE)
+/// A thread that is to be started.
+#[derive(Clone, Copy, Debug)]
+pub struct NewThread {
+    /// Memory for the arguments of clone3(2): 104 bytes.
+    pub arguments_at: u64,
+    /// Its description for the restorer.
+    pub description_at: u64,
+    /// Lowest address of its first stack, and its bytes.
+    pub stack: (u64, u64),
+    /// Where the kernel clears its id when it ends.
+    pub tid_address: u64,
+    /// Base of its own variables.
+    pub fs: u64,
+    /// The id that it is to have.
+    pub tid: Option<u32>,
 }
 
-/// The executable for another base: file header and program header are all that names addresses.
-fn placed(base: u64, bytes: u64) -> Vec<u8> {
-    let mut file = RESTORER.to_vec();
-    let mut word = |at: usize, change: &dyn Fn(u64) -> u64| {
-        let mut old = [0; 8];
-        old.copy_from_slice(&file[at..at + 8]);
-        let new = change(u64::from_le_bytes(old));
-        file[at..at + 8].copy_from_slice(&new.to_le_bytes());
-    };
-    const LINKED_AT: u64 = 0x2000_0000_0000;
-    word(24, &|entry| entry - LINKED_AT + base);
-    word(64 + 16, &|_| base);
-    word(64 + 24, &|_| base);
-    word(64 + 40, &|_| bytes);
-    word(64 + 48, &|_| pages::PAGE);
-    file
+/// A file descriptor as an argument.
+const fn number(fd: RawFd) -> u64 {
+    fd as u64
 }
 
-/// struct clone_args as far as it is used (CLONE_ARGS_SIZE_VER1).
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct CloneArguments {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-}
-
-/// All that the child needs between clone and exec.
-struct Child {
-    moves: Vec<(RawFd, RawFd)>,
-    first_high: RawFd,
-    program: RawFd,
-    socket_text: CString,
-}
-
-impl Hands {
+impl RemoteSyscalls {
     /// Starts a restorer.
-    pub fn start(start: &Start) -> Result<Self, OutsideError> {
-        let bytes = span(start.threads_bytes);
-        let program = memory_file(&placed(start.base, bytes))?;
-        let (ours, theirs) = packet_pair()?;
-        let highest = start.descriptors.iter().flat_map(|(to, from)| [*to, *from]);
-        let own = [program.as_raw_fd(), theirs.as_raw_fd(), start.socket];
-        let first_high = highest.chain(own).max().unwrap_or(0) + 1;
-        let mut moves = start.descriptors.clone();
-        moves.push((start.socket, theirs.as_raw_fd()));
-        let socket_text = CString::new(start.socket.to_string()).unwrap_or_default();
-        let child = Child { moves, first_high, program: program.as_raw_fd(), socket_text };
-        let room = first_high as u64 + child.moves.len() as u64 + 1;
-        let (pid, has_pid) = clone_child(start.pid, &child, room)?;
-        let scratch = start.base + own_bytes();
-        let queue = Vec::new();
-        let (base, socket) = (start.base, ours);
-        let hands =
-            Self { pid, has_pid, socket, base, bytes, scratch, queue, alive: true, end: None };
-        Ok(hands)
+    pub fn start(start: &Start) -> Result<Self, ProcessImageError> {
+        Ok(Self { restorer: Restorer::start(start)?, queue: Vec::new() })
+    }
+
+    /// Id of the new process.
+    pub fn pid(&self) -> u32 {
+        self.restorer.pid
+    }
+
+    /// It has the id that was asked for.
+    pub fn has_pid(&self) -> bool {
+        self.restorer.has_pid
     }
 
     /// The restorer's own memory.
     pub fn range(&self) -> (u64, u64) {
-        (self.base, self.base + self.bytes)
+        self.restorer.range()
     }
 
     /// Where threads are described.
     pub fn threads_at(&self) -> u64 {
-        self.scratch + SCRATCH_BYTES
+        self.restorer.threads_at()
+    }
+
+    /// Writes into the memory of the new process.
+    pub fn write_memory(&self, address: u64, data: &[u8]) -> Result<(), ProcessImageError> {
+        self.restorer.write(address, data)
+    }
+
+    /// Makes the calls in the queue.
+    pub fn flush(&mut self) -> Result<(), ProcessImageError> {
+        if !self.queue.is_empty() {
+            let queue = std::mem::take(&mut self.queue);
+            self.restorer.run(&queue)?;
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, call: Call) -> Result<(), ProcessImageError> {
+        self.queue.push(call);
+        if self.queue.len() == CALLS_MAX { self.flush() } else { Ok(()) }
     }
 
     /// One call, now; those in the queue come first.
-    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, OutsideError> {
+    fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, ProcessImageError> {
         self.flush()?;
-        self.run(&[Call::new(number, arguments)])
+        self.restorer.run(&[Call::new(number, arguments)])
     }
 
-    /// One call, now, whatever it answers.
-    pub fn attempt(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64, OutsideError> {
+    /// One call, now, whose failure does not matter.
+    fn attempt(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64, ProcessImageError> {
         self.flush()?;
-        self.run(&[Call::may_fail(number, arguments)]).map(|result| result as i64)
+        self.restorer.run(&[Call::may_fail(number, arguments)]).map(|result| result as i64)
     }
 
     /// One call with a piece of memory, whose address becomes the argument with the index `at`.
-    pub fn call_with(
+    fn call_with(
         &mut self,
         number: i64,
         mut arguments: [u64; 6],
         at: usize,
         data: &[u8],
-    ) -> Result<u64, OutsideError> {
+    ) -> Result<u64, ProcessImageError> {
         self.flush()?;
-        arguments[at] = self.put(data)?;
-        self.run(&[Call::new(number, arguments)])
+        arguments[at] = self.restorer.put(data)?;
+        self.restorer.run(&[Call::new(number, arguments)])
     }
 
-    /// Writes to the scratch memory; the address is good until the next call.
-    fn put(&mut self, data: &[u8]) -> Result<u64, OutsideError> {
-        if data.len() as u64 > SCRATCH_BYTES {
-            let error = io::Error::from_raw_os_error(libc::ENAMETOOLONG);
-            return Err(OutsideError::System { what: "data for the restorer".into(), error });
-        }
-        self.write(self.scratch, data)?;
-        Ok(self.scratch)
-    }
-
-    /// Reads what the last `call_with` has left in its piece of memory.
-    pub fn look_at_scratch(&self, into: &mut [u8]) -> Result<(), OutsideError> {
-        let reading = OutsideError::system("reading the memory of the new process");
-        pages::read(self.pid, self.scratch, into).map_err(reading)
-    }
-
-    /// Writes into the child's memory.
-    pub fn write(&self, address: u64, data: &[u8]) -> Result<(), OutsideError> {
-        let writing = OutsideError::system("writing the memory of the new process");
-        pages::write(self.pid, address, data).map_err(writing)
-    }
-
-    /// One call among many, made when the queue is full or something else is to be done.
-    pub fn queue(&mut self, call: Call) -> Result<(), OutsideError> {
-        self.queue.push(call);
-        if self.queue.len() == CALLS_MAX { self.flush() } else { Ok(()) }
-    }
-
-    /// Makes the calls in the queue.
-    pub fn flush(&mut self) -> Result<(), OutsideError> {
-        if !self.queue.is_empty() {
-            let queue = std::mem::take(&mut self.queue);
-            self.run(&queue)?;
-        }
-        Ok(())
-    }
-
-    fn run(&mut self, calls: &[Call]) -> Result<u64, OutsideError> {
-        let (done, result) = self.order(1, calls)?;
-        let last = calls.get((done as usize).wrapping_sub(1));
-        let Some(last) = last else { return Err(self.lost("answered nonsense")) };
-        if last.flags == 0 && (-4095..0).contains(&result) {
-            let a = last.arguments.map(|argument| format!("{argument:#x}")).join(", ");
-            let what = format!("system call {} ({a}) in the new process", last.number);
-            let error = io::Error::from_raw_os_error(-result as i32);
-            return Err(OutsideError::System { what, error });
-        }
-        Ok(result as u64)
-    }
-
-    /// Starts a thread: clone3 with arguments and description at these addresses.
-    pub fn spawn(
+    /// A call that makes two descriptors, which it stores where its argument `at` points to.
+    fn call_pair(
         &mut self,
-        clone: u64,
-        clone_bytes: u64,
-        thread: u64,
-    ) -> Result<i64, OutsideError> {
+        call: i64,
+        arguments: [u64; 6],
+        at: usize,
+    ) -> Result<[RawFd; 2], ProcessImageError> {
+        self.call_with(call, arguments, at, &[0xff; 8])?;
+        let mut data = [0; 8];
+        self.restorer.read_scratch(&mut data)?;
+        let (first, second) = data.split_at(4);
+        let number = |bytes: &[u8]| i32::from_le_bytes(bytes.try_into().unwrap_or_default());
+        Ok([number(first), number(second)])
+    }
+}
+
+/// The process and its threads.
+impl RemoteSyscalls {
+    /// getpid(2).
+    pub fn getpid(&mut self) -> Result<u32, ProcessImageError> {
+        self.call(libc::SYS_getpid, [0; 6]).map(|pid| pid as u32)
+    }
+
+    /// The process gets this signal when the thread that restores it ends.
+    pub fn set_parent_death_signal(&mut self, signal: i32) -> Result<(), ProcessImageError> {
+        let a = [libc::PR_SET_PDEATHSIG as u64, signal as u64, 0, 0, 0, 0];
+        self.call(libc::SYS_prctl, a).map(|_| ())
+    }
+
+    /// Permits the AMX tile data (ARCH_REQ_XCOMP_PERM).
+    pub fn permit_tile_data(&mut self) -> Result<(), ProcessImageError> {
+        const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+        const TILE_DATA: u64 = 18;
+        let a = [ARCH_REQ_XCOMP_PERM, TILE_DATA, 0, 0, 0, 0];
+        self.call(libc::SYS_arch_prctl, a).map(|_| ())
+    }
+
+    /// Starts a thread; the inner error is that of clone3(2).
+    pub fn spawn_thread(
+        &mut self,
+        thread: &NewThread,
+    ) -> Result<io::Result<u32>, ProcessImageError> {
         self.flush()?;
-        let call = Call::new(libc::SYS_clone3, [clone, clone_bytes, thread, 0, 0, 0]);
-        self.order(2, &[call]).map(|(_, result)| result)
-    }
-
-    /// Lets the restorer become the leader thread, and waits until it has.
-    pub fn become_leader(mut self, thread: u64) -> Result<u32, OutsideError> {
-        self.flush()?;
-        self.send(3, &[Call::new(0, [thread, 0, 0, 0, 0, 0])])?;
-        let mut room = [0; 16];
-        match self.receive(&mut room) {
-            Ok(0) if self.ended().is_none() => {
-                self.alive = false;
-                Ok(self.pid)
-            }
-            _ => Err(self.lost("ended while its threads were started")),
-        }
-    }
-
-    fn order(&mut self, kind: u64, calls: &[Call]) -> Result<(u64, i64), OutsideError> {
-        self.send(kind, calls)?;
-        let mut room = [0; 16];
-        match self.receive(&mut room) {
-            Ok(16) => {
-                let (done, result) = room.split_at(8);
-                let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or([0; 8]));
-                Ok((word(done), word(result) as i64))
-            }
-            _ => Err(self.lost("ended")),
-        }
-    }
-
-    fn send(&mut self, kind: u64, calls: &[Call]) -> Result<(), OutsideError> {
-        let mut packet = Vec::with_capacity(16 + 64 * calls.len());
-        packet.extend_from_slice(&kind.to_le_bytes());
-        packet.extend_from_slice(&(calls.len() as u64).to_le_bytes());
-        for call in calls {
-            packet.extend_from_slice(&call.bytes());
-        }
-        let flags = libc::MSG_NOSIGNAL;
-        // SAFETY: the kernel reads the packet.
-        let sent = unsafe {
-            libc::send(self.socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), flags)
-        };
-        if sent == packet.len() as isize { Ok(()) } else { Err(self.lost("does not listen")) }
-    }
-
-    fn receive(&self, room: &mut [u8]) -> Result<usize, OutsideError> {
-        raw::read(self.socket.as_raw_fd(), room)
-            .map_err(io::Error::from)
-            .map_err(OutsideError::system("listening to the restorer"))
-    }
-
-    /// How it ended, if it has.
-    fn ended(&mut self) -> Option<ExitStatus> {
-        if self.end.is_some() {
-            return self.end;
-        }
-        let mut status = 0;
-        // SAFETY: our own child; the status is written to a local variable.
-        let pid = unsafe { libc::waitpid(self.pid as i32, &raw mut status, libc::WNOHANG) };
-        if pid == self.pid as i32 {
-            self.alive = false;
-            self.end = Some(ExitStatus::from_raw(status));
-        }
-        self.end
-    }
-
-    fn lost(&mut self, what: &str) -> OutsideError {
-        // It may take a moment until an end that was seen on the socket can be waited for.
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        let what = format!("the new process (restorer) {what}");
-        match self.ended() {
-            Some(status) if status.signal().is_some() => {
-                OutsideError::Killed { what: format!("{what}: {status}") }
-            }
-            Some(status) => {
-                OutsideError::System { what, error: io::Error::other(status.to_string()) }
-            }
-            None => OutsideError::System { what, error: io::Error::other("it still runs") },
-        }
-    }
-}
-
-impl Drop for Hands {
-    fn drop(&mut self) {
-        if self.alive {
-            // SAFETY: our own child, not waited for yet.
-            unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
-            // SAFETY: as above; nobody wants its status.
-            unsafe { libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0) };
-        }
-    }
-}
-
-/// An executable in memory.
-fn memory_file(bytes: &[u8]) -> Result<OwnedFd, OutsideError> {
-    use std::io::Write;
-    const MFD_EXEC: u32 = 0x10;
-    let create = |flags| {
-        // SAFETY: the name is a constant.
-        unsafe { libc::memfd_create(c"rustbtl-restorer".as_ptr(), flags) }
-    };
-    let mut fd = create(libc::MFD_CLOEXEC | MFD_EXEC);
-    if fd < 0 {
-        fd = create(libc::MFD_CLOEXEC); // before Linux 6.3
-    }
-    if fd < 0 {
-        return Err(OutsideError::last("memfd_create for the restorer"));
-    }
-    // SAFETY: just created, nobody else has it.
-    let mut file = unsafe { std::fs::File::from_raw_fd(fd) };
-    file.write_all(bytes).map_err(OutsideError::system("writing the restorer to memory"))?;
-    Ok(file.into())
-}
-
-fn packet_pair() -> Result<(OwnedFd, OwnedFd), OutsideError> {
-    let mut pair = [-1; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the kernel writes two numbers.
-    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
-        return Err(OutsideError::last("socketpair"));
-    }
-    // SAFETY: just created, nobody else has it.
-    let owned = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let [ours, theirs] = owned;
-    Ok((ours, theirs))
-}
-
-/// Clones: with the id that is wanted if possible, else with any.
-fn clone_child(
-    wanted: Option<u32>,
-    child: &Child,
-    descriptors: u64,
-) -> Result<(u32, bool), OutsideError> {
-    let tid = wanted.unwrap_or(0);
-    for set in [wanted.is_some(), false] {
+        let flags = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | libc::CLONE_SETTLS
+            | libc::CLONE_CHILD_CLEARTID;
+        let at = thread.arguments_at;
+        let tid_at = at + 96;
         let arguments = CloneArguments {
-            exit_signal: libc::SIGCHLD as u64,
-            set_tid: if set { (&raw const tid).addr() as u64 } else { 0 },
-            set_tid_size: u64::from(set),
+            flags: flags as u64,
+            child_tid: thread.tid_address,
+            stack: thread.stack.0,
+            stack_size: thread.stack.1,
+            tls: thread.fs,
+            set_tid: if thread.tid.is_some() { tid_at } else { 0 },
+            set_tid_size: u64::from(thread.tid.is_some()),
             ..CloneArguments::default()
         };
-        let bytes = size_of::<CloneArguments>();
-        // SAFETY: a copy of this process in which only `be_restorer` runs.
-        let pid = unsafe {
-            raw::call(libc::SYS_clone3, [(&raw const arguments).addr(), bytes, 0, 0, 0, 0])
-        };
-        match pid {
-            Ok(0) => be_restorer(child, descriptors),
-            Ok(pid) => return Ok((pid as u32, set)),
-            Err(_) if set => {}
-            Err(errno) => {
-                let error = errno.into();
-                return Err(OutsideError::System { what: "cloning the restorer".into(), error });
-            }
-        }
+        self.restorer.write(at, &arguments.bytes())?;
+        self.restorer.write(tid_at, &thread.tid.unwrap_or(0).to_le_bytes())?;
+        let bytes = size_of::<CloneArguments>() as u64;
+        let a = [at, bytes, thread.description_at, 0, 0, 0];
+        let result = self.restorer.spawn(Call::new(libc::SYS_clone3, a))?;
+        let error = || io::Error::from_raw_os_error(-result as i32);
+        Ok(if result > 0 { Ok(result as u32) } else { Err(error()) })
     }
-    Err(OutsideError::last("cloning the restorer"))
+
+    /// The restorer becomes the leader thread, whose description is at this address.
+    pub fn become_leader(mut self, description_at: u64) -> Result<u32, ProcessImageError> {
+        self.flush()?;
+        self.restorer.become_leader(description_at)
+    }
 }
 
-/// In the child: descriptors to their numbers, then the restorer.
-fn be_restorer(child: &Child, descriptors: u64) -> ! {
-    let limit_of_files = libc::RLIMIT_NOFILE as usize;
-    let mut limit = [0u64; 2];
-    let _ = raw::fill(libc::SYS_getrlimit, [limit_of_files, 0, 0, 0, 0], 1, &mut limit);
-    if limit[0] < descriptors {
-        limit[0] = limit[1].min(descriptors);
-        let _ = raw::tell(libc::SYS_setrlimit, [limit_of_files, 0, 0, 0, 0], 1, &limit);
+/// Memory.
+impl RemoteSyscalls {
+    /// munmap(2).
+    pub fn queue_munmap(&mut self, start: u64, bytes: u64) -> Result<(), ProcessImageError> {
+        self.queue(Call::new(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]))
     }
-    let cloexec = libc::O_CLOEXEC as usize;
-    let dup = |from: RawFd, to: RawFd, flags| {
-        if raw::plain(libc::SYS_dup3, [from as usize, to as usize, flags, 0]).is_err() {
-            let _ = raw::plain(libc::SYS_exit_group, [117, 0, 0, 0]);
+
+    /// mmap(2).
+    pub fn queue_mmap(&mut self, map: &Mmap) -> Result<(), ProcessImageError> {
+        let (protection, flags) = (map.protection.into(), map.flags as u64);
+        let a = [map.start, map.bytes, protection, flags, number(map.fd), map.offset];
+        self.queue(Call::new(libc::SYS_mmap, a))
+    }
+
+    /// mprotect(2); `protection` is PROT_*.
+    pub fn queue_mprotect(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        protection: u32,
+    ) -> Result<(), ProcessImageError> {
+        let a = [start, bytes, protection.into(), 0, 0, 0];
+        self.queue(Call::new(libc::SYS_mprotect, a))
+    }
+
+    /// madvise(2), which may fail; `advice` is MADV_*.
+    pub fn queue_madvise(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        advice: i32,
+    ) -> Result<(), ProcessImageError> {
+        let a = [start, bytes, advice as u64, 0, 0, 0];
+        self.queue(Call::may_fail(libc::SYS_madvise, a))
+    }
+
+    /// mlock(2), which may fail.
+    pub fn queue_mlock(&mut self, start: u64, bytes: u64) -> Result<(), ProcessImageError> {
+        self.queue(Call::may_fail(libc::SYS_mlock, [start, bytes, 0, 0, 0, 0]))
+    }
+
+    /// Moves a mapping to this address (mremap(2)).
+    pub fn move_mapping(
+        &mut self,
+        from: u64,
+        bytes: u64,
+        to: u64,
+    ) -> Result<(), ProcessImageError> {
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        self.call(libc::SYS_mremap, [from, bytes, bytes, flags, to, 0]).map(|_| ())
+    }
+
+    /// `PR_SET_MM_MAP` with a `struct prctl_mm_map`.
+    pub fn set_memory_map(&mut self, map: &[u8]) -> Result<(), ProcessImageError> {
+        const PR_SET_MM_MAP: u64 = 14;
+        let a = [libc::PR_SET_MM as u64, PR_SET_MM_MAP, 0, map.len() as u64, 0, 0];
+        self.call_with(libc::SYS_prctl, a, 2, map).map(|_| ())
+    }
+}
+
+/// Descriptors.
+impl RemoteSyscalls {
+    /// openat(2) from the working directory; the path ends with 0, `flags` is O_*.
+    pub fn open(&mut self, path: &[u8], flags: u64) -> Result<RawFd, ProcessImageError> {
+        let a = [libc::AT_FDCWD as u64, 0, flags, 0, 0, 0];
+        self.call_with(libc::SYS_openat, a, 1, path).map(|fd| fd as RawFd)
+    }
+
+    /// close(2).
+    pub fn close(&mut self, fd: RawFd) -> Result<(), ProcessImageError> {
+        self.call(libc::SYS_close, [number(fd), 0, 0, 0, 0, 0]).map(|_| ())
+    }
+
+    /// dup3(2) without flags.
+    pub fn dup3(&mut self, from: RawFd, to: RawFd) -> Result<(), ProcessImageError> {
+        self.call(libc::SYS_dup3, [number(from), number(to), 0, 0, 0, 0]).map(|_| ())
+    }
+
+    /// F_DUPFD_CLOEXEC of fcntl(2): a copy with a number from `least` on.
+    pub fn dup_from(&mut self, fd: RawFd, least: RawFd) -> Result<RawFd, ProcessImageError> {
+        let a = [number(fd), libc::F_DUPFD_CLOEXEC as u64, number(least), 0, 0, 0];
+        self.call(libc::SYS_fcntl, a).map(|fd| fd as RawFd)
+    }
+
+    /// F_SETFD of fcntl(2).
+    pub fn queue_close_on_exec(&mut self, fd: RawFd, set: bool) -> Result<(), ProcessImageError> {
+        let a = [number(fd), libc::F_SETFD as u64, u64::from(set), 0, 0, 0];
+        self.queue(Call::new(libc::SYS_fcntl, a))
+    }
+
+    /// F_SETFL of fcntl(2); `flags` is O_*.
+    pub fn set_status_flags(&mut self, fd: RawFd, flags: u32) -> Result<(), ProcessImageError> {
+        let a = [number(fd), libc::F_SETFL as u64, flags.into(), 0, 0, 0];
+        self.call(libc::SYS_fcntl, a).map(|_| ())
+    }
+
+    /// write(2).
+    pub fn write(&mut self, fd: RawFd, data: &[u8]) -> Result<(), ProcessImageError> {
+        let a = [number(fd), 0, data.len() as u64, 0, 0, 0];
+        self.call_with(libc::SYS_write, a, 1, data).map(|_| ())
+    }
+
+    /// lseek(2) from the beginning.
+    pub fn seek(&mut self, fd: RawFd, offset: u64) -> Result<(), ProcessImageError> {
+        let a = [number(fd), offset, libc::SEEK_SET as u64, 0, 0, 0];
+        self.call(libc::SYS_lseek, a).map(|_| ())
+    }
+
+    /// The same, which may fail.
+    pub fn try_seek(&mut self, fd: RawFd, offset: u64) -> Result<(), ProcessImageError> {
+        let a = [number(fd), offset, libc::SEEK_SET as u64, 0, 0, 0];
+        self.attempt(libc::SYS_lseek, a).map(|_| ())
+    }
+
+    /// ftruncate(2).
+    pub fn truncate(&mut self, fd: RawFd, bytes: u64) -> Result<(), ProcessImageError> {
+        self.call(libc::SYS_ftruncate, [number(fd), bytes, 0, 0, 0, 0]).map(|_| ())
+    }
+
+    /// pipe2(2) without flags: the end that reads, the end that writes.
+    pub fn pipe(&mut self) -> Result<[RawFd; 2], ProcessImageError> {
+        self.call_pair(libc::SYS_pipe2, [0; 6], 0)
+    }
+
+    /// F_SETPIPE_SZ of fcntl(2), which may fail.
+    pub fn try_pipe_capacity(&mut self, fd: RawFd, bytes: u64) -> Result<(), ProcessImageError> {
+        let a = [number(fd), libc::F_SETPIPE_SZ as u64, bytes, 0, 0, 0];
+        self.attempt(libc::SYS_fcntl, a).map(|_| ())
+    }
+
+    /// eventfd2(2); `flags` is EFD_*.
+    pub fn eventfd(&mut self, flags: u64) -> Result<RawFd, ProcessImageError> {
+        self.call(libc::SYS_eventfd2, [0, flags, 0, 0, 0, 0]).map(|fd| fd as RawFd)
+    }
+
+    /// timerfd_create(2); `flags` is TFD_*.
+    pub fn timerfd(&mut self, clock: u64, flags: u64) -> Result<RawFd, ProcessImageError> {
+        self.call(libc::SYS_timerfd_create, [clock, flags, 0, 0, 0, 0]).map(|fd| fd as RawFd)
+    }
+
+    /// timerfd_settime(2), relative; both times in nanoseconds.
+    pub fn set_timerfd(
+        &mut self,
+        fd: RawFd,
+        interval_ns: u64,
+        left_ns: u64,
+    ) -> Result<(), ProcessImageError> {
+        let mut data = Vec::new();
+        for time in [interval_ns, left_ns] {
+            data.extend_from_slice(&(time / 1_000_000_000).to_le_bytes());
+            data.extend_from_slice(&(time % 1_000_000_000).to_le_bytes());
         }
-    };
-    let high = |index: usize| child.first_high + index as i32;
-    let program = high(child.moves.len());
-    for (index, (_, from)) in child.moves.iter().enumerate() {
-        dup(*from, high(index), cloexec);
+        let a = [number(fd), 0, 0, 0, 0, 0];
+        self.call_with(libc::SYS_timerfd_settime, a, 2, &data).map(|_| ())
     }
-    dup(child.program, program, cloexec);
-    let _ = raw::plain(libc::SYS_close_range, [0, child.first_high as usize - 1, 0, 0]);
-    let _ = raw::plain(libc::SYS_close_range, [program as usize + 1, u32::MAX as usize, 0, 0]);
-    for (index, (to, _)) in child.moves.iter().enumerate() {
-        dup(high(index), *to, 0);
+
+    /// signalfd4(2) for a new descriptor; `flags` is SFD_*.
+    pub fn signalfd(&mut self, mask: u64, flags: u64) -> Result<RawFd, ProcessImageError> {
+        let a = [u64::from(u32::MAX), 0, 8, flags, 0, 0];
+        self.call_with(libc::SYS_signalfd4, a, 1, &mask.to_le_bytes()).map(|fd| fd as RawFd)
     }
-    let block_all = u64::MAX;
-    let how = [libc::SIG_SETMASK as usize, 0, 0, 8, 0];
-    let _ = raw::tell(libc::SYS_rt_sigprocmask, how, 1, &block_all);
-    const ADDR_NO_RANDOMIZE: usize = 0x0004_0000;
-    let _ = raw::plain(libc::SYS_personality, [ADDR_NO_RANDOMIZE, 0, 0, 0]);
-    let arguments = [child.socket_text.as_ptr(), std::ptr::null()];
-    let a = [
-        program as usize,
-        c"".as_ptr().addr(),
-        arguments.as_ptr().addr(),
-        arguments[1..].as_ptr().addr(),
-        libc::AT_EMPTY_PATH as usize,
-        0,
-    ];
-    // SAFETY: strings and arrays live; on success this program is replaced.
-    let _ = unsafe { raw::call(libc::SYS_execveat, a) };
-    loop {
-        let _ = raw::plain(libc::SYS_exit_group, [118, 0, 0, 0]);
+
+    /// epoll_create1(2) without flags.
+    pub fn epoll(&mut self) -> Result<RawFd, ProcessImageError> {
+        self.call(libc::SYS_epoll_create1, [0; 6]).map(|fd| fd as RawFd)
     }
+
+    /// EPOLL_CTL_ADD of epoll_ctl(2); `events` is EPOLL*, `data` is the program's.
+    pub fn epoll_add(
+        &mut self,
+        epoll: RawFd,
+        fd: RawFd,
+        (events, data): (u32, u64),
+    ) -> Result<(), ProcessImageError> {
+        let mut event = events.to_le_bytes().to_vec();
+        event.extend_from_slice(&data.to_le_bytes());
+        let a = [number(epoll), libc::EPOLL_CTL_ADD as u64, number(fd), 0, 0, 0];
+        self.call_with(libc::SYS_epoll_ctl, a, 3, &event).map(|_| ())
+    }
+}
+
+/// Sockets.
+impl RemoteSyscalls {
+    /// socket(2): AF_*, SOCK_*, protocol.
+    pub fn socket(
+        &mut self,
+        domain: u64,
+        kind: u64,
+        protocol: u64,
+    ) -> Result<RawFd, ProcessImageError> {
+        let a = [domain, kind, protocol, 0, 0, 0];
+        self.call(libc::SYS_socket, a).map(|fd| fd as RawFd)
+    }
+
+    /// socketpair(2) of Unix streams.
+    pub fn socketpair(&mut self) -> Result<[RawFd; 2], ProcessImageError> {
+        let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+        self.call_pair(libc::SYS_socketpair, [libc::AF_UNIX as u64, kind, 0, 0, 0, 0], 3)
+    }
+
+    /// setsockopt(2) with the value 1.
+    pub fn set_socket_option(
+        &mut self,
+        fd: RawFd,
+        level: i32,
+        option: i32,
+    ) -> Result<(), ProcessImageError> {
+        let a = [number(fd), level as u64, option as u64, 0, 4, 0];
+        self.call_with(libc::SYS_setsockopt, a, 3, &1u32.to_le_bytes()).map(|_| ())
+    }
+
+    /// bind(2) to a `sockaddr`.
+    pub fn bind(&mut self, fd: RawFd, address: &[u8]) -> Result<(), ProcessImageError> {
+        let a = [number(fd), 0, address.len() as u64, 0, 0, 0];
+        self.call_with(libc::SYS_bind, a, 1, address).map(|_| ())
+    }
+
+    /// listen(2).
+    pub fn listen(&mut self, fd: RawFd, backlog: u64) -> Result<(), ProcessImageError> {
+        self.call(libc::SYS_listen, [number(fd), backlog, 0, 0, 0, 0]).map(|_| ())
+    }
+}
+
+/// Where a thread's description has what its first calls point to.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadData {
+    /// Its name, ended by 0.
+    pub name_at: u64,
+    /// CPUs it may run on.
+    pub affinity_at: u64,
+    /// Its priority, 4 bytes.
+    pub priority_at: u64,
+}
+
+/// What a thread does by itself before it enters its own code, in this order. `socket`: it is the
+/// leader, and closes that number last.
+pub fn first_calls(thread: &Thread, data: ThreadData, socket: Option<RawFd>) -> Vec<Call> {
+    const ARCH_SET_GS: u64 = 0x1001;
+    const ARCH_SET_FS: u64 = 0x1002;
+    let mut calls = Vec::new();
+    if socket.is_some() {
+        let a = [ARCH_SET_FS, thread.fs, 0, 0, 0, 0];
+        calls.push(Call::new(libc::SYS_arch_prctl, a));
+        let a = [thread.tid_address, 0, 0, 0, 0, 0];
+        calls.push(Call::new(libc::SYS_set_tid_address, a));
+    }
+    if thread.gs != 0 {
+        calls.push(Call::new(libc::SYS_arch_prctl, [ARCH_SET_GS, thread.gs, 0, 0, 0, 0]));
+    }
+    if thread.robust_bytes != 0 {
+        let a = [thread.robust_head, thread.robust_bytes, 0, 0, 0, 0];
+        calls.push(Call::new(libc::SYS_set_robust_list, a));
+    }
+    if thread.rseq != 0 {
+        let (bytes, signature) = (thread.rseq_bytes.into(), thread.rseq_signature.into());
+        let a = [thread.rseq, bytes, 0, signature, 0, 0];
+        calls.push(Call::may_fail(libc::SYS_rseq, a));
+    }
+    let a = [libc::PR_SET_NAME as u64, data.name_at, 0, 0, 0, 0];
+    calls.push(Call::may_fail(libc::SYS_prctl, a));
+    let a = [0, thread.affinity.len() as u64, data.affinity_at, 0, 0, 0];
+    calls.push(Call::may_fail(libc::SYS_sched_setaffinity, a));
+    let (policy, nice) = (u64::from(thread.schedule & 0xff), thread.schedule >> 16);
+    if policy != libc::SCHED_OTHER as u64 {
+        let a = [0, policy, data.priority_at, 0, 0, 0];
+        calls.push(Call::may_fail(libc::SYS_sched_setscheduler, a));
+    }
+    if nice != 20 {
+        let nice = i64::from(nice) - 20;
+        let a = [libc::PRIO_PROCESS as u64, 0, nice as u64, 0, 0, 0];
+        calls.push(Call::may_fail(libc::SYS_setpriority, a));
+    }
+    if let Some(socket) = socket {
+        calls.push(Call::may_fail(libc::SYS_close, [number(socket), 0, 0, 0, 0, 0]));
+    }
+    calls
 }
 
 #[cfg(test)]
@@ -468,13 +493,13 @@ mod tests {
         for base in [0x1000_0000_0000, 0x3000_0000_0000, 0x5000_0000_0000] {
             let start =
                 Start { base, threads_bytes: 4096, descriptors: vec![], socket: 9, pid: None };
-            let mut hands = Hands::start(&start).unwrap();
-            let pid = hands.call(libc::SYS_getpid, [0; 6]).unwrap();
-            assert_eq!(pid, u64::from(hands.pid));
-            let error = hands.call(libc::SYS_close, [12345, 0, 0, 0, 0, 0]).unwrap_err();
+            let mut remote = RemoteSyscalls::start(&start).unwrap();
+            assert_eq!(remote.getpid().unwrap(), remote.pid());
+            let error = remote.close(12345).unwrap_err();
             assert!(error.to_string().contains("Bad file descriptor"), "{error}");
-            assert_eq!(hands.attempt(libc::SYS_close, [12345, 0, 0, 0, 0, 0]).unwrap(), -9);
-            let path = hands.call_with(libc::SYS_chdir, [0; 6], 0, b"/tmp\0").unwrap();
+            let a = [12345, 0, 0, 0, 0, 0];
+            assert_eq!(remote.attempt(libc::SYS_close, a).unwrap(), -9);
+            let path = remote.call_with(libc::SYS_chdir, [0; 6], 0, b"/tmp\0").unwrap();
             assert_eq!(path, 0);
         }
     }

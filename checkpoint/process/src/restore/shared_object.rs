@@ -6,10 +6,10 @@
 //! process runs that could change it; a page that is there is not written again. So the order in
 //! which processes are restored does not matter, nor that some of them run already.
 
-use super::SharedPlace;
-use super::image_file::{ImageFile, Rooms};
-use super::shared_registry::{Meeting, memory};
-use crate::error::OutsideError;
+use super::SharedRegistry;
+use super::image_file::{ImageFile, ReadBuffers};
+use super::shared_registry::{RegistryEntry, memory};
+use crate::error::ProcessImageError;
 use rustbtl_checkpoint::image::Block;
 use rustbtl_checkpoint::image::record::SharedObject;
 use std::ffi::OsStr;
@@ -25,26 +25,26 @@ pub fn make(
     object: &SharedObject<'_>,
     origin: &str,
     bytes: u64,
-    place: Option<&SharedPlace>,
-) -> Result<File, OutsideError> {
+    registry: Option<&SharedRegistry>,
+) -> Result<File, ProcessImageError> {
     let shown = String::from_utf8_lossy(object.path).into_owned();
-    let failed = || OutsideError::system(format!("shared memory {shown}"));
+    let failed = || ProcessImageError::system(format!("shared memory {shown}"));
     // Nobody else fills it, or looks at what is not filled, until this is dropped.
-    let meeting = match place {
-        Some(place) => {
+    let entry = match registry {
+        Some(registry) => {
             let of = format!("{origin}-{:x}-{:x}", object.device, object.inode);
-            Some(Meeting::hold(place, &of)?)
+            Some(RegistryEntry::lock(registry, &of)?)
         }
         None => None,
     };
-    let file = meeting.as_ref().map_or_else(memory, Meeting::object)?;
+    let file = entry.as_ref().map_or_else(memory, RegistryEntry::object)?;
     if file.metadata().map_err(failed())?.len() < bytes {
         file.set_len(bytes).map_err(failed())?;
     }
-    let mut rooms = Rooms::default();
+    let mut buffers = ReadBuffers::default();
     let own = image.blocks.iter().filter(|block| u32::from(block.space) == object.space);
     for block in own {
-        let data = image.block(block, &mut rooms)?;
+        let data = image.block(block, &mut buffers)?;
         fill(&file, block, data).map_err(failed())?;
     }
     Ok(file)
@@ -69,13 +69,13 @@ pub fn write_back(
     image: &ImageFile,
     object: &SharedObject<'_>,
     path: &Path,
-) -> Result<File, OutsideError> {
-    let failed = || OutsideError::system(format!("{} (it was mapped shared)", path.display()));
+) -> Result<File, ProcessImageError> {
+    let failed = || ProcessImageError::system(format!("{} (it was mapped shared)", path.display()));
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed())?;
-    let mut rooms = Rooms::default();
+    let mut buffers = ReadBuffers::default();
     let bytes = file.metadata().map_err(failed())?.len();
     for block in image.blocks.iter().filter(|block| u32::from(block.space) == object.space) {
-        let data = image.block(block, &mut rooms)?;
+        let data = image.block(block, &mut buffers)?;
         // The last page of a file is only partly the file's.
         let inside = bytes.saturating_sub(block.address).min(data.len() as u64) as usize;
         file.write_all_at(&data[..inside], block.address).map_err(failed())?;

@@ -5,8 +5,8 @@
 //! `PID START NUMBER INODE`. The others open its descriptor through /proc, which the same user may
 //! who may read its memory. The lock on the small file is the lock on the object.
 
-use super::SharedPlace;
-use crate::error::OutsideError;
+use super::SharedRegistry;
+use crate::error::ProcessImageError;
 use crate::proc_files;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 const NOTE_BYTES_MAX: u64 = 256;
 
 /// An object's small file, locked.
-pub struct Meeting {
+pub struct RegistryEntry {
     note: File,
     path: PathBuf,
 }
@@ -33,41 +33,41 @@ struct Holder {
     inode: u64,
 }
 
-impl Meeting {
+impl RegistryEntry {
     /// Locks the object with this name; waits for whoever fills it.
-    pub fn hold(place: &SharedPlace, object: &str) -> Result<Self, OutsideError> {
-        let path = place.folder.join(format!("{}-{object}", place.key));
+    pub fn lock(registry: &SharedRegistry, object: &str) -> Result<Self, ProcessImageError> {
+        let path = registry.folder.join(format!("{}-{object}", registry.key));
         let shown = path.display().to_string();
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let options = options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
-        let note = options.open(&path).map_err(OutsideError::system(shown.clone()))?;
+        let note = options.open(&path).map_err(ProcessImageError::system(shown.clone()))?;
         // SAFETY: our own descriptor; the lock ends with it.
         if unsafe { libc::flock(note.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            return Err(OutsideError::last(format!("locking {shown}")));
+            return Err(ProcessImageError::last(format!("locking {shown}")));
         }
         Ok(Self { note, path })
     }
 
     /// The object. Who comes first makes it, and keeps it open until all have it.
-    pub fn object(&self) -> Result<File, OutsideError> {
+    pub fn object(&self) -> Result<File, ProcessImageError> {
         let shown = || self.path.display().to_string();
         let mut text = String::new();
         let read = (&self.note).take(NOTE_BYTES_MAX).read_to_string(&mut text);
-        read.map_err(OutsideError::system(shown()))?;
+        read.map_err(ProcessImageError::system(shown()))?;
         // A holder that is gone belongs to a restart that has failed: nobody has its object.
-        if let Some(holder) = Holder::parse(&text).filter(Holder::is_there) {
+        if let Some(holder) = Holder::parse(&text).filter(Holder::is_alive) {
             return holder.open();
         }
         let object = memory()?;
-        let note = Holder::of(&object).map_err(OutsideError::system(shown()))?;
+        let note = Holder::of(&object).map_err(ProcessImageError::system(shown()))?;
         let write = || {
             let mut file = &self.note;
             file.set_len(0)?;
             file.rewind()?;
             file.write_all(note.text().as_bytes())
         };
-        write().map_err(OutsideError::system(shown()))?;
+        write().map_err(ProcessImageError::system(shown()))?;
         Ok(object)
     }
 }
@@ -97,21 +97,21 @@ impl Holder {
         next().is_none().then_some(holder)
     }
 
-    fn is_there(&self) -> bool {
+    fn is_alive(&self) -> bool {
         start_of(self.pid) == Some(self.start)
     }
 
     /// Opens its object, and sees that it is one.
-    fn open(&self) -> Result<File, OutsideError> {
+    fn open(&self) -> Result<File, ProcessImageError> {
         let path = format!("/proc/{}/fd/{}", self.pid, self.number);
         let shown = format!("{path} (shared memory that this process has put together)");
-        let failed = || OutsideError::system(shown.clone());
+        let failed = || ProcessImageError::system(shown.clone());
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed())?;
         let found = file.metadata().map_err(failed())?;
         let name = fs::read_link(&path).map_err(failed())?;
         if found.ino() != self.inode || found.nlink() != 0 || !is_memory(&name) {
             let reason = "it has given it up: restart the job once more";
-            return Err(OutsideError::Refused { what: shown, reason });
+            return Err(ProcessImageError::Refused { what: shown, reason });
         }
         Ok(file)
     }
@@ -135,11 +135,11 @@ fn start_of(pid: u32) -> Option<u64> {
 }
 
 /// Memory without a name.
-pub fn memory() -> Result<File, OutsideError> {
+pub fn memory() -> Result<File, ProcessImageError> {
     // SAFETY: the name is a constant.
     let fd = unsafe { libc::memfd_create(c"rustbtl-shared".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
-        return Err(OutsideError::last("memfd_create for shared memory"));
+        return Err(ProcessImageError::last("memfd_create for shared memory"));
     }
     // SAFETY: just created, nobody else has it.
     Ok(unsafe { File::from_raw_fd(fd) })
@@ -149,50 +149,50 @@ pub fn memory() -> Result<File, OutsideError> {
 mod tests {
     use super::*;
 
-    fn place(name: &str) -> SharedPlace {
+    fn registry(name: &str) -> SharedRegistry {
         let folder = std::env::temp_dir().join(format!("rustbtl-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        SharedPlace { folder, key: "restart".into() }
+        SharedRegistry { folder, key: "restart".into() }
     }
 
     #[test]
     fn the_second_finds_what_the_first_has_made_and_it_has_no_name() {
-        let place = place("meet");
-        let first = Meeting::hold(&place, "o").unwrap().object().unwrap();
-        let second = Meeting::hold(&place, "o").unwrap().object().unwrap();
-        let other = Meeting::hold(&place, "p").unwrap().object().unwrap();
+        let registry = registry("meet");
+        let first = RegistryEntry::lock(&registry, "o").unwrap().object().unwrap();
+        let second = RegistryEntry::lock(&registry, "o").unwrap().object().unwrap();
+        let other = RegistryEntry::lock(&registry, "p").unwrap().object().unwrap();
         let identity =
             |file: &File| (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
         assert_eq!(identity(&first), identity(&second));
         assert_ne!(identity(&first), identity(&other));
         assert_eq!(second.metadata().unwrap().nlink(), 0);
-        fs::remove_dir_all(&place.folder).unwrap();
+        fs::remove_dir_all(&registry.folder).unwrap();
     }
 
     #[test]
     fn what_a_failed_restart_has_left_is_not_taken() {
-        let place = place("left");
-        let path = place.folder.join("restart-o");
+        let registry = registry("left");
+        let path = registry.folder.join("restart-o");
         let own = Holder::of(&memory().unwrap()).unwrap();
         for gone in [Holder { start: own.start + 1, ..own }, Holder { pid: u32::MAX, ..own }] {
             fs::write(&path, gone.text()).unwrap();
-            assert!(Meeting::hold(&place, "o").unwrap().object().is_ok());
+            assert!(RegistryEntry::lock(&registry, "o").unwrap().object().is_ok());
             assert_ne!(fs::read_to_string(&path).unwrap(), gone.text());
         }
         for nonsense in ["", "1 2 3", "1 2 3 4 5\n", "a b c d\n", "1 2 3 4"] {
             assert_eq!(Holder::parse(nonsense), None, "{nonsense:?}");
         }
-        fs::remove_dir_all(&place.folder).unwrap();
+        fs::remove_dir_all(&registry.folder).unwrap();
     }
 
     #[test]
     fn an_object_that_its_holder_has_closed_is_refused() {
-        let place = place("closed");
-        drop(Meeting::hold(&place, "o").unwrap().object().unwrap());
-        let Err(error) = Meeting::hold(&place, "o").unwrap().object() else {
+        let registry = registry("closed");
+        drop(RegistryEntry::lock(&registry, "o").unwrap().object().unwrap());
+        let Err(error) = RegistryEntry::lock(&registry, "o").unwrap().object() else {
             panic!("it is there");
         };
         assert!(error.to_string().contains("/proc/"), "{error}");
-        fs::remove_dir_all(&place.folder).unwrap();
+        fs::remove_dir_all(&registry.folder).unwrap();
     }
 }

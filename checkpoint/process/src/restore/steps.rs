@@ -1,20 +1,21 @@
 //! A process from an image: the order of steps.
 //!
-//! Source: FACTS-image §6 (RESTORE). Everything is done through [`Hands`]; the restored threads run
+//! Source: FACTS-image §6 (RESTORE). Everything is done through [`RemoteSyscalls`]; the restored threads run
 //! code of the image from the moment that they are started, and wait there for their checkpoint
 //! thread, which lets them go when the process is complete.
 
-use super::image_file::{ImageFile, Rooms};
+use super::image_file::{ImageFile, ReadBuffers};
 use super::plan::{self, Plan};
-use super::remote_syscalls::{Call, Hands, Start, span};
+use super::remote_syscalls::{Mmap, RemoteSyscalls};
+use super::restorer::{Start, span};
 use super::shared_object;
-use super::threads::{self, Newborn};
+use super::threads::{self, PreparedThread};
 use super::{Ids, RestoreOptions, RestoredChild};
-use crate::error::OutsideError;
+use crate::error::ProcessImageError;
 use crate::pages;
 use crate::proc_files::{self, MapLine};
 use crate::processor::LARGE_STATE;
-use crate::restore_args::{Letter, MUTED_MAX, PAYLOAD_BYTES_MAX};
+use crate::restore_args::{MUTED_MAX, PAYLOAD_BYTES_MAX, RestoreArgs};
 use rustbtl_checkpoint::image::record::{self, Mapping};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,26 +25,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Makes a process from an image. It runs when this returns.
-pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, OutsideError> {
+pub fn restore(path: &Path, options: RestoreOptions) -> Result<RestoredChild, ProcessImageError> {
     let start = Instant::now();
     let image = ImageFile::open(path)?;
     let mut plan = Plan::of(&image)?;
     plan.check_machine()?;
     if options.payload.len() > PAYLOAD_BYTES_MAX {
         let what = format!("a payload of {} bytes", options.payload.len());
-        return Err(OutsideError::Refused { what, reason: "64 KiB are the limit" });
+        return Err(ProcessImageError::Refused { what, reason: "64 KiB are the limit" });
     }
     let objects = make_objects(&image, &plan, &options)?;
     let mut restoring = Restoring::begin(&mut plan, &options, &objects)?;
-    restoring.memory()?;
+    restoring.map_memory()?;
     let filled_bytes = restoring.fill(&image, options.threads)?;
     restoring.finish_memory()?;
     let muted = restoring.descriptors(&options)?;
     let ids = restoring.threads()?;
     restoring.thread_files(&ids)?;
-    let same_ids = restoring.hands.has_pid && ids.iter().all(|(was, is)| was == is);
-    restoring.letter(same_ids, &muted, &options.payload)?;
-    let pid = restoring.go()?;
+    let same_ids = restoring.remote.has_pid() && ids.iter().all(|(was, is)| was == is);
+    restoring.write_restore_args(same_ids, &muted, &options.payload)?;
+    let pid = restoring.start()?;
     let restore_us = start.elapsed().as_micros() as u64;
     let shared = objects.into_values().map(Into::into).collect();
     Ok(RestoredChild { pid, same_ids, filled_bytes, restore_us, shared })
@@ -56,7 +57,7 @@ fn make_objects(
     image: &ImageFile,
     plan: &Plan<'_>,
     options: &RestoreOptions,
-) -> Result<Objects, OutsideError> {
+) -> Result<Objects, ProcessImageError> {
     let mut made = Objects::new();
     for shared in &plan.objects {
         let key = (shared.device, shared.inode);
@@ -92,11 +93,11 @@ fn make_objects(
 
 struct Restoring<'a, 'b> {
     plan: &'b Plan<'a>,
-    hands: Hands,
+    remote: RemoteSyscalls,
     /// Numbers of shared objects in the new process.
     objects: BTreeMap<(u64, u64), RawFd>,
     socket: RawFd,
-    leader: Option<Newborn>,
+    leader: Option<PreparedThread>,
     wanted_ids: bool,
 }
 
@@ -106,8 +107,8 @@ impl<'a, 'b> Restoring<'a, 'b> {
         plan: &'b mut Plan<'a>,
         options: &RestoreOptions,
         files: &Objects,
-    ) -> Result<Self, OutsideError> {
-        let threads_bytes = threads::room(plan.threads.len());
+    ) -> Result<Self, ProcessImageError> {
+        let threads_bytes = threads::descriptions_bytes(plan.threads.len());
         // Room for moving the kernel's code out of the way, too.
         let bytes = span(threads_bytes) + (1 << 20);
         let base = plan.base_for(bytes)?;
@@ -126,61 +127,58 @@ impl<'a, 'b> Restoring<'a, 'b> {
         plan.descriptors.alone = options.alone;
         let wanted_ids = options.ids == Ids::SameIfPermitted;
         let pid = wanted_ids.then_some(plan.process.pid);
-        let mut hands = Hands::start(&Start { base, threads_bytes, descriptors, socket, pid })?;
+        let mut remote =
+            RemoteSyscalls::start(&Start { base, threads_bytes, descriptors, socket, pid })?;
         if options.dies_with_parent {
-            let a = [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0, 0];
-            hands.call(libc::SYS_prctl, a)?;
+            remote.set_parent_death_signal(libc::SIGKILL)?;
         }
-        Ok(Self { plan, hands, objects, socket, leader: None, wanted_ids })
+        Ok(Self { plan, remote, objects, socket, leader: None, wanted_ids })
     }
 
     /// Empties the address space, brings the kernel's code to its place, maps everything.
-    fn memory(&mut self) -> Result<(), OutsideError> {
+    fn map_memory(&mut self) -> Result<(), ProcessImageError> {
         // Its first answer says that it is there: before, the maps are those of a copy of us.
-        self.hands.call(libc::SYS_getpid, [0; 6])?;
-        let path = format!("/proc/{}/maps", self.hands.pid);
-        let text = fs::read(&path).map_err(OutsideError::system(path))?;
-        let own = self.hands.range();
+        self.remote.getpid()?;
+        let path = format!("/proc/{}/maps", self.remote.pid());
+        let text = fs::read(&path).map_err(ProcessImageError::system(path))?;
+        let own = self.remote.range();
         let mut kernel: Vec<MapLine<'_>> = Vec::new();
         for map in proc_files::lines(&text).filter_map(MapLine::parse) {
             if map.path == b"[vsyscall]" || map.start < own.1 && own.0 < map.end {
                 continue;
             }
-            if plan::is_kernels(&map) {
+            if plan::is_kernel_mapping(&map) {
                 kernel.push(map);
             } else {
-                let a = [map.start, map.end - map.start, 0, 0, 0, 0];
-                self.hands.queue(Call::new(libc::SYS_munmap, a))?;
+                self.remote.queue_munmap(map.start, map.end - map.start)?;
             }
         }
-        self.hands.flush()?;
+        self.remote.flush()?;
         self.kernel_code(&kernel, own.1)?;
-        let mut file: Option<(&[u8], bool, u64)> = None;
+        let mut file: Option<(&[u8], RawFd)> = None;
         for mapping in &self.plan.mappings {
             self.map(mapping, &mut file)?;
         }
-        if let Some((_, _, fd)) = file {
-            self.hands.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        if let Some((_, fd)) = file {
+            self.remote.close(fd)?;
         }
-        self.hands.flush()
+        self.remote.flush()
     }
 
-    fn kernel_code(&mut self, here: &[MapLine<'_>], room: u64) -> Result<(), OutsideError> {
-        self.plan.check_kernel(self.hands.pid, here)?;
+    fn kernel_code(&mut self, here: &[MapLine<'_>], free_at: u64) -> Result<(), ProcessImageError> {
+        self.plan.check_kernel(self.remote.pid(), here)?;
         let wanted: Vec<&Mapping<'_>> = self.plan.kernel_mappings().collect();
         // By way of a free place: old and new places may overlap.
         let first = here.first().map_or(0, |map| map.start);
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-        let moves = here.iter().map(|map| (map.start, room + (map.start - first), map));
+        let moves = here.iter().map(|map| (map.start, free_at + (map.start - first), map));
         let there = wanted.iter().zip(here);
-        let back = there.map(|(was, map)| (room + (map.start - first), was.start, map));
+        let back = there.map(|(was, map)| (free_at + (map.start - first), was.start, map));
         for (from, to, map) in moves.chain(back) {
             let bytes = map.end - map.start;
-            let a = [from, bytes, bytes, flags, to, 0];
-            self.hands.call(libc::SYS_mremap, a).map_err(|_| {
+            self.remote.move_mapping(from, bytes, to).map_err(|_| {
                 let reason = "the kernel does not let its code be moved (sealed mappings); start \
                     and restore the program with setarch --addr-no-randomize";
-                OutsideError::Machine { what: "the place of the vdso".into(), reason }
+                ProcessImageError::Machine { what: "the place of the vdso".into(), reason }
             })?;
         }
         Ok(())
@@ -190,49 +188,48 @@ impl<'a, 'b> Restoring<'a, 'b> {
     fn map(
         &mut self,
         mapping: &Mapping<'a>,
-        file: &mut Option<(&'a [u8], bool, u64)>,
-    ) -> Result<(), OutsideError> {
+        file: &mut Option<(&'a [u8], RawFd)>,
+    ) -> Result<(), ProcessImageError> {
         let bytes = mapping.end - mapping.start;
         let filled = mapping.flags & record::MAPPING_FLAG_FILLED != 0;
-        let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let protection = if filled { writable } else { mapping.protection.into() };
-        let fixed = libc::MAP_FIXED_NOREPLACE as u64;
-        let mut flags = fixed | libc::MAP_PRIVATE as u64;
+        let writable = (libc::PROT_READ | libc::PROT_WRITE) as u32;
+        let protection = if filled { writable } else { mapping.protection };
+        let fixed = libc::MAP_FIXED_NOREPLACE;
+        let mut flags = fixed | libc::MAP_PRIVATE;
         if mapping.flags & record::MAPPING_FLAG_NO_RESERVE != 0 {
-            flags |= libc::MAP_NORESERVE as u64;
+            flags |= libc::MAP_NORESERVE;
         }
         let (fd, offset) = match mapping.kind {
             record::MAPPING_KERNEL => return Ok(()),
             record::MAPPING_ANONYMOUS => {
-                flags |= libc::MAP_ANONYMOUS as u64;
+                flags |= libc::MAP_ANONYMOUS;
                 if mapping.flags & record::MAPPING_FLAG_GROWS != 0 {
-                    flags |= libc::MAP_GROWSDOWN as u64;
+                    flags |= libc::MAP_GROWSDOWN;
                 }
-                (u64::MAX, 0)
+                (-1, 0)
             }
             record::MAPPING_SHARED => {
-                flags = fixed | libc::MAP_SHARED as u64;
+                flags = fixed | libc::MAP_SHARED;
                 let number = self.objects.get(&(mapping.device, mapping.inode));
                 let missing = || {
                     let what = String::from_utf8_lossy(mapping.path).into_owned();
-                    OutsideError::Refused { what, reason: "its content is not in the image" }
+                    ProcessImageError::Refused { what, reason: "its content is not in the image" }
                 };
-                (*number.ok_or_else(missing)? as u64, mapping.offset)
+                (*number.ok_or_else(missing)?, mapping.offset)
             }
             _ => {
                 let shared = mapping.kind == record::MAPPING_SHARED_FILE;
                 if shared {
-                    flags = fixed | libc::MAP_SHARED as u64;
+                    flags = fixed | libc::MAP_SHARED;
                 }
                 (self.file(mapping.path, file)?, mapping.offset)
             }
         };
-        let a = [mapping.start, bytes, protection, flags, fd, offset];
-        self.hands.queue(Call::new(libc::SYS_mmap, a))?;
+        let start = mapping.start;
+        self.remote.queue_mmap(&Mmap { start, bytes, protection, flags, fd, offset })?;
         for (flag, advice) in ADVICE_BEFORE {
             if mapping.flags & flag != 0 {
-                let a = [mapping.start, bytes, advice as u64, 0, 0, 0];
-                self.hands.queue(Call::may_fail(libc::SYS_madvise, a))?;
+                self.remote.queue_madvise(start, bytes, advice)?;
             }
         }
         Ok(())
@@ -242,34 +239,32 @@ impl<'a, 'b> Restoring<'a, 'b> {
     fn file(
         &mut self,
         path: &'a [u8],
-        last: &mut Option<(&'a [u8], bool, u64)>,
-    ) -> Result<u64, OutsideError> {
-        if let Some((open, _, fd)) = last {
+        last: &mut Option<(&'a [u8], RawFd)>,
+    ) -> Result<RawFd, ProcessImageError> {
+        if let Some((open, fd)) = last {
             if *open == path {
                 return Ok(*fd);
             }
             let fd = *fd;
-            self.hands.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            self.remote.close(fd)?;
         }
         let mut text = path.to_vec();
         text.push(0);
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let a = [libc::AT_FDCWD as u64, 0, flags, 0, 0, 0];
-        let fd = self.hands.call_with(libc::SYS_openat, a, 1, &text)?;
-        *last = Some((path, true, fd));
+        let fd = self.remote.open(&text, (libc::O_RDONLY | libc::O_CLOEXEC) as u64)?;
+        *last = Some((path, fd));
         Ok(fd)
     }
 
     /// Puts the memory back, by several threads.
-    fn fill(&self, image: &ImageFile, threads: usize) -> Result<u64, OutsideError> {
-        let pid = self.hands.pid;
+    fn fill(&self, image: &ImageFile, threads: usize) -> Result<u64, ProcessImageError> {
+        let pid = self.remote.pid();
         let blocks: Vec<_> = image.blocks.iter().filter(|block| block.space == 0).collect();
         let next = AtomicUsize::new(0);
-        let worker = || -> Result<(), OutsideError> {
-            let mut rooms = Rooms::default();
+        let worker = || -> Result<(), ProcessImageError> {
+            let mut buffers = ReadBuffers::default();
             while let Some(block) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let data = image.block(block, &mut rooms)?;
-                let writing = OutsideError::system("writing the memory of the new process");
+                let data = image.block(block, &mut buffers)?;
+                let writing = ProcessImageError::system("writing the memory of the new process");
                 pages::write(pid, block.address, data).map_err(writing)?;
             }
             Ok(())
@@ -286,41 +281,35 @@ impl<'a, 'b> Restoring<'a, 'b> {
     }
 
     /// Protections, advice, and what the kernel knows of the address space.
-    fn finish_memory(&mut self) -> Result<(), OutsideError> {
+    fn finish_memory(&mut self) -> Result<(), ProcessImageError> {
         for mapping in &self.plan.mappings {
             let bytes = mapping.end - mapping.start;
             let writable = (libc::PROT_READ | libc::PROT_WRITE) as u32;
             let filled = mapping.flags & record::MAPPING_FLAG_FILLED != 0;
             if filled && mapping.protection != writable {
-                let a = [mapping.start, bytes, mapping.protection.into(), 0, 0, 0];
-                self.hands.queue(Call::new(libc::SYS_mprotect, a))?;
+                self.remote.queue_mprotect(mapping.start, bytes, mapping.protection)?;
             }
             for (flag, advice) in ADVICE_AFTER {
                 if mapping.flags & flag != 0 {
-                    let a = [mapping.start, bytes, advice as u64, 0, 0, 0];
-                    self.hands.queue(Call::may_fail(libc::SYS_madvise, a))?;
+                    self.remote.queue_madvise(mapping.start, bytes, advice)?;
                 }
             }
             if mapping.flags & record::MAPPING_FLAG_LOCKED != 0 {
-                let a = [mapping.start, bytes, 0, 0, 0, 0];
-                self.hands.queue(Call::may_fail(libc::SYS_mlock, a))?;
+                self.remote.queue_mlock(mapping.start, bytes)?;
             }
         }
-        self.hands.flush()?;
+        self.remote.flush()?;
         if self.plan.process.state_permitted & LARGE_STATE != 0 {
-            const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
-            const TILE_DATA: u64 = 18;
-            self.hands.call(libc::SYS_arch_prctl, [ARCH_REQ_XCOMP_PERM, TILE_DATA, 0, 0, 0, 0])?;
+            self.remote.permit_tile_data()?;
         }
         self.memory_fields()
     }
 
     /// `struct prctl_mm_map`, so that the heap grows and /proc shows the command line.
-    fn memory_fields(&mut self) -> Result<(), OutsideError> {
-        const PR_SET_MM_MAP: u64 = 14;
+    fn memory_fields(&mut self) -> Result<(), ProcessImageError> {
         let fields = &self.plan.fields;
-        let auxiliary = self.hands.threads_at();
-        self.hands.write(auxiliary, self.plan.auxiliary)?;
+        let auxiliary = self.remote.threads_at();
+        self.remote.write_memory(auxiliary, self.plan.auxiliary)?;
         let mut data = Vec::new();
         for word in [
             fields.start_code,
@@ -340,66 +329,64 @@ impl<'a, 'b> Restoring<'a, 'b> {
         }
         data.extend_from_slice(&(self.plan.auxiliary.len() as u32).to_le_bytes());
         data.extend_from_slice(&u32::MAX.to_le_bytes()); // the executable stays
-        let bytes = data.len() as u64;
-        let a = [libc::PR_SET_MM as u64, PR_SET_MM_MAP, 0, bytes, 0, 0];
-        self.hands.call_with(libc::SYS_prctl, a, 2, &data).map(|_| ())
+        self.remote.set_memory_map(&data)
     }
 
     fn descriptors(
         &mut self,
         options: &RestoreOptions,
-    ) -> Result<Vec<(RawFd, RawFd)>, OutsideError> {
+    ) -> Result<Vec<(RawFd, RawFd)>, ProcessImageError> {
         let supplied: Vec<RawFd> = options.supplied.iter().map(|(to, _)| *to).collect();
-        let muted = self.plan.descriptors.make(&mut self.hands, &supplied)?;
+        let muted = self.plan.descriptors.make(&mut self.remote, &supplied)?;
         // Numbers that were supplied in vain would appear in the program from nowhere.
         let known = |fd: &&RawFd| self.plan.descriptors.all.iter().any(|open| open.fd == **fd);
         for fd in supplied.iter().filter(|fd| !known(fd)) {
-            self.hands.call(libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0])?;
+            self.remote.close(*fd)?;
         }
         for fd in self.objects.values() {
-            self.hands.call(libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0])?;
+            self.remote.close(*fd)?;
         }
-        self.hands.flush()?;
+        self.remote.flush()?;
         Ok(muted)
     }
 
     /// Starts all threads but the leader. What their ids are now, by what they were.
-    fn threads(&mut self) -> Result<BTreeMap<u32, u32>, OutsideError> {
+    fn threads(&mut self) -> Result<BTreeMap<u32, u32>, ProcessImageError> {
         let leader = self.plan.leader()?.tid;
-        let mut ids = BTreeMap::from([(leader, self.hands.pid)]);
-        let mut at = self.hands.threads_at();
+        let mut ids = BTreeMap::from([(leader, self.remote.pid())]);
+        let mut at = self.remote.threads_at();
         for thread in &self.plan.threads {
-            threads::clear_rseq(&self.hands, thread)?;
+            threads::clear_rseq(&self.remote, thread)?;
             let is_leader = thread.tid == leader;
             let socket = is_leader.then_some(self.socket);
-            let born = Newborn::write(&self.hands, thread, &self.plan.process, at, socket)?;
+            let born = PreparedThread::write(&self.remote, thread, &self.plan.process, at, socket)?;
             at = born.end;
             if is_leader {
                 self.leader = Some(born);
             } else {
                 let wanted = self.wanted_ids.then_some(thread.tid);
-                ids.insert(thread.tid, born.spawn(&mut self.hands, thread, wanted)?);
+                ids.insert(thread.tid, born.spawn(&mut self.remote, thread, wanted)?);
             }
         }
         Ok(ids)
     }
 
     /// Descriptors of files that are there when the threads are.
-    fn thread_files(&mut self, ids: &BTreeMap<u32, u32>) -> Result<(), OutsideError> {
-        self.plan.descriptors.make_thread_files(&mut self.hands, ids)?;
-        self.hands.flush()
+    fn thread_files(&mut self, ids: &BTreeMap<u32, u32>) -> Result<(), ProcessImageError> {
+        self.plan.descriptors.make_thread_files(&mut self.remote, ids)?;
+        self.remote.flush()
     }
 
-    fn letter(
+    fn write_restore_args(
         &mut self,
         same_ids: bool,
         pairs: &[(RawFd, RawFd)],
         payload: &[u8],
-    ) -> Result<(), OutsideError> {
-        let (start, end) = self.hands.range();
+    ) -> Result<(), ProcessImageError> {
+        let (start, end) = self.remote.range();
         let mut muted = [(-1, -1); MUTED_MAX];
         muted[..pairs.len()].copy_from_slice(pairs);
-        let letter = Letter {
+        let restore_args = RestoreArgs {
             restorer: start..end,
             same_ids,
             generation: self.plan.process.generation + 1,
@@ -407,16 +394,16 @@ impl<'a, 'b> Restoring<'a, 'b> {
             muted_count: pairs.len(),
             payload,
         };
-        self.hands.write(self.plan.process.letter, &letter.encode())
+        self.remote.write_memory(self.plan.process.restore_args, &restore_args.encode())
     }
 
     /// The last step: the restorer becomes the leader thread.
-    fn go(self) -> Result<u32, OutsideError> {
+    fn start(self) -> Result<u32, ProcessImageError> {
         let Some(leader) = self.leader else {
             let what = "the leader thread".into();
-            return Err(OutsideError::Refused { what, reason: "it is not in the image" });
+            return Err(ProcessImageError::Refused { what, reason: "it is not in the image" });
         };
-        self.hands.become_leader(leader.at)
+        self.remote.become_leader(leader.at)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A guardian for tests: starts a program with the preload, has it frozen, writes, kills, restores.
 #![allow(dead_code)] // each test file uses a part of it
 
-use rustbtl_process::OutsideError;
+use rustbtl_process::ProcessImageError;
 use rustbtl_process::dump::{self, ImageStats, WriteOptions};
 use rustbtl_process::restore::{self, RestoreOptions, RestoredChild};
 use std::fs::File;
@@ -252,7 +252,7 @@ impl Subject {
         Self::try_restore(path, output, ids).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub fn restore_sharing(path: &Path, output: &Path, place: restore::SharedPlace) -> Subject {
+    pub fn restore_sharing(path: &Path, output: &Path, place: restore::SharedRegistry) -> Subject {
         let options = RestoreOptions { shared: Some(place), ..RestoreOptions::default() };
         Self::restore_with(path, output, options).unwrap_or_else(|error| panic!("{error}")).0
     }
@@ -261,7 +261,7 @@ impl Subject {
         path: &Path,
         output: &Path,
         ids: restore::Ids,
-    ) -> Result<(Subject, RestoredChild), OutsideError> {
+    ) -> Result<(Subject, RestoredChild), ProcessImageError> {
         Self::restore_with(path, output, RestoreOptions { ids, ..RestoreOptions::default() })
     }
 
@@ -269,7 +269,7 @@ impl Subject {
         path: &Path,
         output: &Path,
         options: RestoreOptions,
-    ) -> Result<(Subject, RestoredChild), OutsideError> {
+    ) -> Result<(Subject, RestoredChild), ProcessImageError> {
         let (ours, theirs) = pair();
         let file = std::fs::OpenOptions::new().append(true).create(true).open(output).unwrap();
         let null = File::open("/dev/null").unwrap();

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::dump::{Compression, is_base_of};
-use crate::restore::image_file::{ImageFile, Rooms};
+use crate::restore::image_file::{ImageFile, ReadBuffers};
 use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
@@ -38,11 +38,11 @@ impl Subject {
             Piece { space: 0, address: from, from, bytes: half },
             Piece { space: 1, address: 0, from: from + half, bytes: half },
         ];
-        let work = Work { pieces, objects: vec![(0, 0), (9, 77)], ..Work::default() };
+        let gathered = Gathered { pieces, objects: vec![(0, 0), (9, 77)], ..Gathered::default() };
         let memory = Memory::of(std::process::id()).unwrap();
         let options = WriteOptions { compression, threads: 2, sync: false };
         let draft = path.with_extension("new");
-        let stats = write_work(&memory, work, || Ok(()), (&draft, path), &options, history);
+        let stats = write_gathered(&memory, gathered, || Ok(()), (&draft, path), &options, history);
         fs::rename(&draft, path).unwrap();
         stats.unwrap()
     }
@@ -56,15 +56,15 @@ impl Drop for Subject {
 }
 
 /// The memory that an image has, if it can be read.
-fn read(path: &Path, from: u64) -> Result<Vec<u8>, OutsideError> {
+fn read(path: &Path, from: u64) -> Result<Vec<u8>, ProcessImageError> {
     let image = ImageFile::open(path)?;
     let mut memory = vec![0; PAGES * PAGE];
-    let mut rooms = Rooms::default();
+    let mut buffers = ReadBuffers::default();
     for block in &image.blocks {
         let base = if block.space == 0 { from } else { 0 };
         let half = if block.space == 0 { 0 } else { PAGES / 2 * PAGE };
         let at = (block.address - base) as usize + half;
-        let data = image.block(block, &mut rooms)?;
+        let data = image.block(block, &mut buffers)?;
         memory[at..at + data.len()].copy_from_slice(data);
     }
     Ok(memory)
