@@ -1,5 +1,6 @@
 //! A guardian for experiments: `guard [ORDER] [new] [lz4] [keep] GENERATIONS MILLISECONDS PROGRAM…`
-//! starts a program, pictures and restores it so many times, at that distance, and ends as it does.
+//! starts a program, checkpoints and restores it so many times, at that interval, and exits as it
+//! does.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

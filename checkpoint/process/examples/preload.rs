@@ -2,7 +2,7 @@
 //!
 //! It takes orders from the socket whose number is in RUSTBTL_TEST_FD, one packet each:
 //! `fork`, `pause`, `either`, with `;mute=N,N;drop=N,N`. It answers with packets that begin with a
-//! restore_args: C (continued: pid, timings, description), P (paused), E (error), R (restored).
+//! letter: C (continued: pid, timings, description), P (paused), E (error), R (restored).
 
 #[path = "support/pmix.rs"]
 mod pmix;
@@ -21,7 +21,7 @@ extern "C" fn start() {
     else {
         return;
     };
-    // SAFETY: only asks whether the number is open: children of the program do not have it.
+    // SAFETY: only checks whether the number is open: children of the program do not have it.
     if unsafe { libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return;
     }
@@ -47,7 +47,7 @@ fn send(socket: RawFd, parts: &[&[u8]]) {
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_ptr().cast_mut();
     message.msg_iovlen = parts.len();
-    // SAFETY: the kernel reads the parts. Nobody may listen any more: then there is no more to do.
+    // SAFETY: the kernel reads the parts. If nobody receives any more, there is no more to do.
     unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
 }
 
@@ -57,7 +57,7 @@ fn receive(socket: RawFd, room: &mut [u8]) -> usize {
     got.max(0) as usize
 }
 
-/// Says that this process has come so far, and waits until it may go on.
+/// Reports that this process has come so far, and waits until it may continue.
 fn wait_for_all(socket: RawFd) -> Result<(), &'static str> {
     // SAFETY: the kernel reads one byte.
     unsafe { libc::send(socket, c"B".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
@@ -76,7 +76,7 @@ fn serve(socket: RawFd) {
         let mut room = [0; 4096];
         let count = receive(socket, &mut room);
         if count == 0 {
-            return; // nobody will ever ask again
+            return; // there will be no more orders
         }
         let order = String::from_utf8_lossy(&room[..count]).into_owned();
         if order.contains("mute=") {
@@ -85,7 +85,7 @@ fn serve(socket: RawFd) {
         let supplied = [0, 1, 2, socket];
         let (muted, dropped) = (numbers(&order, "mute="), numbers(&order, "drop="));
         let mut while_paused = |snapshot: &rustbtl_process::freeze::Snapshot<'_>| {
-            // No allocation here: the threads are parked.
+            // No allocation here: the threads are suspended.
             let mut head = [0u8; 5];
             head[0] = b'P';
             head[1..].copy_from_slice(&snapshot.pid.to_le_bytes());
@@ -103,14 +103,14 @@ fn serve(socket: RawFd) {
             receive(socket, &mut [0; 16]);
         };
         let mut barrier = || wait_for_all(socket);
-        let mut again = || {
+        let mut second_barrier = || {
             let _ = wait_for_all(socket);
         };
         let together = order.contains(";barrier");
         let after_suspended: Option<AfterSuspended<'_>> =
             if together { Some(&mut barrier) } else { None };
         let before_release: Option<BeforeRelease<'_>> =
-            if together { Some(&mut again) } else { None };
+            if together { Some(&mut second_barrier) } else { None };
         let mut options = FreezeOptions {
             after_suspended,
             before_release,

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// What tells one file from another.
+/// What distinguishes one version of a file from another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FileIdentity {
     /// Size.

@@ -1,4 +1,5 @@
-//! How the bytes of blocks are stored and read again, with the library that cores may not have.
+//! How the bytes of blocks are compressed and decompressed, with the library that cores may not
+//! have.
 
 use crate::error::ProcessImageError;
 use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, Compression, ImageError};

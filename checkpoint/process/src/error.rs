@@ -13,7 +13,7 @@ pub enum ProcessImageError {
     System {
         /// What was tried, on what.
         what: String,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The process that was being restored was ended by a signal.

@@ -1,14 +1,15 @@
-//! In the process that is pictured: park its threads, describe it, clone a frozen child, go on.
+//! In the process that is checkpointed: suspend its threads, describe it, clone a frozen child,
+//! continue.
 //!
-//! Source: FACTS-image §1 to §3, §6. Everything between parking and release allocates nothing and
-//! takes no lock, because a parked thread may hold any lock of the C library.
+//! Source: FACTS-image §1 to §3, §6. Everything between suspension and release allocates nothing
+//! and takes no lock, because a suspended thread may hold any lock of the C library.
 //!
 //! Invariants (the tests name them):
-//! 1. After `freeze` every thread runs again, whatever it answers; on `Err` nothing has changed.
+//! 1. After `freeze` every thread runs again, whatever it returns; on `Err` nothing has changed.
 //! 2. No system call of the program ends with EINTR because of a freeze.
 //! 3. The frozen child runs no code of the program, holds no descriptor, and dies with its parent.
-//! 4. What cannot be put back is refused with its name; it is never left out in silence.
-//! 5. A restored process goes on exactly where `freeze` was called, once.
+//! 4. What cannot be restored is refused with its name; it is never silently left out.
+//! 5. A restored process continues exactly where `freeze` was called, once.
 
 mod describe;
 mod descriptors;
@@ -40,7 +41,7 @@ pub enum Copying {
     Pause,
 }
 
-/// What was pictured, while all threads are still parked (`while_paused`).
+/// The snapshot, while all threads are still suspended (`while_paused`).
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     /// Whose memory is to be read: this process.
@@ -49,10 +50,10 @@ pub struct Snapshot<'a> {
     pub description: &'a [u8],
 }
 
-/// Runs when all other threads are parked. May not allocate, nor take a lock that they may hold.
+/// Runs when all other threads are suspended. May not allocate, nor take a lock that they may hold.
 pub type AfterSuspended<'a> = &'a mut dyn FnMut() -> Result<(), &'static str>;
-/// Has the image written and comes back when it is; the same restrictions. Must do nothing but
-/// wait while the memory is read. In the restored process it has not come back: it is forgotten.
+/// Has the image written and returns when it is; the same restrictions. Must do nothing but wait
+/// while the memory is read. In the restored process it has not returned, and never does.
 pub type WhilePaused<'a> = &'a mut dyn FnMut(&Snapshot<'_>);
 
 /// Runs when everything is copied, before the threads are released; the same restrictions.
@@ -60,7 +61,7 @@ pub type BeforeRelease<'a> = &'a mut dyn FnMut();
 
 /// How to freeze. See `DESIGN.md`.
 pub struct FreezeOptions<'a> {
-    /// Descriptors that whoever restores gives again (stdio, the guardian's socket).
+    /// Descriptors that the caller of `restore` supplies (stdio, the guardian's socket).
     pub supplied: &'a [RawFd],
     /// Connected sockets that become one end of a socket pair.
     pub muted: &'a [RawFd],
@@ -70,14 +71,14 @@ pub struct FreezeOptions<'a> {
     pub exclude: &'a [Range<usize>],
     /// Where the memory is read from.
     pub copying: Copying,
-    /// Called when all threads are parked, for instance for a barrier; an error ends the freeze.
+    /// Called when all threads are suspended, for instance for a barrier; an error ends the freeze.
     pub after_suspended: Option<AfterSuspended<'a>>,
-    /// Called when memory that is shared is copied, for instance for a second barrier: who goes on
-    /// earlier changes what others still copy.
+    /// Called when memory that is shared is copied, for instance for a second barrier: a
+    /// process that continues earlier changes what others still copy.
     pub before_release: Option<BeforeRelease<'a>>,
     /// Needed for [`Copying::Pause`] and for falling back to it.
     pub while_paused: Option<WhilePaused<'a>>,
-    /// How long to wait for threads to park.
+    /// How long to wait until all threads are suspended.
     pub suspend_timeout_ms: u32,
 }
 
@@ -110,16 +111,16 @@ impl core::fmt::Debug for FreezeOptions<'_> {
     }
 }
 
-/// Which world `freeze` has come back in.
+/// In which process `freeze` has returned.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The one that was pictured.
+    /// The one that was checkpointed.
     Continued(Continued),
-    /// One that was made from the picture.
+    /// One that was restored from the image.
     Restored(Restored),
 }
 
-/// The program goes on; its picture is to be written.
+/// The program continues; its image is to be written.
 #[derive(Debug)]
 pub struct Continued {
     /// Whose memory is to be read; `None`: it was read in the pause.
@@ -130,7 +131,7 @@ pub struct Continued {
     pub timings: Timings,
 }
 
-/// The program goes on in a new process.
+/// The program continues in a new process.
 #[derive(Debug)]
 pub struct Restored {
     /// The far end of each muted descriptor: dropping it is the loss of that connection.
@@ -139,14 +140,14 @@ pub struct Restored {
     pub same_ids: bool,
     /// How often the process has been restored.
     pub generation: u32,
-    /// What whoever restored wants to say.
+    /// From the caller of `restore`.
     pub payload: Vec<u8>,
 }
 
 /// Parts of the pause, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timings {
-    /// Finding and parking all threads.
+    /// Finding and suspending all threads.
     pub suspend_us: u64,
     /// `after_suspended`.
     pub hook_us: u64,
@@ -156,9 +157,9 @@ pub struct Timings {
     pub copy_us: u64,
     /// Cloning the child (or `while_paused`).
     pub clone_us: u64,
-    /// From the first thread parked to all released.
+    /// From the first thread suspended to all released.
     pub pause_us: u64,
-    /// Threads that were parked.
+    /// Threads that were suspended.
     pub threads: u32,
 }
 
@@ -186,7 +187,7 @@ impl Drop for FrozenChild {
     }
 }
 
-/// Why there is no picture. The program goes on unharmed.
+/// Why there is no snapshot. The program continues unharmed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FreezeError {
     /// A thread could not be suspended in time.

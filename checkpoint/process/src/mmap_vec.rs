@@ -1,4 +1,4 @@
-//! Tables that grow without the allocator: memory mapped for the purpose, moved by the kernel.
+//! Vectors that grow without the allocator: memory mapped for the purpose, moved by the kernel.
 
 use crate::raw::{self, Errno};
 use core::ptr::NonNull;
@@ -13,18 +13,18 @@ pub struct MmapVec<T: Copy> {
     failed: Option<Errno>,
 }
 
-/// What the process says of itself; see `image::record`.
+/// What the process records of itself; see `image::record`.
 pub type Description = MmapVec<u8>;
 
 impl<T: Copy> MmapVec<T> {
-    /// An empty one with this much room (rounded up to pages).
+    /// An empty one with this capacity (rounded up to pages).
     pub fn new(bytes: usize) -> Result<Self, Errno> {
         let bytes = bytes.next_multiple_of(1 << 16);
         let at = NonNull::new(raw::map(bytes)?.cast()).ok_or(Errno(libc::ENOMEM))?;
         Ok(Self { at, count: 0, bytes, failed: None })
     }
 
-    /// Empty again; room and pages stay.
+    /// Removes all items; capacity and pages stay.
     pub fn clear(&mut self) {
         self.count = 0;
         self.failed = None;
@@ -47,32 +47,32 @@ impl<T: Copy> MmapVec<T> {
         self.at.as_ptr().addr()
     }
 
-    /// Appends; a failure is kept and told by `finish`.
+    /// Appends; `finish` returns the error if there is no memory.
     pub fn push(&mut self, item: T) {
         self.append(&[item]);
     }
 
-    /// Appends; a failure is kept and told by `finish`.
+    /// Appends; `finish` returns the error if there is no memory.
     pub fn append(&mut self, items: &[T]) {
         if let Err(errno) = self.reserve(items.len()) {
             self.failed = Some(errno);
             return;
         }
-        // SAFETY: `reserve` has made room for them behind the items there are.
+        // SAFETY: `reserve` has mapped memory for them behind the items there are.
         let end = unsafe { self.at.as_ptr().add(self.count) };
-        // SAFETY: room as said; `items` lies elsewhere (it is borrowed, the table is `&mut`).
+        // SAFETY: memory as above; `items` lies elsewhere (it is borrowed, the vector is `&mut`).
         unsafe { core::ptr::copy_nonoverlapping(items.as_ptr(), end, items.len()) };
         self.count += items.len();
     }
 
-    /// Room for so many more, any contents, to be filled by `fill`, which says how many it wrote.
+    /// Has `fill` write up to `more` items behind those there are; it returns how many it wrote.
     pub fn fill(
         &mut self,
         more: usize,
         fill: impl FnOnce(&mut [T]) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         self.reserve(more)?;
-        // SAFETY: `reserve` has made room there.
+        // SAFETY: `reserve` has mapped memory there.
         let end = unsafe { self.at.as_ptr().add(self.count) };
         // SAFETY: fresh pages are zero, used ones hold old items: either way valid plain values.
         let buffer = unsafe { core::slice::from_raw_parts_mut(end, more) };
@@ -81,7 +81,7 @@ impl<T: Copy> MmapVec<T> {
         Ok(written)
     }
 
-    /// Room for so many more, so that the next ones do not move the table.
+    /// Capacity for so many more: appending them does not move the vector.
     pub fn make_room(&mut self, more: usize) -> Result<(), Errno> {
         self.reserve(more)
     }
@@ -102,7 +102,7 @@ impl<T: Copy> MmapVec<T> {
         Ok(())
     }
 
-    /// Was everything kept?
+    /// Was everything appended?
     pub fn finish(&self) -> Result<(), Errno> {
         self.failed.map_or(Ok(()), Err)
     }

@@ -1,4 +1,4 @@
-//! Reading /proc without the allocator: whole files into a table, numbers out of text.
+//! Reading /proc without the allocator: whole files into an `MmapVec`, numbers out of text.
 
 use crate::mmap_vec::MmapVec;
 use crate::raw::{self, Errno};
@@ -162,7 +162,7 @@ pub struct MapLine<'a> {
 }
 
 impl<'a> MapLine<'a> {
-    /// Understands a line.
+    /// Parses a line.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let (range, rest) = word(line);
         let (access, rest) = word(rest);
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_maps_is_understood() {
+    fn a_line_of_maps_is_parsed() {
         let text = b"7f00-7f10 r--s 00001000 00:1a 77   /dev/shm/a b (deleted)";
         let line = MapLine::parse(text).unwrap();
         assert_eq!((line.start, line.end, line.offset), (0x7f00, 0x7f10, 0x1000));

@@ -1,4 +1,4 @@
-//! In another process of the same user: look into images, make processes from them.
+//! In another process of the same user: inspect images, restore processes from them.
 //!
 //! Source: FACTS-image §1, §3, §6. Needs the right to write the other process's memory (same user;
 //! Yama's ptrace_scope 0, or 1 for descendants): everything else is ordinary.
@@ -25,24 +25,24 @@ pub use steps::restore;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 
-/// Which ids threads get.
+/// Which thread ids a restored process gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Ids {
     /// Those that they had, where the system permits it and they are free; else new ones.
     #[default]
     SameIfPermitted,
     /// New ones. Locks that were held stay held by their owners; `pthread_kill` of an old thread
-    /// answers ESRCH.
+    /// returns ESRCH.
     New,
 }
 
-/// Where objects that several processes map are put together again.
+/// Where processes that map the same objects find them when they are restored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedRegistry {
-    /// A private folder, the same for all processes of the node: the memory is not in it, only who
-    /// has it. Whoever owns it removes it when all have been restored.
+    /// A private folder, the same for all processes of the node: the memory is not in it, only
+    /// which process has it. Its owner removes it when all processes have been restored.
     pub folder: PathBuf,
-    /// Names this restart, so that what an earlier one left is not taken for its own.
+    /// Names this restart, so that files of an earlier one are not mistaken for its own.
     pub key: String,
 }
 
@@ -51,21 +51,21 @@ pub struct SharedRegistry {
 pub struct RestoreOptions {
     /// Descriptors for the numbers that were `supplied` when the process was frozen.
     pub supplied: Vec<(RawFd, OwnedFd)>,
-    /// Which ids threads get.
+    /// Which thread ids a restored process gets.
     pub ids: Ids,
     /// For `Restored::payload`; at most 64 KiB.
     pub payload: Vec<u8>,
-    /// Where shared objects are put together; `None`: no other process shares them.
+    /// Where shared objects are registered; `None`: no other process shares them.
     pub shared: Option<SharedRegistry>,
-    /// Folders of files that were mapped shared and are not written to again: the mapping gets
-    /// the content in memory instead. Session folders of Open MPI and PMIx always are.
+    /// Folders of files that were mapped shared and are left alone: the mapping gets the content in
+    /// memory instead. Session folders of Open MPI and PMIx always are.
     pub detached: Vec<PathBuf>,
-    /// Other processes that write to the same files go on: these are not cut to the size that they
-    /// had, but for those that are only appended to.
+    /// Other processes that write to the same files continue: such files are not truncated to the
+    /// size that they had, except those that are only appended to.
     pub alone: bool,
     /// Threads that fill the memory.
     pub threads: usize,
-    /// It is killed when the thread that restores it ends.
+    /// The process is killed when the thread that restores it ends.
     pub dies_with_parent: bool,
 }
 
@@ -84,17 +84,17 @@ impl Default for RestoreOptions {
     }
 }
 
-/// A process that was restored: a child of the caller, who waits for it.
+/// A process that was restored: a child of the caller, which waits for it.
 #[derive(Debug)]
 pub struct RestoredChild {
     /// Its id.
     pub pid: u32,
     /// All threads have the ids that they had.
     pub same_ids: bool,
-    /// Bytes of memory that were put back.
+    /// Bytes of memory that were filled.
     pub filled_bytes: u64,
     /// Time from the call to the start of the threads.
     pub restore_us: u64,
-    /// Memory that it shares with others: to be kept until they are restored, too.
+    /// Memory that it shares with others: to be held until they are restored, too.
     pub shared: Vec<OwnedFd>,
 }

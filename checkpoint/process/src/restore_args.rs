@@ -1,13 +1,13 @@
-//! The restore_args: what the restorer tells the process, in memory that the image reserves for it.
+//! Arguments that `restore` passes to the restored process, in memory that the image reserves.
 //!
-//! `restore` writes it with `encode` after it has filled the memory; the process reads it when it
-//! wakes up. Both are of the same build or at least of the same image format version.
+//! `restore` writes them with `encode` after it has filled the memory; the process reads them when
+//! it resumes. Both are of the same build or at least of the same image format version.
 
 use core::ops::Range;
 use rustbtl_checkpoint::image::codec::Field;
 use rustbtl_checkpoint::image::{ImageError, Reader};
 
-/// Room for a restore_args.
+/// Memory for the arguments.
 pub const RESTORE_ARGS_BYTES: usize = 128 << 10;
 /// Longest payload.
 pub const PAYLOAD_BYTES_MAX: usize = 64 << 10;
@@ -27,7 +27,7 @@ pub struct RestoreArgs<'a> {
     pub muted: [(i32, i32); MUTED_MAX],
     /// How many of these there are.
     pub muted_count: usize,
-    /// From whoever restored.
+    /// From the caller of `restore`.
     pub payload: &'a [u8],
 }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_arrives_as_it_was_written() {
+    fn arguments_arrive_as_they_were_written() {
         let mut muted = [(-1, -1); MUTED_MAX];
         muted[0] = (14, 99);
         let restore_args = RestoreArgs {

@@ -21,13 +21,13 @@ pub fn be_prompt() {
     const RESET_ON_FORK: u64 = 1;
     let mut now = Attributes::default();
     let size = size_of::<Attributes>() as u32;
-    // SAFETY: room for what is asked for.
+    // SAFETY: the structure has the size that is passed.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) };
     if got == 0 && now.policy == libc::SCHED_OTHER as u32 {
         now.size = size;
         now.flags |= RESET_ON_FORK;
         now.runtime_ns = SLICE_NS;
-        // SAFETY: filled by the kernel; older ones do not look at the slice.
+        // SAFETY: filled by the kernel; older ones ignore the slice.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const now, 0) };
     }
 }

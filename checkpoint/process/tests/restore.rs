@@ -221,7 +221,7 @@ fn a_program_that_is_pictured_very_often_goes_on_unharmed() {
         }
     }
     let (status, text) = subject.finish(60);
-    assert_eq!((status, text), (0, answer), "after {taken} pictures");
+    assert_eq!((status, text), (0, answer), "after {taken} snapshots");
     assert!(taken > 5, "only {taken}");
 }
 
@@ -284,9 +284,9 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Pictures two processes that share memory, and kills both.
-fn picture_both(both: &mut [Subject; 2], images: &[PathBuf; 2]) {
-    // All are parked before any copies, and have copied before any goes on.
+/// Checkpoints two processes that share memory, and kills both.
+fn checkpoint_both(both: &mut [Subject; 2], images: &[PathBuf; 2]) {
+    // All are suspended before any copies, and have copied before any continues.
     both.iter().for_each(|subject| subject.send("fork;barrier"));
     for _ in 0..2 {
         both.iter().for_each(|subject| assert!(matches!(subject.receive(), Answer::Suspended)));
@@ -314,7 +314,7 @@ fn two_processes_share_their_memory_in_every_generation() {
     let images = ["image 0", "image 1"].map(|name| folder.join(name));
     for generation in 1..=4 {
         std::thread::sleep(std::time::Duration::from_millis(50));
-        picture_both(&mut both, &images);
+        checkpoint_both(&mut both, &images);
         if generation == 1 {
             std::fs::remove_file(&file).unwrap();
         }
@@ -324,12 +324,12 @@ fn two_processes_share_their_memory_in_every_generation() {
         let place = SharedRegistry { folder: place, key: "restart".into() };
         // In another order each time: it does not matter who is the first.
         let order = [generation % 2, 1 - generation % 2];
-        let mut again = order.map(|role| {
+        let mut restored = order.map(|role| {
             let output = folder.join(role.to_string());
             Subject::restore_sharing(&images[role], &output, place.clone())
         });
-        again.sort_by(|a, b| a.output.cmp(&b.output));
-        both = again;
+        restored.sort_by(|a, b| a.output.cmp(&b.output));
+        both = restored;
         // What is left of the place does not count, nor that it goes.
         std::fs::remove_dir_all(&place.folder).unwrap();
         for subject in &both {
@@ -337,7 +337,7 @@ fn two_processes_share_their_memory_in_every_generation() {
             assert!(maps.contains("/memfd:rustbtl-shared (deleted)"), "{maps}");
         }
     }
-    // The program goes on until it is told to stop.
+    // The program runs until it is sent a signal.
     let stop = file.with_extension("stop");
     std::fs::write(&stop, "").unwrap();
     let texts = both.map(|subject| subject.finish(60));

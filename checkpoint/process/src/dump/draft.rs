@@ -84,7 +84,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.done {
-            // Half an image is worth nothing; if it cannot be removed, the name still says so.
+            // Half an image is useless; if it cannot be removed, its name still ends with `.tmp`.
             let _ = fs::remove_file(&self.draft);
         }
     }

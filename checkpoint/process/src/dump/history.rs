@@ -1,16 +1,16 @@
-//! Incremental images: what is known of the images of a process that were written before, so that
-//! pages which have not changed since are named instead of stored again.
+//! Incremental images: what is known of earlier images of a process, so that pages which have not
+//! changed since are referred to instead of stored again.
 //!
 //! A page is the same when its 128-bit hash is. Where it lies is a block of an image that has it
-//! itself, never one that only refers on: however long the history, a reader goes one step. An
-//! image stands beside all those that it needs: in its folder they have further names (hard links),
-//! so that nobody has to know who needs whom, and a file goes when the last image that needs it
-//! goes.
+//! itself, never one that refers to another: however long the history, a reader follows one
+//! reference. An image lies beside all those that it needs: in its folder they have further names
+//! (hard links), so that nobody has to count references, and a file is freed when the last image
+//! that needs it is removed.
 //!
 //! Invariants:
 //! 1. An image refers only to files that have a name in its own folder.
 //! 2. Of any `full_every` images in a row, one refers to none.
-//! 3. What went wrong makes the next image a full one, never a wrong one.
+//! 3. After an error the next image is a full one, never a wrong one.
 
 use crate::pages::PAGE;
 use rustbtl_checkpoint::image::record::Base;
@@ -68,11 +68,11 @@ pub struct PageHash {
     /// Space and page number.
     pub at: (u16, u64),
     hash: u128,
-    /// Where it is already. The image's number is that in `Usable`.
+    /// Where it is already. The image's number is that in `LinkedBases`.
     pub elsewhere: Option<Elsewhere>,
 }
 
-/// Images that the next one may refer to: they have got a name in its folder.
+/// Images that the next one may refer to: they have a name in its folder.
 #[derive(Debug)]
 pub struct LinkedBases<'a> {
     history: &'a History,
@@ -82,14 +82,14 @@ pub struct LinkedBases<'a> {
 }
 
 impl History {
-    /// Of these images one in `full_every` is full: 0 and 1 say all.
+    /// Of these images one in `full_every` is full: all with 0 and 1.
     pub fn new(full_every: u32) -> Self {
         // Images are numbered by a byte.
         let full_every = full_every.min(u32::from(u8::MAX));
         Self { full_every, chain: 0, next: 1, files: Vec::new(), pages: BTreeMap::new() }
     }
 
-    /// Are pages to be noted at all?
+    /// Are images incremental at all?
     pub fn is_on(&self) -> bool {
         self.full_every > 1
     }
@@ -102,8 +102,8 @@ impl History {
         let files = if next_is_full { &[][..] } else { &self.files[..] };
         let links = files.iter().map(|file| {
             let to = link_name(image, file.number);
-            // Invariant 3: without the name (the file is gone, or the file system has no links),
-            // its pages are stored again.
+            // Invariant 3: without the name (the file was removed, or the file system has no
+            // links), its pages are stored again.
             link(&file.path, &to).ok().map(|()| to)
         });
         let links = links.collect();
@@ -124,7 +124,7 @@ impl History {
         self.chain = if refers { self.chain + 1 } else { 1 };
         let mut files: Vec<BaseImage> = Vec::new();
         for link in bases {
-            // The newer name: the older one goes with its line.
+            // The newer name: the older one is removed with its checkpoint.
             let of = self.files.iter().find(|file| link_name(path, file.number) == *link);
             files.extend(of.map(|file| BaseImage { path: link.clone(), ..file.clone() }));
         }
@@ -156,7 +156,7 @@ impl History {
 }
 
 impl LinkedBases<'_> {
-    /// What is to be known of a page that is not zero.
+    /// Hash of a page that is not zero, and where it is already.
     pub fn note(&self, space: u16, address: u64, memory: &[u8]) -> PageHash {
         let (number, hash) = (address / PAGE, XxHash3_128::oneshot(memory));
         let pages = self.objects.get(space as usize).copied().unwrap_or_default();
@@ -172,8 +172,8 @@ impl LinkedBases<'_> {
         PageHash { at: (space, number), hash, elsewhere }
     }
 
-    /// Numbers those images anew that blocks really refer to, and writes their records; the other
-    /// names go. Gives the names that stay.
+    /// Renumbers the images that blocks do refer to, and writes their records; the other names are
+    /// removed. Returns the names that stay.
     pub fn finish(mut self, blocks: &mut [Block], metadata: &mut Vec<u8>) -> Vec<PathBuf> {
         let mut used = vec![0u8; self.links.len() + 1];
         for elsewhere in blocks.iter().filter_map(|block| block.elsewhere) {
@@ -204,7 +204,7 @@ impl LinkedBases<'_> {
 
 impl Drop for LinkedBases<'_> {
     fn drop(&mut self) {
-        // What is left was made in vain.
+        // The names that are left are not needed.
         self.links.iter().flatten().for_each(|link| drop(fs::remove_file(link)));
     }
 }

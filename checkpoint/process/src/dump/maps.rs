@@ -5,7 +5,7 @@ use crate::proc_files::{self, MapLine};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// What smaps says of a mapping.
+/// What smaps has of a mapping.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Pages of its own: anonymous or in swap.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smaps_is_understood() {
+    fn smaps_is_parsed() {
         let text = b"1000-3000 rw-p 00000000 00:00 0  [heap]\nRss:  8 kB\nAnonymous: 4 kB\n\
             Swap: 4 kB\nProtectionKey:         1\nVmFlags: rd wr dc \n";
         let usage = &parse(text)[&0x1000];

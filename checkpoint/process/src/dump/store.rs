@@ -11,7 +11,7 @@ use rustbtl_checkpoint::image::{BLOCK_BYTES_MAX, Block, Elsewhere};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Memory that is to be stored: where it goes, where it is, how much.
+/// Memory that is to be stored: its address in the image, in the process, its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// See `record::SharedObject`.
@@ -24,12 +24,12 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// What came of it.
+/// What was stored.
 #[derive(Debug)]
 pub struct Stored {
     /// In no order.
     pub blocks: Vec<Block>,
-    /// Pages that are not zero, in no order; none if nobody wants to know.
+    /// Hashes of pages that are not zero, in no order; none if images are not incremental.
     pub noted: Vec<PageHash>,
     /// Where the file ends.
     pub end: u64,
@@ -98,7 +98,7 @@ pub fn store(
     Ok(Stored { blocks, noted, end: end.into_inner(), stats })
 }
 
-/// Where a page is already; notes it for the image after this one.
+/// Where a page is already; its hash is noted for the image after this one.
 fn note(
     older: Option<&LinkedBases<'_>>,
     unit: &Piece,
@@ -137,7 +137,7 @@ impl PageRun {
     }
 }
 
-/// Runs of pages that are not zero; `place` says of each where it is already.
+/// Runs of pages that are not zero; `place` gives of each where it is already.
 fn runs(buffer: &[u8], mut place: impl FnMut(usize, &[u8]) -> Option<Elsewhere>) -> Vec<PageRun> {
     let mut all: Vec<PageRun> = Vec::new();
     for (index, page) in buffer.chunks(PAGE as usize).enumerate() {

@@ -1,4 +1,4 @@
-//! Writing an image: what the process says of itself, and its memory, read from outside.
+//! Writing an image: the description that the process made, and its memory, read by this process.
 
 use super::draft::Draft;
 use super::history::History;
@@ -21,7 +21,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What is gathered on the way.
+/// What an image is made of.
 struct Gathered {
     metadata: Vec<u8>,
     pieces: Vec<Piece>,
@@ -68,7 +68,7 @@ pub fn write_next_image(
     Ok(stats)
 }
 
-/// Writes what was gathered; `is_whole` says whether it is what it seems, when all is read.
+/// Writes what was gathered; `is_whole` checks the process when all is read.
 fn write_gathered(
     memory: &Memory,
     mut gathered: Gathered,
@@ -281,7 +281,7 @@ impl Gathered {
         Ok(identity)
     }
 
-    /// What a restore needs beside memory.
+    /// What a restore needs to know of the machine.
     fn machine_records(
         &mut self,
         pid: u32,

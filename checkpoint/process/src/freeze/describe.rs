@@ -10,7 +10,7 @@ use crate::processor::{self, LARGE_STATE};
 use crate::raw::{self, Errno};
 use rustbtl_checkpoint::image::record::{Excluded, Maps, Process, Thread, WorkingDirectory};
 
-/// Below its frame a reborn thread has this much that it must not touch.
+/// Below its frame a restored thread has this much that it must not touch.
 const FRAME_GAP: u64 = 256;
 /// Signature of the C library's restartable sequences.
 const RSEQ_SIGNATURE: u32 = 0x5305_3053;
@@ -19,13 +19,13 @@ const RSEQ_BYTES: u32 = 32;
 
 /// What is to be described.
 pub struct Subject<'a> {
-    /// Slots of the parked threads.
+    /// Slots of the suspended threads.
     pub slots: &'a [Slot],
     /// Where the checkpoint thread resumes.
     pub context: &'a save_point::Context,
     /// Address of that.
     pub context_address: u64,
-    /// Where the restorer leaves word.
+    /// Where the restorer writes its arguments for the process.
     pub restore_args: core::ops::Range<usize>,
     /// Offset of the C library's rseq area from fs.
     pub rseq_offset: Option<isize>,
@@ -104,7 +104,7 @@ fn process(
     Ok(())
 }
 
-/// What there is to know of this thread.
+/// What is known of this thread.
 pub fn own_notes() -> Result<Notes, Errno> {
     let tid = raw::plain(libc::SYS_gettid, [0; 4])? as u32;
     let mut slot = Notes { tid, ..Notes::default() };
@@ -161,7 +161,7 @@ fn registered_rseq(fs: u64, offset: isize) -> u64 {
     let area = fs.wrapping_add_signed(offset as i64);
     let cpu =
         core::ptr::with_exposed_provenance::<core::sync::atomic::AtomicI32>(area as usize + 4);
-    // SAFETY: the C library says that every thread has the area at that distance from fs.
+    // SAFETY: the C library promises that every thread has the area at that distance from fs.
     let cpu = unsafe { &*cpu }.load(core::sync::atomic::Ordering::Relaxed);
     if fs != 0 && cpu >= 0 { area } else { 0 }
 }

@@ -14,7 +14,7 @@ use rustbtl_checkpoint::image::record::{self, Descriptor, EpollWatch, PipeConten
 /// Same open file? (kcmp(2))
 const KCMP_FILE: usize = 0;
 
-/// A number that has been looked at.
+/// A descriptor that has been classified.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownDescriptor {
     /// The number.
@@ -31,14 +31,14 @@ pub struct KnownDescriptor {
     pub first: bool,
 }
 
-/// Room for the work.
+/// Buffers that are used for every freeze.
 #[derive(Debug)]
 pub struct ScratchBuffers {
     /// Texts.
     pub text: MmapVec<u8>,
     /// Paths of descriptors; contents of pipes.
     pub more: MmapVec<u8>,
-    /// What has been looked at.
+    /// What has been classified.
     pub known: MmapVec<KnownDescriptor>,
 }
 
@@ -50,11 +50,11 @@ impl ScratchBuffers {
     }
 }
 
-/// A path, device or object that is looked at.
+/// An open descriptor that is being classified.
 pub struct OpenDescriptor<'a> {
     /// The number.
     pub fd: i32,
-    /// What /proc/self/fd says that it is.
+    /// Its target in /proc/self/fd.
     pub name: &'a [u8],
     /// fstat(2).
     pub stat: libc::stat,
@@ -89,7 +89,7 @@ pub fn describe(
     })
     .map_err(FreezeFailure::system("listing descriptors"))?;
     known.finish().map_err(FreezeFailure::system("room for descriptors"))?;
-    // Those that are given again come first: others may be the same.
+    // Those that are supplied at a restore come first: others may be the same.
     let rank = |fd: i32| (!options.supplied.contains(&fd), fd);
     known.items_mut().sort_unstable_by_key(|known| rank(known.fd));
     for index in 0..known.items().len() {
@@ -153,7 +153,7 @@ fn describe_one(
     } else if options.muted.contains(&fd) {
         descriptor.kind = record::DESCRIPTOR_MUTED;
     } else if let Some(same) = same_terminal(special, before) {
-        // Another open file of the terminal that is given again: as good as a duplicate.
+        // Another open file of the terminal that is supplied: as good as a duplicate.
         (descriptor.same_as, descriptor.kind) = (same.fd, same.kind);
     } else {
         classify(&seen, &mut descriptor, &mut socket_name)?;
@@ -190,7 +190,7 @@ fn same_terminal(special: u64, before: &[KnownDescriptor]) -> Option<&KnownDescr
     before.iter().find(given).filter(|_| is_terminal)
 }
 
-/// Finds out what it is.
+/// Classifies a descriptor.
 fn classify<'a>(
     seen: &OpenDescriptor<'a>,
     descriptor: &mut Descriptor<'a>,
@@ -213,7 +213,7 @@ fn classify<'a>(
                 descriptor.b = pair_ns(seen.info, "it_interval:");
                 descriptor.c = pair_ns(seen.info, "it_value:");
                 if descriptor.c == 0 && field("ticks:", 10) > 0 {
-                    descriptor.c = 1; // it had run out and not been read: it does so again
+                    descriptor.c = 1; // it had expired and not been read: it expires again
                 }
             }
             b"[signalfd]" => {
@@ -221,7 +221,7 @@ fn classify<'a>(
                 descriptor.a = field("sigmask:", 16);
             }
             b"[eventpoll]" => descriptor.kind = record::DESCRIPTOR_EPOLL,
-            _ => return Err(seen.refuse("the kernel cannot give it back; close it")),
+            _ => return Err(seen.refuse("the kernel cannot re-create it; close it")),
         }
         return Ok(());
     }
@@ -301,7 +301,7 @@ fn epoll_watches(
     Ok(())
 }
 
-/// What is in pipes. A pipe that leads to another process cannot be put back.
+/// What is in pipes. A pipe to another process cannot be restored.
 fn pipe_contents(
     description: &mut Description,
     more: &mut MmapVec<u8>,
@@ -316,7 +316,7 @@ fn pipe_contents(
         let here = |known: &&KnownDescriptor| known.inode == end.inode && known.kind == other;
         if known.iter().find(here).is_none() && !poll_says(end.fd, gone) {
             let number = Path::of(&[Piece::Text("descriptor "), Piece::Number(end.fd as u64)]);
-            let reason = "a pipe to another process; it can only be given again by the restorer";
+            let reason = "a pipe to another process; only the restorer could supply it";
             return Err(FreezeFailure::Refused(Name::of(&[number.text()]), reason));
         }
         if end.kind == record::DESCRIPTOR_PIPE_READ {
@@ -334,7 +334,7 @@ fn poll_says(fd: i32, event: i16) -> bool {
     done.is_ok() && poll.revents & event != 0
 }
 
-/// MemoryCopies what is in a pipe without taking it out: tee(2) into another pipe.
+/// Copies what is in a pipe without taking it out: tee(2) into another pipe.
 fn pipe_content(
     end: &KnownDescriptor,
     description: &mut Description,

@@ -1,4 +1,4 @@
-//! Why a freeze stops, in a form that needs no allocator (the threads are still parked).
+//! Why a freeze fails, in a form that needs no allocator (the threads are still suspended).
 
 use super::FreezeError;
 use crate::raw::Errno;
@@ -27,13 +27,13 @@ impl Name {
 /// See [`FreezeError`].
 #[derive(Clone, Copy, Debug)]
 pub enum FreezeFailure {
-    /// A thread did not park.
+    /// A thread was not suspended in time.
     Thread(u32, &'static str),
-    /// Something cannot be put back.
+    /// Something cannot be restored.
     Refused(Name, &'static str),
     /// A system call failed.
     System(&'static str, Errno),
-    /// `after_suspended` said no.
+    /// `after_suspended` returned an error.
     Hook(&'static str),
 }
 

@@ -25,7 +25,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::Ordering;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Pictures this process. One per process; lives in the checkpoint thread.
+/// Takes snapshots of this process. One per process; belongs to the checkpoint thread.
 pub struct Freezer {
     table: &'static ThreadTable,
     /// Slots in use.
@@ -60,7 +60,7 @@ struct ActiveFreeze<'a, 'b> {
     outcome: Result<FreezeResult, FreezeFailure>,
 }
 
-/// How the freeze came out.
+/// How the freeze ended.
 #[derive(Clone, Copy)]
 enum FreezeResult {
     Child(u32),
@@ -116,14 +116,14 @@ impl Freezer {
     /// Asks for huge pages under large private memory that was touched as a whole (MADV_COLLAPSE):
     /// the clone of the next freeze, and so its pause, gets shorter, at the price of a copy beside
     /// the program. The kernel waits for all processors on the way: where one of them is kept busy
-    /// by others, that was seen to take more than half a minute. So: nobody must wait for it.
+    /// by others, that took more than half a minute. So nobody must wait for it.
     pub fn make_huge_pages(&mut self) {
-        // Advice: what cannot be collapsed stays as it is.
+        // Advice only: what cannot be collapsed stays as it is.
         let _ = huge_pages::collapse(&mut self.maps);
     }
 
-    /// Takes a picture of the process. Comes back in this process, and once more in each process
-    /// that is made from the picture.
+    /// Takes a snapshot of the process. Returns in this process, and once more in each process that
+    /// is restored from the image.
     pub fn freeze(&mut self, options: &mut FreezeOptions<'_>) -> Result<Outcome, FreezeError> {
         self.prepare().map_err(FreezeError::from)?;
         let mut active = ActiveFreeze {
@@ -136,10 +136,10 @@ impl Freezer {
         let address = (&raw mut active).addr() as u64;
         active.context.argument = address;
         let context = &raw mut active.context;
-        // Both functions get at the job by its address.
+        // Both functions reach it by its address.
         let _ = (&raw mut active).expose_provenance();
-        // SAFETY: context and job outlive the call, and are not touched by this function until
-        // it returns: in this process from `pictured`, in a restored one from `restored`.
+        // SAFETY: context and `active` outlive the call, and are not touched by this function until
+        // it returns: in this process from `freeze_body`, in a restored one from `restored`.
         unsafe { save_point::save(context, freeze_body, address) };
         let ActiveFreeze { timings, outcome, .. } = active;
         match outcome {
@@ -157,7 +157,7 @@ impl Freezer {
         }
     }
 
-    /// What can be done before threads are parked.
+    /// What can be done before threads are suspended.
     fn prepare(&mut self) -> Result<(), FreezeFailure> {
         let own = raw::plain(libc::SYS_gettid, [0; 4]);
         if own == raw::plain(libc::SYS_getpid, [0; 4]) {
@@ -181,13 +181,13 @@ impl Freezer {
         ThreadTable::install().map_err(FreezeFailure::system("installing the signal handler"))
     }
 
-    /// Lets all threads go.
+    /// Releases all threads.
     fn release(&self) {
         self.table.gate.store(0, Ordering::Release);
         raw::wake(&self.table.gate);
     }
 
-    /// Parks all other threads: looks for new ones until there are none.
+    /// Suspends all other threads: searches for new ones until there are none.
     fn suspend(&mut self, timeout_ms: u32) -> Result<(), FreezeFailure> {
         let own = raw::plain(libc::SYS_gettid, [0; 4]).unwrap_or_default() as u32;
         loop {
@@ -208,7 +208,9 @@ impl Freezer {
                 return Ok(());
             }
             if count == SLOTS_MAX {
-                return Err(FreezeFailure::Hook("the program has more threads than can be parked"));
+                return Err(FreezeFailure::Hook(
+                    "the program has more threads than can be suspended",
+                ));
             }
             for index in known..count {
                 self.suspend_one(index)?;
@@ -275,7 +277,7 @@ impl Freezer {
             patience_ms = (patience_ms * 2).min(50);
             let tid = missing.notes().tid;
             let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
-            // A thread that is not yet born again does not know its new id, nor do we.
+            // The new id of a thread that has not been restored yet is not known.
             let not_restored =
                 missing.state.load(Ordering::Acquire) == SUSPENDED && arrived(RESTORED);
             let alive = raw::plain(libc::SYS_tgkill, [pid, tid as usize, 0, 0]);
@@ -287,7 +289,7 @@ impl Freezer {
         }
     }
 
-    /// What a restored process is told, read from the restore_args.
+    /// What the restorer has written for this process.
     fn read_restore_args(&mut self) -> Restored {
         let Ok(restore_args) = RestoreArgs::decode(self.restore_args.items()) else {
             return Restored {
@@ -310,7 +312,7 @@ impl Freezer {
 }
 
 impl ActiveFreeze<'_, '_> {
-    /// All that happens while threads are parked, in the process that is pictured.
+    /// All that happens while threads are suspended, in the process that is checkpointed.
     fn take_snapshot(&mut self) -> Result<FreezeResult, FreezeFailure> {
         let mut at = raw::now_us();
         let freezer = &mut *self.freezer;
@@ -416,25 +418,26 @@ impl Freezer {
         self.description.finish().map_err(FreezeFailure::system("room for the description"))
     }
 
-    /// All that happens while threads are parked, in the restored process.
+    /// All that happens while threads are suspended, in the restored process.
     fn resume_after_restore(&mut self) -> Result<(), FreezeFailure> {
         self.copies.forget();
-        self.wait_until(20_000, |state| state == RESTORED, "was not born again")?;
-        // The letter was written behind the back of the table.
+        self.wait_until(20_000, |state| state == RESTORED, "was not restored in time")?;
+        // The restorer has written them into the memory of the vector.
         self.restore_args.clear();
         let full = self.restore_args.fill(RESTORE_ARGS_BYTES, |buffer| Ok(buffer.len()));
-        full.map_err(FreezeFailure::system("reading the letter"))?;
+        full.map_err(FreezeFailure::system("reading the restore arguments"))?;
         let damaged =
-            |_| FreezeFailure::Refused(Name::of(&[b"the restorer's letter"]), "it is damaged");
+            |_| FreezeFailure::Refused(Name::of(&[b"the restore arguments"]), "they are damaged");
         let restore_args = RestoreArgs::decode(self.restore_args.items()).map_err(damaged)?;
         self.generation = restore_args.generation;
         let restorer = restore_args.restorer.clone();
         let bytes = (restorer.end - restorer.start) as usize;
-        // SAFETY: every thread has left the restorer: the others are reborn, and this one is here.
+        // SAFETY: every thread has left the restorer: the others are RESTORED, and this one is
+        // here.
         let _ =
             unsafe { raw::call(libc::SYS_munmap, [restorer.start as usize, bytes, 0, 0, 0, 0]) };
         let slots = &self.table.slots[..self.count];
-        // Ids are the same, or `old_tids` says what they were.
+        // Ids are the same, or `old_tid` has what they were.
         let new_tid = |old: u32| {
             let of = slots.iter().map(|slot| slot.notes()).find(|notes| notes.old_tid == old);
             of.map_or(old, |notes| notes.tid)
@@ -453,9 +456,9 @@ impl Freezer {
     }
 }
 
-/// Runs below the save point, in the process that is pictured.
+/// Runs below the save point, in the process that is checkpointed.
 extern "C" fn freeze_body(active: u64) -> u64 {
-    // SAFETY: `freeze` gives the address of its job and waits.
+    // SAFETY: `freeze` passes the address of its `ActiveFreeze` and waits.
     let active = unsafe {
         &mut *core::ptr::with_exposed_provenance_mut::<ActiveFreeze<'_, '_>>(active as usize)
     };
@@ -469,13 +472,13 @@ extern "C" fn freeze_body(active: u64) -> u64 {
 
 /// Runs at the save point, in the restored process.
 extern "C" fn restored(active: u64) -> u64 {
-    // SAFETY: the job lies where it lay; the function that used it does not exist any more.
+    // SAFETY: it lies where it lay; the function that used it does not exist any more.
     let active = unsafe {
         &mut *core::ptr::with_exposed_provenance_mut::<ActiveFreeze<'_, '_>>(active as usize)
     };
     active.outcome = active.freezer.resume_after_restore().map(|()| FreezeResult::Restored);
     if active.outcome.is_err() {
-        // Half a process must not go on.
+        // A process that is half restored must not continue.
         let _ = raw::plain(libc::SYS_exit_group, [116, 0, 0, 0]);
     }
     active.freezer.release();

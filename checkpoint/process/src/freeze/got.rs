@@ -1,5 +1,5 @@
 //! Where the objects of this process keep the addresses of functions that they call in others:
-//! their global offset tables. Who changes them is `tid_remap.rs`, and the component for MPI_Wtime
+//! their global offset tables. `tid_remap.rs` changes them, and so does the component for MPI_Wtime
 //! and the like.
 //!
 //! Source: System V ABI, x86-64 supplement (dynamic linking); dl_iterate_phdr(3).
@@ -42,14 +42,14 @@ struct Relocation {
 pub struct GotEntry {
     /// The word that holds it.
     pub address: usize,
-    /// Which of the names that were asked for.
+    /// Index of its name among those that were searched for.
     pub name: usize,
     /// The dynamic linker has made it read-only when it was done (RELRO).
     pub sealed: bool,
 }
 
-/// How many objects were ever loaded, and how many have gone again: the same as last time means
-/// that nothing has changed.
+/// How many objects were ever loaded, and how many were unloaded: the same as last time means that
+/// nothing has changed.
 pub fn loaded() -> (u64, u64) {
     extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
         // SAFETY: the C library gives a valid structure.
@@ -110,7 +110,7 @@ struct Search<'a> {
     found: &'a mut dyn FnMut(GotEntry),
 }
 
-/// Finds all places of these functions in such objects.
+/// Finds all entries of these functions in such objects.
 pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMut(GotEntry)) {
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
         // SAFETY: the C library gives a valid structure.
@@ -133,7 +133,7 @@ unsafe fn table<'a, T>(address: usize, count: usize) -> &'a [T] {
     if address == 0 || count == 0 {
         return &[];
     }
-    // SAFETY: what the caller says.
+    // SAFETY: the caller's promise.
     unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address), count) }
 }
 
@@ -217,10 +217,10 @@ fn object(info: &libc::dl_phdr_info, search: &mut Search<'_>) {
     }
 }
 
-/// Lets an object call the function at `function`.
+/// Makes an object call the function at `function`.
 ///
 /// # Safety
-/// It takes and gives what the function takes and gives whose name was looked for.
+/// It has the signature of the function whose name was searched for.
 pub unsafe fn replace_entry(entry: &GotEntry, function: usize) {
     let (start, bytes) = (entry.address & !(PAGE - 1), PAGE);
     let protect = |protection: c_int| {
@@ -230,7 +230,8 @@ pub unsafe fn replace_entry(entry: &GotEntry, function: usize) {
     if entry.sealed && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return;
     }
-    // Through the kernel: where the object has been unloaded since, it answers instead of faulting.
+    // Through the kernel: where the object has been unloaded since, it returns an error instead of
+    // faulting.
     let (ours, theirs) = ([function], [entry.address, size_of::<usize>()]);
     let from = [ours.as_ptr().addr(), size_of::<usize>()];
     let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
@@ -242,11 +243,11 @@ pub unsafe fn replace_entry(entry: &GotEntry, function: usize) {
     }
 }
 
-/// Has such objects of this process call `function` in place of the functions with these names. How
-/// many places were changed.
+/// Makes such objects of this process call `function` instead of the functions with these names;
+/// how many entries were changed.
 ///
 /// # Safety
-/// As for [`put`], for each of the names.
+/// As for [`replace_entry`], for each of the names.
 pub unsafe fn redirect(names: &[&CStr], objects: &Objects<'_>, function: usize) -> usize {
     let mut found = Vec::new();
     find_entries(names, objects, &mut |entry| found.push(entry));

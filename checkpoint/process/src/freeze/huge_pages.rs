@@ -1,4 +1,4 @@
-//! Huge pages before a picture: the page tables that a clone copies are 512 times smaller then.
+//! Huge pages before a snapshot: the page tables that a clone copies are then 512 times smaller.
 
 use crate::mmap_vec::MmapVec;
 use crate::proc_files::{self, MapLine};
@@ -8,11 +8,11 @@ const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
 /// Smaller ranges are cloned in no time.
 const RANGE_MIN: u64 = 4 * HUGE;
-/// Huge pages of one call: between two the program gets at its address space.
+/// Huge pages of one call: between two calls the program can use its address space.
 const AT_ONCE: u64 = 64;
 
 /// Asks for huge pages where large private memory without a file was touched as a whole; the
-/// program gets no page that it has not asked for. While one is made, the program may wait for it.
+/// program gets no page that it has not touched. While one is made, the program may wait for it.
 pub fn collapse(maps: &mut MmapVec<u8>) -> Result<(), Errno> {
     proc_files::read_file(b"/proc/self/maps\0", maps)?;
     let pagemap = raw::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
@@ -41,7 +41,7 @@ pub fn collapse(maps: &mut MmapVec<u8>) -> Result<(), Errno> {
 
 fn ask(start: u64, bytes: u64) {
     const MADV_COLLAPSE: usize = 25;
-    // Fails where the kernel is older than 6.1 or has no room: no harm done.
+    // Fails where the kernel is older than 6.1 or has no memory: no harm done.
     let _ = raw::plain(libc::SYS_madvise, [start as usize, bytes as usize, MADV_COLLAPSE, 0]);
 }
 

@@ -1,8 +1,8 @@
-//! What the process itself keeps in its memory and puts back after a restore: signal actions,
+//! State in the kernel that the process itself saves in its memory and restores: signal actions,
 //! timers, limits, working directory.
 //!
-//! Source: FACTS-image §1. All of it is taken while the threads are parked, so that it fits
-//! together, and put back before they are let go.
+//! Source: FACTS-image §1. All of it is saved while the threads are suspended, so that it is
+//! consistent, and restored before they are released.
 
 use super::failure::{FreezeFailure, Name};
 use super::suspend::{KernelAction, SIGNAL};
@@ -13,7 +13,7 @@ use crate::raw::{self, Errno};
 const SIGNALS: usize = 64;
 const LIMITS: usize = 16;
 const INTERVAL_TIMERS: usize = 3;
-/// More attempts are not made to get a timer's id again.
+/// Most attempts to get the same id for a timer.
 const TIMER_IDS_MAX: i32 = 100_000;
 
 /// A timer of timer_create(2).
@@ -38,7 +38,7 @@ pub struct KernelState {
     alternate_stack: [usize; 3],
     umask: usize,
     personality: usize,
-    /// Signals that wait for the process.
+    /// Signals that are pending for the process.
     pending: u64,
     folder: [u8; 4097],
     folder_bytes: usize,
@@ -62,22 +62,22 @@ impl KernelState {
         })
     }
 
-    /// umask(2) when it was taken.
+    /// umask(2) when it was saved.
     pub fn umask(&self) -> u32 {
         self.umask as u32
     }
 
-    /// personality(2) when it was taken.
+    /// personality(2) when it was saved.
     pub fn personality(&self) -> u64 {
         self.personality as u64
     }
 
-    /// Working directory when it was taken.
+    /// Working directory when it was saved.
     pub fn folder(&self) -> &[u8] {
         &self.folder[..self.folder_bytes]
     }
 
-    /// Takes everything.
+    /// Saves everything.
     pub fn save(&mut self, buffer: &mut MmapVec<u8>) -> Result<(), FreezeFailure> {
         for (signal, action) in (1..).zip(&mut self.actions) {
             *action = KernelAction::of(signal)
@@ -150,27 +150,27 @@ impl KernelState {
         raw::fill(libc::SYS_timer_gettime, a, 1, &mut timer.times)
             .map_err(FreezeFailure::system("reading a timer"))?;
         if timer.signal == SIGNAL {
-            let reason = "it would have to be told by a thread of the C library; not supported";
+            let reason = "a thread of the C library would have to handle it; not supported";
             return Err(FreezeFailure::Refused(Name::of(&[b"a timer with SIGEV_THREAD"]), reason));
         }
         self.timers.push(timer);
         Ok(())
     }
 
-    /// Puts everything back; runs in the restored process while the threads wait. What a limit
-    /// of the new surroundings forbids is left as it is there.
+    /// Restores everything; runs in the restored process while the threads wait. What the new
+    /// environment forbids stays as it is there.
     pub fn restore(&self, new_tid: impl Fn(u32) -> u32) {
         for (signal, action) in (1..).zip(&self.actions) {
             if signal != libc::SIGKILL && signal != libc::SIGSTOP {
                 let a = [signal as usize, 0, 0, 8, 0];
-                let _ = raw::tell(libc::SYS_rt_sigaction, a, 1, action);
+                let _ = raw::pass(libc::SYS_rt_sigaction, a, 1, action);
             }
         }
         for (resource, limit) in self.limits.iter().enumerate() {
-            let _ = raw::tell(libc::SYS_setrlimit, [resource, 0, 0, 0, 0], 1, limit);
+            let _ = raw::pass(libc::SYS_setrlimit, [resource, 0, 0, 0, 0], 1, limit);
         }
         if self.alternate_stack[1] & libc::SS_DISABLE as usize == 0 {
-            let _ = raw::tell(libc::SYS_sigaltstack, [0; 5], 0, &self.alternate_stack);
+            let _ = raw::pass(libc::SYS_sigaltstack, [0; 5], 0, &self.alternate_stack);
         }
         let _ = raw::plain(libc::SYS_umask, [self.umask, 0, 0, 0]);
         let _ = raw::plain(libc::SYS_personality, [self.personality, 0, 0, 0]);
@@ -182,12 +182,12 @@ impl KernelState {
         }
         for (which, timer) in self.interval_timers.iter().enumerate() {
             if *timer != [0; 4] {
-                let _ = raw::tell(libc::SYS_setitimer, [which, 0, 0, 0, 0], 1, timer);
+                let _ = raw::pass(libc::SYS_setitimer, [which, 0, 0, 0, 0], 1, timer);
             }
         }
     }
 
-    /// Sends the signals again that waited for the process.
+    /// Sends the signals that were pending for the process.
     pub fn send_pending(&self) {
         let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
         for signal in signals(self.pending) {
@@ -196,7 +196,7 @@ impl KernelState {
     }
 }
 
-/// Sends the signals again that waited for a thread.
+/// Sends the signals that were pending for a thread.
 pub fn send_to_thread(tid: u32, pending: u64) {
     let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
     for signal in signals(pending) {
@@ -218,13 +218,13 @@ impl Timer {
             let mut id = -1i32;
             let id_at = (&raw mut id).addr();
             let a = [self.clock as usize, 0, id_at, 0, 0];
-            let made = raw::tell(libc::SYS_timer_create, a, 1, &event);
+            let made = raw::pass(libc::SYS_timer_create, a, 1, &event);
             if made.is_err() || id > self.id || id > TIMER_IDS_MAX {
                 break;
             }
             if id == self.id {
                 let a = [id as usize, 0, 0, 0, 0];
-                let _ = raw::tell(libc::SYS_timer_settime, a, 2, &self.times);
+                let _ = raw::pass(libc::SYS_timer_settime, a, 2, &self.times);
                 break;
             }
             let _ = raw::plain(libc::SYS_timer_delete, [id as usize, 0, 0, 0]);
@@ -232,7 +232,7 @@ impl Timer {
     }
 }
 
-/// What /proc says of one thread: name and waiting signals.
+/// What /proc has of one thread: name and pending signals.
 pub fn thread_status(tid: u32, buffer: &mut MmapVec<u8>) -> Result<([u8; 16], u64), Errno> {
     let file = |name| {
         let task = Piece::Text("/proc/self/task/");

@@ -1,9 +1,9 @@
 //! Memory that a copy-on-write child does not snapshot: shared mappings, and what is marked not to
-//! be inherited. It is copied while all threads are parked.
+//! be inherited. It is copied while all threads are suspended.
 //!
 //! Source: FACTS-image §3 (pitfalls of the forked child). Which pages of a shared object exist is
-//! asked by mincore(2), since the page tables of one process know only what it has touched itself.
-//! (Pages of shared objects that are in swap are not seen by it.)
+//! what mincore(2) returns, since the page tables of one process know only what it has touched
+//! itself. (Pages of shared objects that are in swap are not seen by it.)
 
 use super::FreezeOptions;
 use super::descriptors::KnownDescriptor;
@@ -19,13 +19,13 @@ const PAGE: u64 = 4096;
 /// mapped again by its path.
 pub const READ_ONLY_BYTES_MAX: u64 = 16 << 20;
 
-/// MemoryCopies that live until the child has its own.
+/// Copies that live until the child has its own.
 pub struct MemoryCopies {
     ranges: MmapVec<(usize, usize)>,
     /// Objects that are complete already.
     done: MmapVec<(u64, u64)>,
     resident: MmapVec<u8>,
-    /// Ranges that are not inherited: start, end, wiped. Found before parking.
+    /// Ranges that are not inherited: start, end, wiped. Found before threads are suspended.
     pub not_forked: MmapVec<(u64, u64, bool)>,
 }
 
@@ -40,7 +40,7 @@ impl MemoryCopies {
         })
     }
 
-    /// Finds what a child would not get. Walks the page tables: before parking.
+    /// Finds what a child would not inherit. Walks the page tables: before threads are suspended.
     pub fn find_not_forked(&mut self, buffer: &mut MmapVec<u8>) -> Result<(), FreezeFailure> {
         self.not_forked.clear();
         proc_files::read_file(b"/proc/self/smaps\0", buffer)
@@ -63,7 +63,7 @@ impl MemoryCopies {
         self.not_forked.finish().map_err(FreezeFailure::system("room for ranges"))
     }
 
-    /// MemoryCopies everything that has to be copied and says where. `fork`: without it the memory is
+    /// Copies everything that has to be copied and records where. `fork`: without it the memory is
     /// read in place, and only contents of files are copied.
     pub fn copy_all(
         &mut self,
@@ -148,7 +148,7 @@ impl MemoryCopies {
         self.resident
             .fill(pages, |buffer| {
                 let a = [range[0], range[1], buffer.as_mut_ptr().addr(), 0, 0, 0];
-                // SAFETY: the kernel writes one byte per page into `room`.
+                // SAFETY: the kernel writes one byte per page into `buffer`.
                 unsafe { raw::call(libc::SYS_mincore, a) }.map(|_| pages)
             })
             .map_err(FreezeFailure::system("asking for the pages of shared memory"))?;
@@ -186,7 +186,8 @@ impl MemoryCopies {
         Ok(at as u64)
     }
 
-    /// MemoryCopies through the kernel, which answers instead of faulting where a file has ended.
+    /// Copies through the kernel, which returns an error instead of faulting where a file has
+    /// ended.
     fn copy(&self, run: SharedRun, from: u64) -> Result<(), FreezeFailure> {
         let pid = raw::plain(libc::SYS_getpid, [0; 4]).map_err(FreezeFailure::system("getpid"))?;
         let to = [run.copy as usize, run.bytes as usize];
@@ -194,7 +195,7 @@ impl MemoryCopies {
         let a = [pid, to.as_ptr().addr(), 1, from.as_ptr().addr(), 1, 0];
         // SAFETY: the destination is our own fresh mapping of at least that size.
         let done = unsafe { raw::call(libc::SYS_process_vm_readv, a) };
-        // Short: the file ends there. What lies behind cannot be read, and so need not be kernel_state.
+        // Short: the file ends there. What lies behind cannot be read, and so need not be stored.
         done.map(|_| ()).map_err(FreezeFailure::system("copying shared memory"))
     }
 
@@ -203,7 +204,7 @@ impl MemoryCopies {
         self.ranges.items()
     }
 
-    /// Gives the copies back.
+    /// Unmaps the copies.
     pub fn free(&mut self) {
         for &(start, end) in self.ranges.items() {
             let a = [start, end - start, 0, 0, 0, 0];
@@ -229,7 +230,7 @@ fn must_store(map: &MapLine<'_>) -> Result<bool, FreezeFailure> {
         |reason| Err(FreezeFailure::Refused(Name::of(&[b"shared memory of ", map.path]), reason));
     let named = map.path.strip_suffix(b" (deleted)").unwrap_or(map.path);
     if named.starts_with(b"/SYSV") {
-        return refuse("System V shared memory cannot be put back; use POSIX shared memory");
+        return refuse("System V shared memory cannot be restored; use POSIX shared memory");
     }
     if named.starts_with(b"anon_inode:") || named.starts_with(b"/[") {
         return refuse("it belongs to the kernel (io_uring, aio, perf); close it");

@@ -1,4 +1,4 @@
-//! The save point: where the picture of the checkpoint thread is taken, and where it wakes up.
+//! The save point: where the snapshot of the checkpoint thread is taken, and where it resumes.
 //!
 //! Source: FACTS-image §1 (a save point that returns twice breaks compilers). Neither function
 //! returns twice: `save` calls a function and returns what it returned; a restored process enters
@@ -20,7 +20,7 @@ pub struct Context {
 }
 
 /// A function of these instructions that returns in the place of `save`: what `save` has pushed is
-/// taken from the stack again, so both ways out undo the same.
+/// popped, so both ways out undo the same.
 macro_rules! and_return {
     ($($line:literal),* $(,)?) => {
         naked_asm!(
@@ -37,7 +37,7 @@ macro_rules! and_return {
     };
 }
 
-/// Saves what a function must preserve, calls `body(argument)`, gives back what it returns.
+/// Saves what a function must preserve, calls `body(argument)`, returns what that returns.
 ///
 /// # Safety
 /// `context` is valid until `body` has returned, here or (through `resume`) in a restored process.
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn resume(context: *mut Context) -> ! {
     )
 }
 
-/// Gives a signal handler's frame back to the kernel: the thread goes on where it was parked.
+/// Returns from a signal handler by its frame: the thread continues where it was suspended.
 ///
 /// # Safety
 /// `frame` is the third argument of a signal handler that this thread has not left.

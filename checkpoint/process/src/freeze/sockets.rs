@@ -1,4 +1,4 @@
-//! Sockets: those that listen or are not connected can be made again; connections cannot.
+//! Sockets: those that listen or are not connected can be re-created; connections cannot.
 
 use super::descriptors::OpenDescriptor;
 use super::failure::FreezeFailure;
@@ -8,7 +8,7 @@ use rustbtl_checkpoint::image::record::{self, Descriptor};
 /// Longest address of a socket.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Finds out what a socket is. `a`: type, `b`: domain and protocol, `c`: options.
+/// Classifies a socket. `a`: type, `b`: domain and protocol, `c`: options.
 pub fn classify<'a>(
     seen: &OpenDescriptor<'a>,
     descriptor: &mut Descriptor<'a>,
@@ -23,7 +23,7 @@ pub fn classify<'a>(
     let reuses_port = number(seen.fd, libc::SO_REUSEPORT).unwrap_or_default() != 0;
     let only_six = domain == libc::AF_INET6 && six_only(seen.fd);
     if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
-        return Err(seen.refuse("a socket of a kind that cannot be made again; close it"));
+        return Err(seen.refuse("a socket of a kind that cannot be re-created; close it"));
     }
     let mut peer = [0; NAME_BYTES_MAX];
     if !listens && address(libc::SYS_getpeername, seen.fd, &mut peer).is_ok() {

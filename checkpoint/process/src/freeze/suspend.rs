@@ -1,11 +1,12 @@
-//! Parking: how a thread stops in our signal handler, and how it leaves.
+//! Suspending threads: how one stops in our signal handler, and how it is released.
 //!
 //! Source: FACTS-image §2. The signal is 32, the only one that the C library never lets a thread
-//! block. What is ours is told from `pthread_cancel` by its code and value; the rest goes on to
-//! the handler that was there before.
+//! block. Ours is distinguished from that of `pthread_cancel` by its code and value; the rest is
+//! passed to the handler that was there before.
 //!
-//! A thread's slot goes FREE -> WANTED -> SUSPENDED -> LEFT; in a restored process SUSPENDED -> RESTORED ->
-//! LEFT. Whoever stores a state stores nothing to the slot afterwards.
+//! A thread's slot goes FREE -> REQUESTED -> SUSPENDED -> RELEASED; in a restored process
+//! SUSPENDED -> RESTORED -> RELEASED. A thread that has stored a state stores nothing to the slot
+//! afterwards.
 
 use super::save_point;
 use crate::processor::LARGE_STATE;
@@ -31,8 +32,8 @@ pub const RESTORED: u32 = 4;
 /// The thread had ended before the signal came.
 pub const ENDED: u32 = 5;
 
-/// A thread that is parked. Its notes belong to the checkpoint thread until the state is WANTED,
-/// then to the thread until it is SUSPENDED (or RESTORED), then nobody changes them.
+/// A thread to be suspended. Its notes belong to the checkpoint thread until the state is
+/// REQUESTED, then to the thread until it is SUSPENDED (or RESTORED), then nobody changes them.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Slot {
@@ -56,7 +57,7 @@ pub struct Notes {
     pub gate: u32,
     /// It has used state that needs permission.
     pub large_state: bool,
-    /// Signals that wait for it alone.
+    /// Signals that are pending for it alone.
     pub pending: u64,
     /// The frame of its handler.
     pub frame: u64,
@@ -72,7 +73,7 @@ pub struct Notes {
     pub tid_address: u64,
     /// The system call that it was in, or -1.
     pub call: i64,
-    /// Where it would go on.
+    /// Where it would continue.
     pub call_pc: u64,
     /// With which stack pointer.
     pub call_sp: u64,
@@ -81,7 +82,7 @@ pub struct Notes {
 impl Slot {
     /// The notes, for whom they belong to.
     pub fn notes(&self) -> Notes {
-        // SAFETY: the state says whose the notes are (see `Slot`); only that thread is here.
+        // SAFETY: the state determines whose the notes are (see `Slot`); only that thread is here.
         unsafe { *self.notes.get() }
     }
 
@@ -92,19 +93,19 @@ impl Slot {
     }
 }
 
-/// What the parked threads and the checkpoint thread share.
+/// What the suspended threads and the checkpoint thread share.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ThreadTable {
-    /// Number of the freeze that is on; 0: all may go.
+    /// Number of the current freeze; 0: all threads may run.
     pub gate: AtomicU32,
-    /// Counts threads that have parked.
+    /// Counts changes of state by threads: the checkpoint thread waits on it.
     pub transitions: AtomicU32,
     /// One per thread.
     pub slots: [Slot; SLOTS_MAX],
 }
 
-/// The board of this process.
+/// The thread table of this process.
 static THREAD_TABLE: AtomicUsize = AtomicUsize::new(0);
 /// The handler that was there before ours, if it is a function.
 static BEFORE: AtomicUsize = AtomicUsize::new(0);
@@ -134,7 +135,7 @@ impl KernelAction {
 }
 
 impl ThreadTable {
-    /// Makes the board of this process: once.
+    /// Makes the table of this process: once.
     pub fn new() -> Result<&'static Self, Errno> {
         let at = raw::map(size_of::<Self>())?;
         let free = THREAD_TABLE.compare_exchange(0, at.addr(), Ordering::AcqRel, Ordering::Acquire);
@@ -160,11 +161,11 @@ impl ThreadTable {
             restorer: save_point::handler_return as *const () as usize,
             mask: u64::MAX,
         };
-        raw::tell(libc::SYS_rt_sigaction, [SIGNAL as usize, 0, 0, 8, 0], 1, &action)?;
+        raw::pass(libc::SYS_rt_sigaction, [SIGNAL as usize, 0, 0, 8, 0], 1, &action)?;
         Ok(())
     }
 
-    /// Asks a thread to park.
+    /// Sends a thread the signal that suspends it.
     pub fn call(&self, index: usize) -> Result<(), Errno> {
         /// siginfo_t of a queued signal.
         #[repr(C)]
@@ -193,7 +194,7 @@ impl ThreadTable {
         };
         let a = [pid, slot.notes().tid as usize, SIGNAL as usize, 0, 0];
         slot.state.store(REQUESTED, Ordering::Release);
-        raw::tell(libc::SYS_rt_tgsigqueueinfo, a, 3, &info).map(|_| ())
+        raw::pass(libc::SYS_rt_tgsigqueueinfo, a, 3, &info).map(|_| ())
     }
 }
 
@@ -214,7 +215,7 @@ fn slot_of(info: &libc::siginfo_t) -> Option<&'static Slot> {
     if !is_ours {
         return None;
     }
-    // SAFETY: it is one of the board's slots; the board is never unmapped.
+    // SAFETY: it is one of the table's slots; the table is never unmapped.
     Some(unsafe { &*core::ptr::with_exposed_provenance::<Slot>(at) })
 }
 
@@ -280,7 +281,7 @@ fn has_large_state(context: &libc::ucontext_t) -> bool {
     words[0] == 0x4650_5853 && features & LARGE_STATE != 0
 }
 
-/// Invariant 2 of `freeze.rs`: the thread makes the interrupted call again.
+/// Invariant 2 of `freeze.rs`: the thread repeats the interrupted call.
 fn rewind(slot: &Notes, context: &mut libc::ucontext_t) {
     let registers = &mut context.uc_mcontext.gregs;
     let at = |index: libc::c_int| index as usize;
@@ -305,7 +306,7 @@ fn rewind(slot: &Notes, context: &mut libc::ucontext_t) {
     } else {
         return;
     };
-    // What is left of a sleep is where the caller wanted to be told.
+    // The rest of a sleep is where the caller wanted to have it.
     let (request, rest, flags) = match number {
         libc::SYS_nanosleep => (libc::REG_RDI, libc::REG_RSI, 0),
         libc::SYS_clock_nanosleep => (libc::REG_RDX, libc::REG_R10, registers[at(libc::REG_RSI)]),
@@ -334,9 +335,9 @@ fn wait_at_gate(slot: &Slot, state: u32) {
     raw::wake(&table.transitions);
 }
 
-/// Where the restorer lets a thread of a restored process begin.
+/// Where a thread of a restored process begins, entered by the restorer.
 pub extern "C" fn enter_restored(slot: u64) -> ! {
-    // SAFETY: the argument is the address of the slot with which this thread was parked.
+    // SAFETY: the argument is the address of the slot with which this thread was suspended.
     let slot = unsafe { &*core::ptr::with_exposed_provenance::<Slot>(slot as usize) };
     let mut notes = slot.notes();
     if let Ok(tid) = raw::plain(libc::SYS_gettid, [0; 4]) {
@@ -344,6 +345,6 @@ pub extern "C" fn enter_restored(slot: u64) -> ! {
     }
     slot.note(notes);
     wait_at_gate(slot, RESTORED);
-    // SAFETY: the frame is that of the handler in which this thread was parked.
+    // SAFETY: the frame is that of the handler in which this thread was suspended.
     unsafe { save_point::leave_handler(notes.frame) }
 }

@@ -1,11 +1,11 @@
-//! Threads whose ids are others than before: who may not choose ids gets new ones.
+//! Threads whose ids have changed: a process that may not choose ids is restored with new ones.
 //!
-//! Source: FACTS-image §2 ("leave old pd->tid"). The C library goes on with the ids that it has
-//! noted, so that locks keep their owners. What it then asks the kernel about another thread is
-//! about one that does not exist. So in a restored process with new ids the calls of programs and
+//! Source: FACTS-image §2 ("leave old pd->tid"). The C library continues with the ids that it has
+//! noted, so that locks keep their owners. Its system calls about another thread would then name
+//! one that does not exist. So in a restored process with new ids the calls of programs and
 //! libraries to these functions come here: their entries in the global offset tables, which were
-//! looked up before the freeze, are changed before any thread goes on. Neither the program nor the
-//! way it is started has to be another one.
+//! found before the freeze, are changed before any thread runs. Neither the program nor the way
+//! it is started has to be changed.
 //!
 //! Not reached: system calls that a program makes itself with an id from before, functions whose
 //! address it had looked up (dlsym), and objects that it loads later. What the kernel compares with
@@ -25,7 +25,7 @@ use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::{clockid_t, cpu_set_t, pthread_t, sched_param, sigval, size_t};
 
-/// A thread whose id is another one than the C library believes.
+/// A thread whose id is not the one that the C library has noted.
 #[derive(Clone, Copy, Default, Debug)]
 struct Id {
     /// As the C library names it: the base of its own variables.
@@ -83,7 +83,7 @@ fn own(index: usize) -> usize {
 
 static ORIGINALS: [AtomicUsize; FUNCTIONS.len()] = [const { AtomicUsize::new(0) }; FUNCTIONS.len()];
 
-/// Keeps what is needed for a process that gets new ids.
+/// What a process that gets new ids needs.
 pub struct TidRemap {
     entries: MmapVec<GotEntry>,
     loaded: (u64, u64),
@@ -91,7 +91,7 @@ pub struct TidRemap {
 }
 
 impl TidRemap {
-    /// Looks up the functions. Before anything is parked.
+    /// Finds the functions. Before any thread is suspended.
     pub fn new() -> Result<Self, Errno> {
         for (name, original) in FUNCTIONS.iter().zip(&ORIGINALS) {
             // SAFETY: looks up a name.
@@ -105,8 +105,8 @@ impl TidRemap {
         Ok(Self { entries: MmapVec::new(1 << 14)?, loaded: (0, 0), ids })
     }
 
-    /// Finds the entries of the global offset tables, if objects have come or gone. Before anything
-    /// is parked: takes the dynamic linker's lock.
+    /// Finds the entries of the global offset tables, if objects were loaded or unloaded. Before
+    /// any thread is suspended: takes the dynamic linker's lock.
     pub fn find_entries(&mut self) -> Result<(), Errno> {
         let loaded = got::loaded();
         if loaded == self.loaded {
@@ -186,7 +186,7 @@ macro_rules! original {
     }};
 }
 
-/// As these functions answer. `ESRCH`: the thread has ended; the C library knows what to say.
+/// What these functions return. `ESRCH`: the thread has ended; the C library decides.
 fn answer(result: Result<usize, Errno>) -> Option<c_int> {
     match result {
         Ok(_) => Some(0),
@@ -199,7 +199,7 @@ fn own_pid() -> usize {
     raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default()
 }
 
-/// The C library's own signals, which it refuses.
+/// The C library's own signals, which its functions refuse.
 fn is_internal(signal: c_int) -> bool {
     (32..34).contains(&signal)
 }
@@ -232,13 +232,13 @@ extern "C" fn sigqueue(thread: pthread_t, signal: c_int, value: sigval) -> c_int
         let (errno, zero, rest) = (0, 0, [0; 12]);
         let info = Info { signal, errno, code, zero, pid: pid as u32, uid, value, rest };
         let a = [pid, tid, signal as usize, 0, 0];
-        answer(raw::tell(libc::SYS_rt_tgsigqueueinfo, a, 3, &info))
+        answer(raw::pass(libc::SYS_rt_tgsigqueueinfo, a, 3, &info))
     });
     sent.unwrap_or_else(|| original!(1, (pthread_t, c_int, sigval), (thread, signal, value)))
 }
 
-/// The C library marks the thread and, where that is not enough, sends it a signal, in vain; so it
-/// is sent once more. Where the mark was enough, the C library's handler does nothing.
+/// The C library marks the thread and, where that is not enough, sends a signal to the old id; so
+/// it is sent once more. Where the mark was enough, the C library's handler does nothing.
 extern "C" fn cancel(thread: pthread_t) -> c_int {
     let tid = real(thread);
     let result = original!(2, (pthread_t), (thread));
@@ -304,7 +304,7 @@ extern "C" fn get_schedule(thread: pthread_t, policy: *mut c_int, to: *mut sched
 
 extern "C" fn set_priority(thread: pthread_t, priority: c_int) -> c_int {
     let done = real(thread).and_then(|tid| {
-        answer(raw::tell(libc::SYS_sched_setparam, [tid, 0, 0, 0, 0], 1, &priority))
+        answer(raw::pass(libc::SYS_sched_setparam, [tid, 0, 0, 0, 0], 1, &priority))
     });
     done.unwrap_or_else(|| original!(7, (pthread_t, c_int), (thread, priority)))
 }
@@ -361,12 +361,12 @@ extern "C" fn get_name(thread: pthread_t, to: *mut c_char, bytes: size_t) -> c_i
         done
     });
     let count = match done {
-        // The file has a new line behind it.
+        // The file ends with a newline.
         Ok(count) => count.saturating_sub(1),
         Err(errno) => return errno.0,
     };
     name[count..].fill(0);
-    // SAFETY: the caller has room for 16 bytes and more.
+    // SAFETY: the caller's buffer has at least 16 bytes.
     unsafe { to.cast::<[u8; 16]>().write(name) };
     0
 }

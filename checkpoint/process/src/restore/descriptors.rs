@@ -8,7 +8,7 @@ use rustbtl_checkpoint::image::record::{self, Descriptor, EpollWatch, PipeConten
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 
-/// What the image says of descriptors.
+/// What the image has of descriptors.
 #[derive(Debug, Default)]
 pub struct Descriptors<'a> {
     /// In the order of the image: a duplicate comes after the first.
@@ -19,7 +19,8 @@ pub struct Descriptors<'a> {
     pub pipes: Vec<PipeContent<'a>>,
     /// Where objects are that were given to the restorer: by device and inode.
     pub objects: BTreeMap<(u64, u64), RawFd>,
-    /// Others go on writing: files keep their size, but for those that only grow at the end.
+    /// Other processes continue to write: files keep their size, except those that are only
+    /// appended to.
     pub alone: bool,
 }
 
@@ -46,7 +47,7 @@ impl<'a> Descriptors<'a> {
             } else if descriptor.kind == record::DESCRIPTOR_SUPPLIED {
                 if !supplied.contains(&to) {
                     let what = format!("descriptor {to}");
-                    let reason = "it was to be supplied by whoever restores, and is not";
+                    let reason = "it was to be supplied at the restore, and is not";
                     return Err(ProcessImageError::Refused { what, reason });
                 }
             } else if descriptor.kind == record::DESCRIPTOR_MUTED {
@@ -88,7 +89,7 @@ impl<'a> Descriptors<'a> {
         Ok(muted)
     }
 
-    /// Makes those that are files of threads, whose ids are by now what `ids` says.
+    /// Makes those that are files of threads; `ids` has the new ids of threads.
     pub fn make_thread_files(
         &self,
         remote: &mut RemoteSyscalls,
@@ -104,7 +105,7 @@ impl<'a> Descriptors<'a> {
                 remote.try_seek(fd, descriptor.a)?;
                 place(remote, fd, descriptor.fd)?;
             } else {
-                // The thread had ended: to read it was an error, and is.
+                // The thread had ended: to read it was an error, and still is.
                 let fd = open_path(remote, b"/dev/null", libc::O_PATH as u64)?;
                 place(remote, fd, descriptor.fd)?;
             }
@@ -292,7 +293,7 @@ fn position(
     alone: bool,
 ) -> Result<(), ProcessImageError> {
     let writes = file.flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-    // What another process has written behind is not this one's to remove; it writes its own again.
+    // What another process has appended is not this one's to remove; it writes its own again.
     if writes && (!alone || file.flags as i32 & libc::O_APPEND != 0) {
         remote.truncate(fd, file.b)?;
     }
@@ -319,7 +320,8 @@ fn socket(
     if !socket.data.is_empty() {
         let bound = remote.bind(fd, socket.data);
         if let Err(ProcessImageError::System { error, .. }) = bound {
-            // The port is taken: any other. Who wants to connect has to be told the new one anyway.
+            // The port is taken: any other. A peer that wants to connect has to learn the new one
+            // anyway.
             let mut address = socket.data.to_vec();
             address[2..4].fill(0);
             let again = remote.bind(fd, &address);

@@ -26,12 +26,12 @@ pub struct ImageFile {
     bases: Vec<ImageFile>,
 }
 
-/// Room for blocks, used again and again.
+/// Buffers for blocks, reused for each.
 #[derive(Default)]
 pub struct ReadBuffers {
     stored: Vec<u8>,
     /// Large blocks of other images that were unpacked last: entries near each other are often of
-    /// the same ones. The oldest goes first.
+    /// the same ones. The oldest is evicted first.
     held: VecDeque<((u8, u32), Vec<u8>)>,
     unpacker: Unpacker,
 }

@@ -1,4 +1,5 @@
-//! What is in an image, sorted by what a restore does with it; and whether this machine will do.
+//! What is in an image, sorted by what a restore does with it; and whether this machine is
+//! suitable.
 
 use super::descriptors::Descriptors;
 use super::image_file::ImageFile;
@@ -33,7 +34,7 @@ pub fn is_kernel_mapping(map: &MapLine<'_>) -> bool {
 pub struct Plan<'a> {
     /// The process.
     pub process: Process,
-    /// The checkpoint thread and the parked ones, in the order of the image.
+    /// The checkpoint thread and the suspended ones, in the order of the image.
     pub threads: Vec<Thread>,
     /// In the order of their addresses.
     pub mappings: Vec<Mapping<'a>>,
@@ -188,7 +189,7 @@ impl<'a> Plan<'a> {
             let comes = path.starts_with("/proc") || self.objects.iter().any(mapped);
             if !comes && !path.exists() {
                 let what = path.display().to_string();
-                let reason = "the program had it open, and it is not here; put it back";
+                let reason = "the program had it open, and it is not here; restore it";
                 return Err(ProcessImageError::Machine { what, reason });
             }
         }

@@ -68,7 +68,7 @@ impl RemoteSyscalls {
         self.restorer.pid
     }
 
-    /// It has the id that was asked for.
+    /// It has the id that was requested.
     pub fn has_pid(&self) -> bool {
         self.restorer.has_pid
     }

@@ -1,8 +1,8 @@
 //! The restorer: a child process that makes the system calls that it is sent.
 //!
 //! Which calls there are is `remote_syscalls.rs`; this file starts the child and speaks its
-//! protocol. Mirrors `glue-c/restorer/restorer.c`. Between `clone3` and `execveat` the child runs only
-//! system calls on data that was prepared before: the caller may have other threads.
+//! protocol. Mirrors `glue-c/restorer/restorer.c`. Between `clone3` and `execveat` the child runs
+//! only system calls on data that was prepared before: the caller may have other threads.
 
 use crate::error::ProcessImageError;
 use crate::pages;
@@ -71,7 +71,7 @@ pub struct Start {
 pub struct Restorer {
     /// Its process id.
     pub pid: u32,
-    /// It has the id that was asked for.
+    /// It has the id that was requested.
     pub has_pid: bool,
     socket: OwnedFd,
     base: u64,
@@ -241,7 +241,7 @@ impl Restorer {
         self.order(2, &[clone]).map(|(_, result)| result)
     }
 
-    /// Lets the restorer become the leader thread, and waits until it has.
+    /// Has the restorer become the leader thread, and waits until it has.
     pub fn become_leader(mut self, thread: u64) -> Result<u32, ProcessImageError> {
         self.send(3, &[Call::new(0, [thread, 0, 0, 0, 0, 0])])?;
         let mut buffer = [0; 16];
@@ -406,7 +406,7 @@ fn be_restorer(child: &Child, descriptors: u64) -> ! {
     let _ = raw::fill(libc::SYS_getrlimit, [limit_of_files, 0, 0, 0, 0], 1, &mut limit);
     if limit[0] < descriptors {
         limit[0] = limit[1].min(descriptors);
-        let _ = raw::tell(libc::SYS_setrlimit, [limit_of_files, 0, 0, 0, 0], 1, &limit);
+        let _ = raw::pass(libc::SYS_setrlimit, [limit_of_files, 0, 0, 0, 0], 1, &limit);
     }
     let cloexec = libc::O_CLOEXEC as usize;
     let dup = |from: RawFd, to: RawFd, flags| {
@@ -427,7 +427,7 @@ fn be_restorer(child: &Child, descriptors: u64) -> ! {
     }
     let block_all = u64::MAX;
     let how = [libc::SIG_SETMASK as usize, 0, 0, 8, 0];
-    let _ = raw::tell(libc::SYS_rt_sigprocmask, how, 1, &block_all);
+    let _ = raw::pass(libc::SYS_rt_sigprocmask, how, 1, &block_all);
     const ADDR_NO_RANDOMIZE: usize = 0x0004_0000;
     let _ = raw::plain(libc::SYS_personality, [ADDR_NO_RANDOMIZE, 0, 0, 0]);
     let arguments = [child.socket_text.as_ptr(), std::ptr::null()];

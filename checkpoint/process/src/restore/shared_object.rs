@@ -1,9 +1,9 @@
-//! Objects that are mapped shared (or were files without a name): put together again in memory that
-//! has no name, so that the next picture finds them as what they are. Where several processes share
-//! one, they find it by way of a meeting place (`shared_registry.rs`).
+//! Objects that are mapped shared (or were files without a name): restored in memory that has no
+//! name, so that the next snapshot finds them as what they are. Where several processes share one,
+//! they find it by `shared_registry.rs`.
 //!
 //! Invariant: each page of an object is written once, by the first process that has it, before any
-//! process runs that could change it; a page that is there is not written again. So the order in
+//! process runs that could change it; a page that is there is not overwritten. So the order in
 //! which processes are restored does not matter, nor that some of them run already.
 
 use super::SharedRegistry;
@@ -29,7 +29,7 @@ pub fn make(
 ) -> Result<File, ProcessImageError> {
     let shown = String::from_utf8_lossy(object.path).into_owned();
     let failed = || ProcessImageError::system(format!("shared memory {shown}"));
-    // Nobody else fills it, or looks at what is not filled, until this is dropped.
+    // No other process fills it, or uses what is not filled, until this is dropped.
     let entry = match registry {
         Some(registry) => {
             let of = format!("{origin}-{:x}-{:x}", object.device, object.inode);
@@ -50,9 +50,9 @@ pub fn make(
     Ok(file)
 }
 
-/// The file that a shared mapping wrote to, if it is to be written again: it has a name, and lies
-/// neither in a folder that is `detached` nor in a session folder of Open MPI or PMIx, whose
-/// processes may be gone, or others.
+/// The file that a shared mapping wrote to, if its content is to be restored: it has a name, and
+/// lies neither in a folder that is `detached` nor in a session folder of Open MPI or PMIx, whose
+/// processes may have ended, or be others.
 pub fn path_of<'a>(path: &'a [u8], detached: &[PathBuf]) -> Option<&'a Path> {
     let named = path.starts_with(b"/") && !path.ends_with(b" (deleted)");
     let path = Some(Path::new(OsStr::from_bytes(path))).filter(|_| named)?;
@@ -64,7 +64,7 @@ pub fn path_of<'a>(path: &'a [u8], detached: &[PathBuf]) -> Option<&'a Path> {
     (!apart).then_some(path)
 }
 
-/// Puts the content back into the file itself: what the mapping had when it was pictured.
+/// Restores the content in the file itself: what the mapping had at the checkpoint.
 pub fn write_back(
     image: &ImageFile,
     object: &SharedObject<'_>,
@@ -105,7 +105,7 @@ fn fill(file: &File, block: &Block, data: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// ENXIO says that there is no data behind.
+/// ENXIO: there is no data behind.
 fn nothing_there() -> std::io::Result<Option<u64>> {
     let error = std::io::Error::last_os_error();
     if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) }

@@ -1,9 +1,9 @@
-//! Where processes of a node that shared memory find it again.
+//! Where processes of a node that shared memory find it when they are restored.
 //!
 //! The memory itself has no name, now or later: it is a memfd that the first process to come makes
-//! and keeps open. In the meeting place is a small file for each object, which says who that is:
-//! `PID START NUMBER INODE`. The others open its descriptor through /proc, which the same user may
-//! who may read its memory. The lock on the small file is the lock on the object.
+//! and keeps open. In the folder of the registry is a small file for each object, which names that
+//! process: `PID START NUMBER INODE`. The others open its descriptor through /proc, which needs the
+//! right to read its memory. The lock on the small file is the lock on the object.
 
 use super::SharedRegistry;
 use crate::error::ProcessImageError;
@@ -23,18 +23,18 @@ pub struct RegistryEntry {
     path: PathBuf,
 }
 
-/// Who has an object.
+/// The process that has an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holder {
     pid: u32,
-    /// When it was started: numbers of processes are used again.
+    /// When it was started: process ids are reused.
     start: u64,
     number: RawFd,
     inode: u64,
 }
 
 impl RegistryEntry {
-    /// Locks the object with this name; waits for whoever fills it.
+    /// Locks the object with this name; waits while another process fills it.
     pub fn lock(registry: &SharedRegistry, object: &str) -> Result<Self, ProcessImageError> {
         let path = registry.folder.join(format!("{}-{object}", registry.key));
         let shown = path.display().to_string();
@@ -49,13 +49,13 @@ impl RegistryEntry {
         Ok(Self { note, path })
     }
 
-    /// The object. Who comes first makes it, and keeps it open until all have it.
+    /// The object. The first process makes it, and keeps it open until all have it.
     pub fn object(&self) -> Result<File, ProcessImageError> {
         let shown = || self.path.display().to_string();
         let mut text = String::new();
         let read = (&self.note).take(NOTE_BYTES_MAX).read_to_string(&mut text);
         read.map_err(ProcessImageError::system(shown()))?;
-        // A holder that is gone belongs to a restart that has failed: nobody has its object.
+        // A holder that has ended belongs to a restart that has failed: nobody has its object.
         if let Some(holder) = Holder::parse(&text).filter(Holder::is_alive) {
             return holder.open();
         }
@@ -104,13 +104,13 @@ impl Holder {
     /// Opens its object, and sees that it is one.
     fn open(&self) -> Result<File, ProcessImageError> {
         let path = format!("/proc/{}/fd/{}", self.pid, self.number);
-        let shown = format!("{path} (shared memory that this process has put together)");
+        let shown = format!("{path} (shared memory that this process has restored)");
         let failed = || ProcessImageError::system(shown.clone());
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed())?;
         let found = file.metadata().map_err(failed())?;
         let name = fs::read_link(&path).map_err(failed())?;
         if found.ino() != self.inode || found.nlink() != 0 || !is_memory(&name) {
-            let reason = "it has given it up: restart the job once more";
+            let reason = "it has closed it: restart the job once more";
             return Err(ProcessImageError::Refused { what: shown, reason });
         }
         Ok(file)
@@ -122,7 +122,7 @@ fn is_memory(name: &Path) -> bool {
 }
 
 /// When a process was started, in ticks since the machine was (field 22 of /proc/PID/stat); `None`
-/// if it is gone, or only waits to be buried.
+/// if it has ended, even if nobody has waited for it.
 fn start_of(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 2;

@@ -1,8 +1,8 @@
-//! A process from an image: the order of steps.
+//! Restoring a process from an image: the order of steps.
 //!
-//! Source: FACTS-image §6 (RESTORE). Everything is done through [`RemoteSyscalls`]; the restored threads run
-//! code of the image from the moment that they are started, and wait there for their checkpoint
-//! thread, which lets them go when the process is complete.
+//! Source: FACTS-image §6 (RESTORE). Everything is done through [`RemoteSyscalls`]; the restored
+//! threads run code of the image from the moment that they are started, and wait there for their
+//! checkpoint thread, which releases them when the process is complete.
 
 use super::image_file::{ImageFile, ReadBuffers};
 use super::plan::{self, Plan};
@@ -109,13 +109,13 @@ impl<'a, 'b> Restoring<'a, 'b> {
         files: &Objects,
     ) -> Result<Self, ProcessImageError> {
         let threads_bytes = threads::descriptions_bytes(plan.threads.len());
-        // Room for moving the kernel's code out of the way, too.
+        // Address space for moving the kernel's code out of the way, too.
         let bytes = span(threads_bytes) + (1 << 20);
         let base = plan.base_for(bytes)?;
         let mut descriptors: Vec<(RawFd, RawFd)> =
             options.supplied.iter().map(|(to, from)| (*to, from.as_raw_fd())).collect();
         let highest = descriptors.iter().map(|(to, _)| *to).max().unwrap_or(0);
-        // Behind these the far ends of muted sockets and of pipes find room.
+        // The far ends of muted sockets and of pipes get the numbers behind these.
         let ends = 2 * plan.descriptors.all.len() as RawFd;
         let socket = plan.descriptors.highest().max(highest) + ends + 8;
         let mut objects = BTreeMap::new();
@@ -137,7 +137,7 @@ impl<'a, 'b> Restoring<'a, 'b> {
 
     /// Empties the address space, brings the kernel's code to its place, maps everything.
     fn map_memory(&mut self) -> Result<(), ProcessImageError> {
-        // Its first answer says that it is there: before, the maps are those of a copy of us.
+        // Its first answer proves that it runs: before, the maps are those of a copy of us.
         self.remote.getpid()?;
         let path = format!("/proc/{}/maps", self.remote.pid());
         let text = fs::read(&path).map_err(ProcessImageError::system(path))?;
@@ -255,7 +255,7 @@ impl<'a, 'b> Restoring<'a, 'b> {
         Ok(fd)
     }
 
-    /// Puts the memory back, by several threads.
+    /// Fills the memory, by several threads.
     fn fill(&self, image: &ImageFile, threads: usize) -> Result<u64, ProcessImageError> {
         let pid = self.remote.pid();
         let blocks: Vec<_> = image.blocks.iter().filter(|block| block.space == 0).collect();
@@ -338,7 +338,7 @@ impl<'a, 'b> Restoring<'a, 'b> {
     ) -> Result<Vec<(RawFd, RawFd)>, ProcessImageError> {
         let supplied: Vec<RawFd> = options.supplied.iter().map(|(to, _)| *to).collect();
         let muted = self.plan.descriptors.make(&mut self.remote, &supplied)?;
-        // Numbers that were supplied in vain would appear in the program from nowhere.
+        // Numbers that the image does not have would appear in the program from nowhere.
         let known = |fd: &&RawFd| self.plan.descriptors.all.iter().any(|open| open.fd == **fd);
         for fd in supplied.iter().filter(|fd| !known(fd)) {
             self.remote.close(*fd)?;
@@ -371,7 +371,7 @@ impl<'a, 'b> Restoring<'a, 'b> {
         Ok(ids)
     }
 
-    /// Descriptors of files that are there when the threads are.
+    /// Descriptors of files that exist only when the threads do.
     fn thread_files(&mut self, ids: &BTreeMap<u32, u32>) -> Result<(), ProcessImageError> {
         self.plan.descriptors.make_thread_files(&mut self.remote, ids)?;
         self.remote.flush()

@@ -17,7 +17,7 @@ const HEAD_BYTES: u64 = 40;
 /// Below the stack pointer with which a thread enters its code, the restorer may use the stack.
 const CALLS_MAX: usize = 12;
 
-/// Room for the descriptions of so many threads; the auxiliary vector finds room there, too.
+/// Memory for the descriptions of so many threads, and for the auxiliary vector.
 pub fn descriptions_bytes(threads: usize) -> u64 {
     ((threads as u64 + 1) * THREAD_BYTES + 8192).next_multiple_of(4096)
 }

@@ -54,7 +54,7 @@ pub fn program(name: &str, flags: &[&str]) -> PathBuf {
     path
 }
 
-/// A program under a guardian's eyes.
+/// A program that a guardian watches.
 pub struct Subject {
     pub pid: u32,
     pub socket: OwnedFd,
@@ -157,7 +157,7 @@ impl Subject {
         }
     }
 
-    /// Freezes and writes the image; the program goes on.
+    /// Freezes and writes the image; the program continues.
     pub fn checkpoint(
         &self,
         order: &str,
@@ -252,8 +252,12 @@ impl Subject {
         Self::try_restore(path, output, ids).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub fn restore_sharing(path: &Path, output: &Path, place: restore::SharedRegistry) -> Subject {
-        let options = RestoreOptions { shared: Some(place), ..RestoreOptions::default() };
+    pub fn restore_sharing(
+        path: &Path,
+        output: &Path,
+        registry: restore::SharedRegistry,
+    ) -> Subject {
+        let options = RestoreOptions { shared: Some(registry), ..RestoreOptions::default() };
         Self::restore_with(path, output, options).unwrap_or_else(|error| panic!("{error}")).0
     }
 

@@ -1,5 +1,5 @@
-//! Images of a memory that changes, one after the other: each gives the memory back as it was, with
-//! any of the others gone. Names of tests name the invariants of `history.rs`.
+//! Images of a memory that changes, one after the other: each gives the memory as it was, with
+//! any of the others removed. Names of tests name the invariants of `history.rs`.
 
 use super::*;
 use crate::dump::{Compression, is_base_of};
@@ -70,7 +70,7 @@ fn read(path: &Path, from: u64) -> Result<Vec<u8>, ProcessImageError> {
     Ok(memory)
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -84,15 +84,15 @@ impl Folder {
         Self(folder)
     }
 
-    /// The image of this line, in a folder of its own.
-    fn image(&self, line: usize) -> PathBuf {
-        let folder = self.0.join(format!("checkpoint-{line}"));
+    /// The image of this checkpoint, in a folder of its own.
+    fn image(&self, checkpoint: usize) -> PathBuf {
+        let folder = self.0.join(format!("checkpoint-{checkpoint}"));
         fs::create_dir_all(&folder).unwrap();
         folder.join("rank-0.img")
     }
 
-    fn bases(&self, line: usize) -> Vec<PathBuf> {
-        let folder = self.0.join(format!("checkpoint-{line}"));
+    fn bases(&self, checkpoint: usize) -> Vec<PathBuf> {
+        let folder = self.0.join(format!("checkpoint-{checkpoint}"));
         let all = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
         let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
         all.filter(|path| is_base_of(&name(path), "rank-0.img")).collect()
@@ -105,7 +105,7 @@ impl Drop for Folder {
     }
 }
 
-/// What the program does between two lines.
+/// What the program does between two checkpoints.
 #[derive(Clone, Debug)]
 enum Change {
     Write { page: usize, pages: usize, seed: u8 },
@@ -145,31 +145,31 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn invariants_1_and_2_every_image_gives_its_memory_back_whatever_became_of_older_ones(
+    fn invariants_1_and_2_every_image_gives_its_memory_whatever_became_of_older_ones(
         compression in compression(),
         full_every in 0..5u32,
-        lines in prop::collection::vec(
+        checkpoints in prop::collection::vec(
             (prop::collection::vec(change(), 0..4), prop::option::of(0..8usize)), 1..9
         ),
     ) {
         let (folder, mut subject) = (Folder::new(), Subject::new());
         let mut history = History::new(full_every);
         apply(subject.memory(), &Change::Write { page: 0, pages: PAGES / 2, seed: 1 });
-        let mut kept: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        let mut stored: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
         let mut without = 0;
-        for (line, (changes, dropped)) in lines.iter().enumerate() {
+        for (checkpoint, (changes, dropped)) in checkpoints.iter().enumerate() {
             changes.iter().for_each(|change| apply(subject.memory(), change));
-            let stats = subject.write(&folder.image(line), compression, &mut history);
-            kept.insert(line, subject.memory().to_vec());
-            prop_assert_eq!(stats.elsewhere_bytes > 0, !folder.bases(line).is_empty());
+            let stats = subject.write(&folder.image(checkpoint), compression, &mut history);
+            stored.insert(checkpoint, subject.memory().to_vec());
+            prop_assert_eq!(stats.elsewhere_bytes > 0, !folder.bases(checkpoint).is_empty());
             without = if stats.elsewhere_bytes > 0 { without + 1 } else { 0 };
             prop_assert!(without < full_every.max(1), "a full one was due");
-            if let Some(old) = dropped.filter(|old| kept.remove(old).is_some()) {
+            if let Some(old) = dropped.filter(|old| stored.remove(old).is_some()) {
                 fs::remove_dir_all(folder.image(old).parent().unwrap()).unwrap();
             }
-            for (line, memory) in &kept {
-                let found = read(&folder.image(*line), subject.at.addr() as u64).unwrap();
-                prop_assert!(&found == memory, "line {}", line);
+            for (checkpoint, memory) in &stored {
+                let found = read(&folder.image(*checkpoint), subject.at.addr() as u64).unwrap();
+                prop_assert!(&found == memory, "checkpoint {}", checkpoint);
             }
         }
     }
@@ -215,8 +215,8 @@ fn only_what_has_changed_is_stored_and_the_rest_is_one_step_away() {
     let third = subject.write(&folder.image(2), Compression::None, &mut history);
     assert_eq!(third.stored_bytes, 10 * PAGE as u64);
     assert_eq!(folder.bases(2).len(), 2, "both older ones, directly");
-    for line in [0, 1] {
-        fs::remove_dir_all(folder.image(line).parent().unwrap()).unwrap();
+    for checkpoint in [0, 1] {
+        fs::remove_dir_all(folder.image(checkpoint).parent().unwrap()).unwrap();
     }
     assert!(read(&folder.image(2), subject.at.addr() as u64).unwrap() == subject.memory());
 }
@@ -244,8 +244,8 @@ fn a_base_that_is_missing_or_another_one_is_refused_with_both_names() {
 #[test]
 fn invariant_3_where_older_images_are_gone_the_next_one_is_full() {
     let (folder, mut subject, mut history) = two();
-    for line in [0, 1] {
-        fs::remove_dir_all(folder.image(line).parent().unwrap()).unwrap();
+    for checkpoint in [0, 1] {
+        fs::remove_dir_all(folder.image(checkpoint).parent().unwrap()).unwrap();
     }
     let third = subject.write(&folder.image(2), Compression::None, &mut history);
     assert_eq!((third.elsewhere_bytes, third.stored_bytes), (0, (PAGES * PAGE) as u64));
@@ -254,7 +254,7 @@ fn invariant_3_where_older_images_are_gone_the_next_one_is_full() {
 }
 
 #[test]
-fn names_of_bases_are_told_from_others() {
+fn names_of_bases_are_distinguished_from_others() {
     assert!(is_base_of("rank-1.img.base-12", "rank-1.img"));
     for other in ["rank-1.img", "rank-1.img.base-", "rank-1.img.base-x", "rank-11.img.base-1"] {
         assert!(!is_base_of(other, "rank-1.img"), "{other}");

@@ -1,5 +1,5 @@
-//! Finding room for a record: in the set's open segments, else in new ones, which double in size
-//! from the smallest to the largest so that a set that gets few messages costs little.
+//! Placing a record: in the set's open segments, else in new ones, which double in size from the
+//! smallest to the largest so that a set that gets few messages costs little.
 
 use super::config::SegmentMemory;
 use super::peers::NONE;
@@ -8,7 +8,7 @@ use super::record::{self, BulkPlace};
 use super::{PayloadLog, Role, Segment};
 
 /// Slot of the index segment for the metadata; place of the payload if it does not lie beside it.
-type Room = (u32, Option<BulkPlace>);
+type RecordPlacement = (u32, Option<BulkPlace>);
 
 impl<S> Segment<S> {
     /// Bytes that are left for records or payloads.
@@ -23,9 +23,9 @@ impl<S> Segment<S> {
 }
 
 impl<M: SegmentMemory> PayloadLog<M> {
-    /// Room for a payload of `bytes` towards a set. `None`: neither budget nor spill has any.
+    /// Where a payload of `bytes` towards a set goes. `None`: neither budget nor spill has memory.
     #[inline]
-    pub(super) fn room(&mut self, set: u32, bytes: usize) -> Option<Room> {
+    pub(super) fn place_record(&mut self, set: u32, bytes: usize) -> Option<RecordPlacement> {
         let log = &self.sets[set as usize];
         let (index, bulk) = (log.index, log.bulk);
         if index == NONE || self.segment(index).bytes_left() < record::stride(bytes) {
@@ -40,17 +40,17 @@ impl<M: SegmentMemory> PayloadLog<M> {
         Some((index, Some(BulkPlace { slot: bulk, offset: self.segment(bulk).used })))
     }
 
-    /// Make room with new segments.
+    /// The same with new segments.
     #[cold]
     #[inline(never)]
-    fn open(&mut self, set: u32, bytes: usize) -> Option<Room> {
-        let room = self.open_segments(set, bytes)?;
-        self.marks.grown(self.pool.in_use_bytes(), &self.pool.limits);
-        Some(room)
+    fn open(&mut self, set: u32, bytes: usize) -> Option<RecordPlacement> {
+        let placement = self.open_segments(set, bytes)?;
+        self.watermarks.grown(self.pool.in_use_bytes(), &self.pool.limits);
+        Some(placement)
     }
 
     /// Both are acquired before either is put to use.
-    fn open_segments(&mut self, set: u32, bytes: usize) -> Option<Room> {
+    fn open_segments(&mut self, set: u32, bytes: usize) -> Option<RecordPlacement> {
         let too_many = self.slots.len() - self.free_slots.len() + 2 > record::SLOTS_MAX;
         if bytes as u64 > record::BYTES_MAX || too_many {
             return None;
@@ -123,7 +123,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         self.pool.acquire(limits.segment_bytes_min, want)
     }
 
-    /// Let the next segment of a set be twice as large; how large is that?
+    /// Makes the next segment of a set twice as large.
     fn grow(&mut self, set: u32, role: Role) {
         let limits = self.pool.limits;
         let log = &mut self.sets[set as usize];
@@ -134,7 +134,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         *next = (*next * 2).clamp(limits.segment_bytes_min, limits.segment_bytes_max);
     }
 
-    /// Put a segment into a slot.
+    /// Puts a segment into a slot.
     fn install(&mut self, set: u32, owned: Owned<M::Segment>, role: Role) -> u32 {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -146,13 +146,13 @@ impl<M: SegmentMemory> PayloadLog<M> {
             serial = self.serial;
             self.sets[set as usize].segments.push(slot);
         }
-        let Owned { memory, bytes, place } = owned;
-        let segment = Segment { memory, bytes, place, role, serial, set, used: 0, live: 0 };
+        let Owned { memory, bytes, source } = owned;
+        let segment = Segment { memory, bytes, source, role, serial, set, used: 0, live: 0 };
         self.slots[slot as usize] = Some(segment);
         slot
     }
 
-    /// Take a segment without live records out of its slot.
+    /// Takes a segment without live records out of its slot.
     pub(super) fn close(&mut self, slot: u32) {
         let Some(segment) = self.slots[slot as usize].take() else { return };
         self.free_slots.push(slot);
@@ -163,7 +163,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
         if set.bulk == slot {
             set.bulk = NONE;
         }
-        let Segment { memory, bytes, place, .. } = segment;
-        self.pool.release(Owned { memory, bytes, place });
+        let Segment { memory, bytes, source, .. } = segment;
+        self.pool.release(Owned { memory, bytes, source });
     }
 }
