@@ -111,7 +111,7 @@ impl<M: SegmentMemory> PayloadLog<M> {
     /// write the payload into. The record stays until [`Self::trim`] drops it.
     ///
     /// # Errors
-    /// [`LogFull`]: neither budget nor spill had room. Nothing has changed.
+    /// [`LogFull`]: neither budget nor spill had memory. Nothing has changed.
     ///
     /// # Panics
     /// If `entry.set` is not the set that earlier entries to the same peer named.

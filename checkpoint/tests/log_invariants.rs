@@ -168,7 +168,7 @@ fn invariant_8_a_refused_message_leaves_no_trace() {
     assert_eq!(chain(&log, 0), before.0);
     assert_eq!((after.bytes, after.messages_total), (before.1.bytes, 1));
     assert_eq!(after.refused, 2);
-    append(&mut log, &entry(0, 2, 2000)).expect("there is room for a smaller one");
+    append(&mut log, &entry(0, 2, 2000)).expect("there is memory for a smaller one");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn invariant_10_each_mark_is_told_once_until_trimming_brings_the_log_below_it() 
     let budget = 1 << 20;
     let (mut log, mut next) = (PayloadLog::new(Vectors::with_spill(0), small(budget)), 0);
     let half = until_nearly_full(&mut log, 0, &mut next);
-    assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}: records take room, too");
+    assert!(half <= budget / 2 && half > budget * 2 / 5, "{half}: records take memory, too");
     assert!(!log.take_nearly_full(), "reported once");
     // A checkpoint that frees nothing does not postpone the next watermark.
     let mut more = 0;

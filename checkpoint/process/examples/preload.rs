@@ -51,9 +51,9 @@ fn send(socket: RawFd, parts: &[&[u8]]) {
     unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
 }
 
-fn receive(socket: RawFd, room: &mut [u8]) -> usize {
-    // SAFETY: the kernel writes into `room`.
-    let got = unsafe { libc::recv(socket, room.as_mut_ptr().cast(), room.len(), 0) };
+fn receive(socket: RawFd, buffer: &mut [u8]) -> usize {
+    // SAFETY: the kernel writes into `buffer`.
+    let got = unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
     got.max(0) as usize
 }
 
@@ -73,12 +73,12 @@ fn numbers(order: &str, key: &str) -> Vec<RawFd> {
 fn serve(socket: RawFd) {
     let mut freezer = Freezer::new().expect("a freezer");
     loop {
-        let mut room = [0; 4096];
-        let count = receive(socket, &mut room);
+        let mut buffer = [0; 4096];
+        let count = receive(socket, &mut buffer);
         if count == 0 {
             return; // there will be no more orders
         }
-        let order = String::from_utf8_lossy(&room[..count]).into_owned();
+        let order = String::from_utf8_lossy(&buffer[..count]).into_owned();
         if order.contains("mute=") {
             pmix::survive_loss();
         }

@@ -7,7 +7,7 @@
 //! Invariants (the tests name them):
 //! 1. After `freeze` every thread runs again, whatever it returns; on `Err` nothing has changed.
 //! 2. No system call of the program ends with EINTR because of a freeze.
-//! 3. The frozen child runs no code of the program, holds no descriptor, and dies with its parent.
+//! 3. The frozen child runs no code of the program, holds no descriptor, and ends with its parent.
 //! 4. What cannot be restored is refused with its name; it is never silently left out.
 //! 5. A restored process continues exactly where `freeze` was called, once.
 

@@ -120,7 +120,7 @@ pub fn wait_while(word: &core::sync::atomic::AtomicU32, value: u32, timeout_ms: 
     let _ = unsafe { call(libc::SYS_futex, a) };
 }
 
-/// Wakes all who wait for the word.
+/// Wakes all threads that wait for the word.
 pub fn wake(word: &core::sync::atomic::AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     let a = [word.as_ptr().addr(), operation, i32::MAX as usize, 0, 0, 0];

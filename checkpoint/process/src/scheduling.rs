@@ -1,7 +1,7 @@
 //! When the kernel runs a thread whose answers others wait for.
 
-/// Have this thread scheduled soon after it wakes up, although others keep all processors busy: it
-/// asks for short slices, which needs no privilege (sched_setattr(2), Linux 6.12 and later). It
+/// Has this thread scheduled soon after it wakes up, although others keep all processors busy: it
+/// requests short slices, which needs no privilege (sched_setattr(2), Linux 6.12 and later). It
 /// sleeps most of the time, and somebody waits for each of its answers. Children are as usual.
 pub fn be_prompt() {
     /// Of sched_setattr(2), its first version.

@@ -49,7 +49,7 @@ fn it_dies_with_the_thread_that_has_restored_it_if_that_is_wanted() {
     }
 }
 
-/// What a program prints when nobody disturbs it.
+/// What a program prints when it is not checkpointed.
 fn undisturbed(path: &std::path::Path) -> String {
     let output = Command::new(path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -264,7 +264,7 @@ fn threads_name_each_other_whatever_ids_they_have() {
     let path = program("ids.c", &["-pthread"]);
     assert_eq!(undisturbed(&path), "ready\nall right\n");
     let path = path.to_str().unwrap();
-    // With the same ids; with new ones; by somebody who has no right to choose them.
+    // With the same ids; with new ones; by a user without the right to choose them.
     for (words, unprivileged) in [(&[][..], false), (&["new"][..], false), (&[][..], true)] {
         let all = [words, &["3", "60", path][..]].concat();
         let (ok, text) = guard(&all, unprivileged);
@@ -274,13 +274,13 @@ fn threads_name_each_other_whatever_ids_they_have() {
     }
 }
 
-/// Did the processes keep their ids?
+/// Do the processes have the same ids?
 fn kept_ids(text: &str) -> bool {
     text.contains("same_ids: true")
 }
 
 fn is_root() -> bool {
-    // SAFETY: only asks.
+    // SAFETY: only queries.
     unsafe { libc::geteuid() == 0 }
 }
 

@@ -1,11 +1,11 @@
 //! Records: everything of a process that is not the contents of memory.
 //!
-//! Source: FACTS-image §1 to §3. A record is `u16 kind, u32 length, fields`. Who writes which: the
-//! process itself (*freeze*: what only it can know, written while its threads are suspended) and
-//! the process that reads its memory (*dump*). The whole metadata of an image is a sequence of
-//! records. What the process can restore by itself (signal actions, timers, limits) it saves in its
-//! memory. Addresses, descriptors and thread ids in records are the process's own: they are what is
-//! restored, not references between processes.
+//! Source: FACTS-image §1 to §3. A record is `u16 kind, u32 length, fields`. Two processes write
+//! them: the process itself (*freeze*: what only it can know, written while its threads are
+//! suspended) and the process that reads its memory (*dump*). The whole metadata of an image is a
+//! sequence of records. What the process can restore by itself (signal actions, timers, limits) it
+//! saves in its memory. Addresses, descriptors and thread ids in records are the process's own:
+//! they are what is restored, not references between processes.
 
 use super::codec::{Count, Field, ImageError, Reader, Sink};
 

@@ -173,7 +173,7 @@ impl<M: SegmentMemory> Pool<M> {
         }
     }
 
-    /// A segment that no live record lies in any more: kept within the limit, in source of spilled
+    /// A segment that no live record lies in any more: kept within the limit, in place of spilled
     /// and smaller ones if need be.
     pub fn release(&mut self, owned: Owned<M::Segment>) {
         let most = self.limits.free_bytes_max;

@@ -45,8 +45,8 @@ impl FreezeFailure {
 }
 
 impl From<FreezeFailure> for FreezeError {
-    fn from(stop: FreezeFailure) -> Self {
-        match stop {
+    fn from(failure: FreezeFailure) -> Self {
+        match failure {
             FreezeFailure::Thread(tid, reason) => Self::Thread { tid, reason },
             FreezeFailure::Refused(name, reason) => {
                 let what = &name.bytes[..usize::from(name.count)];

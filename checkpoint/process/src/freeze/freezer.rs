@@ -57,12 +57,12 @@ struct ActiveFreeze<'a, 'b> {
     options: &'a mut FreezeOptions<'b>,
     context: Context,
     timings: Timings,
-    outcome: Result<FreezeResult, FreezeFailure>,
+    outcome: Result<FreezeExit, FreezeFailure>,
 }
 
 /// How the freeze ended.
 #[derive(Clone, Copy)]
-enum FreezeResult {
+enum FreezeExit {
     Child(u32),
     Paused,
     Restored,
@@ -113,7 +113,7 @@ impl Freezer {
         })
     }
 
-    /// Asks for huge pages under large private memory that was touched as a whole (MADV_COLLAPSE):
+    /// Requests huge pages for large private memory that was touched as a whole (MADV_COLLAPSE):
     /// the clone of the next freeze, and so its pause, gets shorter, at the price of a copy beside
     /// the program. The kernel waits for all processors on the way: where one of them is kept busy
     /// by others, that took more than half a minute. So nobody must wait for it.
@@ -143,17 +143,17 @@ impl Freezer {
         unsafe { save_point::save(context, freeze_body, address) };
         let ActiveFreeze { timings, outcome, .. } = active;
         match outcome {
-            Ok(FreezeResult::Child(pid)) => {
+            Ok(FreezeExit::Child(pid)) => {
                 let child = Some(FrozenChild { pid });
                 let description = self.description.items().to_vec();
                 Ok(Outcome::Continued(Continued { child, description, timings }))
             }
-            Ok(FreezeResult::Paused) => {
+            Ok(FreezeExit::Paused) => {
                 let description = self.description.items().to_vec();
                 Ok(Outcome::Continued(Continued { child: None, description, timings }))
             }
-            Ok(FreezeResult::Restored) => Ok(Outcome::Restored(self.read_restore_args())),
-            Err(stop) => Err(stop.into()),
+            Ok(FreezeExit::Restored) => Ok(Outcome::Restored(self.read_restore_args())),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -165,13 +165,9 @@ impl Freezer {
         }
         self.tid_remap
             .find_entries()
-            .map_err(FreezeFailure::system("room for functions that threads are named to"))?;
+            .map_err(FreezeFailure::system("room for entries of global offset tables"))?;
         self.copies.find_not_forked(&mut self.scratch.text)?;
-        self.wait_until(
-            20_000,
-            |state| state == RELEASED,
-            "is still on its way out of the last one",
-        )?;
+        self.wait_until(20_000, |state| state == RELEASED, "has not left the last freeze")?;
         for slot in &self.table.slots[..self.count] {
             slot.state.store(FREE, Ordering::Release);
         }
@@ -243,7 +239,7 @@ impl Freezer {
             }
         }
         slot.note(notes);
-        match self.table.call(index) {
+        match self.table.send_signal(index) {
             Ok(()) => Ok(()),
             Err(Errno(libc::ESRCH)) => {
                 slot.state.store(ENDED, Ordering::Release);
@@ -261,7 +257,7 @@ impl Freezer {
         reason: &'static str,
     ) -> Result<(), FreezeFailure> {
         let end = raw::now_us() + u64::from(timeout_ms) * 1000;
-        let mut patience_ms = 1;
+        let mut wait_ms = 1;
         loop {
             let before = self.table.transitions.load(Ordering::Acquire);
             let slots = &self.table.slots[..self.count];
@@ -270,11 +266,11 @@ impl Freezer {
                 !arrived(state) && state != ENDED
             });
             let Some(missing) = missing else { return Ok(()) };
-            raw::wait_while(&self.table.transitions, before, Some(patience_ms));
+            raw::wait_while(&self.table.transitions, before, Some(wait_ms));
             if self.table.transitions.load(Ordering::Acquire) != before {
                 continue;
             }
-            patience_ms = (patience_ms * 2).min(50);
+            wait_ms = (wait_ms * 2).min(50);
             let tid = missing.notes().tid;
             let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default();
             // The new id of a thread that has not been restored yet is not known.
@@ -300,7 +296,7 @@ impl Freezer {
             };
         };
         let pairs = restore_args.muted[..restore_args.muted_count].iter();
-        // SAFETY: the restorer has opened the far ends for us; nobody else knows them.
+        // SAFETY: the restorer has opened the far ends for us; nobody else has them.
         let owned = |far: i32| unsafe { OwnedFd::from_raw_fd(far) };
         Restored {
             muted: pairs.map(|(fd, far)| (*fd, owned(*far))).collect(),
@@ -313,7 +309,7 @@ impl Freezer {
 
 impl ActiveFreeze<'_, '_> {
     /// All that happens while threads are suspended, in the process that is checkpointed.
-    fn take_snapshot(&mut self) -> Result<FreezeResult, FreezeFailure> {
+    fn take_snapshot(&mut self) -> Result<FreezeExit, FreezeFailure> {
         let mut at = raw::now_us();
         let freezer = &mut *self.freezer;
         freezer.suspend(self.options.suspend_timeout_ms)?;
@@ -330,7 +326,7 @@ impl ActiveFreeze<'_, '_> {
         self.timings.copy_us = since(&mut at);
         let result = copied.and_then(|()| if fork { clone_frozen() } else { Ok(None) });
         let result = match result {
-            Ok(Some(pid)) => Ok(FreezeResult::Child(pid)),
+            Ok(Some(pid)) => Ok(FreezeExit::Child(pid)),
             Ok(None) => self.paused(),
             Err(FreezeFailure::System(_, Errno(libc::ENOMEM | libc::EAGAIN)))
                 if self.options.copying == Copying::ForkOrPause
@@ -338,11 +334,11 @@ impl ActiveFreeze<'_, '_> {
             {
                 self.freezer.copies.free();
                 let options = &*self.options;
-                let again = self.freezer.describe(options, &self.context);
-                let copied = again.and_then(|()| self.freezer.copy(options, false));
+                let described = self.freezer.describe(options, &self.context);
+                let copied = described.and_then(|()| self.freezer.copy(options, false));
                 copied.and_then(|()| self.paused())
             }
-            Err(stop) => Err(stop),
+            Err(failure) => Err(failure),
         };
         self.timings.clone_us = since(&mut at);
         self.freezer.copies.free();
@@ -352,15 +348,15 @@ impl ActiveFreeze<'_, '_> {
         result
     }
 
-    fn paused(&mut self) -> Result<FreezeResult, FreezeFailure> {
+    fn paused(&mut self) -> Result<FreezeExit, FreezeFailure> {
         let Some(write) = &mut self.options.while_paused else {
             return Err(FreezeFailure::Hook(
-                "there can be no child, and nobody writes in the pause",
+                "the process cannot be cloned, and there is no `while_paused`",
             ));
         };
         let pid = raw::plain(libc::SYS_getpid, [0; 4]).unwrap_or_default() as u32;
         write(&Snapshot { pid, description: self.freezer.description.items() });
-        Ok(FreezeResult::Paused)
+        Ok(FreezeExit::Paused)
     }
 }
 
@@ -375,8 +371,8 @@ impl Freezer {
         for slot in &self.table.slots[..self.count] {
             if slot.state.load(Ordering::Acquire) == SUSPENDED {
                 let mut notes = slot.notes();
-                let words = kernel_state::thread_status(notes.tid, &mut self.scratch.text);
-                notes.pending = words.map_or(0, |(_, pending)| pending);
+                let status = kernel_state::thread_status(notes.tid, &mut self.scratch.text);
+                notes.pending = status.map_or(0, |(_, pending)| pending);
                 slot.note(notes);
             }
         }
@@ -406,7 +402,7 @@ impl Freezer {
         read(&mut self.maps)?;
         let known = self.scratch.known.items();
         self.copies.copy_all(self.maps.items(), known, options, &mut self.description, fork)?;
-        // The copies have changed the map, and so would tables that grow: from here on none does.
+        // The copies have changed the map, and so would vectors that grow: from here on none does.
         let copies = self.copies.ranges();
         let more = 2 * self.maps.items().len() + 256 * copies.len() + (64 << 10);
         self.maps.make_room(more).map_err(FreezeFailure::system("room for /proc/self/maps"))?;
@@ -476,7 +472,7 @@ extern "C" fn restored(active: u64) -> u64 {
     let active = unsafe {
         &mut *core::ptr::with_exposed_provenance_mut::<ActiveFreeze<'_, '_>>(active as usize)
     };
-    active.outcome = active.freezer.resume_after_restore().map(|()| FreezeResult::Restored);
+    active.outcome = active.freezer.resume_after_restore().map(|()| FreezeExit::Restored);
     if active.outcome.is_err() {
         // A process that is half restored must not continue.
         let _ = raw::plain(libc::SYS_exit_group, [116, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! Where the objects of this process keep the addresses of functions that they call in others:
+//! Where the objects of this process have the addresses of functions that they call in others:
 //! their global offset tables. `tid_remap.rs` changes them, and so does the component for MPI_Wtime
 //! and the like.
 //!
@@ -37,7 +37,7 @@ struct Relocation {
     addend: i64,
 }
 
-/// Where an object keeps the address of a function.
+/// Where an object has the address of a function: an entry of its global offset table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GotEntry {
     /// The word that holds it.
@@ -112,7 +112,7 @@ struct Search<'a> {
 
 /// Finds all entries of these functions in such objects.
 pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMut(GotEntry)) {
-    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
         // SAFETY: the C library gives a valid structure.
         let info = unsafe { &*info };
         // SAFETY: our own data, given below.
@@ -122,7 +122,7 @@ pub fn find_entries(names: &[&CStr], objects: &Objects<'_>, found: &mut dyn FnMu
     }
     let mut search = Search { names, objects, found };
     // SAFETY: the function fits the data, which lives.
-    unsafe { libc::dl_iterate_phdr(Some(note_of(look)), (&raw mut search).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(note_of(visit)), (&raw mut search).cast()) };
 }
 
 /// An array in the memory of an object that is loaded.
@@ -263,10 +263,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_a_function_holds_its_address() {
+    fn the_entry_of_a_function_holds_its_address() {
         let mut all = Vec::new();
         // The test itself calls it, by way of the standard library.
-        let own = the_place_of_a_function_holds_its_address as *const () as usize;
+        let own = the_entry_of_a_function_holds_its_address as *const () as usize;
         let everywhere = Objects::default();
         find_entries(&[c"no_such_function", c"pthread_self"], &everywhere, &mut |entry| {
             all.push(entry)

@@ -11,7 +11,7 @@ const RANGE_MIN: u64 = 4 * HUGE;
 /// Huge pages of one call: between two calls the program can use its address space.
 const AT_ONCE: u64 = 64;
 
-/// Asks for huge pages where large private memory without a file was touched as a whole; the
+/// Requests huge pages where large private memory without a file was touched as a whole; the
 /// program gets no page that it has not touched. While one is made, the program may wait for it.
 pub fn collapse(maps: &mut MmapVec<u8>) -> Result<(), Errno> {
     proc_files::read_file(b"/proc/self/maps\0", maps)?;
@@ -31,7 +31,7 @@ pub fn collapse(maps: &mut MmapVec<u8>) -> Result<(), Errno> {
             if at == first {
                 at += HUGE;
             } else {
-                ask(first, at - first);
+                request(first, at - first);
             }
         }
     }
@@ -39,7 +39,7 @@ pub fn collapse(maps: &mut MmapVec<u8>) -> Result<(), Errno> {
     Ok(())
 }
 
-fn ask(start: u64, bytes: u64) {
+fn request(start: u64, bytes: u64) {
     const MADV_COLLAPSE: usize = 25;
     // Fails where the kernel is older than 6.1 or has no memory: no harm done.
     let _ = raw::plain(libc::SYS_madvise, [start as usize, bytes as usize, MADV_COLLAPSE, 0]);

@@ -19,7 +19,7 @@ pub const SIGNAL: i32 = 32;
 /// Most threads of a process.
 pub const SLOTS_MAX: usize = 4096;
 
-/// Nobody.
+/// No thread.
 pub const FREE: u32 = 0;
 /// The signal is on its way.
 pub const REQUESTED: u32 = 1;
@@ -166,7 +166,7 @@ impl ThreadTable {
     }
 
     /// Sends a thread the signal that suspends it.
-    pub fn call(&self, index: usize) -> Result<(), Errno> {
+    pub fn send_signal(&self, index: usize) -> Result<(), Errno> {
         /// siginfo_t of a queued signal.
         #[repr(C)]
         #[derive(Clone, Copy)]

@@ -175,7 +175,7 @@ impl<'a> Plan<'a> {
         self.mappings.iter().filter(|map| map.kind == record::MAPPING_KERNEL)
     }
 
-    /// Files that the process had open are opened again, some cut to their size: not one before all
+    /// Files that the process had open are reopened, some truncated to their size: none before all
     /// are there.
     fn check_open_files(&self) -> Result<(), ProcessImageError> {
         let opened = [record::DESCRIPTOR_FILE, record::DESCRIPTOR_PATH];

@@ -1,7 +1,7 @@
 //! Where processes of a node that shared memory find it when they are restored.
 //!
 //! The memory itself has no name, now or later: it is a memfd that the first process to come makes
-//! and keeps open. In the folder of the registry is a small file for each object, which names that
+//! and holds open. In the folder of the registry is a small file for each object, which names that
 //! process: `PID START NUMBER INODE`. The others open its descriptor through /proc, which needs the
 //! right to read its memory. The lock on the small file is the lock on the object.
 
@@ -49,7 +49,7 @@ impl RegistryEntry {
         Ok(Self { note, path })
     }
 
-    /// The object. The first process makes it, and keeps it open until all have it.
+    /// The object. The first process makes it, and holds it open until all have it.
     pub fn object(&self) -> Result<File, ProcessImageError> {
         let shown = || self.path.display().to_string();
         let mut text = String::new();

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Number of the socket in the program.
 pub const SOCKET: RawFd = 200;
 
-/// Copies a program that is to be started. Another process does it: who is forked here while a
-/// file is open for writing holds it, too, and what somebody may write cannot be started.
+/// Copies a program that is to be started. Another process does it: a child that is forked here
+/// while a file is open for writing holds it, too, and what somebody may write cannot be started.
 pub fn copy_program(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
@@ -82,10 +82,10 @@ pub fn pair() -> (OwnedFd, OwnedFd) {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: two numbers.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }, 0);
-    let room: i32 = 4 << 20;
+    let buffer_bytes: i32 = 4 << 20;
     for fd in pair {
         let size = size_of::<i32>() as u32;
-        let at = (&raw const room).cast();
+        let at = (&raw const buffer_bytes).cast();
         // SAFETY: one number.
         unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, at, size) };
     }
@@ -129,31 +129,31 @@ impl Subject {
             libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd.
         assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 30_000) }, 1, "no answer in 30 s");
-        let mut room = vec![0; 4 << 20];
+        let mut buffer = vec![0; 4 << 20];
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the kernel writes into `room`.
-        let got = unsafe { libc::recv(fd, room.as_mut_ptr().cast(), room.len(), 0) };
+        // SAFETY: the kernel writes into `buffer`.
+        let got = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         if got <= 0 {
             return Answer::Ended;
         }
-        room.truncate(got as usize);
-        let number = |at: usize| u32::from_le_bytes(room[at..at + 4].try_into().unwrap());
-        match room[0] {
+        buffer.truncate(got as usize);
+        let number = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().unwrap());
+        match buffer[0] {
             b'C' => {
                 let mut times_us = [0; 6];
-                for (time, bytes) in times_us.iter_mut().zip(room[5..].chunks(8)) {
+                for (time, bytes) in times_us.iter_mut().zip(buffer[5..].chunks(8)) {
                     *time = u64::from_le_bytes(bytes.try_into().unwrap());
                 }
-                Answer::Continued { child: number(1), times_us, description: room[53..].to_vec() }
+                Answer::Continued { child: number(1), times_us, description: buffer[53..].to_vec() }
             }
-            b'P' => Answer::Paused { pid: number(1), description: room[5..].to_vec() },
+            b'P' => Answer::Paused { pid: number(1), description: buffer[5..].to_vec() },
             b'R' => Answer::Restored {
-                same_ids: room[1] != 0,
-                generation: room[2],
-                payload: room[3..].to_vec(),
+                same_ids: buffer[1] != 0,
+                generation: buffer[2],
+                payload: buffer[3..].to_vec(),
             },
             b'B' => Answer::Suspended,
-            _ => Answer::Refused(String::from_utf8_lossy(&room[1..]).into_owned()),
+            _ => Answer::Refused(String::from_utf8_lossy(&buffer[1..]).into_owned()),
         }
     }
 
