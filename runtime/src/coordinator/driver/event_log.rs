@@ -19,16 +19,16 @@ pub struct Events(Option<File>);
 
 impl Events {
     /// In the job's folder, or in mpirun's.
-    pub fn open(setup: &JobConfig, job: &str) -> Self {
+    pub fn open(config: &JobConfig, job: &str) -> Self {
         let place = |folder: &PathBuf| folder.join(job).join(EVENTS);
-        let lines = setup.directory.as_ref().map(place);
-        let session = setup.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
+        let own = config.directory.as_ref().map(place);
+        let session = config.log.as_ref().map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         // Where it outlives a job that has no directory.
         let chosen = std::env::var_os("RUSTBTL_EVENTS").map(PathBuf::from);
         let chosen = chosen.map(|folder| folder.join(format!("rustbtl-{job}.jsonl")));
         let mut options = File::options();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let file = lines.or(chosen).or(session).and_then(|path| options.open(path).ok());
+        let file = own.or(chosen).or(session).and_then(|path| options.open(path).ok());
         // As long as this process lives; who cleans up after a job asks for it.
         if let Some(file) = &file {
             let _ = crate::os::lock(file, false);

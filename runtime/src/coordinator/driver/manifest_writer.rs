@@ -41,7 +41,7 @@ pub type Done = (Vec<Report>, Vec<(PeerId, ToNode)>);
 pub struct ManifestWriter {
     orders: Sender<(CheckpointId, PathBuf, Order)>,
     reports: Receiver<(CheckpointId, Report)>,
-    bell: UnixStream,
+    wake_reader: UnixStream,
     /// Orders of a line that are not carried out, and what has to wait for them.
     open: BTreeMap<CheckpointId, (usize, Vec<(PeerId, ToNode)>)>,
 }
@@ -51,23 +51,24 @@ impl ManifestWriter {
     pub fn start() -> io::Result<Self> {
         let (orders, todo) = mpsc::channel::<(CheckpointId, PathBuf, Order)>();
         let (done, reports) = mpsc::channel();
-        let (bell, mut rope) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (wake_reader, mut wake_writer) = UnixStream::pair()?;
+        wake_reader.set_nonblocking(true)?;
         thread::Builder::new().name("storer".into()).spawn(move || {
-            for (line, folder, order) in todo {
-                let report = carry_out(line, &folder, order);
+            for (checkpoint, folder, order) in todo {
+                let report = carry_out(checkpoint, &folder, order);
                 // Whoever does not listen any more does not need it.
-                if done.send((line, report)).is_err() || rope.write_all(&[1]).is_err() {
+                if done.send((checkpoint, report)).is_err() || wake_writer.write_all(&[1]).is_err()
+                {
                     return;
                 }
             }
         })?;
-        Ok(Self { orders, reports, bell, open: BTreeMap::new() })
+        Ok(Self { orders, reports, wake_reader, open: BTreeMap::new() })
     }
 
     /// To poll: something was done.
     pub fn fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.wake_reader.as_raw_fd()
     }
 
     /// Write the manifest of a line into its folder.
@@ -76,20 +77,20 @@ impl ManifestWriter {
     }
 
     /// Remove the manifest of a line, and the folder if nothing else is in it.
-    pub fn remove(&mut self, line: CheckpointId, folder: PathBuf) {
-        self.order(line, folder, Order::Remove);
+    pub fn remove(&mut self, checkpoint: CheckpointId, folder: PathBuf) {
+        self.order(checkpoint, folder, Order::Remove);
     }
 
-    fn order(&mut self, line: CheckpointId, folder: PathBuf, order: Order) {
-        self.open.entry(line).or_default().0 += 1;
+    fn order(&mut self, checkpoint: CheckpointId, folder: PathBuf, order: Order) {
+        self.open.entry(checkpoint).or_default().0 += 1;
         // The thread ends after us.
-        let _ = self.orders.send((line, folder, order));
+        let _ = self.orders.send((checkpoint, folder, order));
     }
 
     /// To this guardian, unless it has to wait: then it is given back by [`Self::look`].
     pub fn pass(&mut self, rank: PeerId, message: ToNode) -> Option<(PeerId, ToNode)> {
-        if let ToNode::Discard { checkpoint: line, .. } = &message
-            && let Some((_, waiting)) = self.open.get_mut(line)
+        if let ToNode::Discard { checkpoint, .. } = &message
+            && let Some((_, waiting)) = self.open.get_mut(checkpoint)
         {
             waiting.push((rank, message));
             return None;
@@ -98,15 +99,15 @@ impl ManifestWriter {
     }
 
     /// Since the last look.
-    pub fn look(&mut self) -> Done {
-        let mut rings = [0; 64];
-        while matches!(self.bell.read(&mut rings), Ok(1..)) {}
-        let (mut reports, mut told) = (Vec::new(), Vec::new());
-        while let Ok((line, report)) = self.reports.try_recv() {
-            self.close(line, &mut told);
+    pub fn poll(&mut self) -> Done {
+        let mut bytes = [0; 64];
+        while matches!(self.wake_reader.read(&mut bytes), Ok(1..)) {}
+        let (mut reports, mut released) = (Vec::new(), Vec::new());
+        while let Ok((checkpoint, report)) = self.reports.try_recv() {
+            self.close(checkpoint, &mut released);
             reports.push(report);
         }
-        (reports, told)
+        (reports, released)
     }
 
     /// As [`Self::look`], when the next order is carried out. None: there is none.
@@ -114,29 +115,29 @@ impl ManifestWriter {
         if self.open.is_empty() {
             return None;
         }
-        let (line, report) = self.reports.recv().ok()?;
-        let mut told = Vec::new();
-        self.close(line, &mut told);
-        Some((vec![report], told))
+        let (checkpoint, report) = self.reports.recv().ok()?;
+        let mut released = Vec::new();
+        self.close(checkpoint, &mut released);
+        Some((vec![report], released))
     }
 
-    fn close(&mut self, line: CheckpointId, told: &mut Vec<(PeerId, ToNode)>) {
-        if let Some((open, _)) = self.open.get_mut(&line) {
+    fn close(&mut self, checkpoint: CheckpointId, released: &mut Vec<(PeerId, ToNode)>) {
+        if let Some((open, _)) = self.open.get_mut(&checkpoint) {
             *open -= 1;
             if *open == 0
-                && let Some((_, waiting)) = self.open.remove(&line)
+                && let Some((_, waiting)) = self.open.remove(&checkpoint)
             {
-                told.extend(waiting);
+                released.extend(waiting);
             }
         }
     }
 }
 
-fn carry_out(line: CheckpointId, folder: &std::path::Path, order: Order) -> Report {
+fn carry_out(checkpoint: CheckpointId, folder: &std::path::Path, order: Order) -> Report {
     match order {
         Order::Write(manifest) => {
             let what = |error| format!("the manifest in {}: {error}", folder.display());
-            Report::Written(line, manifest.write(folder).map_err(what))
+            Report::Written(checkpoint, manifest.write(folder).map_err(what))
         }
         Order::Remove => {
             store::forget(folder);
@@ -150,11 +151,11 @@ mod tests {
     use super::*;
     use crate::store::{FORMAT, Kind};
 
-    fn manifest(line: u64) -> Manifest {
+    fn manifest(checkpoint: u64) -> Manifest {
         Manifest {
             format: FORMAT,
             job: "job-1".into(),
-            line,
+            line: checkpoint,
             kind: Kind::Global,
             unix_ms: 5,
             size: 1,
@@ -167,31 +168,33 @@ mod tests {
     fn images_are_discarded_when_the_manifest_is_gone() {
         let base = std::env::temp_dir().join(format!("rustbtl-storer-{}", std::process::id()));
         let folder = base.join("checkpoint-3");
-        let (rank, line) = (PeerId(0), CheckpointId(3));
-        let discard = |line| ToNode::Discard { rank, checkpoint: line };
-        let mut storer = ManifestWriter::start().unwrap();
-        storer.write(folder.clone(), manifest(3));
-        storer.remove(line, folder.clone());
-        assert!(storer.pass(rank, discard(line)).is_none(), "2");
-        assert!(storer.pass(rank, discard(CheckpointId(2))).is_some(), "of another line");
-        let (reports, told) = storer.wait().unwrap();
-        assert!(matches!(&reports[..], [Report::Written(of, Ok(()))] if *of == line));
-        assert_eq!(told, []);
-        let (reports, told) = storer.wait().unwrap();
+        let (rank, checkpoint) = (PeerId(0), CheckpointId(3));
+        let discard = |checkpoint| ToNode::Discard { rank, checkpoint };
+        let mut manifest_writer = ManifestWriter::start().unwrap();
+        manifest_writer.write(folder.clone(), manifest(3));
+        manifest_writer.remove(checkpoint, folder.clone());
+        assert!(manifest_writer.pass(rank, discard(checkpoint)).is_none(), "2");
+        assert!(manifest_writer.pass(rank, discard(CheckpointId(2))).is_some(), "of another line");
+        let (reports, released) = manifest_writer.wait().unwrap();
+        assert!(matches!(&reports[..], [Report::Written(of, Ok(()))] if *of == checkpoint));
+        assert_eq!(released, []);
+        let (reports, released) = manifest_writer.wait().unwrap();
         assert!(matches!(&reports[..], [Report::Removed]));
-        assert_eq!(told, [(rank, discard(line))]);
-        assert!(storer.wait().is_none());
+        assert_eq!(released, [(rank, discard(checkpoint))]);
+        assert!(manifest_writer.wait().is_none());
         assert!(!folder.exists());
-        assert!(storer.pass(rank, discard(line)).is_some());
+        assert!(manifest_writer.pass(rank, discard(checkpoint)).is_some());
         std::fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
     fn what_cannot_be_written_is_said() {
-        let mut storer = ManifestWriter::start().unwrap();
-        storer.write("/proc/nowhere".into(), manifest(4));
-        let (reports, told) = storer.wait().unwrap();
-        let [Report::Written(line, Err(why))] = &reports[..] else { panic!("{reports:?}") };
-        assert!(*line == CheckpointId(4) && why.contains("/proc/nowhere") && told.is_empty());
+        let mut manifest_writer = ManifestWriter::start().unwrap();
+        manifest_writer.write("/proc/nowhere".into(), manifest(4));
+        let (reports, released) = manifest_writer.wait().unwrap();
+        let [Report::Written(checkpoint, Err(why))] = &reports[..] else { panic!("{reports:?}") };
+        assert!(
+            *checkpoint == CheckpointId(4) && why.contains("/proc/nowhere") && released.is_empty()
+        );
     }
 }

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 
 /// Cut into lines.
 #[derive(Debug, Default)]
-pub struct Words(Vec<u8>);
+pub struct MpirunInput(Vec<u8>);
 
-impl Words {
+impl MpirunInput {
     /// More of it.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
@@ -44,11 +44,11 @@ pub(crate) fn in_one_line(text: &str) -> String {
 
 /// Give an order.
 pub(crate) fn order(order: &MpirunOrder) {
-    tell_mpirun(&in_one_line(&order.to_string()));
+    send_to_mpirun(&in_one_line(&order.to_string()));
 }
 
 /// If it has gone, the end of our input says so.
-pub(crate) fn tell_mpirun(line: &str) {
+pub(crate) fn send_to_mpirun(line: &str) {
     let _ =
         io::stdout().write_all(format!("{line}\n").as_bytes()).and_then(|()| io::stdout().flush());
 }
@@ -59,18 +59,18 @@ mod tests {
 
     #[test]
     fn lines_come_whole_however_they_are_cut() {
-        let mut words = Words::default();
+        let mut input = MpirunInput::default();
         for (piece, wanted) in [("check", None), ("point exit\nlo", Some("checkpoint exit"))] {
-            words.add(piece.as_bytes());
-            assert_eq!(words.next_line().as_deref(), wanted);
+            input.add(piece.as_bytes());
+            assert_eq!(input.next_line().as_deref(), wanted);
         }
-        words.add(b"st\n\n");
-        assert_eq!(words.next_line().as_deref(), Some("lost"));
-        assert_eq!(words.next_line().as_deref(), Some(""));
-        assert_eq!(words.next_line(), None);
-        words.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
-        words.add(b"a\n");
-        assert_eq!(words.next_line().as_deref(), Some("a"), "what has no end is not kept");
+        input.add(b"st\n\n");
+        assert_eq!(input.next_line().as_deref(), Some("lost"));
+        assert_eq!(input.next_line().as_deref(), Some(""));
+        assert_eq!(input.next_line(), None);
+        input.add(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        input.add(b"a\n");
+        assert_eq!(input.next_line().as_deref(), Some("a"), "what has no end is not kept");
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Direct {
     }
 
     /// What has come.
-    pub fn hear(&mut self, id: u64) -> Vec<FromNode> {
+    pub fn read(&mut self, id: u64) -> Vec<FromNode> {
         let mut messages = Vec::new();
         let Some((link, rank)) = self.links.get_mut(&id) else { return messages };
         let rank = *rank;
@@ -117,7 +117,7 @@ mod tests {
         let others = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
         let all = [own, others].map(|message| FromNode::Rank { rank: RANK, message });
         all.iter().for_each(|message| rank.send(message).unwrap());
-        assert_eq!(direct.hear(7), all);
+        assert_eq!(direct.read(7), all);
         assert!(direct.send(RANK, &stable()));
         rank.read().unwrap();
         assert_eq!(rank.next_message().unwrap(), Some(stable()));
@@ -129,20 +129,20 @@ mod tests {
     fn who_says_anything_else_is_heard_no_more() {
         let incarnation = Incarnation(0);
         let of = |rank, message| FromNode::Rank { rank, message };
-        let carried = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
+        let piggybacked = FromRank::Piggybacked { incarnation, at: 1, bytes: vec![1] };
         let (set, before, recorded) = (SetId(0), Incarnation(1), 0);
         let fenced = FromRank::Fenced { set, before, incarnation, recorded };
         let (ready, beat) = (FromRank::Ready {}, FromNode::Heartbeat { count: 1 });
         let other = PeerId(4);
-        for nonsense in [of(other, ready), of(other, carried), of(RANK, fenced), beat] {
+        for unexpected in [of(other, ready), of(other, piggybacked), of(RANK, fenced), beat] {
             let (mut direct, mut rank) = open();
-            rank.send(&nonsense).unwrap();
-            assert_eq!(direct.hear(7), []);
+            rank.send(&unexpected).unwrap();
+            assert_eq!(direct.read(7), []);
             assert!(!direct.send(RANK, &stable()));
         }
         let (mut direct, rank) = open();
         drop(rank);
-        assert_eq!(direct.hear(7), []);
+        assert_eq!(direct.read(7), []);
         assert_eq!(direct.polled().count(), 0);
     }
 

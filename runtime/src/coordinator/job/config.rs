@@ -17,7 +17,7 @@ pub struct JobConfig {
     /// `dir`: where lines go.
     pub directory: Option<PathBuf>,
     /// `copies`: without a directory each node keeps its images, and so many other nodes a copy.
-    pub copies: Option<usize>,
+    pub replicas: Option<usize>,
     /// `log`: where events go if there is no directory.
     pub log: Option<PathBuf>,
     /// `interval`: seconds between global lines, 0: none; or `auto`. `None`: as is good for most.
@@ -37,7 +37,7 @@ pub struct JobConfig {
     /// `restore`: the line that the job restarts from.
     pub restore: Option<PathBuf>,
     /// `again JOB PORT SECRET`: in place of a coordinator that was killed.
-    pub again: Option<(String, u16, [u8; 32])>,
+    pub failover: Option<(String, u16, [u8; 32])>,
     /// `size`: ranks, known when mpirun launches them.
     pub size: u32,
     /// `arg`: the programs' command line, a word each.
@@ -48,7 +48,7 @@ impl Default for JobConfig {
     fn default() -> Self {
         Self {
             directory: None,
-            copies: None,
+            replicas: None,
             log: None,
             interval_ms: None,
             interval_auto: false,
@@ -58,7 +58,7 @@ impl Default for JobConfig {
             recover: true,
             prints: false,
             restore: None,
-            again: None,
+            failover: None,
             size: 0,
             command: Vec::new(),
         }
@@ -68,19 +68,19 @@ impl Default for JobConfig {
 impl JobConfig {
     /// Number of the first line. Restored ranks have been in a line of the old job: to them it and
     /// those before are over.
-    pub fn first_line(&self) -> u64 {
+    pub fn first_checkpoint(&self) -> u64 {
         let restored = self.restore.as_deref().and_then(crate::store::line_number);
-        restored.map_or(1, |line| line.0 + 1)
+        restored.map_or(1, |checkpoint| checkpoint.0 + 1)
     }
 
     /// Is there a place for lines?
     pub fn has_storage(&self) -> bool {
-        self.directory.is_some() || self.copies.is_some()
+        self.directory.is_some() || self.replicas.is_some()
     }
 
     /// Do nodes keep their images themselves?
     pub fn is_local(&self) -> bool {
-        self.directory.is_none() && self.copies.is_some()
+        self.directory.is_none() && self.replicas.is_some()
     }
 
     /// One line; true: it was the last.
@@ -99,8 +99,9 @@ impl JobConfig {
             "log" => self.log = path()?,
             "restore" => self.restore = path()?,
             "again" => {
-                let again = again(value).ok_or("again: that is no job, port and secret")?;
-                self.again = Some(again);
+                let failover =
+                    failover_from(value).ok_or("again: that is no job, port and secret")?;
+                self.failover = Some(failover);
             }
             "recover" => self.recover = number()? != 0,
             "prints" => self.prints = number()? != 0,
@@ -108,7 +109,7 @@ impl JobConfig {
             "interval" => self.interval_ms = Some(seconds(value)?),
             "mtbf" => self.mtbf_ms = number()?,
             "set_interval" => self.set_interval_ms = number()?,
-            "copies" => self.copies = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
+            "copies" => self.replicas = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
             "keep" => self.keep = usize::try_from(number()?).unwrap_or(usize::MAX).max(1),
             "size" => self.size = u32::try_from(number()?).map_err(|_| "size".to_owned())?,
             // For guardians, who get it from mpirun, too: here it is refused if it makes no sense.
@@ -139,17 +140,17 @@ impl JobConfig {
 
     /// Between global lines.
     pub fn interval(&self) -> Interval {
-        let goes_back_alone = self.recover && self.has_storage();
+        let rolls_back_alone = self.recover && self.has_storage();
         match (self.interval_auto, self.interval_ms) {
             (true, _) => Interval::Auto { mtbf_ms: self.mtbf_ms },
-            (false, None) if goes_back_alone => Interval::Fixed { interval_ms: INTERVAL_MS },
+            (false, None) if rolls_back_alone => Interval::Fixed { interval_ms: INTERVAL_MS },
             (false, None | Some(0)) => Interval::Off,
             (false, Some(interval_ms)) => Interval::Fixed { interval_ms },
         }
     }
 }
 
-fn again(value: &str) -> Option<(String, u16, [u8; 32])> {
+fn failover_from(value: &str) -> Option<(String, u16, [u8; 32])> {
     let words: Vec<&str> = value.split(' ').collect();
     let [job, port, secret] = words.try_into().ok()?;
     let port = port.parse().ok().filter(|&port| port != 0)?;
@@ -175,33 +176,33 @@ mod tests {
 
     #[test]
     fn an_automatic_interval_needs_to_know_how_often_something_fails() {
-        let mut setup = JobConfig::default();
-        assert_eq!(setup.interval(), Interval::Off);
-        assert_eq!(setup.take("interval auto"), Ok(false));
-        assert!(setup.take("go").unwrap_err().contains("vprotocol_correlated_mtbf"));
-        assert_eq!(setup.take("mtbf 86400000"), Ok(false));
-        assert_eq!(setup.take("go"), Ok(true));
-        assert_eq!(setup.interval(), Interval::Auto { mtbf_ms: 86_400_000 });
+        let mut config = JobConfig::default();
+        assert_eq!(config.interval(), Interval::Off);
+        assert_eq!(config.take("interval auto"), Ok(false));
+        assert!(config.take("go").unwrap_err().contains("vprotocol_correlated_mtbf"));
+        assert_eq!(config.take("mtbf 86400000"), Ok(false));
+        assert_eq!(config.take("go"), Ok(true));
+        assert_eq!(config.interval(), Interval::Auto { mtbf_ms: 86_400_000 });
     }
 
     #[test]
     fn who_can_go_back_alone_has_lines_by_default() {
-        let said = |lines: &[&str]| {
-            let mut setup = JobConfig::default();
-            lines.iter().for_each(|line| assert_eq!(setup.take(line), Ok(false), "{line}"));
-            setup.interval()
+        let interval = |lines: &[&str]| {
+            let mut config = JobConfig::default();
+            lines.iter().for_each(|line| assert_eq!(config.take(line), Ok(false), "{line}"));
+            config.interval()
         };
         let usual = Interval::Fixed { interval_ms: INTERVAL_MS };
-        assert_eq!(said(&["copies 1"]), usual);
-        assert_eq!(said(&["dir /a"]), usual);
-        assert_eq!(said(&["dir /a", "interval 0"]), Interval::Off);
-        assert_eq!(said(&["dir /a", "recover 0"]), Interval::Off);
-        assert_eq!(said(&[]), Interval::Off);
+        assert_eq!(interval(&["copies 1"]), usual);
+        assert_eq!(interval(&["dir /a"]), usual);
+        assert_eq!(interval(&["dir /a", "interval 0"]), Interval::Off);
+        assert_eq!(interval(&["dir /a", "recover 0"]), Interval::Off);
+        assert_eq!(interval(&[]), Interval::Off);
     }
 
     #[test]
     fn what_mpirun_says_is_understood_and_nonsense_is_not() {
-        let mut setup = JobConfig::default();
+        let mut config = JobConfig::default();
         for line in [
             "dir /a b",
             "interval 1.5",
@@ -212,12 +213,12 @@ mod tests {
             "arg a b",
             "images lz4 4",
         ] {
-            assert_eq!(setup.take(line), Ok(false), "{line}");
+            assert_eq!(config.take(line), Ok(false), "{line}");
         }
-        assert_eq!(setup.take("go"), Ok(true));
-        assert_eq!(setup.directory, Some("/a b".into()));
-        assert_eq!((setup.interval_ms, setup.keep, setup.size), (Some(1500), 1, 4));
-        assert_eq!(setup.command, ["./x", "", "a b"]);
+        assert_eq!(config.take("go"), Ok(true));
+        assert_eq!(config.directory, Some("/a b".into()));
+        assert_eq!((config.interval_ms, config.keep, config.size), (Some(1500), 1, 4));
+        assert_eq!(config.command, ["./x", "", "a b"]);
         for line in [
             "dir relative",
             "size x",
@@ -232,7 +233,7 @@ mod tests {
             "images gzip 0",
             "images lz4 x",
         ] {
-            assert!(setup.take(line).is_err(), "{line}");
+            assert!(config.take(line).is_err(), "{line}");
         }
     }
 }

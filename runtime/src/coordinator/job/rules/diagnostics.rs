@@ -25,11 +25,11 @@ impl Job {
     pub(crate) fn leave_to_mpirun(&mut self, set: SetId, reason: &str) {
         self.log(json!({"event": "not_recovered", "set": set.0, "reason": reason}));
         // Otherwise nobody has been promised anything.
-        if self.setup.recover && self.setup.has_storage() && self.machine.is_some() {
+        if self.config.recover && self.config.has_storage() && self.scheduler.is_some() {
             let ranks = self.members(&[set]).iter().map(ToString::to_string).collect();
             let (ranks, way_out) = (some_of(ranks, ", "), self.way_out());
             let text = format!("set {set} (ranks {ranks}) does not go back: {reason}. {way_out}");
-            self.effects.push_back(Effect::Tell(text));
+            self.effects.push_back(Effect::NotifyUser(text));
         }
     }
 
@@ -50,19 +50,19 @@ impl Job {
     /// From where the whole job can be started again, and how.
     fn way_out(&self) -> String {
         let command = |folder: &Path| format!("rustbtl restart {}", folder.display());
-        let earlier = self.setup.restore.as_deref().map(command);
-        let line =
-            self.machine.as_ref().and_then(CheckpointScheduler::last_global).map(CheckpointId);
-        match (line, earlier) {
-            (Some(line), _) if !self.is_local(line) => format!(
-                "Line {line} of all ranks is complete; to go on from it: {}",
-                command(&self.folder_of(line))
+        let earlier = self.config.restore.as_deref().map(command);
+        let checkpoint =
+            self.scheduler.as_ref().and_then(CheckpointScheduler::last_global).map(CheckpointId);
+        match (checkpoint, earlier) {
+            (Some(checkpoint), _) if !self.is_local(checkpoint) => format!(
+                "Line {checkpoint} of all ranks is complete; to go on from it: {}",
+                command(&self.folder_of(checkpoint))
             ),
             (_, Some(command)) => format!(
                 "Of this job there is no line of all ranks; to go on from the one that it was \
                  restarted from: {command}"
             ),
-            (_, None) if self.setup.is_local() => {
+            (_, None) if self.config.is_local() => {
                 "There is nothing to restart the job from: without \
                     vprotocol_correlated_checkpoint_dir nodes \
                  keep checkpoints only as long as it runs"

@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 impl Job {
     /// mpirun has seen it end by a signal.
     pub(crate) fn guardian_ended(&mut self, now: u64, id: PeerId) {
-        let taken_up = self.guardian_lost(now, id);
-        let order = if taken_up { MpirunOrder::Tolerate(id) } else { MpirunOrder::Stock(id) };
+        let continues = self.guardian_lost(now, id);
+        let order = if continues { MpirunOrder::Tolerate(id) } else { MpirunOrder::Stock(id) };
         self.effects.push_back(Effect::Mpirun(order));
     }
 
@@ -51,7 +51,7 @@ impl Job {
             (rank.here, rank.lost, rank.host) = (false, true, None);
             sets.extend(rank.set);
         }
-        let Err(reason) = self.go_back(now, &sets) else { return true };
+        let Err(reason) = self.roll_back(now, &sets) else { return true };
         let reason = format!("the guardian of rank {id} was killed, and {reason}");
         sets.first().into_iter().for_each(|&set| self.leave_to_mpirun(set, &reason));
         false

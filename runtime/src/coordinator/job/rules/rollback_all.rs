@@ -35,33 +35,39 @@ impl Job {
         if let Some(obstacle) = self.obstacle() {
             return Err(also(obstacle.into()));
         }
-        if self.recovery.nobody.is_some() {
+        if self.recovery.rollback_blocked.is_some() {
             // Mostly it is the reason already.
             return Err(why.into());
         }
         if let Some((id, _)) = self.ranks.iter().find(|(_, rank)| rank.ended.is_some()) {
             return Err(also(format!("rank {id} has ended already, and cannot go back with them")));
         }
-        let Some(line) = self.checkpoint_of_all(before).map_err(also)? else {
+        let Some(checkpoint) = self.checkpoint_of_all(before).map_err(also)? else {
             return Err(why.into());
         };
-        let times = if self.recovery.together.0 == line { self.recovery.together.1 } else { 0 };
+        let times = if self.recovery.global_rollbacks.0 == checkpoint {
+            self.recovery.global_rollbacks.1
+        } else {
+            0
+        };
         if times >= FAILURES_MAX {
-            let went = format!("all ranks went back to line {line} {times} times already");
+            let went = format!("all ranks went back to line {checkpoint} {times} times already");
             return Err(also(went));
         }
-        self.recovery.together = (line, times + 1);
-        self.log(json!({"event": "global_rollback", "checkpoint": line.0, "why": why}));
-        self.effects.push_back(Effect::Tell(format!("{why}; all ranks go back to line {line}")));
-        self.input(now, Input::GlobalRollback { checkpoint: line.0 });
+        self.recovery.global_rollbacks = (checkpoint, times + 1);
+        self.log(json!({"event": "global_rollback", "checkpoint": checkpoint.0, "why": why}));
+        self.effects.push_back(Effect::NotifyUser(format!(
+            "{why}; all ranks go back to line {checkpoint}"
+        )));
+        self.input(now, Input::GlobalRollback { checkpoint: checkpoint.0 });
         let incarnation = self.next_incarnation();
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
-        let going = Rollback::new(now, line, incarnation, true);
+        let rollback = Rollback::new(now, checkpoint, incarnation, true);
         // Before the first is ordered: nobody asks whom he will not meet.
         for &set in &sets {
-            self.recovery.going.insert(set, going.clone());
+            self.recovery.rollbacks.insert(set, rollback.clone());
         }
-        sets.into_iter().try_for_each(|set| self.begin_rollback(set, going.clone()))
+        sets.into_iter().try_for_each(|set| self.begin_rollback(set, rollback.clone()))
     }
 
     /// The line that all can go back to (1).
@@ -70,13 +76,14 @@ impl Job {
         before: Option<CheckpointId>,
     ) -> Result<Option<CheckpointId>, String> {
         let all: Vec<PeerId> = self.ranks.keys().copied().collect();
-        let globals = self.machine.iter().flat_map(|machine| machine.globals().rev());
+        let globals = self.scheduler.iter().flat_map(|scheduler| scheduler.globals().rev());
         let mut lost = None;
-        for line in
-            globals.map(CheckpointId).filter(|line| before.is_none_or(|before| *line < before))
+        for checkpoint in globals
+            .map(CheckpointId)
+            .filter(|checkpoint| before.is_none_or(|before| *checkpoint < before))
         {
-            match self.must_have_images(line, &all) {
-                Ok(()) => return Ok(Some(line)),
+            match self.must_have_images(checkpoint, &all) {
+                Ok(()) => return Ok(Some(checkpoint)),
                 Err(problem) => {
                     lost.get_or_insert(problem);
                 }

@@ -29,37 +29,41 @@ fn is_missing(rank: &Rank) -> bool {
 impl Job {
     /// Nobody is coordinated any more.
     pub fn is_protection_disabled(&self) -> bool {
-        self.out_of_reach.let_go
+        self.unreachable.protection_disabled
     }
 
     /// Time has passed.
-    pub(crate) fn look_for_missing(&mut self, now: u64) {
+    pub(crate) fn check_reachability(&mut self, now: u64) {
         // A job that starts or ends waits for nobody here.
-        let matters = (self.machine.is_some() || self.again.is_some()) && !self.may_finish;
+        let matters = (self.scheduler.is_some() || self.failover.is_some()) && !self.may_finish;
         let missing = self.ranks.iter().filter(|(_, rank)| is_missing(rank));
         let missing: Vec<PeerId> = missing.map(|(&id, _)| id).collect();
-        if !matters || missing.is_empty() || self.out_of_reach.let_go || self.recovery.failed {
-            self.out_of_reach.since_ms = None;
+        if !matters
+            || missing.is_empty()
+            || self.unreachable.protection_disabled
+            || self.recovery.failed
+        {
+            self.unreachable.since_ms = None;
             return;
         }
-        let since = *self.out_of_reach.since_ms.get_or_insert(now);
+        let since = *self.unreachable.since_ms.get_or_insert(now);
         if now >= since.saturating_add(PATIENCE_MS) {
-            self.let_go(&missing);
+            self.disable_protection(&missing);
         }
     }
 
-    fn let_go(&mut self, missing: &[PeerId]) {
+    fn disable_protection(&mut self, missing: &[PeerId]) {
         let names = some_of(missing.iter().map(|id| self.name_of(*id)).collect(), ", ");
         let numbers: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
-        (self.out_of_reach.let_go, self.changed) = (true, true);
+        (self.unreachable.protection_disabled, self.changed) = (true, true);
         self.log(json!({"event": "protection_disabled", "missing": numbers}));
-        let anew = self.again.as_ref().and_then(Failover::restarting_set);
-        if let Some(set) = self.recovery.waits_for_orders().or(anew) {
+        let restarting = self.failover.as_ref().and_then(Failover::restarting_set);
+        if let Some(set) = self.recovery.waits_for_orders().or(restarting) {
             return self.fail(format!(
                 "{names} cannot be reached any more, and set {set} had not yet come back"
             ));
         }
-        self.effects.push_back(Effect::Tell(format!(
+        self.effects.push_back(Effect::NotifyUser(format!(
             "job {}: {names} cannot be reached any more: the job GOES ON WITHOUT PROTECTION. If \
              something of it dies now it ends. Was the node, or that of mpirun, stopped or very \
              busy for long?",

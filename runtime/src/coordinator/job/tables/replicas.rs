@@ -11,7 +11,7 @@ pub(crate) struct ImageReplicas {
     /// They have it.
     pub(crate) nodes: BTreeSet<String>,
     /// It is on its way there.
-    pub(crate) asked: BTreeSet<String>,
+    pub(crate) requested: BTreeSet<String>,
     /// They did not take it.
     pub(crate) refused: BTreeMap<String, String>,
     /// They had it.
@@ -19,22 +19,22 @@ pub(crate) struct ImageReplicas {
     /// The line knows that it is stored.
     pub(crate) counted: bool,
     /// Of a rank whose node is lost: who brings it to where it goes on.
-    pub(crate) bringer: Option<String>,
+    pub(crate) sender: Option<String>,
 }
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replicas {
     /// Nodes that take copies, and how they are reached.
-    pub(crate) shelves: BTreeMap<String, String>,
+    pub(crate) replica_servers: BTreeMap<String, String>,
     pub(crate) held: BTreeMap<(CheckpointId, PeerId), ImageReplicas>,
     /// A further loss is survived (4).
-    pub(crate) covered: bool,
+    pub(crate) replicated: bool,
 }
 
 impl ImageReplicas {
     /// On other nodes than this one, and not on one where others of this node could not go.
-    pub(crate) fn copies(&self, home: &str) -> usize {
+    pub(crate) fn replicas(&self, home: &str) -> usize {
         let counts = |node: &&String| *node != home && !self.refused.contains_key(*node);
         self.nodes.iter().filter(counts).count()
     }
@@ -43,21 +43,22 @@ impl ImageReplicas {
 impl Replicas {
     /// For another coordinator.
     pub(crate) fn state(&self) -> Vec<PersistedImage> {
-        let one =
-            |((line, rank), held): (&(CheckpointId, PeerId), &ImageReplicas)| PersistedImage {
-                line: line.0,
+        let one = |((checkpoint, rank), held): (&(CheckpointId, PeerId), &ImageReplicas)| {
+            PersistedImage {
+                checkpoint: checkpoint.0,
                 rank: rank.0,
                 nodes: held.nodes.clone(),
                 lost: held.lost.clone(),
-            };
+            }
+        };
         self.held.iter().filter(|(_, held)| held.counted).map(one).collect()
     }
 
     /// The other way round.
     pub(crate) fn resume(&mut self, images: Vec<PersistedImage>) {
-        for PersistedImage { line, rank, nodes, lost } in images {
+        for PersistedImage { checkpoint, rank, nodes, lost } in images {
             let held = ImageReplicas { nodes, lost, counted: true, ..ImageReplicas::default() };
-            self.held.insert((CheckpointId(line), PeerId(rank)), held);
+            self.held.insert((CheckpointId(checkpoint), PeerId(rank)), held);
         }
     }
 }

@@ -5,5 +5,5 @@
 pub(crate) struct UnreachableAgents {
     pub(crate) since_ms: Option<u64>,
     /// The job goes on without us.
-    pub(crate) let_go: bool,
+    pub(crate) protection_disabled: bool,
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 impl Determinants {
     /// A rank has recorded what was carried to it.
-    pub(super) fn carried(
+    pub(super) fn piggybacked(
         &mut self,
         rank: PeerId,
         incarnation: Incarnation,
@@ -31,17 +31,17 @@ impl Determinants {
         // The place stays empty: nothing of this life of the set that follows it is ever stable, no
         // line of it is stored, and who waits for what it has of another set waits until it falls
         // itself. With a determinant of its own that is damaged it is the same.
-        let carried = match Piggybacked::decode(bytes) {
-            Ok(carried) if carried.set != known.set => carried,
-            Ok(_) => return self.nonsense(rank, "its own set has carried something to it"),
-            Err(error) => return self.nonsense(rank, &error.to_string()),
+        let piggybacked = match Piggybacked::decode(bytes) {
+            Ok(piggybacked) if piggybacked.set != known.set => piggybacked,
+            Ok(_) => return self.protocol_error(rank, "its own set has carried something to it"),
+            Err(error) => return self.protocol_error(rank, &error.to_string()),
         };
         self.open(known.set, incarnation);
         let Some(of) = self.sets.get_mut(&known.set) else { return };
         if of.order.incarnation() != incarnation {
             return;
         }
-        of.order.add_received(at, carried);
+        of.order.add_received(at, piggybacked);
         of.waits(rank, Some(at));
         self.settle(known.set);
     }
@@ -52,35 +52,35 @@ impl Determinants {
         let (mut todo, mut changed) = (vec![set], BTreeSet::new());
         while let Some(set) = todo.pop() {
             changed.insert(set);
-            while let Some((at, carried)) =
+            while let Some((at, piggybacked)) =
                 self.sets.get_mut(&set).and_then(|of| of.order.next_received())
             {
-                let whose = carried.set;
-                if self.merge(carried) {
-                    todo.push(whose);
+                let sender = piggybacked.set;
+                if self.merge(piggybacked) {
+                    todo.push(sender);
                 }
                 if let Some(of) = self.sets.get_mut(&set) {
                     of.order.skip(at);
                 }
-                self.note(set, at);
+                self.persist_new(set, at);
             }
         }
-        changed.into_iter().for_each(|set| self.pump(set));
-        self.look_at_fences();
-        self.look_at_images();
+        changed.into_iter().for_each(|set| self.flush(set));
+        self.check_fences();
+        self.release_images();
     }
 
     /// True: more of the order of the set that it is of is here.
-    fn merge(&mut self, carried: Piggybacked) -> bool {
-        let set = carried.set;
-        if self.is_begun_by(&carried) {
-            self.open(set, carried.incarnation);
+    fn merge(&mut self, piggybacked: Piggybacked) -> bool {
+        let set = piggybacked.set;
+        if self.begins_order(&piggybacked) {
+            self.open(set, piggybacked.incarnation);
         }
         let Some(of) = self.sets.get_mut(&set) else { return false };
         let before = of.order.next();
-        of.order.add_piggybacked(carried);
+        of.order.add_piggybacked(piggybacked);
         let more = of.order.next() > before;
-        self.note(set, before);
+        self.persist_new(set, before);
         more
     }
 
@@ -88,13 +88,14 @@ impl Determinants {
     /// shipped nothing so far, and not even have come to a coordinator that has just been started,
     /// if they are lost: nothing at all is known of a set only in its first life here, since
     /// whoever goes back is noted (`fences`).
-    fn is_begun_by(&self, carried: &Piggybacked) -> bool {
-        let (set, life) = (carried.set, carried.incarnation);
+    fn begins_order(&self, piggybacked: &Piggybacked) -> bool {
+        let (set, incarnation) = (piggybacked.set, piggybacked.incarnation);
         let known = self.sets.get(&set).map(|of| of.order.incarnation());
-        if known.is_some_and(|known| known >= life) {
+        if known.is_some_and(|known| known >= incarnation) {
             return false;
         }
-        let mut lives = self.ranks.values().filter(|rank| rank.set == set).peekable();
-        (known.is_none() || lives.peek().is_some()) && lives.all(|rank| rank.incarnation == life)
+        let mut ranks = self.ranks.values().filter(|rank| rank.set == set).peekable();
+        (known.is_none() || ranks.peek().is_some())
+            && ranks.all(|rank| rank.incarnation == incarnation)
     }
 }

@@ -8,11 +8,11 @@ pub(super) const B: SetId = SetId(2);
 pub(super) const NEXT: Incarnation = Incarnation(1);
 
 /// All determinants stay here, and are noted.
-pub(super) fn noting() -> Determinants {
+pub(super) fn persisting() -> Determinants {
     let mut all = Determinants::new(0);
-    all.keep_notes();
+    all.enable_persistence();
     for rank in 0..4 {
-        all.hear(10, &hello(rank, rank / 2 * 2, FIRST));
+        all.handle(10, &hello(rank, rank / 2 * 2, FIRST));
     }
     all
 }
@@ -28,15 +28,15 @@ pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> P
 }
 
 /// `rank` has recorded at this place what was carried to it.
-pub(super) fn brought(rank: u32, at: u64, carried: &Piggybacked) -> FromNode {
-    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: carried.encode() };
+pub(super) fn piggybacked_at(rank: u32, at: u64, piggybacked: &Piggybacked) -> FromNode {
+    let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: piggybacked.encode() };
     FromNode::Rank { rank: PeerId(rank), message }
 }
 
 /// What was written down, and who was told what, in this order.
 fn steps(out: &[Out]) -> Vec<String> {
     let step = |out: &Out| match out {
-        Out::Note(set, batch) | Out::NoteAnew(set, batch) => {
+        Out::Persist(set, batch) | Out::PersistAll(set, batch) => {
             let DeterminantBatch { upto, .. } = DeterminantBatch::decode(batch).unwrap();
             (upto > 0).then(|| format!("{set} noted to {upto}"))
         }
@@ -47,52 +47,52 @@ fn steps(out: &[Out]) -> Vec<String> {
 }
 
 /// Where the next life of a set begins to record, and how many determinants its ranks repeat.
-pub(super) fn repeats(all: &mut Determinants, set: SetId) -> (u64, Vec<usize>) {
+pub(super) fn replays(all: &mut Determinants, set: SetId) -> (u64, Vec<usize>) {
     let members = [PeerId(set.0), PeerId(set.0 + 1)];
-    let told = all.replay(set, NEXT, &members);
-    let ToRank::Replay { at, .. } = told[0].1 else { panic!("{told:?}") };
+    let messages = all.replay(set, NEXT, &members);
+    let ToRank::Replay { at, .. } = messages[0].1 else { panic!("{messages:?}") };
     let count = |(_, message): &(PeerId, ToRank)| match message {
         ToRank::Replay { bytes, .. } => rank_batch::read_numbered(bytes).unwrap().len(),
         other => panic!("{other:?}"),
     };
-    (at, told.iter().map(count).collect())
+    (at, messages.iter().map(count).collect())
 }
 
 #[test]
 fn what_was_carried_is_in_the_order_of_its_set_and_noted_before_its_place_counts() {
-    let mut all = noting();
+    let mut all = persisting();
     all.take_out();
-    all.hear(10, &brought(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
     assert_eq!(steps(&all.take_out()), ["0 noted to 2", "2 noted to 1", "2 told 1"]);
     // Its own rank ships it, too: it hears that it is stable, and nothing is here twice.
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     assert_eq!(steps(&all.take_out()), ["0 told 2"]);
-    all.hear(10, &recorded(1, FIRST, 0, &[2]));
+    all.handle(10, &recorded(1, FIRST, 0, &[2]));
     assert_eq!(steps(&all.take_out()), ["0 noted to 3", "1 told 3"]);
     // And so does the other one once more.
-    all.hear(10, &brought(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
     assert_eq!(steps(&all.take_out()), ["2 told 1"]);
-    assert_eq!(repeats(&mut all, A), (3, vec![2, 1]));
+    assert_eq!(replays(&mut all, A), (3, vec![2, 1]));
 }
 
 #[test]
 fn who_waits_for_what_others_bring_hears_of_it() {
-    let mut all = noting();
-    all.hear(10, &recorded(1, FIRST, 0, &[1]));
+    let mut all = persisting();
+    all.handle(10, &recorded(1, FIRST, 0, &[1]));
     assert_eq!(steps(&all.take_out()), [""; 0], "place 0 of A is missing");
-    all.hear(10, &brought(3, 0, &places(A, 0, &[Some((0, 0))])));
+    all.handle(10, &piggybacked_at(3, 0, &places(A, 0, &[Some((0, 0))])));
     let wanted = ["0 noted to 2", "2 noted to 1", "1 told 2", "3 told 1"];
     assert_eq!(steps(&all.take_out()), wanted);
 }
 
 #[test]
 fn what_was_carried_counts_when_all_places_before_its_own_are_here() {
-    let mut all = noting();
+    let mut all = persisting();
     all.take_out();
-    all.hear(10, &brought(2, 1, &places(A, 1, &[Some((0, 1))])));
-    all.hear(10, &brought(3, 2, &places(A, 2, &[Some((1, 0))])));
+    all.handle(10, &piggybacked_at(2, 1, &places(A, 1, &[Some((0, 1))])));
+    all.handle(10, &piggybacked_at(3, 2, &places(A, 2, &[Some((1, 0))])));
     assert_eq!(steps(&all.take_out()), [""; 0]);
-    all.hear(10, &brought(2, 0, &places(A, 0, &[Some((0, 0))])));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
     let wanted = [
         "0 noted to 1",
         "2 noted to 1",
@@ -104,51 +104,51 @@ fn what_was_carried_counts_when_all_places_before_its_own_are_here() {
         "3 told 3",
     ];
     assert_eq!(steps(&all.take_out()), wanted);
-    assert_eq!(repeats(&mut all, A), (3, vec![2, 1]));
+    assert_eq!(replays(&mut all, A), (3, vec![2, 1]));
 }
 
 /// A says that a place of B holds something of A. How much of it is only known when everything is
 /// here that A had recorded before it said so, or B says it.
 #[test]
 fn a_place_of_which_another_set_only_knows_that_it_holds_something_waits_for_that() {
-    let mut all = noting();
+    let mut all = persisting();
     all.take_out();
     // Rank 0 has recorded 0 and 1, which were carried to rank 2 and are its place 1; back to
     // rank 1 places 0 and 1 of B were carried, which is place 2 of A.
     let (theirs, back) = (places(A, 0, &[Some((0, 0)), Some((0, 1))]), [Some((2, 0)), None]);
-    all.hear(10, &brought(1, 2, &places(B, 0, &back)));
+    all.handle(10, &piggybacked_at(1, 2, &places(B, 0, &back)));
     assert_eq!(all.next(B, FIRST), None);
     // B says it.
-    all.hear(10, &recorded(2, FIRST, 0, &[0]));
-    all.hear(10, &brought(2, 1, &theirs));
+    all.handle(10, &recorded(2, FIRST, 0, &[0]));
+    all.handle(10, &piggybacked_at(2, 1, &theirs));
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
-    assert_eq!(repeats(&mut all, A), (2, vec![2, 0]));
+    assert_eq!(replays(&mut all, A), (2, vec![2, 0]));
 
     // A says it.
-    let mut all = noting();
-    all.hear(10, &brought(1, 2, &places(B, 0, &back)));
+    let mut all = persisting();
+    all.handle(10, &piggybacked_at(1, 2, &places(B, 0, &back)));
     all.take_out();
-    all.hear(10, &recorded(0, FIRST, 0, &[0, 1]));
+    all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
     let wanted = ["0 noted to 2", "2 noted to 2", "0 noted to 3", "0 told 3", "1 told 3"];
     assert_eq!(steps(&all.take_out()), wanted);
-    assert_eq!(repeats(&mut all, B), (1, vec![1, 0]));
+    assert_eq!(replays(&mut all, B), (1, vec![1, 0]));
 }
 
 #[test]
 fn what_another_life_of_a_set_has_carried_is_not_repeated_and_its_place_counts() {
-    let mut all = noting();
-    all.hear(10, &recorded(0, FIRST, 0, &[0]));
-    assert_eq!(repeats(&mut all, A), (1, vec![1, 0]));
+    let mut all = persisting();
+    all.handle(10, &recorded(0, FIRST, 0, &[0]));
+    assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
     all.take_out();
-    all.hear(10, &brought(2, 0, &places(A, 1, &[Some((0, 1))])));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 1, &[Some((0, 1))])));
     assert_eq!(steps(&all.take_out()), ["2 noted to 1", "2 told 1"]);
     assert_eq!(all.next(A, NEXT), Some(1));
     // Nor does it begin an order.
-    let mut all = noting();
-    all.hear(10, &hello(0, 0, NEXT));
-    all.hear(10, &hello(1, 0, NEXT));
-    all.hear(10, &brought(2, 0, &places(A, 0, &[Some((0, 0))])));
+    let mut all = persisting();
+    all.handle(10, &hello(0, 0, NEXT));
+    all.handle(10, &hello(1, 0, NEXT));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (None, Some(1)));
 }
 
@@ -157,55 +157,55 @@ fn of_a_set_of_which_nothing_is_known_yet_it_is_kept() {
     let mut all = Determinants::new(0);
     // To another coordinator A, which is lost, does not come.
     all.resume(vec![]);
-    all.hear(10, &hello(2, 2, FIRST));
-    all.hear(10, &brought(2, 0, &places(A, 0, &[Some((0, 0))])));
+    all.handle(10, &hello(2, 2, FIRST));
+    all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
     assert_eq!(all.next(A, FIRST), Some(1));
-    assert_eq!(repeats(&mut all, A), (1, vec![1, 0]));
+    assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
 }
 
 #[test]
 fn places_that_hold_what_was_carried_stay_places_for_another_coordinator() {
-    let mut all = noting();
-    let mut notes = Vec::new();
-    all.hear(10, &recorded(2, FIRST, 0, &[0]));
-    all.hear(10, &brought(3, 1, &places(A, 0, &[Some((0, 0))])));
-    all.hear(10, &recorded(2, FIRST, 1, &[2]));
-    all.hear(10, &brought(3, 3, &places(A, 1, &[Some((0, 1))])));
+    let mut all = persisting();
+    let mut batches = Vec::new();
+    all.handle(10, &recorded(2, FIRST, 0, &[0]));
+    all.handle(10, &piggybacked_at(3, 1, &places(A, 0, &[Some((0, 0))])));
+    all.handle(10, &recorded(2, FIRST, 1, &[2]));
+    all.handle(10, &piggybacked_at(3, 3, &places(A, 1, &[Some((0, 1))])));
     let out: Vec<Out> = all.take_out();
-    let of_b = |out: &Out| matches!(out, Out::Note(B, _) | Out::NoteAnew(B, _));
-    noted(&out.into_iter().filter(of_b).collect::<Vec<_>>(), &mut notes);
-    let at: Vec<u64> = notes.iter().flat_map(|n| &n.records).map(|record| record.at).collect();
-    assert_eq!((notes.last().unwrap().upto, at), (4, vec![0, 2]));
+    let of_b = |out: &Out| matches!(out, Out::Persist(B, _) | Out::PersistAll(B, _));
+    persisted(&out.into_iter().filter(of_b).collect::<Vec<_>>(), &mut batches);
+    let at: Vec<u64> = batches.iter().flat_map(|n| &n.records).map(|record| record.at).collect();
+    assert_eq!((batches.last().unwrap().upto, at), (4, vec![0, 2]));
 
     let mut all = Determinants::new(0);
-    all.keep_notes();
-    all.resume(notes);
-    noted(&all.take_out(), &mut Vec::new());
+    all.enable_persistence();
+    all.resume(batches);
+    persisted(&all.take_out(), &mut Vec::new());
     assert_eq!(all.next(B, FIRST), Some(4));
-    all.hear(10, &hello(3, 2, FIRST));
-    all.hear(10, &recorded(3, FIRST, 0, &[4]));
+    all.handle(10, &hello(3, 2, FIRST));
+    all.handle(10, &recorded(3, FIRST, 0, &[4]));
     assert_eq!(stable(&all.take_out()), [(3, 5)]);
     // The next life has no such places.
-    assert_eq!(repeats(&mut all, B), (3, vec![2, 1]));
+    assert_eq!(replays(&mut all, B), (3, vec![2, 1]));
 }
 
 #[test]
 fn who_is_not_of_this_life_or_sends_nonsense_changes_nothing() {
-    let mut all = noting();
+    let mut all = persisting();
     all.take_out();
     let (incarnation, at, bytes) = (NEXT, 0, places(A, 0, &[Some((0, 0))]).encode());
     let message = FromRank::Piggybacked { incarnation, at, bytes };
-    assert!(all.hear(10, &FromNode::Rank { rank: PeerId(2), message }), "nobody else needs it");
+    assert!(all.handle(10, &FromNode::Rank { rank: PeerId(2), message }), "nobody else needs it");
     assert_eq!(all.take_out(), []);
     for bytes in [vec![1, 2], places(B, 0, &[Some((2, 0))]).encode()] {
         let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes };
-        all.hear(10, &FromNode::Rank { rank: PeerId(2), message });
+        all.handle(10, &FromNode::Rank { rank: PeerId(2), message });
         let out = all.take_out();
         assert!(
             matches!(&out[..], [Out::Log(event)] if event["event"] == "protocol_error"),
             "{out:?}"
         );
     }
-    all.hear(10, &recorded(2, FIRST, 0, &[1]));
+    all.handle(10, &recorded(2, FIRST, 0, &[1]));
     assert_eq!((all.next(B, FIRST), stable(&all.take_out())), (Some(0), vec![]), "a hole");
 }
