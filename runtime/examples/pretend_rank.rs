@@ -1,11 +1,11 @@
-//! For tests: says to its guardian what a rank says, and computes nothing.
+//! For tests: sends to its guardian what a rank sends, and computes nothing.
 //!
-//! `pretend_rank FOLDER [restored]`: prints what happens as lines; when FOLDER/finish exists it
-//! finishes; when FOLDER/refuse-line exists it refuses lines, for FOLDER/refuse-line-once one rank
-//! one; for FOLDER/log-full-2 rank 0 says that its log is full of messages to set 2; with
-//! FOLDER/refuse-image its images
-//! cannot be stored. While FOLDER/print exists it prints numbered lines on both streams, and goes
-//! on with the next number after a restart. Without a guardian it says so and ends.
+//! `pretend_rank FOLDER [restored]`: prints what happens as text lines; when FOLDER/finish exists
+//! it finishes; when FOLDER/refuse-checkpoint exists it refuses checkpoints, for
+//! FOLDER/refuse-checkpoint-once one rank refuses one; for FOLDER/log-full-2 rank 0 reports that
+//! its log is full of messages to set 2; with FOLDER/refuse-image its images cannot be stored.
+//! While FOLDER/print exists it prints numbered lines on both streams, and continues with the next
+//! number after a restart. Without a guardian it reports that and ends.
 
 use rustbtl_coordination::control::{
     CheckpointId, FrameBuffer, FromRank, Message, SnapshotMemory, ToRank,
@@ -27,8 +27,8 @@ struct Rank {
     finishing: bool,
     /// Numbered lines that were printed.
     printed: u64,
-    /// It stands still.
-    parked: bool,
+    /// It is suspended.
+    suspended: bool,
 }
 
 fn number(name: &str) -> u32 {
@@ -39,11 +39,11 @@ fn number(name: &str) -> u32 {
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// In one piece: several ranks share the descriptor.
-fn say(line: String) {
+fn say(text: String) {
     if QUIET.load(Ordering::Relaxed) {
         return;
     }
-    let _ = io::stdout().write_all(format!("{line}\n").as_bytes());
+    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
 }
 
 impl Rank {
@@ -58,7 +58,7 @@ impl Rank {
 
     /// Once: whoever removes the file.
     fn refuses(&self) -> bool {
-        self.has("refuse-line") || self.has_once("refuse-line-once")
+        self.has("refuse-checkpoint") || self.has_once("refuse-checkpoint-once")
     }
 
     fn has_once(&self, file: &str) -> bool {
@@ -73,12 +73,12 @@ impl Rank {
         format!("{}\n{}\n{}", own.display(), self.folder.display(), self.printed).into_bytes()
     }
 
-    fn freeze(&mut self, line: CheckpointId) -> io::Result<()> {
-        let (picture, description) = (SnapshotMemory::InPause, self.description());
+    fn freeze(&mut self, checkpoint: CheckpointId) -> io::Result<()> {
+        let (snapshot, description) = (SnapshotMemory::InPause, self.description());
         let (coordination_ns, pause_ns) = (1000, 2000);
         self.send(&FromRank::Frozen {
-            checkpoint: line,
-            snapshot: picture,
+            checkpoint,
+            snapshot,
             description,
             coordination_ns,
             pause_ns,
@@ -96,39 +96,39 @@ impl Rank {
         let rank = self.rank;
         match order {
             ToRank::Welcome { job, restarted_from } => {
-                let from = restarted_from.map_or(0, |line| line.0);
+                let from = restarted_from.map_or(0, |checkpoint| checkpoint.0);
                 say(format!("{rank} welcome {job} {from}"));
             }
-            ToRank::StopOutgoing { checkpoint: line } => {
-                self.send(&FromRank::OutgoingStopped { checkpoint: *line })?
+            ToRank::StopOutgoing { checkpoint } => {
+                self.send(&FromRank::OutgoingStopped { checkpoint: *checkpoint })?
             }
-            ToRank::Begin { checkpoint: line, .. } if self.refuses() => {
+            ToRank::Begin { checkpoint, .. } if self.refuses() => {
                 let reason = "it has an open socket".into();
-                self.send(&FromRank::CheckpointFailed { checkpoint: *line, reason })?;
+                self.send(&FromRank::CheckpointFailed { checkpoint: *checkpoint, reason })?;
             }
-            ToRank::Begin { checkpoint: line, .. } if self.has("print") => {
-                self.parked = true;
-                self.send(&FromRank::Suspended { checkpoint: *line })?;
+            ToRank::Begin { checkpoint, .. } if self.has("print") => {
+                self.suspended = true;
+                self.send(&FromRank::Suspended { checkpoint: *checkpoint })?;
             }
-            ToRank::Begin { checkpoint: line, members, .. } => {
-                say(format!("{rank} begin {line} with {}", members.len()));
-                self.freeze(*line)?;
+            ToRank::Begin { checkpoint, members, .. } => {
+                say(format!("{rank} begin {checkpoint} with {}", members.len()));
+                self.freeze(*checkpoint)?;
             }
-            ToRank::OutputDrained { checkpoint: line } => {
-                self.freeze(*line)?;
-                self.parked = false;
+            ToRank::OutputDrained { checkpoint } => {
+                self.freeze(*checkpoint)?;
+                self.suspended = false;
             }
-            ToRank::Abort { checkpoint: line, reason } => {
-                say(format!("{rank} abort {line} {reason}"))
+            ToRank::Abort { checkpoint, reason } => {
+                say(format!("{rank} abort {checkpoint} {reason}"))
             }
-            ToRank::CheckpointComplete { checkpoint: line, .. } => {
-                say(format!("{rank} complete {line}"))
+            ToRank::CheckpointComplete { checkpoint, .. } => {
+                say(format!("{rank} complete {checkpoint}"))
             }
-            ToRank::Resume { checkpoint: line } => say(format!("{rank} resume {line}")),
-            ToRank::Release { checkpoint: line } => say(format!("{rank} release {line}")),
-            ToRank::Endpoints { endpoints: cards, .. } => {
-                let whole = (0..).zip(cards).all(|(rank, card)| card.endpoint == [rank, 0xCA]);
-                say(format!("{rank} cards {} {whole}", cards.len()));
+            ToRank::Resume { checkpoint } => say(format!("{rank} resume {checkpoint}")),
+            ToRank::Release { checkpoint } => say(format!("{rank} release {checkpoint}")),
+            ToRank::Endpoints { endpoints, .. } => {
+                let whole = (0..).zip(endpoints).all(|(rank, of)| of.endpoint == [rank, 0xCA]);
+                say(format!("{rank} endpoints {} {whole}", endpoints.len()));
             }
             ToRank::ReportStatus {} => self.send(&FromRank::Status {
                 log_bytes: 10,
@@ -156,7 +156,7 @@ impl Rank {
         self.socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let (mut buffer, mut piece) = (FrameBuffer::new(), [0; 4096]);
         loop {
-            if self.has("print") && !self.finishing && !self.parked {
+            if self.has("print") && !self.finishing && !self.suspended {
                 (0..5).for_each(|_| self.print());
                 self.socket.set_read_timeout(Some(Duration::from_micros(300)))?;
             }
@@ -202,7 +202,7 @@ fn main() -> ExitCode {
     // SAFETY: the guardian made it for this program.
     let socket = unsafe { UnixStream::from_raw_fd(number("RUSTBTL_GUARDIAN_FD") as i32) };
     let finishing = false;
-    match (Rank { rank, folder, socket, finishing, printed, parked: false })
+    match (Rank { rank, folder, socket, finishing, printed, suspended: false })
         .run(number("OMPI_COMM_WORLD_SIZE"))
     {
         Ok(()) => ExitCode::SUCCESS,

@@ -24,9 +24,9 @@ fn folder(job: &Job, node: &str) -> PathBuf {
     job.scratch.0.join("local").join(user).join(&job.name)
 }
 
-/// What there is of a line on a node.
-fn files(job: &Job, node: &str, line: u32) -> Vec<String> {
-    let entries = fs::read_dir(folder(job, node).join(format!("checkpoint-{line}")));
+/// The files of a checkpoint on a node.
+fn files(job: &Job, node: &str, checkpoint: u32) -> Vec<String> {
+    let entries = fs::read_dir(folder(job, node).join(format!("checkpoint-{checkpoint}")));
     let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
     let mut all: Vec<String> = entries.into_iter().flatten().flatten().map(name).collect();
     all.sort();
@@ -74,7 +74,7 @@ fn begin() -> ToReplicaServer {
 }
 
 #[test]
-fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_the_job() {
+fn images_and_replicas_are_there_when_a_checkpoint_is_complete_and_go_with_it_and_with_the_job() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
@@ -86,11 +86,11 @@ fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_t
         |node: &str| fs::read(folder(&job, node).join("checkpoint-1/rank-2.img")).expect("it");
     assert_eq!(image("n0"), image("n1"));
     let status = job.status();
-    assert_eq!(status["lines"][0]["held"][2]["nodes"], serde_json::json!(["n0", "n1"]));
+    assert_eq!(status["checkpoints"][0]["held"][2]["nodes"], serde_json::json!(["n0", "n1"]));
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert_eq!(code, 0, "{text}");
     for node in ["n0", "n1"] {
-        wait_for("the old line goes", || files(&job, node, 1).is_empty());
+        wait_for("the old checkpoint is removed", || files(&job, node, 1).is_empty());
         assert_eq!(files(&job, node, 2), ALL, "{node}");
     }
     assert_eq!(job.finish(), [0; 4]);
@@ -98,7 +98,7 @@ fn images_and_copies_are_there_when_a_line_is_complete_and_go_with_it_and_with_t
 }
 
 #[test]
-fn without_copies_each_node_has_its_own_only() {
+fn without_replicas_each_node_has_its_own_only() {
     let mut job = Job::start_local(4, 0).ranks();
     job.wait_until_ready();
     assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0);
@@ -143,7 +143,7 @@ fn what_is_changed_on_the_wire_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_stranger_without_the_secret_brings_nothing() {
+fn a_peer_without_the_secret_replicates_nothing() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
     let address = address(&job, "n1");
@@ -154,7 +154,7 @@ fn a_stranger_without_the_secret_brings_nothing() {
     say(&mut stream, &[begin(), ToReplicaServer::File { part: 0, bytes: 0 }]);
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said);
-    assert!(said.is_empty(), "strangers get nothing");
+    assert!(said.is_empty(), "unauthenticated peers get nothing");
     // Many that say nothing at all.
     let silent: Vec<_> = (0..40).filter_map(|_| TcpStream::connect(address).ok()).collect();
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
@@ -165,7 +165,7 @@ fn a_stranger_without_the_secret_brings_nothing() {
 }
 
 #[test]
-fn a_partner_that_dies_in_the_middle_costs_the_line_and_nothing_else() {
+fn a_partner_that_fails_in_the_middle_costs_the_checkpoint_and_nothing_else() {
     let mut job = Job::start_local(4, 1).ranks();
     job.wait_until_ready();
     let pid = agent_pid(&job, "n1").expect("an agent");
@@ -177,12 +177,13 @@ fn a_partner_that_dies_in_the_middle_costs_the_line_and_nothing_else() {
     wait_for("it is noticed", || agent_pid(&job, "n1").is_some_and(|now| now != pid));
     job.wait_until_ready();
     let done = || job.checkpoint(&["--all", "--wait"]).0 == 0;
-    wait_for("a line with copies", done);
-    let lines = job.status()["lines"].as_array().expect("lines").clone();
-    let line = lines.last().expect("a line")["line"].as_u64().expect("a number") as u32;
+    wait_for("a checkpoint with replicas", done);
+    let checkpoints = job.status()["checkpoints"].as_array().expect("checkpoints").clone();
+    let newest =
+        checkpoints.last().expect("a checkpoint")["checkpoint"].as_u64().expect("a number") as u32;
     for node in ["n0", "n1"] {
-        wait_for("its files", || files(&job, node, line) == ALL);
-        wait_for("and no others", || (1..line).all(|line| files(&job, node, line).is_empty()));
+        wait_for("its files", || files(&job, node, newest) == ALL);
+        wait_for("and no others", || (1..newest).all(|old| files(&job, node, old).is_empty()));
     }
     assert_eq!(job.finish(), [0; 4]);
     job.end();

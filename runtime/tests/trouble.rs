@@ -1,4 +1,4 @@
-//! What goes wrong around a job: strangers, lost agents, lost coordinators, lost guardians.
+//! What goes wrong around a job: unauthenticated peers, lost agents, lost coordinators, lost guardians.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 #[test]
-fn strangers_get_nothing_and_harm_nothing() {
+fn unauthenticated_peers_get_nothing_and_harm_nothing() {
     let mut job = Job::start(2, "").ranks();
     job.wait_until_ready();
     let port: u16 = job.port.parse().expect("a port");
@@ -20,12 +20,12 @@ fn strangers_get_nothing_and_harm_nothing() {
     let mut half = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     half.write_all(b"rustbtl/").expect("sent");
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xFF; 4096], &[0; 64]] {
-        let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        let _ = stranger.write_all(garbage);
-        let _ = stranger.set_read_timeout(Some(Duration::from_secs(10)));
-        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let _ = peer.write_all(garbage);
+        let _ = peer.set_read_timeout(Some(Duration::from_secs(10)));
+        let _ = peer.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
-        let _ = stranger.read_to_end(&mut answer);
+        let _ = peer.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{answer:?}");
     }
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
@@ -47,7 +47,7 @@ fn a_guardian_with_a_wrong_secret_gets_no_protection_and_its_program_runs() {
 }
 
 #[test]
-fn a_killed_agent_is_replaced_and_lines_go_on() {
+fn a_killed_agent_is_replaced_and_checkpoints_continue() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     let agent = agent_pid(&job, "n1").expect("an agent");
@@ -80,14 +80,14 @@ fn another_coordinator_knows_what_the_one_before_knew() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0);
-    for life in 1..=3 {
+    for failovers in 1..=3 {
         job.another_coordinator();
         wait_for("everybody has come", || {
             let whole = |event: &serde_json::Value| event["event"] == "failover_completed";
-            job.events().into_iter().filter(whole).count() == life
+            job.events().into_iter().filter(whole).count() == failovers
         });
         let status = job.status();
-        assert_eq!(status["protection"]["coordinators_before"], life);
+        assert_eq!(status["protection"]["coordinators_before"], failovers);
         assert_eq!(status["protection"]["waits_for"], serde_json::Value::Null);
         assert_eq!(job.ready_ranks(), 4);
         let (code, text) = job.checkpoint(&["--all", "--wait"]);
@@ -111,7 +111,7 @@ fn another_coordinator_knows_what_the_one_before_knew() {
 }
 
 #[test]
-fn a_coordinator_without_what_the_one_before_wrote_down_says_so() {
+fn a_coordinator_without_the_persisted_state_reports_it() {
     let job = Job::start(2, "").ranks();
     job.wait_until_ready();
     let folder = job.scratch.0.join("run").join(format!("rustbtl-{}.state", job.name));
@@ -192,8 +192,8 @@ fn mpirun_is_answered_what_becomes_of_a_lost_node() {
     assert!(answer.starts_with(&wanted), "{answer}");
     assert_eq!(job.finish(), [0; 4]);
     let scratch = job.end();
-    let lines = fs::read_dir(scratch.0.join("lines")).expect("lines").flatten();
-    let events = lines.map(|job| job.path().join("events.jsonl")).next().expect("the job");
+    let jobs = fs::read_dir(scratch.0.join("checkpoints")).expect("jobs").flatten();
+    let events = jobs.map(|job| job.path().join("events.jsonl")).next().expect("the job");
     let events = fs::read_to_string(events).expect("events");
     assert_eq!(events.matches("\"node_lost\"").count(), 2, "{events}");
 }

@@ -51,7 +51,7 @@ pub const COUNTERS: usize = 20;
 pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
     let c = process.engine.counters();
     let log = process.host.log.counters();
-    let [lines_asked, lines] = crate::sync::checkpoint_signals::checkpoint_counts();
+    let [requested, complete] = crate::sync::checkpoint_signals::checkpoint_counts();
     [
         ("sent_internal_messages", c.sent_internal_messages),
         ("sent_internal_bytes", c.sent_internal_bytes),
@@ -70,8 +70,8 @@ pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
         ("log_spilled_bytes", log.spilled_bytes),
         ("engine_ns", if process.clock.on { process.clock.ns() } else { 0 }),
         ("log_spilled_bytes_peak", log.spilled_bytes_peak),
-        ("log_lines_asked", lines_asked),
-        ("lines", lines),
+        ("log_checkpoints_requested", requested),
+        ("checkpoints", complete),
         ("piggyback_frames", c.piggyback_frames),
     ]
 }

@@ -1,21 +1,23 @@
-//! Determinants of all sets: put into the order of each set, brought to agents of other nodes, and
-//! handed back when a set goes back alone. No I/O: what is to be sent is given to the driver.
+//! Determinants of all sets: put into the order of each set, replicated on agents of other nodes,
+//! and sent back to a set that is rolled back alone. No I/O: the driver sends what is returned.
 //!
-//! Source: DESIGN §5, §7; docs/adr/0004. The coordinator is the one owner of the order
-//! (coordination's `DeterminantLog`, one for each set): what it has is a beginning of that order
-//! without gaps, hence closed under "happened before". Ranks hear that something is stable when it
-//! is here and [`COPIES`] agents of other nodes have it; with fewer other nodes, when those have
-//! it.
+//! Source: DESIGN §5, §7; docs/adr/0004. The coordinator is the only owner of the order
+//! (coordination's `DeterminantLog`, one for each set). What it has is a prefix of that order
+//! without gaps, hence closed under "happened before". A determinant is stable when it is here and
+//! [`REPLICAS`] agents of other nodes have it (with fewer other nodes: when all of those have it).
+//! Then the ranks are notified.
 //!
-//! 1. What is handed back contains everything that was ever told to be stable and no line covers.
-//! 2. What an incarnation says that is not the set's last one changes nothing.
-//! 3. What is told to be stable was noted before, for a coordinator that comes after this one.
-//! 4. What messages of a set carried to another one is in the order of the first, and noted, before
-//!    the place of the second one's order that holds it counts (`carried`).
-//! 5. A set that has fallen is told what to repeat when everybody else takes in nothing more of the
-//!    life that is over, and what they had of it is here (`fences`).
+//! 1. What a restarted set replays contains everything that was ever reported stable and that no
+//!    checkpoint covers.
+//! 2. A report of an incarnation that is not the set's last one changes nothing.
+//! 3. What is reported stable was persisted before, for a coordinator after a failover.
+//! 4. What messages of one set piggybacked to another one is in the order of the first, and
+//!    persisted, before the place that holds it in the order of the second one counts
+//!    (`piggybacked`).
+//! 5. A failed set learns what to replay when nobody else accepts anything more of the failed
+//!    incarnation, and everything that the others have received of it is here (`fences`).
 //! 6. An image counts as stored when everything is here that its set had recorded when it was taken
-//!    (`lines`).
+//!    (`images`).
 
 pub(crate) mod fences;
 pub(crate) mod images;
@@ -37,13 +39,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Agents of other nodes that must have a determinant before it is stable.
 ///
 /// The coordinator itself is outside of every set but those of mpirun's own node, without which the
-/// job ends anyway. A copy elsewhere would be for a coordinator that is started again, and costs
-/// two more hops for each outcome that a message has to wait for. With copies a place that holds
-/// what was carried to a set would also have to wait until that has its copies (4).
+/// job ends anyway. A replica elsewhere would serve a failover of the coordinator, and costs two
+/// more hops for each outcome that a message has to wait for. With replicas, a place that holds
+/// what was piggybacked to a set would also have to wait until that has its replicas (4).
 pub const REPLICAS: usize = 0;
-/// Determinants that go to a keeper at a time.
+/// Most determinants in one batch to a replica.
 const BATCH_RECORDS_MAX: usize = 4096;
-/// What a rank has to do again is told in pieces of about so many bytes: a message has a limit.
+/// What a rank replays is sent in pieces of about so many bytes: messages have a limit.
 const REPLAY_BYTES: usize = 4 << 20;
 
 /// To be done.
@@ -55,14 +57,14 @@ pub enum Out {
     Agent(u64, ToNode),
     /// Write down an event.
     Log(Value),
-    /// Keep this for another coordinator (a `DeterminantBatch`), before anything that follows is
-    /// done.
+    /// Persist this for a coordinator after a failover (a `DeterminantBatch`), before anything that
+    /// follows is done.
     Persist(SetId, Vec<u8>),
-    /// The same, in place of everything that is kept of this set.
+    /// The same, in place of everything that is persisted of this set.
     PersistAll(SetId, Vec<u8>),
-    /// Everything that others have of earlier lives of this set is here (5).
+    /// Everything that others have received of earlier incarnations of this set is here (5).
     Fenced(SetId, Incarnation),
-    /// The job may hear now what this agent has said (6).
+    /// The job handles this message of this agent now (6).
     Deliver(u64, FromNode),
 }
 
@@ -70,7 +72,7 @@ pub enum Out {
 struct Rank {
     set: SetId,
     incarnation: Incarnation,
-    /// It has said `Ready`.
+    /// It has sent `Ready`.
     ready: bool,
 }
 
@@ -78,9 +80,9 @@ struct Rank {
 #[derive(Debug)]
 struct SetState {
     order: SetOrder,
-    /// What the ranks know to be stable.
+    /// What was last reported stable to the ranks.
     stable_sent: u64,
-    /// Ranks that wait to hear that their last one is stable.
+    /// Ranks that wait until this place, their last one, is stable.
     waiting: BTreeMap<PeerId, u64>,
 }
 
@@ -89,18 +91,18 @@ impl SetState {
         Self { order: SetOrder::new(incarnation, log), stable_sent: 0, waiting: BTreeMap::new() }
     }
 
-    /// What it has of places from `from` on, for another coordinator. Places without a record in it
-    /// hold nothing that is repeated, or a line covers them.
+    /// What it has of places from `from` on, for a coordinator after a failover. Places without a
+    /// record hold nothing that is replayed, or a checkpoint covers them.
     fn batch_from(&self, set: SetId, from: u64) -> Vec<u8> {
         let (incarnation, upto) = (self.order.incarnation(), self.order.next());
         let records = self.order.log().records_from(from).cloned().collect();
         DeterminantBatch { set, incarnation, from, upto, inherits: 0, records }.encode()
     }
 
-    /// This rank has said something, of which the last place is `last`.
+    /// This rank has recorded something; `last` is its last place.
     fn waits(&mut self, rank: PeerId, last: Option<u64>) {
         self.waiting.extend(last.map(|last| (rank, last)));
-        // What was said again may be stable for long.
+        // What was sent again may have been stable for long.
         self.stable_sent =
             self.waiting.get(&rank).map_or(self.stable_sent, |&last| self.stable_sent.min(last));
     }
@@ -116,15 +118,15 @@ pub struct Determinants {
     agents: BTreeSet<u64>,
     sets: BTreeMap<SetId, SetState>,
     clocks: BTreeMap<CheckpointId, BTreeMap<PeerId, SnapshotClock>>,
-    /// What agents have said of images, and the job does not hear yet (6).
+    /// Stored images that the job is not notified of yet (6).
     deferred_images: BTreeMap<(CheckpointId, PeerId), (u64, FromNode)>,
-    /// Of sets that have fallen and were not told yet what to repeat (5).
+    /// Of failed sets that have not been sent yet what to replay (5).
     fences: BTreeMap<SetId, Fencing>,
-    /// Sets that cannot go back alone, since they do not record.
+    /// Sets that cannot be rolled back alone: they do not record.
     not_replayable: BTreeSet<SetId>,
-    /// Another coordinator may come after this one.
+    /// Everything is persisted for a failover.
     persists: bool,
-    /// This one has come after another.
+    /// This coordinator has been started by a failover.
     resumed: bool,
     out: Vec<Out>,
 }
@@ -134,13 +136,13 @@ fn replica(agent: u64) -> ReplicaId {
 }
 
 impl Determinants {
-    /// See [`COPIES`].
+    /// See [`REPLICAS`].
     pub fn new(replicas: usize) -> Self {
         Self { replicas, ..Self::default() }
     }
 
-    /// What is to be done, in this order. Of what a rank is told to be stable only the last word
-    /// is left: each costs a system call here, and wakes somebody there.
+    /// What is to be done, in this order. Only the last `Stable` of each rank is left: each costs a
+    /// system call here, and wakes a process there.
     pub fn take_out(&mut self) -> Vec<Out> {
         let mut seen = BTreeSet::new();
         let mut is_last = |out: &Out| match out {
@@ -156,12 +158,12 @@ impl Determinants {
         out
     }
 
-    /// Everything that an agent says comes by here first. True: nobody else needs it.
+    /// Every message of an agent is handled here first. True: nobody else needs it.
     pub fn handle(&mut self, agent: u64, message: &FromNode) -> bool {
         match message {
             FromNode::Guardian { rank, .. } => {
                 self.homes.insert(*rank, agent);
-                // A set that has moved to its keeper's node has another keeper from now on.
+                // A set that has moved to the node of its replica gets another replica.
                 if let Some(Rank { set, .. }) = self.ranks.get(rank).copied() {
                     self.choose_replicas(set);
                     self.flush(set);
@@ -209,7 +211,7 @@ impl Determinants {
                 false
             }
             FromRank::Ready {} => {
-                // Guardians say it again when their agent, or the coordinator, was another one.
+                // Guardians send it again to another agent or coordinator.
                 let Some(known) = self.ranks.get_mut(&rank) else { return false };
                 let was_ready = core::mem::replace(&mut known.ready, true);
                 if was_ready || self.resumed || self.sets.contains_key(&known.set) {
@@ -248,7 +250,7 @@ impl Determinants {
         }
     }
 
-    /// For the user of a job that ends: what there is of what was recorded.
+    /// For the user of a job that ends: which recorded outcomes there are.
     pub fn account(&self) -> String {
         let of_set = |(set, of): (&SetId, &SetState)| {
             let mut ranks: BTreeMap<PeerId, (u64, u64)> = BTreeMap::new();
@@ -262,8 +264,11 @@ impl Determinants {
             (!ranks.is_empty()).then(|| format!("set {set}: {}", some_of(ranks, ", ")))
         };
         let sets: Vec<String> = self.sets.iter().filter_map(of_set).collect();
-        let recorded =
-            if sets.is_empty() { "none since the last lines".into() } else { some_of(sets, "; ") };
+        let recorded = if sets.is_empty() {
+            "none since the last checkpoints".into()
+        } else {
+            some_of(sets, "; ")
+        };
         format!(
             "Of recorded outcomes (determinants) nothing is lost; the coordinator has {recorded}"
         )
@@ -298,7 +303,7 @@ impl Determinants {
         self.log(json!({"event": "protocol_error", "rank": rank.0, "what": what}));
     }
 
-    /// What the order of a set has that it had not when `before` was its next place.
+    /// Persists what the order of a set has from place `before` on.
     fn persist_new(&mut self, set: SetId, before: u64) {
         let of = self.sets.get(&set).filter(|of| self.persists && of.order.next() > before);
         if let Some(of) = of {
@@ -306,15 +311,15 @@ impl Determinants {
         }
     }
 
-    /// All before this place of the order of a set in this life are here. None: that of another
-    /// life is, or none.
+    /// All places before this one of the order of a set in this incarnation are here. None: the
+    /// order is that of another incarnation, or there is none.
     fn next(&self, set: SetId, incarnation: Incarnation) -> Option<u64> {
         let of = self.sets.get(&set).filter(|of| of.order.incarnation() == incarnation);
         of.map(|of| of.order.next())
     }
 
-    /// The machine of a set in its last incarnation. That of a set that has fallen stays as it is
-    /// until the next life is told what is in it.
+    /// Opens the order of a set in its last incarnation. The order of a failed set stays until its
+    /// next incarnation is sent what is in it.
     fn open(&mut self, set: SetId, incarnation: Incarnation) {
         let is_new = self.sets.get(&set).is_none_or(|of| of.order.incarnation() < incarnation);
         if is_new && !self.fences.contains_key(&set) {
@@ -332,13 +337,12 @@ impl Determinants {
         self.choose_replicas(set);
     }
 
-    /// What is kept for another coordinator is written down from now on.
+    /// From now on everything is persisted for a failover.
     pub fn enable_persistence(&mut self) {
         self.persists = true;
     }
 
-    /// Everything that is kept of a set, in the order in which it was written down: the
-    /// coordinator before this one had it.
+    /// Everything that the coordinator before this one has persisted of a set, in that order.
     pub fn resume(&mut self, batches: Vec<DeterminantBatch>) {
         self.resumed = true;
         let Some(last) = batches.last() else { return };
@@ -359,7 +363,8 @@ impl Determinants {
         }
     }
 
-    /// A set keeps its keepers while they live, and takes the next agents for others.
+    /// A set keeps its replicas while their agents are connected, and takes the next agents for
+    /// others.
     fn choose_replicas(&mut self, set: SetId) {
         let of_set = |rank: &PeerId| self.ranks.get(rank).is_some_and(|known| known.set == set);
         let own: BTreeSet<u64> =
@@ -392,7 +397,7 @@ impl Determinants {
         }
     }
 
-    /// Send what keepers do not have, and say what is stable.
+    /// Sends what replicas do not have, and reports what is stable.
     fn flush(&mut self, set: SetId) {
         let Some(of) = self.sets.get_mut(&set) else { return };
         while let Some((replica, batch)) = of.order.log_mut().poll_output() {
@@ -414,7 +419,7 @@ impl Determinants {
 
     /// The connection of an agent is lost.
     pub fn agent_gone(&mut self, agent: u64) {
-        // No line waits for its ranks any more.
+        // No checkpoint waits for its ranks any more.
         self.deferred_images.retain(|_, (of, _)| *of != agent);
         if self.agents.remove(&agent) {
             self.homes.retain(|_, home| *home != agent);
@@ -422,17 +427,18 @@ impl Determinants {
         }
     }
 
-    /// The set goes back alone to the youngest line that it has, and begins `incarnation` there:
-    /// what each of its `members` has to be told before `Cards`. Nothing that the dead incarnation
-    /// says counts from now on.
+    /// The set is rolled back alone to its youngest checkpoint, and begins `incarnation` there.
+    /// Returns what each of its `members` is sent before `Endpoints`. Reports of the failed
+    /// incarnation do not count from now on.
     pub fn replay(
         &mut self,
         set: SetId,
         incarnation: Incarnation,
         members: &[PeerId],
     ) -> Vec<(PeerId, ToRank)> {
-        // Who cannot be repeated goes back only where nobody has seen what it did (the whole job),
-        // and does what comes to pass: the part of it that is recorded would not fit.
+        // A set that cannot replay is rolled back only where nobody has received anything of it (it
+        // is the whole job). It executes freely: only a part of its events is recorded, and that
+        // would not fit.
         let repeats = self.sets.get(&set).filter(|_| !self.not_replayable.contains(&set));
         let past: Vec<(PeerId, Numbered)> = repeats.map_or(Vec::new(), |of| {
             of.order.history().map(|record| (record.rank, record.numbered.clone())).collect()
@@ -440,8 +446,7 @@ impl Determinants {
         self.begin(set, incarnation, members, past)
     }
 
-    /// The same of a set that goes back together with all others: nobody has seen what it did, and
-    /// nothing is repeated.
+    /// The same for a global rollback: nobody has received anything of it, and nothing is replayed.
     pub fn begin_without_replay(
         &mut self,
         set: SetId,
@@ -477,14 +482,14 @@ impl Determinants {
         if let Some(of) = self.sets.get_mut(&set)
             && at > 0
         {
-            // They hear when what they inherit is stable.
+            // They are notified when what they inherit is stable.
             of.waiting = members.iter().map(|&rank| (rank, at - 1)).collect();
         }
         messages
     }
 
-    /// For tests: a job that is restarted goes on as if what `journal` gives of each rank had been
-    /// shipped. What the ranks have to be told before `Cards`.
+    /// For tests: a restarted job continues as if what `journal` returns of each rank had been
+    /// sent. Returns what the ranks are sent before `Endpoints`.
     pub fn resume_from_journals(
         &mut self,
         journal: impl Fn(PeerId) -> Vec<u8>,
@@ -507,7 +512,7 @@ impl Determinants {
         messages
     }
 
-    /// After what [`Self::replay`] gave was sent: ship what is inherited.
+    /// After the messages of [`Self::replay`] are sent: replicate what is inherited.
     pub fn replayed(&mut self, set: SetId) {
         self.flush(set);
     }

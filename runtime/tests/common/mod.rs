@@ -41,7 +41,7 @@ impl Scratch {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("rbt-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
-        for sub in ["run", "tmp", "lines", "out"] {
+        for sub in ["run", "tmp", "checkpoints", "out"] {
             fs::create_dir_all(path.join(sub)).expect("a folder");
         }
         Self(path)
@@ -73,13 +73,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// A coordinator; `more`: further lines of its setup.
+    /// A coordinator; `more`: further text lines of its configuration.
     pub fn start(size: u32, more: &str) -> Self {
         Self::start_in(Scratch::new(), size, more, None)
     }
 
     pub fn start_in(scratch: Scratch, size: u32, more: &str, restore: Option<PathBuf>) -> Self {
-        let place = format!("dir {}", scratch.0.join("lines").display());
+        let place = format!("dir {}", scratch.0.join("checkpoints").display());
         Self::start_with(scratch, size, &place, more, restore)
     }
 
@@ -96,11 +96,11 @@ impl Job {
         restore: Option<PathBuf>,
     ) -> Self {
         let local = place.starts_with("copies");
-        let line = restore.as_ref().map(|line| format!("restore {}\n", line.display()));
-        let line = line.unwrap_or_default();
+        let restored = restore.as_ref().map(|folder| format!("restore {}\n", folder.display()));
+        let restored = restored.unwrap_or_default();
         let session = scratch.0.join("run").display().to_string();
         let setup =
-            format!("{place}\nlog {session}\nsize {size}\narg ./a\nrecover 0\n{more}{line}");
+            format!("{place}\nlog {session}\nsize {size}\narg ./a\nrecover 0\n{more}{restored}");
         let (coordinator, input, says, [port, name, secret]) = begin(&scratch, &setup, "");
         let (input, guardians) = (Some(input), Vec::new());
         Self {
@@ -144,7 +144,7 @@ impl Job {
 
     /// What it has written down.
     pub fn events(&self) -> Vec<serde_json::Value> {
-        let file = self.scratch.0.join("lines").join(&self.name).join("events.jsonl");
+        let file = self.scratch.0.join("checkpoints").join(&self.name).join("events.jsonl");
         let text = fs::read_to_string(file).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -179,7 +179,7 @@ impl Job {
     /// The same, with output that is counted.
     pub fn counting_guardian(&self, rank: u32, node: &str, program: &[&str]) -> Command {
         let mut command = self.guardian(rank, node, program);
-        command.env("RUSTBTL_FOLDER", self.scratch.0.join("lines").join(&self.name));
+        command.env("RUSTBTL_FOLDER", self.scratch.0.join("checkpoints").join(&self.name));
         command
     }
 
@@ -235,9 +235,9 @@ impl Job {
     }
 
     pub fn manifests(&self) -> usize {
-        let folder = self.scratch.0.join("lines").join(&self.name);
-        let lines = fs::read_dir(folder).into_iter().flatten().flatten();
-        lines.filter(|line| line.path().join("manifest.json").exists()).count()
+        let folder = self.scratch.0.join("checkpoints").join(&self.name);
+        let checkpoints = fs::read_dir(folder).into_iter().flatten().flatten();
+        checkpoints.filter(|folder| folder.path().join("manifest.json").exists()).count()
     }
 
     /// mpirun says that a node is lost.

@@ -1,12 +1,13 @@
-//! What others have of a set that has fallen. Part of [`Determinants`]: no I/O.
+//! What others have received of a failed set. Part of [`Determinants`]: no I/O.
 //!
-//! Source: docs/adr/0019, 5; the rules are those of coordination's `Fence`. The job says who is
-//! asked, and is told when nobody is waited for.
+//! Source: docs/adr/0019, 5; the rules are those of coordination's `Fence`. The job decides who is
+//! asked, and is notified when nobody is waited for any more.
 //!
-//! 1. The order of the fallen life stays until the next one is told what is in it: what others
-//!    have of it comes into that. It is there, and noted, before anybody is asked.
-//! 2. Who has not answered is asked again when he says once more who he is: the question, or the
-//!    answer, may be lost with an agent. To answer twice does no harm.
+//! 1. The order of the failed incarnation stays until the next one is sent what is in it: what
+//!    others have received of it is added to that order. It is there, and persisted, before anybody
+//!    is asked.
+//! 2. Who has not answered is asked again when it connects again: the question, or the answer, may
+//!    be lost with an agent. Two answers do no harm.
 
 use crate::coordinator::determinants::tables::Fencing;
 use crate::coordinator::determinants::{Determinants, Out};
@@ -15,8 +16,8 @@ use rustbtl_coordination::determinants::Fence;
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
 impl Determinants {
-    /// A set has fallen that ran in the life `ran_in`, and is to begin `before`. `asked`: all that
-    /// may have something of it, their sets, and the lives that they run in.
+    /// A set has failed in the incarnation `ran_in`, and will begin `before`. `asked`: all that may
+    /// have received something of it, their sets, and the incarnations that they run in.
     pub fn fence(
         &mut self,
         set: SetId,
@@ -28,7 +29,7 @@ impl Determinants {
             fencing.fence.set_failed(set);
         }
         self.drop_deferred_images(set);
-        // It may have shipped nothing yet that others have.
+        // It may have sent nothing yet that others have.
         if !self.sets.contains_key(&set) {
             self.start(set, ran_in, Vec::new());
         }
@@ -55,7 +56,7 @@ impl Determinants {
         }
     }
 
-    /// This rank has said who it is (2).
+    /// This rank has connected (2).
     pub(super) fn repeat_fences(&mut self, rank: PeerId) {
         for (&set, Fencing { fence, .. }) in &self.fences {
             if fence.missing().any(|missing| missing == rank) {
@@ -65,7 +66,7 @@ impl Determinants {
         }
     }
 
-    /// Is everything here that the answers speak of?
+    /// Is everything here that the answers name?
     pub(super) fn check_fences(&mut self) {
         let is_complete = |fencing: &Fencing| {
             !fencing.reported

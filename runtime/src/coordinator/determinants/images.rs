@@ -1,15 +1,15 @@
-//! What lines have to do with determinants: what they cover, and what they depend on. Part of
-//! [`Determinants`]: no I/O.
+//! What checkpoints and determinants have to do with each other: which determinants a checkpoint
+//! covers, and on which its images depend. Part of [`Determinants`]: no I/O.
 //!
-//! Source: DESIGN §5; docs/adr/0019, 6. A picture depends on everything that was carried to its
-//! set before it was taken. If the set went back to it and the sender did, too, and that were lost,
-//! the sender would do something else than what the picture has seen.
+//! Source: DESIGN §5; docs/adr/0019, 6. A snapshot depends on everything that was piggybacked to
+//! its set before it was taken. If that were lost, and both the set and the sender were rolled
+//! back, the sender would do something else than what the snapshot has seen.
 //!
-//! 1. The job hears that an image is stored when everything is here that its set had recorded when
-//!    it was taken. A rank says how much that is before it says that it has its picture, by the
-//!    same way: it is known.
-//! 2. Of a line that is given up, and of a set that has fallen, it does not hear that any more.
-//! 3. A coordinator that comes after this one knows of no lines under way, and completes none.
+//! 1. The job is notified of a stored image when everything is here that its set had recorded when
+//!    it was taken. A rank reports how much that is before it reports its snapshot, on the same
+//!    connection: it is known.
+//! 2. It is not notified of an image of an aborted checkpoint or of a failed set.
+//! 3. A coordinator after a failover knows of no checkpoint in progress, and completes none.
 
 use crate::coordinator::determinants::tables::SnapshotClock;
 use crate::coordinator::determinants::{Determinants, Out};
@@ -18,7 +18,7 @@ use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeMap;
 
 impl Determinants {
-    /// Clocks of lines that are kept, of which something may still be trimmed.
+    /// Clocks of stored checkpoints of which something may still be trimmed.
     pub fn clocks(&self) -> impl Iterator<Item = (CheckpointId, PeerId, u64)> {
         let of = |(&checkpoint, clocks): (&CheckpointId, &BTreeMap<PeerId, SnapshotClock>)| {
             let of_checkpoint: Vec<_> =
@@ -28,13 +28,13 @@ impl Determinants {
         self.clocks.iter().flat_map(of)
     }
 
-    /// As [`Self::clocks`] gave it.
+    /// As [`Self::clocks`] returned it.
     pub fn set_clock(&mut self, checkpoint: CheckpointId, rank: PeerId, clock: u64) {
         let snapshot = SnapshotClock { clock, ..SnapshotClock::default() };
         self.clocks.entry(checkpoint).or_default().insert(rank, snapshot);
     }
 
-    /// The set of `rank` goes back to no line before this one.
+    /// The set of `rank` is rolled back to no checkpoint before this one.
     pub fn trim(&mut self, rank: PeerId, checkpoint: CheckpointId) {
         let Some(set) = self.ranks.get(&rank).map(|known| known.set) else { return };
         let of_set = |rank: &PeerId| self.ranks.get(rank).is_some_and(|known| known.set == set);
@@ -44,7 +44,7 @@ impl Determinants {
             .filter(|(rank, _)| of_set(rank))
             .map(|(&rank, at)| (rank, at.clock))
             .collect();
-        // Told once for each rank of the set.
+        // This is called once for each rank of the set.
         for (_, of_checkpoint) in self.clocks.range_mut(..=checkpoint) {
             of_checkpoint.retain(|rank, _| !clocks.contains_key(rank));
         }
@@ -72,7 +72,7 @@ impl Determinants {
             && self.next(known.set, at.incarnation).is_none_or(|next| next < at.recorded)
     }
 
-    /// An image is stored. True: the job does not hear it yet (1).
+    /// An image is stored. True: the job is not notified yet (1).
     pub(super) fn defer_image(
         &mut self,
         agent: u64,
@@ -98,12 +98,12 @@ impl Determinants {
         }
     }
 
-    /// The line will not be (2).
+    /// The checkpoint is aborted (2).
     pub fn aborted(&mut self, checkpoint: CheckpointId) {
         self.deferred_images.retain(|(of, _), _| *of != checkpoint);
     }
 
-    /// This set has fallen (2).
+    /// This set has failed (2).
     pub(super) fn drop_deferred_images(&mut self, set: SetId) {
         let ranks = &self.ranks;
         let of_set = |rank: &PeerId| ranks.get(rank).is_some_and(|known| known.set == set);

@@ -1,14 +1,16 @@
-//! What messages of one set (A) have carried to another one (B). Part of [`Determinants`]: no I/O.
+//! Determinants that messages of one set (A) have piggybacked to another one (B). Part of
+//! [`Determinants`]: no I/O.
 //!
-//! Source: docs/adr/0019. It takes one place in B's order, and one message of B's rank says both:
+//! Source: docs/adr/0019. They take one place in B's order. One message of B's rank reports both:
 //! the place, and what of A's order it holds.
 //!
-//! 1. What the place holds goes into A's order, and is noted, when all places of B before it are
-//!    here; then the place counts, is noted, and B is told. Not earlier: of places of A that hold
-//!    something of B (`Piggybacked` without an entry) it is not known how much that is, only that B
-//!    had recorded it before. If A's order went on over them while something of B before is
-//!    missing, and B fell, A's order would seem to have what it has not, and B would not be told.
-//! 2. Of another life than A's present one there is nothing to be repeated: only the place counts.
+//! 1. When all places of B before it are here, what the place holds is added to A's order and
+//!    persisted; then the place counts, is persisted, and B is notified. Not earlier: some places
+//!    of A hold something of B (`Piggybacked` without an entry), and it is only known that B had
+//!    recorded that before. If A's order continued over them while something of B before is
+//!    missing, and B failed, A's order would seem to have what it has not, and B would not be sent
+//!    it.
+//! 2. Of another incarnation than A's present one nothing is replayed: only the place counts.
 
 use crate::coordinator::determinants::Determinants;
 use rustbtl_coordination::determinants::Piggybacked;
@@ -16,7 +18,7 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeSet;
 
 impl Determinants {
-    /// A rank has recorded what was carried to it.
+    /// A rank has recorded what was piggybacked to it.
     pub(super) fn piggybacked(
         &mut self,
         rank: PeerId,
@@ -28,12 +30,14 @@ impl Determinants {
         if known.incarnation != incarnation {
             return;
         }
-        // The place stays empty: nothing of this life of the set that follows it is ever stable, no
-        // line of it is stored, and who waits for what it has of another set waits until it falls
-        // itself. With a determinant of its own that is damaged it is the same.
+        // The place stays empty. So nothing that follows it in this incarnation of the set is ever
+        // stable, no checkpoint of it is stored, and who waits for what it has of another set waits
+        // until it fails itself. A damaged determinant of its own has the same effect.
         let piggybacked = match Piggybacked::decode(bytes) {
             Ok(piggybacked) if piggybacked.set != known.set => piggybacked,
-            Ok(_) => return self.protocol_error(rank, "its own set has carried something to it"),
+            Ok(_) => {
+                return self.protocol_error(rank, "its own set has piggybacked something to it");
+            }
             Err(error) => return self.protocol_error(rank, &error.to_string()),
         };
         self.open(known.set, incarnation);
@@ -46,8 +50,9 @@ impl Determinants {
         self.settle(known.set);
     }
 
-    /// There is something new in the order of this set: what its next places hold goes where it
-    /// belongs, and they count (1). That may be what the next places of those sets wait for.
+    /// There is something new in the order of this set: what its next places hold is added to the
+    /// orders that it belongs to, and the places count (1). The next places of those sets may have
+    /// waited for that.
     pub(super) fn settle(&mut self, set: SetId) {
         let (mut todo, mut changed) = (vec![set], BTreeSet::new());
         while let Some(set) = todo.pop() {
@@ -70,7 +75,7 @@ impl Determinants {
         self.release_images();
     }
 
-    /// True: more of the order of the set that it is of is here.
+    /// True: more of the order of the set that sent it is here.
     fn merge(&mut self, piggybacked: Piggybacked) -> bool {
         let set = piggybacked.set;
         if self.begins_order(&piggybacked) {
@@ -84,10 +89,10 @@ impl Determinants {
         more
     }
 
-    /// Of this life of its set nothing is here yet, and it is the present one. Its ranks may have
-    /// shipped nothing so far, and not even have come to a coordinator that has just been started,
-    /// if they are lost: nothing at all is known of a set only in its first life here, since
-    /// whoever goes back is noted (`fences`).
+    /// Nothing of this incarnation of its set is here yet, and it is the present one. Its ranks may
+    /// have sent nothing so far. If they are lost they may not even have connected to a coordinator
+    /// that has just been started: nothing at all is known only of a first incarnation, since each
+    /// rollback is persisted (`fences`).
     fn begins_order(&self, piggybacked: &Piggybacked) -> bool {
         let (set, incarnation) = (piggybacked.set, piggybacked.incarnation);
         let known = self.sets.get(&set).map(|of| of.order.incarnation());

@@ -65,7 +65,7 @@ fn stable(out: &[Out]) -> Vec<(u32, u64)> {
     out.iter().filter_map(messages).collect()
 }
 
-/// What goes to which keeper: the places.
+/// What is sent to which replica: the places.
 fn replicated(out: &[Out]) -> Vec<(u64, Vec<u64>)> {
     let sent = |out: &Out| match out {
         Out::Agent(agent, ToNode::StoreDeterminants { batch }) => {
@@ -102,7 +102,7 @@ fn nothing_is_stable_before_all_that_is_before_it_and_before_it_is_kept_on_anoth
 }
 
 #[test]
-fn with_one_node_the_coordinator_keeps_them_and_says_so() {
+fn with_one_node_the_coordinator_has_them_and_reports_it() {
     let mut all = job(&[10]);
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
     assert_eq!(stable(&all.take_out()), [(0, 1)]);
@@ -118,7 +118,7 @@ fn with_one_node_the_coordinator_keeps_them_and_says_so() {
 }
 
 #[test]
-fn a_keeper_that_goes_or_refuses_is_replaced_and_the_new_one_gets_all() {
+fn a_replica_that_is_lost_or_refuses_is_replaced_and_the_new_one_gets_all() {
     let mut all = job(&[10, 11, 12]);
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
     ack(&mut all, 11, FIRST, 1);
@@ -135,7 +135,7 @@ fn a_keeper_that_goes_or_refuses_is_replaced_and_the_new_one_gets_all() {
 }
 
 #[test]
-fn a_set_that_moves_to_its_keepers_node_gets_another_keeper() {
+fn a_set_that_moves_to_the_node_of_its_replica_gets_another_replica() {
     let mut all = job(&[10, 11, 12]);
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
     ack(&mut all, 11, FIRST, 1);
@@ -147,7 +147,7 @@ fn a_set_that_moves_to_its_keepers_node_gets_another_keeper() {
 }
 
 #[test]
-fn what_is_said_again_is_answered_again_and_kept_once() {
+fn what_is_sent_again_is_answered_again_and_replicated_once() {
     let mut all = job(&[10, 11]);
     all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     ack(&mut all, 11, FIRST, 2);
@@ -160,7 +160,7 @@ fn what_is_said_again_is_answered_again_and_kept_once() {
 }
 
 #[test]
-fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
+fn a_checkpoint_covers_what_is_before_its_clocks_at_the_replicas_too() {
     let mut all = job(&[10, 11]);
     all.handle(10, &recorded(0, FIRST, 5, &[0, 1]));
     all.handle(10, &recorded(1, FIRST, 8, &[2]));
@@ -190,7 +190,7 @@ fn a_line_covers_what_its_clocks_say_at_the_keepers_too() {
 }
 
 #[test]
-fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_kept_again() {
+fn a_set_in_rollback_gets_a_prefix_of_its_order_and_waits_until_that_is_replicated_again() {
     let mut all = job(&[10, 11, 12]);
     all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     all.handle(10, &recorded(1, FIRST, 0, &[3]));
@@ -209,7 +209,7 @@ fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_ke
     all.replayed(SET);
     let out = all.take_out();
     assert_eq!((stable(&out), replicated(&out)), (vec![], vec![(11, vec![0, 1])]));
-    // The dead say nothing that counts.
+    // Reports of the failed incarnation do not count.
     all.handle(10, &recorded(0, FIRST, 2, &[2]));
     assert_eq!(stable(&ack(&mut all, 11, FIRST, 3)), []);
     assert_eq!(stable(&ack(&mut all, 11, next, 2)), [(0, 2), (1, 2)]);
@@ -219,7 +219,7 @@ fn a_set_that_goes_back_gets_a_beginning_of_its_order_and_waits_until_that_is_ke
 }
 
 #[test]
-fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
+fn what_is_too_long_for_a_message_is_sent_in_pieces() {
     let mut all = job(&[10, 11]);
     let places: Vec<u64> = (0..1_200_000).collect();
     for (piece, places) in places.chunks(400_000).enumerate() {
@@ -238,7 +238,7 @@ fn what_is_too_long_for_a_message_is_handed_back_in_pieces() {
 }
 
 #[test]
-fn a_set_that_cannot_count_together_cannot_go_back_alone() {
+fn a_set_that_cannot_count_together_cannot_be_rolled_back_alone() {
     let mut all = job(&[10]);
     let message =
         FromRank::NotReplayable { reason: "no shared memory".into(), blocker: ReplayBlocker::Set };
@@ -247,7 +247,7 @@ fn a_set_that_cannot_count_together_cannot_go_back_alone() {
 }
 
 #[test]
-fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_what_is_recorded() {
+fn a_job_that_cannot_replay_and_is_rolled_back_as_a_whole_is_sent_no_determinants() {
     let mut all = job(&[10, 11]);
     all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     let message = FromRank::NotReplayable {
@@ -267,7 +267,7 @@ fn a_job_that_cannot_be_repeated_and_goes_back_as_a_whole_is_told_nothing_of_wha
 }
 
 #[test]
-fn damage_is_noted_and_changes_nothing() {
+fn damage_is_logged_and_changes_nothing() {
     let mut all = job(&[10]);
     let (incarnation, from, bytes) = (FIRST, 0, vec![0, 99]);
     let message = FromRank::Determinants { incarnation, from, bytes };
@@ -287,14 +287,14 @@ fn persisted(out: &[Out], batches: &mut Vec<DeterminantBatch>) {
 }
 
 #[test]
-fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_back() {
+fn what_is_reported_stable_is_persisted_before_and_another_coordinator_replays_it() {
     let mut all = Determinants::new(0);
     all.enable_persistence();
     all.handle(10, &hello(0, 0, FIRST));
     all.handle(10, &hello(1, 0, FIRST));
     let mut batches = Vec::new();
     persisted(&all.take_out(), &mut batches);
-    // Place 2 came, 1 did not: that is not told, and not noted.
+    // Place 2 is here, 1 is not: that is neither reported nor persisted.
     all.handle(10, &recorded(0, FIRST, 0, &[0, 2]));
     let out = all.take_out();
     let at = |what: fn(&Out) -> bool| out.iter().position(what).unwrap();
@@ -303,7 +303,7 @@ fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_ba
     persisted(&out, &mut batches);
     assert_eq!(batches.last().map(|batch| batch.upto), Some(1));
 
-    // Killed. Ranks say everything again that they do not know to be stable.
+    // Killed. Ranks send everything again that was not reported stable to them.
     let mut all = Determinants::new(0);
     all.enable_persistence();
     all.resume(batches.clone());
@@ -325,7 +325,7 @@ fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_ba
     assert_eq!(stable(&out), [(0, 3), (1, 3)]);
     persisted(&out, &mut batches);
 
-    // Killed again, and the set goes back.
+    // Killed again, and the set is rolled back.
     let mut all = Determinants::new(0);
     all.resume(batches);
     let messages = all.replay(SET, Incarnation(1), &[PeerId(0), PeerId(1)]);
@@ -338,7 +338,7 @@ fn what_is_told_to_be_stable_is_noted_before_and_another_coordinator_hands_it_ba
 }
 
 #[test]
-fn what_a_line_covers_is_not_noted_any_more_and_places_stay_the_same() {
+fn what_a_checkpoint_covers_is_not_persisted_any_more_and_places_stay_the_same() {
     let mut all = Determinants::new(0);
     all.enable_persistence();
     all.handle(10, &hello(0, 0, FIRST));

@@ -1,4 +1,4 @@
-//! The `rustbtl` command: who may ask, and what is answered.
+//! Connections of the `rustbtl` command: who may connect, and what is answered.
 
 use crate::coordinator::driver::event_loop::{Agent, Coordinator, STATUS_PATIENCE};
 use crate::link::Link;
@@ -56,7 +56,7 @@ impl Coordinator {
         self.carry_out();
     }
 
-    /// Clients that have waited long enough, or for whom all is known.
+    /// Answers clients that have waited long enough, or for whom all is known.
     pub(crate) fn answer_status(&mut self) {
         let (now, known) = (Instant::now(), self.job.all_logs_known());
         let done: Vec<u64> = self

@@ -1,8 +1,8 @@
 //! `rustbtl coordinator`: the one process per job, started by mpirun's component. It knows which
-//! ranks are where, orders lines, writes their manifests, and answers the `rustbtl` command.
+//! ranks are where, orders checkpoints, writes their manifests, and answers the `rustbtl` command.
 //!
 //! ```text
-//! mpirun ── stdin: setup, then "lost NODE", "checkpoint stay|exit" …; ends with the job ──> coord.
+//! mpirun ── stdin: configuration, then "lost NODE", "checkpoint stay|exit" …; ends with it ──>
 //!        <── stdout: "ok PORT JOB SECRET" or "error …"; then "end": the job is to end, and of
 //!            lost nodes "recovered", or "fail TEXT": the job is to end with an error; "print …":
 //!            output of a rank that has no daemon ──
@@ -35,18 +35,18 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a stranger may take to prove that it belongs to the job.
+/// How long an unauthenticated peer may take to prove that it belongs to the job.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where a frame waits for its answers the coordinator does not sleep at once: to be
-/// woken takes longer than all of the rest. Others get the processor when they want it.
+/// While a frame waits for its answers the coordinator does not sleep at once: to be woken takes
+/// longer than all of the rest. Others get the processor when they want it.
 const AWAKE: Duration = Duration::from_micros(60);
-/// Strangers at a time; further ones wait in the kernel's queue.
+/// Unauthenticated peers at a time; further ones wait in the kernel's queue.
 const UNAUTHENTICATED_MAX: usize = 64;
-/// Quiescence of an agent after which a word is said about it.
+/// An agent without a message for this long is reported.
 const AGENT_SILENCE: Duration = Duration::from_secs(5);
-/// How long a question about the ranks' logs may take.
+/// How long ranks may take to report their logs.
 pub(crate) const STATUS_PATIENCE: Duration = Duration::from_millis(300);
-/// For the guardian of a life of a rank that is over.
+/// For the guardian of an earlier incarnation of a rank.
 const ELSEWHERE: &str = "this rank was started again on another node";
 
 pub(crate) struct Agent {
@@ -63,10 +63,10 @@ pub(crate) struct Coordinator {
     pub(crate) started: Instant,
     pub(crate) job: Job,
     pub(crate) determinants: Determinants,
-    /// For tests: a folder with what the ranks of an earlier life have recorded.
+    /// For tests: a folder with what the ranks of an earlier job have recorded.
     pub(crate) journals: Option<PathBuf>,
     pub(crate) events: Events,
-    /// For a coordinator that comes after this one.
+    /// For a failover.
     pub(crate) failover_store: Option<FailoverStore>,
     pub(crate) manifest_writer: ManifestWriter,
     pub(crate) listener: TcpListener,
@@ -77,10 +77,10 @@ pub(crate) struct Coordinator {
     pub(crate) direct: Direct,
     /// The agent of each rank.
     pub(crate) home: BTreeMap<PeerId, u64>,
-    /// From mpirun, and not yet a whole line.
+    /// Bytes from mpirun that are not a whole text line yet.
     pub(crate) mpirun: crate::coordinator::driver::mpirun_pipe::MpirunInput,
     pub(crate) clients: BTreeMap<u64, Link>,
-    /// Clients that wait for what the ranks say about their logs.
+    /// Clients that wait until the ranks have reported their logs.
     pub(crate) status_waiters: Vec<(u64, Instant)>,
     pub(crate) next: u64,
     pub(crate) beat: u64,
@@ -115,7 +115,7 @@ impl Coordinator {
         self.next
     }
 
-    /// When there is something to do even if nobody says anything.
+    /// When there is something to do even without a message.
     fn deadline(&self, beat_at: Instant) -> Instant {
         let scheduled = self.job.next_deadline();
         let scheduled = scheduled.map(|ms| self.started + Duration::from_millis(ms));
@@ -133,7 +133,7 @@ impl Coordinator {
     fn serve(&mut self, input: &mut BufReader<io::Stdin>) -> io::Result<()> {
         let mut beat_at = Instant::now();
         let mut awake_until = beat_at;
-        // What came with the setup is not to be seen on the pipe.
+        // What came with the configuration is buffered already: poll does not report it.
         if !input.buffer().is_empty() {
             self.read_mpirun(input)?;
         }
@@ -252,7 +252,8 @@ impl Coordinator {
         }
     }
 
-    /// Everything that has come is taken in before anybody is answered. True: frames wait for that.
+    /// Everything that has arrived is handled before anybody is answered. True: frames wait for the
+    /// answer.
     fn read_rank_links(&mut self, ready: impl Iterator<Item = u64>) -> bool {
         let mut received = false;
         for id in ready {
@@ -332,7 +333,7 @@ impl Coordinator {
         }
     }
 
-    /// An agent speaks for the ranks that came to it last.
+    /// An agent may send for the ranks that connected through it last.
     fn speaks_for(&self, id: u64, message: &FromNode) -> bool {
         match message {
             FromNode::Guardian { rank, .. }
@@ -403,8 +404,8 @@ impl Coordinator {
 
     pub(crate) fn carry_out(&mut self) {
         loop {
-            // Ranks are told to record before a line of them is ordered; and of what follows from
-            // determinants for the job nothing stays undone.
+            // Ranks are ordered to record before a checkpoint of them is ordered; and all effects
+            // of determinants on the job are carried out.
             self.carry_out_determinants();
             let Some(effect) = self.job.next_effect() else { return };
             if self.job.must_persist() {
@@ -489,7 +490,7 @@ impl Coordinator {
                 }
                 Out::Fenced(set, incarnation) => self.job.fenced(self.now(), set, incarnation),
                 Out::Deliver(id, message) => {
-                    // Without its agent there is no line of this rank any more.
+                    // Without its agent there is no checkpoint of this rank any more.
                     if let Some(node) = self.agents.get(&id).map(|agent| agent.node.clone()) {
                         self.job.handle(self.now(), &node, message);
                     }
@@ -506,7 +507,8 @@ impl Coordinator {
         self.write_failover_store(|store| store.write_state(&state));
     }
 
-    /// Half of it would be worse than nothing.
+    /// Writes to the failover store. If that fails the store is removed: half of it would be worse
+    /// than nothing.
     fn write_failover_store(&mut self, what: impl FnOnce(&mut FailoverStore) -> io::Result<()>) {
         let Some(failover_store) = &mut self.failover_store else { return };
         if let Err(error) = what(failover_store) {
@@ -518,7 +520,7 @@ impl Coordinator {
         }
     }
 
-    /// Once, before the first card.
+    /// Once, before the first endpoint is sent.
     fn resume_from_journals(&mut self) {
         let Some(folder) = self.journals.take() else { return };
         let read = |rank: PeerId| fs::read(folder.join(rank.to_string())).unwrap_or_default();
@@ -541,9 +543,9 @@ impl Coordinator {
         }
     }
 
-    /// mpirun has ended: leave nothing behind but lines and the list of events.
+    /// mpirun has ended: only checkpoints and the list of events are left.
     fn end(&mut self) {
-        // A line that is complete now makes older ones go.
+        // A checkpoint that is complete now makes older ones obsolete.
         while let Some(done) = self.manifest_writer.wait() {
             self.stored(done);
         }

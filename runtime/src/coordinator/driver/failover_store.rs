@@ -1,11 +1,11 @@
-//! What a coordinator that is started in place of a killed one reads: a folder on mpirun's node.
-//! What is written here survives the death of the process, which is all that it has to
-//! (docs/adr/0011): nothing is synced.
+//! The state that a coordinator after a failover reads: a folder on mpirun's node. What is written
+//! here survives the end of the process, which is all that is needed (docs/adr/0011): nothing is
+//! synced.
 //!
 //! ```text
 //! SESSION/rustbtl-JOB.state/     mode 0700
-//!   state.json                   written as a whole, and then given its name
-//!   determinants-SET             batches, each behind its length
+//!   state.json                   written as a whole under a temporary name, then renamed
+//!   determinants-SET             batches, each after its length
 //! ```
 
 use crate::coordinator::job::tables::persisted::PersistedState;
@@ -21,17 +21,17 @@ use std::path::{Path, PathBuf};
 const STATE: &str = "state.json";
 const DETERMINANTS: &str = "determinants-";
 
-/// The folder, in which this process writes.
+/// The folder, written by this process.
 pub struct FailoverStore {
     folder: PathBuf,
     files: BTreeMap<SetId, File>,
 }
 
-/// What the coordinator before this one knew.
+/// The state of the coordinator before this one.
 pub struct LoadedState {
     /// Of the job.
     pub state: PersistedState,
-    /// Of the sets that record.
+    /// Determinants of the sets that record.
     pub determinants: Vec<Vec<DeterminantBatch>>,
 }
 
@@ -57,15 +57,12 @@ impl FailoverStore {
         Ok(Self { folder: folder.to_owned(), files: BTreeMap::new() })
     }
 
-    /// That of the coordinator before this one, and what is in it.
-    ///
-    /// # Errors
-    /// What is wrong with it, for the user.
+    /// Opens that of the coordinator before this one, and reads it.
     pub fn open(folder: &Path) -> Result<(Self, LoadedState), String> {
         let shown = folder.display();
         os::private_directory(folder).map_err(|error| format!("{shown}: {error}"))?;
         let text = fs::read(folder.join(STATE))
-            .map_err(|error| format!("{shown}/{STATE}, what it had written down: {error}"))?;
+            .map_err(|error| format!("{shown}/{STATE}, its persisted state: {error}"))?;
         let state: PersistedState = serde_json::from_slice(&text)
             .map_err(|error| format!("{shown}/{STATE} makes no sense: {error}"))?;
         let entries = fs::read_dir(folder).map_err(|error| format!("{shown}: {error}"))?;
@@ -83,7 +80,7 @@ impl FailoverStore {
         Ok((failover_store, LoadedState { state, determinants }))
     }
 
-    /// In place of the state that was written before.
+    /// Replaces the state.
     pub fn write_state(&mut self, state: &PersistedState) -> io::Result<()> {
         self.replace(STATE, &serde_json::to_vec(state).map_err(io::Error::other)?)
     }
@@ -94,7 +91,7 @@ impl FailoverStore {
         fs::rename(draft, self.folder.join(name))
     }
 
-    /// Behind what is noted of this set.
+    /// Appends to the determinants of this set.
     pub fn append_determinants(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
         if !self.files.contains_key(&set) {
             let path = self.folder.join(format!("{DETERMINANTS}{}", set.0));
@@ -104,25 +101,25 @@ impl FailoverStore {
         file.write_all(&framed(batch)?)
     }
 
-    /// In place of what is noted of this set.
+    /// Replaces the determinants of this set.
     pub fn replace_determinants(&mut self, set: SetId, batch: &[u8]) -> io::Result<()> {
         self.files.remove(&set);
         self.replace(&format!("{DETERMINANTS}{}", set.0), &framed(batch)?)
     }
 
-    /// Nobody comes after this one, or could do anything with it.
+    /// Removes it: there is no failover any more, or it could not use it.
     pub fn remove(self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// In one piece, so that there is no time in which the length is there alone.
+/// In one piece: the length is never there alone.
 fn framed(batch: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(batch.len()).map_err(io::Error::other)?;
     Ok([&length.to_le_bytes(), batch].concat())
 }
 
-/// The last one may be cut off: then nobody was told that it is stable.
+/// The last one may be cut off: then it was not reported stable to anybody.
 fn batches(mut bytes: &[u8], set: SetId) -> Result<Vec<DeterminantBatch>, String> {
     let mut all: Vec<DeterminantBatch> = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -181,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_comes_back_in_order_and_a_cut_end_is_left_out() {
-        let (mut failover_store, folder) = new("notes");
+    fn what_is_appended_is_read_in_order_and_a_cut_end_is_left_out() {
+        let (mut failover_store, folder) = new("store");
         failover_store
             .write_state(&PersistedState { size: 4, ..PersistedState::default() })
             .unwrap();

@@ -1,10 +1,10 @@
-//! Manifests are written and removed by a thread of their own: storage that has much to do takes
-//! seconds, sometimes many, until something is on it, and a coordinator that waits for it would
-//! neither hear of a death nor let anybody hear that it lives.
+//! Manifests are written and removed by a thread of their own. Loaded storage takes seconds,
+//! sometimes many, for a small file; a coordinator that waits for it would neither handle failures
+//! nor send heartbeats.
 //!
 //! 1. Orders are carried out one after the other, in the order in which they are given.
-//! 2. Images of a line are discarded when its manifest is gone, not before: what is told to
-//!    guardians behind an order of the same line waits for it.
+//! 2. Images of a checkpoint are discarded when its manifest is removed, not before: a message to
+//!    guardians after an order for the same checkpoint waits for the order.
 
 use crate::store;
 use crate::store::Manifest;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-/// What is to be done in a line's folder.
+/// What is to be done in a checkpoint's folder.
 enum Order {
     Write(Box<Manifest>),
     Remove,
@@ -33,7 +33,7 @@ pub enum Report {
     Removed,
 }
 
-/// What was done, and what may be told now.
+/// What was done, and messages that may be sent now.
 pub type Done = (Vec<Report>, Vec<(PeerId, ToNode)>);
 
 /// See the module's documentation.
@@ -42,7 +42,7 @@ pub struct ManifestWriter {
     orders: Sender<(CheckpointId, PathBuf, Order)>,
     reports: Receiver<(CheckpointId, Report)>,
     wake_reader: UnixStream,
-    /// Orders of a line that are not carried out, and what has to wait for them.
+    /// Orders of a checkpoint that are not carried out yet, and messages that wait for them.
     open: BTreeMap<CheckpointId, (usize, Vec<(PeerId, ToNode)>)>,
 }
 
@@ -56,7 +56,7 @@ impl ManifestWriter {
         thread::Builder::new().name("storer".into()).spawn(move || {
             for (checkpoint, folder, order) in todo {
                 let report = carry_out(checkpoint, &folder, order);
-                // Whoever does not listen any more does not need it.
+                // A coordinator that does not read any more does not need it.
                 if done.send((checkpoint, report)).is_err() || wake_writer.write_all(&[1]).is_err()
                 {
                     return;
@@ -66,28 +66,28 @@ impl ManifestWriter {
         Ok(Self { orders, reports, wake_reader, open: BTreeMap::new() })
     }
 
-    /// To poll: something was done.
+    /// To poll: readable when something was done.
     pub fn fd(&self) -> RawFd {
         self.wake_reader.as_raw_fd()
     }
 
-    /// Write the manifest of a line into its folder.
+    /// Writes the manifest of a checkpoint into its folder.
     pub fn write(&mut self, folder: PathBuf, manifest: Manifest) {
         self.order(CheckpointId(manifest.line), folder, Order::Write(Box::new(manifest)));
     }
 
-    /// Remove the manifest of a line, and the folder if nothing else is in it.
+    /// Removes the manifest of a checkpoint, and the folder if nothing else is in it.
     pub fn remove(&mut self, checkpoint: CheckpointId, folder: PathBuf) {
         self.order(checkpoint, folder, Order::Remove);
     }
 
     fn order(&mut self, checkpoint: CheckpointId, folder: PathBuf, order: Order) {
         self.open.entry(checkpoint).or_default().0 += 1;
-        // The thread ends after us.
+        // The thread ends after this value.
         let _ = self.orders.send((checkpoint, folder, order));
     }
 
-    /// To this guardian, unless it has to wait: then it is given back by [`Self::look`].
+    /// A message to a guardian. None: it has to wait, and [`Self::poll`] returns it later.
     pub fn pass(&mut self, rank: PeerId, message: ToNode) -> Option<(PeerId, ToNode)> {
         if let ToNode::Discard { checkpoint, .. } = &message
             && let Some((_, waiting)) = self.open.get_mut(checkpoint)
@@ -98,7 +98,7 @@ impl ManifestWriter {
         Some((rank, message))
     }
 
-    /// Since the last look.
+    /// What was done since the last call.
     pub fn poll(&mut self) -> Done {
         let mut bytes = [0; 64];
         while matches!(self.wake_reader.read(&mut bytes), Ok(1..)) {}
@@ -110,7 +110,7 @@ impl ManifestWriter {
         (reports, released)
     }
 
-    /// As [`Self::look`], when the next order is carried out. None: there is none.
+    /// As [`Self::poll`], when the next order is carried out. None: there is none.
     pub fn wait(&mut self) -> Option<Done> {
         if self.open.is_empty() {
             return None;
@@ -174,7 +174,10 @@ mod tests {
         manifest_writer.write(folder.clone(), manifest(3));
         manifest_writer.remove(checkpoint, folder.clone());
         assert!(manifest_writer.pass(rank, discard(checkpoint)).is_none(), "2");
-        assert!(manifest_writer.pass(rank, discard(CheckpointId(2))).is_some(), "of another line");
+        assert!(
+            manifest_writer.pass(rank, discard(CheckpointId(2))).is_some(),
+            "of another checkpoint"
+        );
         let (reports, released) = manifest_writer.wait().unwrap();
         assert!(matches!(&reports[..], [Report::Written(of, Ok(()))] if *of == checkpoint));
         assert_eq!(released, []);
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said() {
+    fn what_cannot_be_written_is_reported() {
         let mut manifest_writer = ManifestWriter::start().unwrap();
         manifest_writer.write("/proc/nowhere".into(), manifest(4));
         let (reports, released) = manifest_writer.wait().unwrap();

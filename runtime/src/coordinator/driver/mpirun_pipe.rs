@@ -1,10 +1,10 @@
-//! The pipe from and to mpirun: texts of one line each.
+//! The pipe from and to mpirun: one text line for each message.
 
 use crate::coordinator::job::config::LINE_BYTES_MAX;
 use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use std::io::{self, Write};
 
-/// Cut into lines.
+/// What mpirun has written, cut into text lines.
 #[derive(Debug, Default)]
 pub struct MpirunInput(Vec<u8>);
 
@@ -17,7 +17,7 @@ impl MpirunInput {
         }
     }
 
-    /// The next line that is whole.
+    /// The next whole text line.
     pub fn next_line(&mut self) -> Option<String> {
         let end = self.0.iter().position(|&byte| byte == b'\n')?;
         let line: Vec<u8> = self.0.drain(..=end).collect();
@@ -25,7 +25,7 @@ impl MpirunInput {
     }
 }
 
-/// Between the lines of a text on its way to mpirun, which makes ends of lines of it.
+/// Separates the lines of a text on its way to mpirun, which turns it into ends of lines.
 const LINE_END: &str = "\u{1f}";
 
 /// mpirun reads lines of 4096 bytes at most.
@@ -47,7 +47,7 @@ pub(crate) fn order(order: &MpirunOrder) {
     send_to_mpirun(&in_one_line(&order.to_string()));
 }
 
-/// If it has gone, the end of our input says so.
+/// If mpirun has ended, the end of our input shows it.
 pub(crate) fn send_to_mpirun(line: &str) {
     let _ =
         io::stdout().write_all(format!("{line}\n").as_bytes()).and_then(|()| io::stdout().flush());
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mpirun_is_told_is_one_line_that_it_can_read() {
+    fn a_text_to_mpirun_is_one_line_that_it_can_read() {
         assert_eq!(in_one_line("fail a\nb"), "fail a\u{1f}b");
         let long = in_one_line(&"ä\n".repeat(4000));
         assert!(long.len() < 4095 && long.ends_with(" …") && !long.contains('\n'));

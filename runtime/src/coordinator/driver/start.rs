@@ -1,4 +1,4 @@
-//! How a coordinator begins: the first one of a job, or one in place of another that was killed.
+//! How a coordinator starts: the first one of a job, or one after a failover.
 
 use crate::coordinator::determinants;
 use crate::coordinator::determinants::Determinants;
@@ -31,32 +31,33 @@ use std::time::{Duration, Instant};
 /// How long the kernel may take to give back the port of a killed coordinator.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A name that tells jobs apart, on one host and in one directory of lines.
+/// A name that is unique on one host and in one directory of checkpoints.
 fn job_name() -> String {
     let fine = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let host: String = os::hostname().chars().take(40).filter(|&c| fine(c)).collect();
     format!("{host}-{}-{:x}", std::process::id(), unix_ms() / 1000)
 }
 
-/// Lines up to `go`.
-fn read_setup(input: &mut impl BufRead) -> Result<JobConfig, String> {
+/// Reads the configuration: text lines up to `go`.
+fn read_config(input: &mut impl BufRead) -> Result<JobConfig, String> {
     let mut config = JobConfig::default();
     loop {
         let mut line = Vec::new();
         let read = input.take(config::LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
-        read.map_err(|error| format!("reading the setup: {error}"))?;
+        read.map_err(|error| format!("reading the configuration: {error}"))?;
         if line.pop() != Some(b'\n') {
             return Err("the coordinator is only started by mpirun".into());
         }
-        let line = String::from_utf8(line).map_err(|_| "the setup is not UTF-8".to_owned())?;
+        let line =
+            String::from_utf8(line).map_err(|_| "the configuration is not UTF-8".to_owned())?;
         if config.take(&line)? {
             return Ok(config);
         }
     }
 }
 
-/// A restarted job counts its output where the job counted that it goes on from. Without that, it
-/// is counted anew: some may be printed again.
+/// A restarted job continues the output counts of the job that it restarts. Without them they begin
+/// at 0: some output may be printed again.
 fn share_output(config: &JobConfig, name: &str) {
     let Some(own) = config.directory.as_ref().map(|folder| folder.join(name)) else { return };
     let theirs = config
@@ -75,7 +76,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
 }
 
-/// The port of one that has just been killed is free when all of it is gone.
+/// The port of a killed coordinator is free when its process has ended completely.
 fn listen_again(port: u16) -> io::Result<TcpListener> {
     let until = Instant::now() + PORT_PATIENCE;
     loop {
@@ -88,7 +89,7 @@ fn listen_again(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Have job and determinants go on from what the coordinator before this one knew.
+/// Has job and determinants continue with the state of the coordinator before this one.
 fn resume(
     folder: &Path,
     job: &mut Job,
@@ -106,16 +107,14 @@ fn resume(
 
 impl Coordinator {
     pub(crate) fn start(input: &mut impl BufRead) -> Result<Self, String> {
-        let config = read_setup(input)?;
+        let config = read_config(input)?;
         if !config.has_storage()
             && (config.interval() != Interval::Off || config.set_interval_ms > 0)
         {
             return Err(
                 "vprotocol_correlated_checkpoint_interval or _set_interval is given, but no \
-                    directory \
-                        for lines: add --mca vprotocol_correlated_checkpoint_dir DIR, a directory \
-                        that all \
-                        nodes share"
+                 directory for checkpoints: add --mca vprotocol_correlated_checkpoint_dir DIR, a \
+                 directory that all nodes share"
                     .into(),
             );
         }
@@ -125,8 +124,8 @@ impl Coordinator {
             let folder = directory.join(&name);
             os::make_folders(&folder).map_err(|error| {
                 format!(
-                    "the directory for lines, {}, cannot be used: {error}. It must exist on all \
-                     nodes, and this user must be able to write into it",
+                    "the directory for checkpoints, {}, cannot be used: {error}. It must exist on \
+                     all nodes, and this user must be able to write into it",
                     directory.display()
                 )
             })?;
@@ -160,8 +159,8 @@ impl Coordinator {
             (Some(folder), Some(_)) => Some(resume(&folder, &mut job, &mut determinants)?),
             (None, None) => None,
             (None, Some(_)) => {
-                return Err("there is no session directory in which it had written down what it \
-                            knew"
+                return Err("there is no session directory in which its state was \
+                            persisted"
                     .into());
             }
         };

@@ -1,42 +1,44 @@
-//! What mpirun's component tells the coordinator on its standard input: a line per word, a key,
-//! a blank, a value; `go` ends it. What comes after that: `mpirun.rs`.
+//! The configuration that mpirun's component writes to the coordinator's standard input: a key, a
+//! blank and a value on each text line; `go` ends it. What comes after that:
+//! `rules/mpirun_messages.rs`.
 
 use crate::settings::{Images, is_job_name, unhex};
 use rustbtl_coordination::interval::Interval;
 use std::path::PathBuf;
 
-/// Longest line that is read.
+/// Longest text line that is read.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Between lines where nothing is said and sets can go back alone: without them a failure after
-/// days would repeat days.
+/// Default interval between checkpoints where sets can be rolled back alone: without checkpoints a
+/// failure after days would repeat days.
 const INTERVAL_MS: u64 = 300_000;
 
-/// Everything that was said.
+/// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobConfig {
-    /// `dir`: where lines go.
+    /// `dir`: where checkpoints are stored.
     pub directory: Option<PathBuf>,
-    /// `copies`: without a directory each node keeps its images, and so many other nodes a copy.
+    /// `copies`: without a directory each node stores its images, and so many other nodes a
+    /// replica.
     pub replicas: Option<usize>,
     /// `log`: where events go if there is no directory.
     pub log: Option<PathBuf>,
-    /// `interval`: seconds between global lines, 0: none; or `auto`. `None`: as is good for most.
+    /// `interval`: seconds between global checkpoints, 0: none; or `auto`. `None`: the default.
     pub interval_ms: Option<u64>,
-    /// It is `auto`: `interval_ms` counts for nothing.
+    /// It is `auto`: `interval_ms` is ignored.
     pub interval_auto: bool,
     /// `mtbf`: milliseconds between failures of one set.
     pub mtbf_ms: u64,
-    /// `set_interval`: milliseconds between lines of a set, 0: none.
+    /// `set_interval`: milliseconds between checkpoints of a set, 0: none.
     pub set_interval_ms: u64,
-    /// `keep`: lines to keep.
+    /// `keep`: checkpoints to keep.
     pub keep: usize,
-    /// `recover`: sets that fall are started again.
+    /// `recover`: failed sets are restarted.
     pub recover: bool,
-    /// `prints`: mpirun prints what the coordinator tells it to (`print`).
+    /// `prints`: mpirun prints output that the coordinator relays (`print`).
     pub prints: bool,
-    /// `restore`: the line that the job restarts from.
+    /// `restore`: the checkpoint that the job restarts from.
     pub restore: Option<PathBuf>,
-    /// `again JOB PORT SECRET`: in place of a coordinator that was killed.
+    /// `again JOB PORT SECRET`: a failover, in place of a killed coordinator.
     pub failover: Option<(String, u16, [u8; 32])>,
     /// `size`: ranks, known when mpirun launches them.
     pub size: u32,
@@ -66,27 +68,24 @@ impl Default for JobConfig {
 }
 
 impl JobConfig {
-    /// Number of the first line. Restored ranks have been in a line of the old job: to them it and
-    /// those before are over.
+    /// Number of the first checkpoint. Restored ranks have been in a checkpoint of the old job: for
+    /// them it and those before are over.
     pub fn first_checkpoint(&self) -> u64 {
         let restored = self.restore.as_deref().and_then(crate::store::line_number);
         restored.map_or(1, |checkpoint| checkpoint.0 + 1)
     }
 
-    /// Is there a place for lines?
+    /// Can checkpoints be stored?
     pub fn has_storage(&self) -> bool {
         self.directory.is_some() || self.replicas.is_some()
     }
 
-    /// Do nodes keep their images themselves?
+    /// Do nodes store their images themselves?
     pub fn is_local(&self) -> bool {
         self.directory.is_none() && self.replicas.is_some()
     }
 
-    /// One line; true: it was the last.
-    ///
-    /// # Errors
-    /// The line makes no sense.
+    /// One text line; true: it was the last.
     pub fn take(&mut self, line: &str) -> Result<bool, String> {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         let path = || -> Result<Option<PathBuf>, String> {
@@ -118,9 +117,8 @@ impl JobConfig {
             "go" if self.interval_auto && self.mtbf_ms == 0 => {
                 return Err(
                     "vprotocol_correlated_checkpoint_interval is auto, but it is not known how \
-                        often \
-                            a node fails: add --mca vprotocol_correlated_mtbf SECONDS, the mean \
-                            time between failures of one node"
+                     often a node fails: add --mca vprotocol_correlated_mtbf SECONDS, the mean \
+                     time between failures of one node"
                         .into(),
                 );
             }
@@ -130,7 +128,7 @@ impl JobConfig {
         Ok(false)
     }
 
-    /// Milliseconds between global lines if they are fixed, 0 otherwise.
+    /// Milliseconds between global checkpoints if they are fixed, 0 otherwise.
     pub fn fixed_interval_ms(&self) -> u64 {
         match self.interval() {
             Interval::Fixed { interval_ms } => interval_ms,
@@ -138,7 +136,7 @@ impl JobConfig {
         }
     }
 
-    /// Between global lines.
+    /// Between global checkpoints.
     pub fn interval(&self) -> Interval {
         let rolls_back_alone = self.recover && self.has_storage();
         match (self.interval_auto, self.interval_ms) {
@@ -163,8 +161,7 @@ fn seconds(value: &str) -> Result<u64, String> {
     let seconds: f64 = seconds.ok_or_else(|| {
         format!(
             "vprotocol_correlated_checkpoint_interval is {value:?}: give a number of seconds, \
-                auto, or 0 for \
-             lines that are only taken when they are asked for"
+             auto, or 0 for checkpoints that are only taken on request"
         )
     })?;
     Ok((seconds * 1000.0).ceil() as u64)
@@ -186,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_go_back_alone_has_lines_by_default() {
+    fn sets_that_can_be_rolled_back_alone_have_checkpoints_by_default() {
         let interval = |lines: &[&str]| {
             let mut config = JobConfig::default();
             lines.iter().for_each(|line| assert_eq!(config.take(line), Ok(false), "{line}"));
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mpirun_says_is_understood_and_nonsense_is_not() {
+    fn what_mpirun_configures_is_understood_and_nonsense_is_not() {
         let mut config = JobConfig::default();
         for line in [
             "dir /a b",

@@ -1,9 +1,9 @@
-//! What the coordinator knows of the job, and what follows from what it hears. No I/O: effects
-//! are handed to the driver (`mod.rs`), time is an argument.
+//! What the coordinator knows of the job, and which rule handles which message. No I/O: effects are
+//! returned to the driver (`driver/`), time is an argument.
 //!
-//! 1. Orders concern ranks that have said who they are; lines are ordered when all are ready.
-//! 2. What a rank says counts for that rank only; nonsense is noted and changes nothing.
-//! 3. Whoever waits for a line hears of its end, once.
+//! 1. Orders concern ranks that have connected; checkpoints are ordered when all are ready.
+//! 2. A report of a rank counts for that rank only; protocol errors are logged and change nothing.
+//! 3. Whoever waits for a checkpoint is notified of its end, once.
 
 use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::tables::checkpoint_requests::{CheckpointRequests, Requester};
@@ -28,11 +28,11 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
-/// From the order until all have their picture.
+/// From the order until all have their snapshot.
 const QUIESCENCE_TIMEOUT_MS: u64 = 120_000;
 /// From there until all images are stored.
 const STORE_TIMEOUT_MS: u64 = 3_600_000;
-/// Until a line that was asked for and failed is tried once more.
+/// Until a checkpoint that was requested and failed is tried once more.
 const RETRY_MS: u64 = 1000;
 
 /// What is to be done.
@@ -44,11 +44,11 @@ pub enum Effect {
     SendNode(String, ToNode),
     /// Write this manifest, then call [`Job::committed`].
     Commit(Manifest),
-    /// Remove the manifest of this line.
+    /// Remove the manifest of this checkpoint.
     RemoveManifest(CheckpointId),
     /// Answer this client of the command's socket.
     Reply(u64, Reply),
-    /// Send the ranks of a set that goes back what it has to do again.
+    /// Send the ranks of a set in rollback what they replay.
     Replay {
         /// Which.
         set: SetId,
@@ -56,27 +56,27 @@ pub enum Effect {
         incarnation: Incarnation,
         /// Its ranks.
         members: Vec<PeerId>,
-        /// Nothing: all go back together.
+        /// A global rollback: they replay nothing.
         global: bool,
     },
-    /// Ask others what they have of a set that has fallen, then call [`Job::fenced`].
+    /// Ask others what they have received of a failed set, then call [`Job::fenced`].
     Fence {
         /// Which.
         set: SetId,
-        /// The life in which it has fallen.
+        /// The incarnation in which it has failed.
         ran_in: Incarnation,
         /// The incarnation that begins.
         before: Incarnation,
-        /// Who may have something: rank, its set, and the life that it runs in.
+        /// Who may have received something: rank, its set, and the incarnation that it runs in.
         asked: Vec<(PeerId, SetId, Incarnation)>,
     },
     /// An order to mpirun.
     Mpirun(MpirunOrder),
     /// Write down an event.
     Log(Value),
-    /// Tell the user, on the standard error of mpirun.
+    /// A message to the user, on the standard error of mpirun.
     NotifyUser(String),
-    /// All agents and their ranks go on without a coordinator.
+    /// All agents and their ranks continue without a coordinator.
     DisableProtection,
 }
 
@@ -85,14 +85,14 @@ pub enum Effect {
 pub(crate) struct Rank {
     /// Its guardian is connected.
     pub(crate) here: bool,
-    /// Its node or its guardian is lost, and it was not started by another one yet.
+    /// Its node or its guardian is lost, and no other guardian has started it yet.
     pub(crate) lost: bool,
     /// The incarnation in which another guardian has started it, 0: never.
     pub(crate) adopted_in: Incarnation,
-    /// Whose guardian has started its guardian, if it was started by one.
+    /// The rank whose guardian has started its guardian, if any.
     pub(crate) host: Option<PeerId>,
     pub(crate) node: String,
-    /// Of the program, as it sees it itself.
+    /// Of the program, in its own name space.
     pub(crate) pid: u32,
     pub(crate) set: Option<SetId>,
     pub(crate) incarnation: Incarnation,
@@ -100,15 +100,15 @@ pub(crate) struct Rank {
     pub(crate) ready: bool,
     pub(crate) finishing: bool,
     pub(crate) ended: Option<i32>,
-    /// Its guardian was told that it is not started again.
+    /// Its guardian has been notified that it is not restarted.
     pub(crate) given_up: bool,
-    /// What was printed of its output, as far as that is only known here.
+    /// What was printed of its output, as far as only the coordinator knows it.
     pub(crate) printed: Printed,
-    /// Its output goes to mpirun by a way that is its own since it was there.
+    /// Its output goes to mpirun through a daemon of its own since this offset.
     pub(crate) own_way: Option<[u64; 2]>,
-    /// Where mpirun is in the streams of its output that come by way of the coordinator.
+    /// How far mpirun is in the streams of its output that the coordinator relays.
     pub(crate) reached: [Option<u64>; 2],
-    /// To this coordinator.
+    /// It has sent `Hello` to this coordinator.
     pub(crate) hello_received: bool,
     pub(crate) log: Option<[u64; 3]>,
     pub(crate) log_for: SetId,
@@ -120,7 +120,7 @@ pub struct Job {
     pub(crate) name: String,
     pub(crate) config: JobConfig,
     pub(crate) ranks: BTreeMap<PeerId, Rank>,
-    /// Once all ranks are ready.
+    /// Set once all ranks are ready.
     pub(crate) scheduler: Option<CheckpointScheduler>,
     pub(crate) recovery: Recovery,
     pub(crate) storage: Replicas,
@@ -131,16 +131,16 @@ pub struct Job {
     pub(crate) may_finish: bool,
     pub(crate) checkpoints: BTreeMap<CheckpointId, CheckpointState>,
     pub(crate) requests: CheckpointRequests,
-    /// Asked for while the job was starting, by who would rather wait than be refused.
+    /// Requested while the job was starting, by who rather waits than is refused.
     pub(crate) early_requests: Vec<(Requester, Vec<Input>)>,
     pub(crate) endpoints_sent: bool,
-    /// Coordinators before this one.
+    /// Coordinators of the job before this one.
     pub(crate) failovers: u32,
-    /// This one has taken over, and not everybody has come to it yet.
+    /// A failover is in progress: not everybody has connected yet.
     pub(crate) failover: Option<Failover>,
-    /// Another one would have to know what has changed.
+    /// The persisted state is out of date.
     pub(crate) changed: bool,
-    /// Lines in a row that were given up.
+    /// Checkpoints in a row that were aborted.
     pub(crate) failed_checkpoints: u32,
     pub(crate) effects: VecDeque<Effect>,
 }
@@ -292,7 +292,7 @@ impl Job {
         (rank.here, rank.lost, rank.node) = (true, false, node.to_owned());
         rank.incarnation = incarnation;
         if incarnation.0 > 0 && incarnation == rank.adopted_in {
-            // This guardian was told, and counts from there on.
+            // This guardian has been sent the offset, and counts from there.
             rank.printed.exact = false;
         }
         self.log(json!({"event": "guardian", "rank": id.0, "node": node}));
@@ -301,7 +301,7 @@ impl Job {
         self.repeat_may_finish(id);
     }
 
-    /// A set that had lost a guardian, and no rank, is whole again.
+    /// A set that had lost a guardian, and no rank, is intact again.
     fn guardian_reconnected(&mut self, id: PeerId) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let is_intact = |id: &PeerId| self.ranks[id].here && self.ranks[id].ended.is_none();
@@ -309,7 +309,7 @@ impl Job {
             return;
         }
         if self.scheduler.is_some() && self.members(&[set]).iter().all(is_intact) {
-            // Nobody has gone back: it has nothing to repeat.
+            // Nobody was rolled back: nothing is replayed.
             self.input(0, Input::SetRestarted { set, checkpoint: u64::MAX });
             self.input(0, Input::ReplayComplete { set });
         }
@@ -355,7 +355,7 @@ impl Job {
                 rank.log_for = largest;
             }
             FromRank::ReceivedVector { checkpoint, to, bytes } => {
-                // What an earlier life says may be of a line that there is no more.
+                // What an earlier incarnation sends may be of a checkpoint that no longer exists.
                 let known = self.ranks.contains_key(&to) && !self.is_being_restored(id);
                 if known {
                     self.send(to, ToRank::ReceivedVector { checkpoint, from: id, bytes });
@@ -373,11 +373,11 @@ impl Job {
                 let requester = Requester::Rank(id, number);
                 self.request(now, requester, sets, then_exit, wait);
             }
-            _ => {} // kept by guardians, or by `determinants`
+            _ => {} // for guardians, or for `determinants`
         }
     }
 
-    /// After a restart everybody has to learn the others' new addresses.
+    /// After a restart everybody needs the new endpoints of all others.
     fn send_endpoints(&mut self) {
         let restarted = self.config.restore.is_some();
         if !restarted || self.endpoints_sent || !self.all(|rank| rank.set.is_some()) {
@@ -420,14 +420,14 @@ impl Job {
         self.handle_early_requests(now);
     }
 
-    /// Who has asked while the job was starting.
+    /// Handles the requests that came while the job was starting.
     pub(crate) fn handle_early_requests(&mut self, now: u64) {
         for (who, inputs) in core::mem::take(&mut self.early_requests) {
             self.try_request(now, who, inputs);
         }
     }
 
-    /// Lines can be ordered from now on.
+    /// Checkpoints can be ordered from now on.
     pub(crate) fn resume_scheduler(&mut self, now: u64, known: &SchedulerState) {
         let possible = self.config.has_storage();
         let if_possible = |interval| if possible { interval } else { Interval::Off };
@@ -435,7 +435,7 @@ impl Job {
             set_interval: if_possible(ms(self.config.set_interval_ms)),
             global_interval: if_possible(self.config.interval()),
             sets_at_once: 1,
-            // Where lines end with the job only the youngest is of use.
+            // Where checkpoints end with the job only the youngest is of use.
             checkpoints_kept: if self.config.is_local() { 1 } else { self.config.keep },
             quiescence_timeout_ms: QUIESCENCE_TIMEOUT_MS,
             store_timeout_ms: STORE_TIMEOUT_MS,
@@ -454,7 +454,7 @@ impl Job {
         self.count_room();
     }
 
-    /// All have said that they are done, or have ended anyway.
+    /// All are in MPI_Finalize, or have ended.
     fn finish(&mut self, id: PeerId) {
         if self.all(|rank| rank.finishing || rank.ended.is_some()) {
             let known = self.ranks.iter().filter(|(_, rank)| rank.finishing);
@@ -470,10 +470,10 @@ impl Job {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         rank.ended = Some(status);
         let finishing = rank.finishing;
-        // At the end of a job it is of no use any more.
+        // At the end of a job this is not needed.
         self.changed |= !self.may_finish;
-        // The job ends with it: that is no death.
-        let end = if status == 0 { "the job ended during the line" } else { "" };
+        // The job ends with it: that is no failure.
+        let end = if status == 0 { "the job ended during the checkpoint" } else { "" };
         self.log(json!({"event": "ended", "rank": id.0, "status": status}));
         if !end.is_empty() {
             let of_it = |s: &CheckpointState| !s.complete && s.ranks.contains(&id);
@@ -509,7 +509,7 @@ impl Job {
         self.replica_server_gone(now, node);
     }
 
-    /// Remembered until the line is given up.
+    /// Stored until the checkpoint is aborted.
     pub(crate) fn problem(&mut self, checkpoint: CheckpointId, problem: String) {
         if let Some(state) = self.checkpoints.get_mut(&checkpoint)
             && state.problem.is_empty()

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
 
-/// A rank on each of three nodes, each a set; what was to be done since the last look.
+/// A rank on each of three nodes, each a set; effects since the last poll.
 pub(crate) struct World {
     pub(crate) job: Job,
     pub(crate) determinants: Determinants,
-    /// What another coordinator would read of them.
+    /// What a coordinator after a failover would read of the determinants.
     pub(crate) persisted: BTreeMap<SetId, Vec<Vec<u8>>>,
     /// Ranks answer `Fence` at once, of nothing recorded.
     pub(crate) answers: bool,
@@ -26,7 +26,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Nodes keep their images, and one other node a copy.
+    /// Nodes store their images, and one other node a replica.
     fn of_sets(sets: [u32; 3]) -> Self {
         let mut world = Self { sets: sets.map(SetId), ..Self::empty() };
         for (rank, node) in (0..).zip(NODES) {
@@ -44,7 +44,7 @@ impl World {
         Self { job, determinants, persisted, answers, sets, now: 1, effects: Vec::new() }
     }
 
-    /// The first line is complete: each node has its own image, and the next one a copy.
+    /// The first checkpoint is complete: each node has its own image, and the next one a replica.
     pub(crate) fn with_checkpoint() -> Self {
         Self::with_checkpoint_of([0, 1, 2])
     }
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// The coordinator is killed, and another one knows what was kept.
+    /// The coordinator is killed, and another one reads what was persisted.
     pub(crate) fn failover(mut self) -> Self {
         let kept = serde_json::to_vec(&self.job.state()).unwrap();
         let (answers, persisted) = (self.answers, core::mem::take(&mut self.persisted));
@@ -95,7 +95,7 @@ impl World {
         self
     }
 
-    /// Carry out what is between job and determinants, and keep the rest.
+    /// Carries out what is between job and determinants, and collects the rest.
     pub(crate) fn poll(&mut self) {
         let mut asked = Vec::new();
         loop {
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// The answer of a rank that runs in the life that the job knows.
+    /// The answer of a rank that runs in the incarnation that the job knows.
     pub(crate) fn fenced(&mut self, rank: u32, set: u32, before: u16, recorded: u64) {
         let known = &self.job.ranks[&PeerId(rank)];
         let (node, incarnation) = (known.node.clone(), known.incarnation);
@@ -192,7 +192,7 @@ impl World {
         self.rank(rank, node, hello);
     }
 
-    /// Agent, guardian and rank, as they say it to each coordinator.
+    /// Agent, guardian and rank connect, as they do to each coordinator.
     pub(crate) fn connects(&mut self, rank: u32, node: &str, incarnation: u16) {
         self.handle(node, FromNode::ReplicaServer { addresses: format!("{node}:1") });
         self.guardian(rank, node, incarnation);

@@ -1,4 +1,4 @@
-//! Before A is told what it has to repeat: what B has of it.
+//! Before A is sent what it replays: what B has received of it.
 
 use crate::coordinator::determinants::tests::piggybacked::{
     A, B, NEXT, persisting, piggybacked_at, places, replays,
@@ -34,13 +34,13 @@ fn complete(all: &mut Determinants) -> Vec<(SetId, Incarnation)> {
 }
 
 #[test]
-fn it_waits_for_all_answers_and_for_what_they_speak_of() {
+fn it_waits_for_all_answers_and_for_what_they_name() {
     let mut all = persisting();
     all.take_out();
     all.fence(A, FIRST, NEXT, asked(&[2, 3]));
     assert_eq!(fence_requests(&all.take_out()), [(2, 0, 1), (3, 0, 1)]);
     assert!(all.handle(10, &fenced(3, A, NEXT, 0)));
-    // The long way is not behind the short one.
+    // Agent and direct connection are not ordered.
     assert!(all.handle(10, &fenced(2, A, NEXT, 2)));
     assert_eq!(complete(&mut all), []);
     all.handle(10, &recorded(2, FIRST, 0, &[0]));
@@ -48,14 +48,14 @@ fn it_waits_for_all_answers_and_for_what_they_speak_of() {
     all.handle(10, &piggybacked_at(3, 1, &places(A, 0, &[Some((1, 0))])));
     assert_eq!(complete(&mut all), [(A, NEXT)]);
     all.handle(10, &recorded(3, FIRST, 0, &[2]));
-    assert_eq!(complete(&mut all), [], "said once");
+    assert_eq!(complete(&mut all), [], "reported once");
     assert_eq!(replays(&mut all, A), (1, vec![0, 1]));
     assert!(all.fences.is_empty());
 }
 
-/// What A has said of B's place would make it look as if all of it were here.
+/// What A has reported of B's place would make it look as if all of it were here.
 #[test]
-fn it_waits_for_what_a_place_holds_though_the_fallen_set_has_said_that_there_is_something() {
+fn it_waits_for_what_a_place_holds_though_the_failed_set_has_reported_that_there_is_something() {
     let mut all = persisting();
     all.handle(10, &piggybacked_at(1, 2, &places(B, 0, &[Some((2, 0)), None])));
     all.fence(A, FIRST, NEXT, asked(&[2, 3]));
@@ -69,7 +69,7 @@ fn it_waits_for_what_a_place_holds_though_the_fallen_set_has_said_that_there_is_
 }
 
 #[test]
-fn nobody_who_has_fallen_himself_is_waited_for() {
+fn nobody_who_has_failed_is_waited_for() {
     let mut all = persisting();
     all.fence(A, FIRST, NEXT, asked(&[2, 3]));
     all.handle(10, &fenced(2, A, NEXT, 7));
@@ -79,7 +79,7 @@ fn nobody_who_has_fallen_himself_is_waited_for() {
 }
 
 #[test]
-fn a_set_that_falls_again_asks_again_and_earlier_answers_do_not_count() {
+fn a_set_that_fails_again_asks_again_and_earlier_answers_do_not_count() {
     let mut all = persisting();
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
     all.fence(A, FIRST, NEXT, asked(&[2, 3]));
@@ -96,12 +96,12 @@ fn a_set_that_falls_again_asks_again_and_earlier_answers_do_not_count() {
     let messages = all.replay(A, SECOND, &[PeerId(0), PeerId(1)]);
     assert!(
         matches!(messages[0].1, ToRank::Replay { at: 1, .. }),
-        "what the first life has recorded"
+        "what the first incarnation has recorded"
     );
 }
 
 #[test]
-fn who_comes_again_and_has_not_answered_is_asked_again() {
+fn who_connects_again_and_has_not_answered_is_asked_again() {
     let mut all = persisting();
     all.fence(A, FIRST, NEXT, asked(&[2, 3]));
     all.handle(10, &fenced(3, A, NEXT, 0));
@@ -116,14 +116,14 @@ fn who_comes_again_and_has_not_answered_is_asked_again() {
 }
 
 #[test]
-fn the_order_of_the_fallen_life_is_there_and_noted_until_the_next_one_is_told() {
-    // Nothing of it has been shipped.
+fn the_order_of_the_failed_incarnation_is_persisted_until_the_next_one_is_sent_it() {
+    // Nothing of it has been sent.
     let mut all = persisting();
     all.take_out();
     all.fence(A, FIRST, NEXT, asked(&[2]));
     let out = all.take_out();
     assert!(matches!(&out[..], [Out::PersistAll(A, _), Out::Rank(..)]), "{out:?}");
-    // It has been made anew, and says who it is.
+    // It has been restarted, and connects.
     all.handle(10, &hello(0, 0, NEXT));
     all.handle(10, &hello(1, 0, NEXT));
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((1, 0))])));

@@ -18,7 +18,7 @@ fn image(rank: u32) -> FromNode {
     FromNode::Stored { rank, checkpoint, bytes, raw_bytes, ns, checksum }
 }
 
-/// What the job hears now that it has not heard before.
+/// What the job is notified of only now.
 fn delivered(all: &mut Determinants) -> Vec<(u64, FromNode)> {
     let delivered = |out| match out {
         Out::Deliver(agent, message) => Some((agent, message)),
@@ -27,12 +27,13 @@ fn delivered(all: &mut Determinants) -> Vec<(u64, FromNode)> {
     all.take_out().into_iter().filter_map(delivered).collect()
 }
 
-/// Ranks 2 and 3 of B have their pictures, with 2 places and none before; rank 2's is kept back.
+/// Ranks 2 and 3 of B have their snapshots, with 2 places and none before; rank 2's image is
+/// deferred.
 fn deferred() -> Determinants {
     let mut all = persisting();
     assert!(all.handle(10, &clock(2, 2)));
     assert!(all.handle(10, &clock(3, 0)));
-    assert!(all.handle(10, &image(2)), "nobody hears it");
+    assert!(all.handle(10, &image(2)), "nobody is notified");
     assert!(!all.handle(10, &image(3)), "it depends on nothing");
     assert_eq!(delivered(&mut all), []);
     all
@@ -58,7 +59,7 @@ fn an_image_is_stored_when_everything_is_here_that_its_set_had_recorded() {
 }
 
 #[test]
-fn of_a_line_that_is_given_up_of_a_set_that_falls_and_of_an_agent_that_goes_nothing_is_heard() {
+fn of_an_aborted_checkpoint_a_failed_set_and_a_lost_agent_nothing_is_delivered() {
     let ends: [fn(&mut Determinants); 3] = [
         |all| all.aborted(CHECKPOINT),
         |all| all.fence(SetId(2), FIRST, NEXT, vec![]),
@@ -79,7 +80,7 @@ fn of_a_line_that_is_given_up_of_a_set_that_falls_and_of_an_agent_that_goes_noth
 }
 
 #[test]
-fn a_coordinator_that_knows_nothing_of_a_picture_keeps_no_image_back() {
+fn a_coordinator_that_knows_nothing_of_a_snapshot_defers_no_image() {
     let mut all = Determinants::new(0);
     all.resume(vec![]);
     all.set_clock(CHECKPOINT, PeerId(2), 7);

@@ -1,4 +1,4 @@
-//! Set A (ranks 0 and 1) and set B (ranks 2 and 3), and what their messages carry.
+//! Set A (ranks 0 and 1) and set B (ranks 2 and 3), and what their messages piggyback.
 
 use crate::coordinator::determinants::tests::*;
 use rustbtl_coordination::determinants::Piggybacked;
@@ -7,7 +7,7 @@ pub(super) const A: SetId = SET;
 pub(super) const B: SetId = SetId(2);
 pub(super) const NEXT: Incarnation = Incarnation(1);
 
-/// All determinants stay here, and are noted.
+/// All determinants stay here, and are persisted.
 pub(super) fn persisting() -> Determinants {
     let mut all = Determinants::new(0);
     all.enable_persistence();
@@ -17,7 +17,7 @@ pub(super) fn persisting() -> Determinants {
     all
 }
 
-/// Places of a set from `from` on: rank and number of each that is repeated.
+/// Places of a set from `from` on: rank and number of each that is replayed.
 pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> Piggybacked {
     let entry = |(at, entry): (u64, &Option<(u32, u64)>)| {
         let (rank, number) = (*entry)?;
@@ -27,26 +27,27 @@ pub(super) fn places(set: SetId, from: u64, entries: &[Option<(u32, u64)>]) -> P
     Piggybacked { set, incarnation: FIRST, from, entries }
 }
 
-/// `rank` has recorded at this place what was carried to it.
+/// `rank` has recorded at this place what was piggybacked to it.
 pub(super) fn piggybacked_at(rank: u32, at: u64, piggybacked: &Piggybacked) -> FromNode {
     let message = FromRank::Piggybacked { incarnation: FIRST, at, bytes: piggybacked.encode() };
     FromNode::Rank { rank: PeerId(rank), message }
 }
 
-/// What was written down, and who was told what, in this order.
+/// What was persisted, and what was reported stable to whom, in this order.
 fn steps(out: &[Out]) -> Vec<String> {
     let step = |out: &Out| match out {
         Out::Persist(set, batch) | Out::PersistAll(set, batch) => {
             let DeterminantBatch { upto, .. } = DeterminantBatch::decode(batch).unwrap();
-            (upto > 0).then(|| format!("{set} noted to {upto}"))
+            (upto > 0).then(|| format!("{set} persisted to {upto}"))
         }
-        Out::Rank(rank, ToRank::Stable { upto, .. }) => Some(format!("{rank} told {upto}")),
+        Out::Rank(rank, ToRank::Stable { upto, .. }) => Some(format!("{rank} stable {upto}")),
         _ => None,
     };
     out.iter().filter_map(step).collect()
 }
 
-/// Where the next life of a set begins to record, and how many determinants its ranks repeat.
+/// Where the next incarnation of a set begins to record, and how many determinants its ranks
+/// replay.
 pub(super) fn replays(all: &mut Determinants, set: SetId) -> (u64, Vec<usize>) {
     let members = [PeerId(set.0), PeerId(set.0 + 1)];
     let messages = all.replay(set, NEXT, &members);
@@ -59,34 +60,34 @@ pub(super) fn replays(all: &mut Determinants, set: SetId) -> (u64, Vec<usize>) {
 }
 
 #[test]
-fn what_was_carried_is_in_the_order_of_its_set_and_noted_before_its_place_counts() {
+fn what_was_piggybacked_is_in_the_order_of_its_set_and_persisted_before_its_place_counts() {
     let mut all = persisting();
     all.take_out();
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
-    assert_eq!(steps(&all.take_out()), ["0 noted to 2", "2 noted to 1", "2 told 1"]);
-    // Its own rank ships it, too: it hears that it is stable, and nothing is here twice.
+    assert_eq!(steps(&all.take_out()), ["0 persisted to 2", "2 persisted to 1", "2 stable 1"]);
+    // Its own rank sends it, too: it is reported stable, and nothing is here twice.
     all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
-    assert_eq!(steps(&all.take_out()), ["0 told 2"]);
+    assert_eq!(steps(&all.take_out()), ["0 stable 2"]);
     all.handle(10, &recorded(1, FIRST, 0, &[2]));
-    assert_eq!(steps(&all.take_out()), ["0 noted to 3", "1 told 3"]);
+    assert_eq!(steps(&all.take_out()), ["0 persisted to 3", "1 stable 3"]);
     // And so does the other one once more.
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0)), Some((0, 1))])));
-    assert_eq!(steps(&all.take_out()), ["2 told 1"]);
+    assert_eq!(steps(&all.take_out()), ["2 stable 1"]);
     assert_eq!(replays(&mut all, A), (3, vec![2, 1]));
 }
 
 #[test]
-fn who_waits_for_what_others_bring_hears_of_it() {
+fn who_waits_for_what_others_have_received_is_notified() {
     let mut all = persisting();
     all.handle(10, &recorded(1, FIRST, 0, &[1]));
     assert_eq!(steps(&all.take_out()), [""; 0], "place 0 of A is missing");
     all.handle(10, &piggybacked_at(3, 0, &places(A, 0, &[Some((0, 0))])));
-    let wanted = ["0 noted to 2", "2 noted to 1", "1 told 2", "3 told 1"];
+    let wanted = ["0 persisted to 2", "2 persisted to 1", "1 stable 2", "3 stable 1"];
     assert_eq!(steps(&all.take_out()), wanted);
 }
 
 #[test]
-fn what_was_carried_counts_when_all_places_before_its_own_are_here() {
+fn what_was_piggybacked_counts_when_all_places_before_its_own_are_here() {
     let mut all = persisting();
     all.take_out();
     all.handle(10, &piggybacked_at(2, 1, &places(A, 1, &[Some((0, 1))])));
@@ -94,55 +95,56 @@ fn what_was_carried_counts_when_all_places_before_its_own_are_here() {
     assert_eq!(steps(&all.take_out()), [""; 0]);
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
     let wanted = [
-        "0 noted to 1",
-        "2 noted to 1",
-        "0 noted to 2",
-        "2 noted to 2",
-        "0 noted to 3",
-        "2 noted to 3",
-        "2 told 3",
-        "3 told 3",
+        "0 persisted to 1",
+        "2 persisted to 1",
+        "0 persisted to 2",
+        "2 persisted to 2",
+        "0 persisted to 3",
+        "2 persisted to 3",
+        "2 stable 3",
+        "3 stable 3",
     ];
     assert_eq!(steps(&all.take_out()), wanted);
     assert_eq!(replays(&mut all, A), (3, vec![2, 1]));
 }
 
-/// A says that a place of B holds something of A. How much of it is only known when everything is
-/// here that A had recorded before it said so, or B says it.
+/// A reports that a place of B holds something of A. How much of it is only known when everything
+/// is here that A had recorded before that report, or B reports it.
 #[test]
 fn a_place_of_which_another_set_only_knows_that_it_holds_something_waits_for_that() {
     let mut all = persisting();
     all.take_out();
-    // Rank 0 has recorded 0 and 1, which were carried to rank 2 and are its place 1; back to
-    // rank 1 places 0 and 1 of B were carried, which is place 2 of A.
+    // Rank 0 has recorded 0 and 1, which were piggybacked to rank 2 and are its place 1. Places 0
+    // and 1 of B were piggybacked back to rank 1, which is place 2 of A.
     let (theirs, back) = (places(A, 0, &[Some((0, 0)), Some((0, 1))]), [Some((2, 0)), None]);
     all.handle(10, &piggybacked_at(1, 2, &places(B, 0, &back)));
     assert_eq!(all.next(B, FIRST), None);
-    // B says it.
+    // B reports it.
     all.handle(10, &recorded(2, FIRST, 0, &[0]));
     all.handle(10, &piggybacked_at(2, 1, &theirs));
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
     assert_eq!(replays(&mut all, A), (2, vec![2, 0]));
 
-    // A says it.
+    // A reports it.
     let mut all = persisting();
     all.handle(10, &piggybacked_at(1, 2, &places(B, 0, &back)));
     all.take_out();
     all.handle(10, &recorded(0, FIRST, 0, &[0, 1]));
     assert_eq!((all.next(A, FIRST), all.next(B, FIRST)), (Some(3), Some(2)));
-    let wanted = ["0 noted to 2", "2 noted to 2", "0 noted to 3", "0 told 3", "1 told 3"];
+    let wanted =
+        ["0 persisted to 2", "2 persisted to 2", "0 persisted to 3", "0 stable 3", "1 stable 3"];
     assert_eq!(steps(&all.take_out()), wanted);
     assert_eq!(replays(&mut all, B), (1, vec![1, 0]));
 }
 
 #[test]
-fn what_another_life_of_a_set_has_carried_is_not_repeated_and_its_place_counts() {
+fn what_another_incarnation_has_piggybacked_is_not_replayed_and_its_place_counts() {
     let mut all = persisting();
     all.handle(10, &recorded(0, FIRST, 0, &[0]));
     assert_eq!(replays(&mut all, A), (1, vec![1, 0]));
     all.take_out();
     all.handle(10, &piggybacked_at(2, 0, &places(A, 1, &[Some((0, 1))])));
-    assert_eq!(steps(&all.take_out()), ["2 noted to 1", "2 told 1"]);
+    assert_eq!(steps(&all.take_out()), ["2 persisted to 1", "2 stable 1"]);
     assert_eq!(all.next(A, NEXT), Some(1));
     // Nor does it begin an order.
     let mut all = persisting();
@@ -155,7 +157,7 @@ fn what_another_life_of_a_set_has_carried_is_not_repeated_and_its_place_counts()
 #[test]
 fn of_a_set_of_which_nothing_is_known_yet_it_is_kept() {
     let mut all = Determinants::new(0);
-    // To another coordinator A, which is lost, does not come.
+    // A, which is lost, does not connect to another coordinator.
     all.resume(vec![]);
     all.handle(10, &hello(2, 2, FIRST));
     all.handle(10, &piggybacked_at(2, 0, &places(A, 0, &[Some((0, 0))])));
@@ -164,7 +166,7 @@ fn of_a_set_of_which_nothing_is_known_yet_it_is_kept() {
 }
 
 #[test]
-fn places_that_hold_what_was_carried_stay_places_for_another_coordinator() {
+fn places_that_hold_what_was_piggybacked_stay_places_for_another_coordinator() {
     let mut all = persisting();
     let mut batches = Vec::new();
     all.handle(10, &recorded(2, FIRST, 0, &[0]));
@@ -185,12 +187,12 @@ fn places_that_hold_what_was_carried_stay_places_for_another_coordinator() {
     all.handle(10, &hello(3, 2, FIRST));
     all.handle(10, &recorded(3, FIRST, 0, &[4]));
     assert_eq!(stable(&all.take_out()), [(3, 5)]);
-    // The next life has no such places.
+    // The next incarnation has no such places.
     assert_eq!(replays(&mut all, B), (3, vec![2, 1]));
 }
 
 #[test]
-fn who_is_not_of_this_life_or_sends_nonsense_changes_nothing() {
+fn who_is_not_of_this_incarnation_or_sends_nonsense_changes_nothing() {
     let mut all = persisting();
     all.take_out();
     let (incarnation, at, bytes) = (NEXT, 0, places(A, 0, &[Some((0, 0))]).encode());

@@ -1,4 +1,4 @@
-//! Who can ask for lines, and what they are told: users, programs, logs that are nearly full.
+//! Who can request checkpoints, and the answers: users, programs, logs that are nearly full.
 
 use crate::coordinator::job::state::Effect;
 use crate::coordinator::job::state::{Job, Rank};
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 impl Job {
-    /// A user asks for lines.
+    /// A user requests checkpoints.
     pub fn checkpoint(&mut self, now: u64, client: u64, all: bool, wait: bool, then_exit: bool) {
         let requester = Requester::Client(client);
         if all || then_exit {
@@ -28,7 +28,7 @@ impl Job {
         );
     }
 
-    /// `set`: a line of this set; `None`: a global one.
+    /// `set`: a checkpoint of this set; `None`: a global one.
     pub(crate) fn request(
         &mut self,
         now: u64,
@@ -56,7 +56,8 @@ impl Job {
             "event": "log_nearly_full", "rank": rank.0, "set": set.0, "bytes": bytes,
             "checkpoint": possible,
         }));
-        // Without a place for lines it spills. Before all ranks are ready the next mark asks.
+        // Where checkpoints cannot be stored the log spills. Before all ranks are ready the next
+        // mark of the log requests one.
         if possible {
             self.input(now, Input::RequestSetCheckpoint { set });
         }
@@ -73,15 +74,15 @@ impl Job {
             .any(|input| matches!(input, Input::RequestGlobalCheckpoint { exit: true }));
         let problem = if exit && self.config.is_local() {
             Some(
-                "the lines of this job end with it: for one that outlives it start the job with \
-                 --mca vprotocol_correlated_checkpoint_dir DIR, a directory that all nodes share"
+                "the checkpoints of this job end with it: for one that outlives it start the job \
+                 with --mca vprotocol_correlated_checkpoint_dir DIR, a directory that all nodes \
+                 share"
                     .to_owned(),
             )
         } else if !self.config.has_storage() {
             Some(
-                "this job has no place for lines: start it with --mca \
-                    vprotocol_correlated_checkpoint_dir \
-                  DIR, a directory that all nodes share"
+                "this job has no place for checkpoints: start it with --mca \
+                 vprotocol_correlated_checkpoint_dir DIR, a directory that all nodes share"
                     .to_owned(),
             )
         } else if self.scheduler.is_none() {
@@ -99,7 +100,7 @@ impl Job {
         self.carry_out(now);
     }
 
-    /// A rank without which there is no line.
+    /// Why no checkpoint is possible: a rank is missing.
     fn missing(&self) -> Option<String> {
         let missing = |rank: &Rank| !rank.here || rank.ended.is_some();
         let (id, rank) = self.ranks.iter().find(|(_, rank)| missing(rank))?;
@@ -141,13 +142,13 @@ impl Job {
             }
             Requester::Signal => {
                 let text =
-                    if refused { problem } else { &format!("line {checkpoint} is complete") };
+                    if refused { problem } else { &format!("checkpoint {checkpoint} is complete") };
                 self.effects.push_back(Effect::NotifyUser(format!("job {}: {text}", self.name)));
             }
         }
     }
 
-    /// A line was given up: the ranks, who waits for it, and if nobody does the user hear of it.
+    /// A checkpoint was aborted: notifies its ranks and requesters, and if nobody waits the user.
     pub(crate) fn aborted(
         &mut self,
         checkpoint: CheckpointId,
@@ -171,12 +172,12 @@ impl Job {
             self.requests.exit |= exit;
             return;
         }
-        let text = format!("line {checkpoint} was given up: {reason}");
+        let text = format!("checkpoint {checkpoint} was given up: {reason}");
         let waiting = self.requests.ended(global, sets, true);
         for request in &waiting {
             self.answer(request, checkpoint, &text);
         }
-        // The end of a job, or of a rank, is told by others.
+        // The end of a job, or of a rank, is reported elsewhere.
         let ends = matches!(
             why,
             AbortReason::RankFailed(_) | AbortReason::Failed(_, CheckpointRefusal::Finishing)
@@ -187,7 +188,7 @@ impl Job {
         }
     }
 
-    /// The 1st, 2nd, 4th, 8th … in a row: lines may go on to fail for days.
+    /// The 1st, 2nd, 4th, 8th … in a row: checkpoints may fail for days.
     fn report_failure(&mut self, text: &str, next_ms: Option<u64>) {
         if !self.failed_checkpoints.is_power_of_two() {
             return;
@@ -198,13 +199,13 @@ impl Job {
         };
         let row = match self.failed_checkpoints {
             1 => String::new(),
-            many => format!(" ({many} lines in a row)"),
+            many => format!(" ({many} checkpoints in a row)"),
         };
         self.effects
             .push_back(Effect::NotifyUser(format!("job {}: {text}{row}; {next}", self.name)));
     }
 
-    /// A client has gone: nobody waits for its line any more.
+    /// A client has disconnected: nobody waits for its checkpoint any more.
     pub fn client_gone(&mut self, client: u64) {
         self.requests.remove(Requester::Client(client));
     }

@@ -1,4 +1,4 @@
-//! What the machine of the lines orders, carried out. Part of [`Job`]: no I/O.
+//! Carries out the orders of the checkpoint scheduler. Part of [`Job`]: no I/O.
 
 use crate::coordinator::job::state::{Effect, Job};
 use crate::coordinator::job::tables::checkpoints::CheckpointState;

@@ -1,14 +1,15 @@
 //! A coordinator that was started in place of a killed one. Part of [`Job`]: no I/O.
 //!
 //! Source: docs/adr/0011. What only the coordinator knew is in a [`PersistedState`]; the rest comes
-//! from guardians, who say once more who they are. Until all have come, nothing is decided.
+//! from guardians, which connect and identify themselves again. Until all have connected, nothing
+//! is decided.
 //!
-//! 1. Nothing that follows from a change of the state is done before the state is kept.
-//! 2. A loss is handled when every rank has come that is not lost itself: whoever is told to go
-//!    back can be told, and where it goes to is known.
-//! 3. A set that was on its way back, and had not met the others, begins anew in the next
-//!    incarnation: who was told what is not known. So the others are asked anew what they have of
-//!    it (`recovery`, 5), too.
+//! 1. A change of the state is persisted before anything that follows from it is done.
+//! 2. A loss is handled when every rank has connected that is not lost itself: so every rank can be
+//!    ordered to roll back, and its node is known.
+//! 3. A set whose rollback had begun, and that was not connected to the others, is rolled back
+//!    again in the next incarnation: it is not known which orders it has received. So the others
+//!    are asked again what they have received of it (`rollback`, 5).
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,20 +29,20 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Version of the state.
+/// Version of the persisted state.
 const FORMAT: u32 = 3;
-/// How long ranks may take to come back before a word is said about it. Agents try for less.
+/// How long ranks may take to connect before they are reported missing. Agents try for less.
 const PATIENCE_MS: u64 = 20_000;
-/// Of so many lines before the next one what is left is removed.
+/// What is left of so many checkpoints before the next one is removed.
 const LEFTOVERS: u64 = 8;
 
 impl Job {
-    /// Is there something in the state that was not kept yet?
+    /// Has the state changed since it was persisted?
     pub fn must_persist(&mut self) -> bool {
         core::mem::take(&mut self.changed)
     }
 
-    /// What a coordinator that comes after this one has to know.
+    /// The state that a coordinator after a failover reads.
     pub fn state(&self) -> PersistedState {
         let known = self.scheduler.as_ref().map(|scheduler| scheduler.state());
         let scheduler =
@@ -50,7 +51,7 @@ impl Job {
                 globals,
                 kept: kept.into_iter().map(|(set, checkpoints)| (set.0, checkpoints)).collect(),
             });
-        // Killed again before all have come.
+        // For a second failover before all have connected.
         let scheduler =
             scheduler.or_else(|| self.failover.as_ref().map(|failover| failover.scheduler.clone()));
         let complete = self.checkpoints.iter().filter(|(_, checkpoint)| checkpoint.complete);
@@ -102,10 +103,7 @@ impl Job {
         }
     }
 
-    /// Go on in the middle of a job of which this is known.
-    ///
-    /// # Errors
-    /// The state is of another version.
+    /// Continues a job with this state.
     pub fn resume(&mut self, now: u64, state: PersistedState) -> Result<(), String> {
         if state.format != FORMAT {
             return Err(format!("the state has format {}, not {FORMAT}", state.format));
@@ -124,7 +122,7 @@ impl Job {
                 ended: of.ended,
                 printed: Printed { bytes: of.printed, exact: of.exact },
                 own_way: of.own_way,
-                // Of one that does not come it has to be known whose set it was.
+                // The set of a rank that does not connect is needed, too.
                 set: of.set.map(SetId),
                 ..Rank::default()
             };
@@ -150,7 +148,7 @@ impl Job {
         let Some(scheduler) =
             state.scheduler.filter(|_| !self.may_finish && !state.protection_disabled)
         else {
-            // As at the beginning, or at the end.
+            // As at the start of a job, or at its end.
             self.log(json!({"event": "failover_started", "life": coordinator, "ready": false}));
             return Ok(());
         };
@@ -170,7 +168,7 @@ impl Job {
         Ok(())
     }
 
-    /// Whom it waits for, if it is not known yet who is there.
+    /// Ranks that a failover waits for; None: there is no failover.
     pub(crate) fn awaited(&self) -> Option<Vec<PeerId>> {
         let failover = self.failover.as_ref()?;
         let lost = |id: PeerId, rank: &Rank| {
@@ -192,7 +190,7 @@ impl Job {
         Some(missing.map(|(&id, _)| id).collect())
     }
 
-    /// A word from mpirun that has to wait. True: it does.
+    /// A message of mpirun during a failover. True: it is handled later.
     pub(crate) fn defer_message(&mut self, now: u64, message: &str) -> bool {
         let Some(failover) = &mut self.failover else { return false };
         failover.deferred.push(message.to_owned());
@@ -200,7 +198,7 @@ impl Job {
         true
     }
 
-    /// News that a program has fallen. True: it waits.
+    /// A failed program during a failover. True: it is handled later.
     pub(crate) fn defer_failure(
         &mut self,
         now: u64,
@@ -214,7 +212,7 @@ impl Job {
         true
     }
 
-    /// Who is missing after a while is told, and losses beside it end the job.
+    /// Reports who is missing after a while. With a loss beside it the job ends.
     pub(crate) fn expire_failover(&mut self, now: u64) {
         let Some(missing) = self.awaited() else { return };
         let Some(failover) = &mut self.failover else { return };
@@ -232,13 +230,13 @@ impl Job {
         );
         if let Some(loss) = loss {
             let reason = format!(
-                "the job's coordinator was killed and started again, and before {names} had come \
-                 back to it, there was a loss ({loss})"
+                "the job's coordinator was killed and started again, and before {names} had \
+                 connected to it, there was a loss ({loss})"
             );
             return self.fail(reason);
         }
         self.effects.push_back(Effect::NotifyUser(format!(
-            "job {}: its coordinator was started again, but {names} did not come back to it: the \
+            "job {}: its coordinator was started again, but {names} did not connect to it: the \
              job is not protected until then",
             self.name
         )));
@@ -248,7 +246,7 @@ impl Job {
         format!("rank {id} on {}", self.ranks.get(&id).map_or("?", |rank| rank.node.as_str()))
     }
 
-    /// Have all come?
+    /// Ends the failover when all have connected.
     pub(crate) fn check_failover(&mut self, now: u64) {
         if self.awaited().is_none_or(|missing| !missing.is_empty()) {
             return;
@@ -264,8 +262,9 @@ impl Job {
         for &(set, checkpoint) in &replaying {
             self.input(now, Input::SetRestarted { set, checkpoint: checkpoint.0 });
         }
-        // The coordinator before this one may have been killed before all had heard of them. (Who
-        // is not ready may be a new process that waits for cards of its own.)
+        // The coordinator before this one may have been killed before it had sent their endpoints
+        // to all. (A rank that is not ready may be a new process that waits for endpoints of its
+        // own.)
         let replaying: Vec<SetId> = replaying.into_iter().map(|(set, _)| set).collect();
         let mut replaying = self.members(&replaying);
         replaying.retain(|rank| self.ranks[rank].ready && self.ranks[rank].hello_received);
@@ -286,7 +285,7 @@ impl Job {
         self.changed = true;
         let deferred: Vec<&String> =
             failover.deferred.iter().filter(|message| !message.starts_with("checkpoint")).collect();
-        // What mpirun has lost decides who is there to be told anything.
+        // The nodes that mpirun has lost decide who can receive orders.
         let mut sets = failover.sets;
         for message in &deferred {
             if let Some(("lost", node)) = message.split_once(' ') {
@@ -296,14 +295,14 @@ impl Job {
         let ordered = match sets.first() {
             Some(_) if failover.global => self.roll_back_all(
                 now,
-                "all were on their way back when the coordinator ended",
+                "a global rollback was in progress when the coordinator ended",
                 None,
             ),
             _ => self.roll_back(now, &sets),
         };
         if let Err(reason) = ordered {
             let sets = some_of(sets.iter().map(ToString::to_string).collect(), ", ");
-            self.fail(format!("sets that were on their way back ({sets}) cannot: {reason}"));
+            self.fail(format!("the rollback of sets {sets} cannot be continued: {reason}"));
         }
         for message in failover.deferred {
             self.handle_mpirun(now, &message);
@@ -325,7 +324,7 @@ impl Job {
         self.members(&[set]).iter().any(on_it)
     }
 
-    /// What is left of lines that were under way, or not wanted any more.
+    /// Removes what is left of checkpoints that were in progress, or not needed any more.
     fn remove_leftovers(&mut self, next: u64) {
         let numbers = next.saturating_sub(LEFTOVERS)..next;
         let restored = self.config.first_checkpoint();
@@ -349,19 +348,20 @@ impl Job {
         }
     }
 
-    /// Say so, if sets are not on their way back.
+    /// Reports the end of the failover.
     pub(crate) fn complete_failover(&mut self, now: u64, since_ms: u64) {
         let protected = self.config.recover && self.config.has_storage();
         self.check_replication();
         self.log(json!({
-            "event": "failover_completed", "life": self.failovers, "ms": now.saturating_sub(since_ms),
+            "event": "failover_completed", "life": self.failovers,
+            "ms": now.saturating_sub(since_ms),
             "recovers": protected && !self.may_finish,
             "covered": !self.config.is_local() || self.storage.replicated,
             "going_back": self.recovery.rollbacks.keys().map(|set| set.0).collect::<Vec<_>>(),
         }));
     }
 
-    /// A guardian that the coordinator before this one may not have told.
+    /// The coordinator before this one may not have notified this guardian.
     pub(crate) fn repeat_may_finish(&mut self, id: PeerId) {
         if self.may_finish && self.failovers > 0 {
             self.send(id, ToRank::MayFinish {});

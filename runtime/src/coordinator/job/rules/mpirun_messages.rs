@@ -1,4 +1,4 @@
-//! What mpirun says once the job runs: a line each, a key, a blank, a value.
+//! Messages of mpirun once the job runs: a text line each, a key, a blank, a value.
 
 use crate::coordinator::job::state::Job;
 use crate::coordinator::job::tables::checkpoint_requests::Requester;
@@ -15,7 +15,7 @@ pub(crate) fn rank_and_two(text: &str) -> Option<(PeerId, [u64; 2])> {
 }
 
 impl Job {
-    /// A line from mpirun.
+    /// A text line from mpirun.
     pub fn handle_mpirun(&mut self, now: u64, line: &str) {
         match line.split_once(' ') {
             Some((from_mpirun::CAME, what)) => return self.output_came(what),
@@ -27,7 +27,7 @@ impl Job {
             return;
         }
         match line.split_once(' ').unwrap_or((line, "")) {
-            // It got a signal that the user has chosen for this.
+            // A signal that the user has chosen for this.
             (from_mpirun::CHECKPOINT, what) => {
                 let exit = what == "exit";
                 self.log(json!({
@@ -35,9 +35,9 @@ impl Job {
                 }));
                 self.request(now, Requester::Signal, None, exit, true);
             }
-            // It has left it out, and waits for what we make of it.
+            // It has left the node out, and waits for our decision.
             (from_mpirun::LOST, node) if !node.is_empty() => self.node_lost(now, node),
-            // It has ended as if by a signal. What mpirun does about it is our decision.
+            // The guardian has ended as if by a signal. What mpirun does about it is our decision.
             (from_mpirun::GUARDIAN, rank) if rank.parse::<u32>().is_ok() => {
                 self.guardian_ended(now, PeerId(rank.parse().unwrap_or_default()));
             }
@@ -49,8 +49,8 @@ impl Job {
         self.log(json!({"event": "protocol_error", "from": "mpirun", "what": line}));
     }
 
-    /// So much of a rank's output has come to mpirun, and no more will: its node is lost. What
-    /// else was handed on is printed again.
+    /// So much of a rank's output has arrived at mpirun, and no more will: its node is lost. What
+    /// else was forwarded is printed again.
     fn output_came(&mut self, what: &str) {
         let Some((id, [out, err])) = rank_and_two(what) else {
             return self.protocol_error(&format!("came {what}"));
@@ -58,7 +58,7 @@ impl Job {
         let Some(rank) = self.ranks.get_mut(&id).filter(|rank| rank.ended.is_none()) else {
             return;
         };
-        // Without a way of its own others' output is counted, too.
+        // Without a daemon of its own, others' output is counted, too.
         let Some([before_out, before_err]) = rank.own_way.take() else { return };
         let bytes = [before_out.saturating_add(out), before_err.saturating_add(err)];
         let before = core::mem::replace(&mut rank.printed, Printed { bytes, exact: true });
@@ -79,7 +79,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn a_signal_that_cannot_be_obeyed_is_told_to_the_user() {
+    fn a_signal_that_cannot_be_obeyed_is_reported_to_the_user() {
         let mut job = Job::new("j".into(), JobConfig { size: 2, ..JobConfig::default() });
         job.handle_mpirun(1, "checkpoint stay");
         let notice = std::iter::from_fn(|| job.next_effect()).find_map(|effect| match effect {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn mpirun_is_told_that_ranks_do_not_come_back() {
+    fn mpirun_is_notified_that_ranks_are_not_recovered() {
         let mut job = job();
         job.handle_mpirun(7, "lost n1");
         let Some(Effect::Log(event)) = job.next_effect() else { panic!("an event") };
@@ -120,12 +120,12 @@ mod tests {
         let (event, order) = effects(&mut job);
         assert_eq!(event["event"], "not_recovered");
         let wanted = "fail node n1 was lost while the job started\nThere is nothing to restart the \
-                      job from: no line of all its ranks was complete";
+                      job from: no checkpoint of all its ranks was complete";
         assert_eq!(order, wanted);
     }
 
     #[test]
-    fn what_has_come_of_the_output_of_a_lost_node_counts_and_once() {
+    fn what_has_arrived_of_the_output_of_a_lost_node_counts_once() {
         let mut job = job();
         let rank = PeerId(1);
         job.handle(0, "n1", FromNode::OutputViaDaemon { rank, out: 100, err: 7 });
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_noted_and_changes_nothing() {
+    fn protocol_errors_are_logged_and_change_nothing() {
         for line in ["", "lost", "found n1", "guardian x", "came", "came 1 x", "came 1 2"] {
             let mut job = job();
             job.handle_mpirun(7, line);

@@ -2,15 +2,14 @@
 //! send it here, and mpirun prints it. Part of [`Job`]: no I/O.
 //!
 //! ```text
-//! guardian ── Output ──> coordinator ── print RANK STREAM POSITION HEX ──> mpirun
-//!          <── Taken ──              <── printed RANK STREAM POSITION ──
+//! guardian ── Output ─────────> coordinator ── print RANK STREAM POSITION HEX ──> mpirun
+//!          <── OutputAccepted ──            <── printed RANK STREAM POSITION ──
 //! ```
-//! 1. Pieces have their place in the stream, and mpirun prints nothing twice. So a guardian may
-//!    send again what it does not know to be taken, and the next life of a rank begins there.
+//! 1. Each piece has its position in the stream, and mpirun prints nothing twice. So a guardian may
+//!    send again what was not accepted, and the next incarnation of a rank begins there.
 //! 2. mpirun answers each piece, and few are on their way to it at a time: neither can ever wait
 //!    for the other to read.
-//! 3. What an earlier life of a rank sends is dropped from the moment on in which the next one is
-//!    ordered.
+//! 3. What an earlier incarnation of a rank sends is dropped as soon as the next one is ordered.
 //!
 //! Source: docs/adr/0020.
 
@@ -20,7 +19,8 @@ use crate::coordinator::job::tables::mpirun_orders::MpirunOrder;
 use rustbtl_coordination::control::ToNode;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
-/// Bytes of a piece: as hexadecimal digits they fit in a line for mpirun (`mpirun::in_one_line`).
+/// Bytes of a piece: as hexadecimal digits they fit in a text line for mpirun
+/// (`mpirun_pipe::in_one_line`).
 const PIECE_BYTES_MAX: usize = 1700;
 /// Pieces on their way to mpirun: less than a pipe holds.
 const UNANSWERED_MAX: usize = 8;
@@ -72,7 +72,7 @@ impl Job {
         }
     }
 
-    /// `RANK STREAM POSITION`: mpirun has got a piece, and is there now.
+    /// `RANK STREAM POSITION`: mpirun has received a piece, and is at this position now.
     pub(crate) fn was_printed(&mut self, what: &str) {
         let known = rank_and_two(what).and_then(|(id, [stream, position])| {
             let at = usize::try_from(stream).ok()?.checked_sub(1)?;
@@ -90,7 +90,7 @@ impl Job {
         self.print_more();
     }
 
-    /// `RANK OUT ERR`: mpirun says to a coordinator that comes after another one where it is.
+    /// `RANK OUT ERR`: mpirun reports its positions to a coordinator after a failover.
     pub(crate) fn output_reached(&mut self, what: &str) {
         let Some((id, [out, err])) = rank_and_two(what) else {
             return self.protocol_error(&format!("reached {what}"));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_1_what_mpirun_has_is_known_to_the_guardian_and_to_the_next_life() {
+    fn invariant_1_what_mpirun_has_is_known_to_the_guardian_and_to_the_next_incarnation() {
         let mut job = job();
         output(&mut job, RANK, 3, 40, b"");
         output(&mut job, RANK, 3, 40, b"ab\n");
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(job.ranks[&RANK].reached, [None, Some(43)]);
         job.handle_mpirun(1, "reached 1 7 45");
         assert_eq!(job.ranks[&RANK].reached, [Some(7), Some(45)]);
-        assert_eq!(job.ranks[&RANK].printed, Printed::default(), "until it falls");
+        assert_eq!(job.ranks[&RANK].printed, Printed::default(), "until it fails");
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_3_an_earlier_life_and_strangers_print_nothing() {
+    fn invariant_3_earlier_incarnations_and_unknown_ranks_print_nothing() {
         let mut job = job();
         output(&mut job, RANK, 2, 0, b"a");
         output(&mut job, PeerId(0), 0, 0, b"a");

@@ -1,13 +1,14 @@
-//! Where ranks go on whose node or guardian is lost. Part of [`Job`]: no I/O.
+//! Where ranks are restarted whose node or guardian is lost. Part of [`Job`]: no I/O.
 //!
 //! 1. On their own node, if only their guardians are lost.
 //! 2. Else on a spare node: one of the allocation that has room for them, as any node had at the
-//!    start. If it has not their images, whoever has them brings them first.
+//!    start. If it has not their images, a node that has them sends them first.
 //! 3. Else on the node with the fewest ranks that has the images.
-//! 4. Whatever fails on the way to a place, the next one is chosen; nobody is started twice.
+//! 4. If a placement fails, the next candidate is chosen; no rank is started twice.
 //!
-//! A rank on a spare node has a stand-in beside a guardian that orted has started (`spare`): of
-//! mpirun's own node if there are ranks, since the job does not outlive that one anyway.
+//! A rank on a spare node has a proxy (`rustbtl stand-in`) beside a guardian that orted has started
+//! (`spare`): of mpirun's own node if there are ranks, since the job does not outlive that one
+//! anyway.
 
 use crate::coordinator::job::state::{Effect, Job, Rank};
 use crate::coordinator::job::tables::hosts::same_host;
@@ -27,27 +28,27 @@ enum Kind {
     Shared,
 }
 
-/// A node that may be chosen.
+/// A node that may be chosen, seen from the lost ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     node: String,
     kind: Kind,
-    /// That run there.
+    /// Ranks that run there.
     ranks: usize,
     /// It has the images.
     ready: bool,
-    /// They can be brought there.
+    /// They can be sent there.
     reachable: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Choice {
     Start(Candidate),
-    /// When it has the images.
+    /// Start them when it has the images.
     Transfer(Candidate),
 }
 
-/// The best of them for so many ranks, if a node has `room` for so many in all.
+/// The best candidate for so many ranks, if a node has `room` for so many in all.
 fn choose(candidates: Vec<Candidate>, lost: usize, room: usize) -> Option<Choice> {
     let rank = |candidate: &Candidate| {
         let spare = candidate.kind == Kind::Spare && candidate.ranks + lost <= room;
@@ -65,18 +66,18 @@ fn choose(candidates: Vec<Candidate>, lost: usize, room: usize) -> Option<Choice
     Some(if best.ready { Choice::Start(best) } else { Choice::Transfer(best) })
 }
 
-/// Guardians that orted has started: they may wait for others.
+/// A guardian that orted has started: it may wait for the ranks of others.
 fn may_host(rank: &Rank) -> bool {
     rank.here && rank.host.is_none() && rank.adopted_in == Incarnation(0)
 }
 
 impl Job {
-    /// mpirun's node.
+    /// The name of mpirun's node.
     pub fn set_mpirun_node(&mut self, node: String) {
         self.spares.mpirun_node = node;
     }
 
-    /// All ranks are ready: what a node has room for.
+    /// All ranks are ready: how many a node has room for.
     pub(crate) fn count_room(&mut self) {
         let mut ranks: BTreeMap<&str, usize> = BTreeMap::new();
         for rank in self.ranks.values() {
@@ -85,7 +86,7 @@ impl Job {
         self.spares.room = ranks.into_values().max().unwrap_or(0);
     }
 
-    /// A node without ranks takes some, or does not any more (without addresses).
+    /// A spare node is available, or is not any more (without addresses).
     pub(crate) fn spare(&mut self, now: u64, node: &str, addresses: String) {
         self.log(json!({"event": "spare", "node": node, "takes_ranks": !addresses.is_empty()}));
         if addresses.is_empty() {
@@ -97,15 +98,14 @@ impl Job {
         self.replenish(now);
     }
 
-    /// No rank is left that could need a place.
+    /// No rank is left that could need a spare node.
     pub(crate) fn dismiss_spares(&mut self) {
         for node in self.spares.nodes.keys() {
             self.effects.push_back(Effect::SendNode(node.clone(), ToNode::DismissSpare {}));
         }
     }
 
-    /// Nobody looks any more after a rank that a guardian waits for: who did was killed, or its
-    /// node, a spare one, cannot be reached.
+    /// The proxy of a rank on a spare node has failed, or its node cannot be reached.
     pub(crate) fn proxy_failed(
         &mut self,
         now: u64,
@@ -126,7 +126,8 @@ impl Job {
         let (gone, because): (Vec<PeerId>, String) = if reachable {
             (vec![id], reason.to_owned())
         } else {
-            // Whatever it is: nobody goes there again, and whoever is there comes away together.
+            // Whatever the reason: the node is not used again, and all ranks on it are restarted
+            // together.
             self.spares.nodes.remove(&node);
             let all = self.ranks.iter().filter(|(_, rank)| there(rank)).map(|(&id, _)| id);
             (all.collect(), format!("spare node {node} cannot be reached"))
@@ -141,7 +142,7 @@ impl Job {
         }
     }
 
-    /// It goes on elsewhere; nobody waits for what it was.
+    /// Its guardian does not wait for it any more: it is restarted elsewhere.
     pub(crate) fn detach(&mut self, id: PeerId) {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         (rank.here, rank.lost) = (false, true);
@@ -151,7 +152,7 @@ impl Job {
         }
     }
 
-    /// Have the ranks of a set restored, by their own guardians or by others.
+    /// Has the ranks of a set restored, by their own guardians or by others.
     pub(crate) fn place(&mut self, set: SetId, members: &[PeerId]) -> Result<(), String> {
         for &rank in members {
             if self.ranks[&rank].here {
@@ -161,7 +162,7 @@ impl Job {
         self.place_lost(set)
     }
 
-    /// Sets whose ranks have no place yet may get another one (4).
+    /// Sets whose ranks are not placed yet may be placed on another node (4).
     pub(crate) fn reconsider(&mut self) {
         if self.recovery.failed {
             return;
@@ -177,7 +178,7 @@ impl Job {
             let placed =
                 self.must_have_images(checkpoint, &lost).and_then(|()| self.place_lost(set));
             if let Err(reason) = placed {
-                return self.fail(format!("while set {set} went back, {reason}"));
+                return self.fail(format!("during the rollback of set {set}, {reason}"));
             }
         }
     }
@@ -187,7 +188,7 @@ impl Job {
         sets.filter(|&set| !self.unplaced(set).is_empty()).collect()
     }
 
-    /// Ranks of a set that goes back that nobody starts yet.
+    /// Ranks of a set in rollback that no guardian starts yet.
     fn unplaced(&self, set: SetId) -> Vec<PeerId> {
         let Some(rollback) = self.recovery.rollbacks.get(&set) else { return Vec::new() };
         let members = self.members(&[set]).into_iter();
@@ -202,7 +203,7 @@ impl Job {
             return Ok(());
         }
         for id in &lost {
-            // Whoever comes of an earlier life is not it.
+            // Guardians of an earlier incarnation are refused.
             if let Some(rank) = self.ranks.get_mut(id) {
                 rank.adopted_in = incarnation;
             }
@@ -227,7 +228,7 @@ impl Job {
     fn candidates(&self, checkpoint: CheckpointId, lost: &[PeerId]) -> Vec<Candidate> {
         let homes: BTreeSet<&str> =
             lost.iter().map(|rank| self.ranks[rank].node.as_str()).collect();
-        // Those that are on their way there, too.
+        // With those that are being started there.
         let is_there = |rank: &&Rank| rank.here || rank.host.is_some();
         let ranks_on = |node: &str| {
             self.ranks.values().filter(is_there).filter(|rank| rank.node == node).count()
@@ -249,7 +250,7 @@ impl Job {
         shared.chain(spares).map(candidate).collect()
     }
 
-    /// Who waits for ranks that are started on this node.
+    /// Ranks whose guardians wait for the ranks that are started on this node.
     fn hosts(&self, candidate: &Candidate) -> Vec<PeerId> {
         let on = |node: &str| {
             let hosts = self.ranks.iter().filter(|(_, rank)| may_host(rank) && rank.node == node);
@@ -283,7 +284,8 @@ impl Job {
             let alone = self.rolls_back_alone(set);
             let Some(state) = self.ranks.get_mut(&rank) else { continue };
             (state.node, state.host) = (candidate.node.clone(), Some(host));
-            // From now on by the way of the one that waits for it, or by way of the coordinator.
+            // From now on its output is forwarded by the guardian that waits for it, or relayed by
+            // the coordinator.
             state.own_way = None;
             if let [Some(out), Some(err)] = state.reached {
                 state.printed = Printed { bytes: [out, err], exact: true };
@@ -344,7 +346,7 @@ mod tests {
         match choose(candidates.split_whitespace().map(candidate).collect(), lost, room) {
             None => "none".into(),
             Some(Choice::Start(candidate)) => candidate.node,
-            Some(Choice::Transfer(candidate)) => format!("bring to {}", candidate.node),
+            Some(Choice::Transfer(candidate)) => format!("send to {}", candidate.node),
         }
     }
 
@@ -355,8 +357,8 @@ mod tests {
             ("hn1:1 sn3:0+ on0:1+", 1, 2, "n3"),
             // One that has the images, then one that is empty, then the first.
             ("sn3:0 sn4:1+ on0:1+", 1, 2, "n4"),
-            ("sn3:1 sn4:0 on0:1+", 1, 2, "bring to n4"),
-            ("sn4:0 sn3:0 on0:1+", 1, 2, "bring to n3"),
+            ("sn3:1 sn4:0 on0:1+", 1, 2, "send to n4"),
+            ("sn4:0 sn3:0 on0:1+", 1, 2, "send to n3"),
             // What cannot be had or has no room is none.
             ("sn3:0- on0:3+ on2:2+", 2, 2, "n2"),
             ("sn3:1 on0:3+ on2:2+", 2, 2, "n2"),

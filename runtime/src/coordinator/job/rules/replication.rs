@@ -1,15 +1,15 @@
 //! Where images are if there is no directory that all nodes share: on the node of each rank, and
-//! copies on others. Part of [`Job`]: no I/O.
+//! replicas on others. Part of [`Job`]: no I/O.
 //!
 //! Source: docs/adr/0007.
 //!
 //! 1. The images of a node's ranks count as stored when the node has all of them, and as many other
-//!    nodes as wanted, or as there are.
-//! 2. The copies of all ranks of a node go to the same other nodes: a set that is started again
+//!    nodes as configured, or as there are.
+//! 2. The replicas of all ranks of a node go to the same other nodes: a set that is restarted
 //!    elsewhere stays together.
-//! 3. A copy that cannot be made is made elsewhere; if there is no elsewhere, the line fails.
-//! 4. After a loss, what is left of the youngest lines is copied again: until then (`covered`) a
-//!    further loss may be one too many.
+//! 3. If a node refuses a replica, another one is chosen; if there is none, the checkpoint fails.
+//! 4. After a loss, what is left of the youngest checkpoints is replicated again: until then
+//!    (`replicated`) a further loss may be one too many.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Job {
-    /// The agent of a node takes copies.
+    /// The agent of a node stores replicas.
     pub(crate) fn replica_server(&mut self, now: u64, node: &str, addresses: String) {
         self.storage.replica_servers.insert(node.to_owned(), addresses);
         self.replenish(now);
@@ -38,7 +38,7 @@ impl Job {
         let home = |job: &Self, rank: PeerId| job.ranks.get(&rank).map(|rank| rank.node.clone());
         let all: Vec<(CheckpointId, PeerId)> = self.storage.held.keys().copied().collect();
         for (checkpoint, rank) in all {
-            // Its own orders are forgotten with it.
+            // Orders to the agent are lost with it.
             let is_its = home(self, rank).is_some_and(|home| home == node);
             let Some(held) = self.storage.held.get_mut(&(checkpoint, rank)) else { continue };
             if is_its || held.sender.as_deref() == Some(node) {
@@ -51,7 +51,7 @@ impl Job {
         self.reconsider();
     }
 
-    /// A node is gone, with everything on it.
+    /// A node is lost, with all images on it.
     pub(crate) fn images_lost(&mut self, node: &str) {
         self.storage.replica_servers.retain(|name, _| !same_host(name, node));
         for held in self.storage.held.values_mut() {
@@ -75,14 +75,14 @@ impl Job {
         }
         let Some(node) = self.ranks.get(&rank).map(|rank| rank.node.clone()) else { return };
         if !self.checkpoints.contains_key(&checkpoint) {
-            // It was given up, and what there was of it is cleared already.
+            // The checkpoint was aborted, and its other images are removed already.
             return self.clear_at(&node, checkpoint, vec![rank]);
         }
         self.storage.held.entry((checkpoint, rank)).or_default().nodes.insert(node);
         self.replicate(now, checkpoint, rank);
     }
 
-    /// How many other nodes are to have what this one has.
+    /// How many other nodes are to have replicas of this node's images.
     fn wanted(&self, home: &str) -> usize {
         let others = self.ranks.values().filter(|rank| rank.here && rank.node != home);
         let others = others.map(|rank| rank.node.as_str());
@@ -92,7 +92,7 @@ impl Job {
         self.config.replicas.unwrap_or(0).min(others.len())
     }
 
-    /// The images of this node's ranks in this line: they go together (2).
+    /// The images of this node's ranks in this checkpoint: they go together (2).
     fn siblings(&self, checkpoint: CheckpointId, home: &str) -> Vec<PeerId> {
         let of_checkpoint =
             self.storage.held.range((checkpoint, PeerId(0))..=(checkpoint, PeerId(u32::MAX)));
@@ -118,7 +118,7 @@ impl Job {
         first.into_iter().chain(rest).cloned().collect()
     }
 
-    /// Have what is missing of the copies of an image made.
+    /// Orders what is missing of the replicas of an image.
     fn replicate(&mut self, now: u64, checkpoint: CheckpointId, rank: PeerId) {
         let Some(home) = self.ranks.get(&rank).map(|rank| rank.node.clone()) else { return };
         let wanted = self.wanted(&home);
@@ -173,7 +173,7 @@ impl Job {
         }
     }
 
-    /// A copy is safe.
+    /// A replica is stored.
     pub(crate) fn image_replicated(
         &mut self,
         now: u64,
@@ -182,7 +182,7 @@ impl Job {
         node: &str,
     ) {
         let Some(held) = self.storage.held.get_mut(&(checkpoint, rank)) else {
-            // Nobody wants it any more.
+            // It is not needed any more.
             return self.clear_at(node, checkpoint, vec![rank]);
         };
         if held.requested.remove(node) {
@@ -195,7 +195,7 @@ impl Job {
         }
     }
 
-    /// It cannot be made there: then all images of this node go elsewhere (2, 3).
+    /// It was refused there: then all images of this node go elsewhere (2, 3).
     pub(crate) fn image_not_replicated(
         &mut self,
         now: u64,
@@ -218,7 +218,7 @@ impl Job {
         for rank in &siblings {
             let Some(held) = self.storage.held.get_mut(&(checkpoint, *rank)) else { continue };
             held.requested.remove(node);
-            // Of a line that is complete it is better than none, and stays.
+            // In a complete checkpoint it is better than none, and stays.
             if !held.counted && held.nodes.remove(node) {
                 cleared.push(*rank);
             }
@@ -238,7 +238,7 @@ impl Job {
         self.effects.push_back(Effect::SendNode(node.to_owned(), clear));
     }
 
-    /// Of the ranks of a set everything that is older than its youngest line is of no use.
+    /// Removes the images of each set that are older than its youngest checkpoint.
     pub(crate) fn prune(&mut self) {
         let mut old: BTreeMap<CheckpointId, Vec<PeerId>> = BTreeMap::new();
         for (set, youngest) in self.youngest() {
@@ -255,7 +255,7 @@ impl Job {
         }
     }
 
-    /// Nobody goes back to these images any more.
+    /// Nothing is rolled back to these images any more.
     pub(crate) fn clear(&mut self, checkpoint: CheckpointId, whose: impl Fn(PeerId) -> bool) {
         let of_checkpoint =
             self.storage.held.range((checkpoint, PeerId(0))..=(checkpoint, PeerId(u32::MAX)));
@@ -273,7 +273,7 @@ impl Job {
         }
     }
 
-    /// The youngest line of each set.
+    /// The youngest checkpoint of each set.
     fn youngest(&self) -> BTreeMap<SetId, CheckpointId> {
         let Some(scheduler) = &self.scheduler else { return BTreeMap::new() };
         let sets: BTreeSet<SetId> = self.ranks.values().filter_map(|rank| rank.set).collect();
@@ -285,7 +285,7 @@ impl Job {
         sets.into_iter().filter_map(youngest).collect()
     }
 
-    /// Have copies made of the youngest lines, where some are missing (4).
+    /// Replicates the youngest checkpoints where replicas are missing (4).
     pub(crate) fn replenish(&mut self, now: u64) {
         if !self.config.is_local() {
             return;
@@ -300,7 +300,7 @@ impl Job {
         self.check_replication();
     }
 
-    /// Say so, when it has come to be.
+    /// Reports when all replicas exist.
     pub(crate) fn check_replication(&mut self) {
         if self.storage.replicated || !self.config.is_local() {
             return;
@@ -342,7 +342,7 @@ impl Job {
         !self.is_local(checkpoint) || ranks.iter().all(has)
     }
 
-    /// Can others bring there what is missing of these ranks' images?
+    /// Can others send there what is missing of these ranks' images?
     pub(crate) fn can_be_transferred(
         &self,
         node: &str,
@@ -357,12 +357,12 @@ impl Job {
             })
     }
 
-    /// Who can bring it to others.
+    /// A node that can send it to others.
     fn source_of(&self, held: &ImageReplicas) -> Option<String> {
         held.nodes.iter().find(|node| self.storage.replica_servers.contains_key(*node)).cloned()
     }
 
-    /// Have others bring there what is missing; true: something that was not on its way.
+    /// Has others send there what is missing; true: something that was not on its way.
     pub(crate) fn transfer_images(
         &mut self,
         checkpoint: CheckpointId,
@@ -387,14 +387,13 @@ impl Job {
         new
     }
 
-    /// Is this line where nodes keep images themselves? That from which the job was restarted may
-    /// not be.
+    /// Is this checkpoint stored on the nodes? That from which the job was restarted may not be.
     pub(crate) fn is_local(&self, checkpoint: CheckpointId) -> bool {
         let restored = self.config.restore.as_deref().and_then(store::line_number);
         self.config.is_local() && restored != Some(checkpoint)
     }
 
-    /// Is there an image of each of these ranks where it is needed? Otherwise what was lost.
+    /// Is there an image of each of these ranks where it is needed? The error names what was lost.
     pub(crate) fn must_have_images(
         &self,
         checkpoint: CheckpointId,
@@ -414,8 +413,9 @@ impl Job {
         let lost = gone.iter().filter_map(|rank| self.storage.held.get(&(checkpoint, *rank)));
         let lost: BTreeSet<&str> = lost.flat_map(|h| h.lost.iter().map(String::as_str)).collect();
         Err(format!(
-            "all images of rank {} in line {checkpoint} are lost: they were on {}. More nodes were lost \
-             at a time than there were copies (vprotocol_correlated_image_replicas {})\n{}",
+            "all images of rank {} in checkpoint {checkpoint} are lost: they were on {}. More \
+             nodes were lost at a time than there were replicas \
+             (vprotocol_correlated_image_replicas {})\n{}",
             some_of(gone.iter().map(ToString::to_string).collect(), ", "),
             some_of(lost.iter().map(|node| format!("node {node}")).collect(), ", "),
             self.config.replicas.unwrap_or(0),
@@ -423,7 +423,8 @@ impl Job {
         ))
     }
 
-    /// Of each rank of a set that cannot go back: where its image was written, and copied to.
+    /// For each rank of a set that cannot be rolled back: where its image was written, and
+    /// replicated to.
     fn who_had_them(&self, checkpoint: CheckpointId, ranks: &[PeerId]) -> String {
         let none = ImageReplicas::default();
         let of_rank = |id: &PeerId| {
@@ -432,7 +433,7 @@ impl Job {
             let origin = images.and_then(|images| images.get(id)).map(|image| image.node.as_str());
             let is_own = |node: &String| Some(node.as_str()) == origin;
             let at = |node: &String, state: &str| {
-                let what = if is_own(node) { "written on" } else { "copied to" };
+                let what = if is_own(node) { "written on" } else { "replicated to" };
                 format!("{what} {node} ({state})")
             };
             let lost = held.lost.iter().map(|node| (!is_own(node), at(node, "lost")));
@@ -441,17 +442,17 @@ impl Job {
             places.sort();
             let places: Vec<String> = places.into_iter().map(|(_, text)| text).collect();
             let set = self.ranks.get(id).and_then(|rank| rank.set).unwrap_or_default();
-            format!("Set {set}, rank {id}, image of line {checkpoint}: {}", places.join(", "))
+            format!("Set {set}, rank {id}, image of checkpoint {checkpoint}: {}", places.join(", "))
         };
         some_of(ranks.iter().map(of_rank).collect(), "\n")
     }
 
-    /// For the status: where nodes take copies.
+    /// For the status: the replica servers.
     pub(crate) fn replica_servers(&self) -> Value {
         json!(self.storage.replica_servers)
     }
 
-    /// For the status: who has what of a line.
+    /// For the status: who has which images of a checkpoint.
     pub(crate) fn held(&self, checkpoint: CheckpointId) -> Value {
         let of_checkpoint =
             self.storage.held.range((checkpoint, PeerId(0))..=(checkpoint, PeerId(u32::MAX)));
@@ -467,5 +468,5 @@ fn no_partner(home: &str, held: &ImageReplicas) -> String {
     let why: Vec<String> =
         held.refused.iter().map(|(node, reason)| format!("{node}: {reason}")).collect();
     let why = if why.is_empty() { "no other node takes any".to_owned() } else { why.join("; ") };
-    format!("there is no node for a copy of what node {home} has ({why})")
+    format!("there is no node for a replica of what node {home} has ({why})")
 }

@@ -1,24 +1,26 @@
-//! Sets that go back: from the news that a rank has fallen or its node is lost to the moment when
-//! it has caught up. Part of [`Job`]: no I/O.
+//! Sets in rollback: from the report that a rank has failed or its node is lost until its replay is
+//! complete. Part of [`Job`]: no I/O.
 //!
 //! ```text
-//!  fallen ──Restore / Adopt──> restoring ──all say Hello──> meeting ──Cards, all Ready──> behind
-//!         ──Fence to others─>           ──all Fenced────>
-//!         ──all ReplayComplete──> over
+//!  failed ──Restore / Adopt──> restoring ──all: Hello──> connecting ──Endpoints──> replaying
+//!         ──Fence to others──>           ──all: Fenced─>            ──all: Ready─>
+//!         ──all: ReplayComplete──> over
 //! ```
-//! 1. A set goes back as a whole, to its youngest complete line, in an incarnation that no set
-//!    ever ran in: what its processes leave for each other on the way nobody else finds.
-//! 2. Cards are sent when every rank of every set that is restoring has said who it is: nobody
-//!    waits for an address of an earlier life.
-//! 3. A rank is restored by its own guardian if that lives, else by one that a guardian of another
-//!    node starts; never by both: who was thought to be lost and comes back is ended.
-//! 4. A set that falls again while it goes back begins anew; one that falls `FAILURES_MAX` times
-//!    without a new line is given up.
-//! 5. Nor are cards, and what they have to repeat, sent to sets that are restoring before all that
-//!    others have of their earlier lives is here (docs/adr/0019). Everybody with channels is asked
-//!    (`Fence`) while the images are read; who does not answer is waited for until he does or has
-//!    fallen.
-//! 6. If a set cannot go back alone, all go back together (`rollback_all`), or the job ends.
+//! 1. A set is rolled back as a whole, to its youngest complete checkpoint, in an incarnation that
+//!    no set ever ran in: nobody else finds what its processes leave for each other meanwhile.
+//! 2. Endpoints are sent when every rank of every set that is restoring has connected: nobody waits
+//!    for an address of an earlier incarnation.
+//! 3. A rank is restored by its own guardian if that is connected, else by one that a guardian of
+//!    another node starts; never by both: a guardian that was thought to be lost and connects again
+//!    is ended.
+//! 4. A set that fails again during its rollback is rolled back again; after `FAILURES_MAX`
+//!    failures without a new checkpoint it is given up.
+//! 5. Endpoints, and what is replayed, are not sent to sets that are restoring before all that
+//!    others have received of their earlier incarnations is here (docs/adr/0019). Everybody with
+//!    channels is asked (`Fence`) while the images are read. The coordinator waits for each answer
+//!    until it comes or the rank has failed.
+//! 6. If a set cannot be rolled back alone there is a global rollback (`rollback_all`), or the job
+//!    ends.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -35,18 +37,18 @@ use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// How often a set is started again from the same line.
+/// How often a set is restarted from the same checkpoint.
 pub(crate) const FAILURES_MAX: u32 = 5;
 
 impl Job {
-    /// The youngest line that a set can go back to alone.
+    /// The youngest checkpoint that a set can be rolled back to alone.
     fn checkpoint_for(&self, set: SetId) -> Option<CheckpointId> {
         let scheduler = self.scheduler.as_ref()?;
         scheduler.checkpoints_of(set).last().map(CheckpointId)
     }
 
     /// The program of a rank was ended by a signal; its guardian waits. `incarnation`: of the
-    /// program that has fallen.
+    /// program that has failed.
     pub(crate) fn rank_failed(
         &mut self,
         now: u64,
@@ -70,7 +72,7 @@ impl Job {
             .get(&set)
             .is_some_and(|rollback| incarnation < rollback.incarnation)
         {
-            // It is about to hear that its set goes back.
+            // It is about to receive the order to roll back.
             return;
         }
         if let Err(reason) = self.roll_back(now, &BTreeSet::from([set])) {
@@ -87,7 +89,7 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, ToNode::NoRestart { rank }));
     }
 
-    /// A node is gone, with everything on it.
+    /// A node is lost, with everything on it.
     pub fn node_lost(&mut self, now: u64, node: &str) {
         self.spares.lose(node);
         let is_on = |rank: &Rank| same_host(&rank.node, node);
@@ -117,7 +119,7 @@ impl Job {
         self.replenish(now);
     }
 
-    /// A rank could not be made from its image, in this incarnation.
+    /// A rank could not be restored from its image, in this incarnation.
     pub(crate) fn not_restored(
         &mut self,
         now: u64,
@@ -128,28 +130,28 @@ impl Job {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         let newest = set.and_then(|set| self.recovery.newest_incarnations.get(&set));
         if newest.is_some_and(|newest| incarnation < *newest) {
-            // It was told to begin anew meanwhile.
+            // Its set was rolled back again meanwhile.
             return;
         }
         let before = set
             .and_then(|set| self.recovery.rollbacks.get(&set))
             .map(|rollback| rollback.checkpoint);
-        let reason = format!("rank {id} is not started again: {reason}");
+        let reason = format!("rank {id} is not restarted: {reason}");
         if let Err(reason) = self.roll_back_all(now, &reason, before) {
             self.fail(reason);
         }
     }
 
-    /// Why nobody can go back.
+    /// Why nothing can be rolled back.
     pub(crate) fn obstacle(&self) -> Option<&'static str> {
         if !self.config.recover {
             Some("recovery is switched off (vprotocol_correlated_recover)")
         } else if !self.config.has_storage() {
-            Some("no checkpoints are taken, so there is nothing to go back to")
+            Some("no checkpoints are taken, so there is nothing to roll back to")
         } else if self.may_finish {
             Some("all ranks were past MPI_Finalize: nobody can repeat what it received")
         } else if self.is_protection_disabled() {
-            Some("the job went on without protection since some ranks could not be reached")
+            Some("the job continues without protection since some ranks could not be reached")
         } else if self.scheduler.is_none() {
             Some("the job was still starting")
         } else {
@@ -157,13 +159,13 @@ impl Job {
         }
     }
 
-    /// These sets go back, each alone, or all that there are do together (6).
+    /// These sets are rolled back, each alone, or all sets together (6).
     pub(crate) fn roll_back(&mut self, now: u64, sets: &BTreeSet<SetId>) -> Result<(), String> {
         let not_replayable = sets.iter().find_map(|&set| self.cannot_replay(set));
         let global = |rollback: &Rollback| rollback.global;
         let global_rollback = !sets.is_empty() && self.recovery.rollbacks.values().any(global);
         let failed_again =
-            || global_rollback.then(|| "one more was lost while all went back".to_owned());
+            || global_rollback.then(|| "one more was lost during a global rollback".to_owned());
         if let Some(reason) = not_replayable.or_else(failed_again) {
             return self.roll_back_all(now, &reason, None);
         }
@@ -179,8 +181,8 @@ impl Job {
         Ok(())
     }
 
-    /// Why this set cannot go back alone. One that is the whole job has nobody whom it could
-    /// contradict.
+    /// Why this set cannot be rolled back alone. If it is the whole job nobody else has received
+    /// anything that it could contradict.
     fn cannot_replay(&self, set: SetId) -> Option<String> {
         if self.is_whole_job(set) {
             return None;
@@ -190,10 +192,10 @@ impl Job {
             self.recovery.set_rollback_blocked.as_ref().map(|(of, reason)| (*of, reason))
         })?;
         let whose = if of == set { String::new() } else { format!("as in set {of} ") };
-        Some(format!("set {set} cannot go back alone: {whose}{reason}"))
+        Some(format!("set {set} cannot be rolled back alone: {whose}{reason}"))
     }
 
-    /// Order everything that takes a set back to its youngest line.
+    /// Begins the rollback of a set to its youngest checkpoint.
     fn roll_back_alone(&mut self, now: u64, set: SetId) -> Result<(), RollbackRefusal> {
         if let Some(obstacle) = self.obstacle() {
             return Err(RollbackRefusal::Never(obstacle.into()));
@@ -203,8 +205,8 @@ impl Job {
             self.input(now, Input::RankFailed { rank });
         }
         let checkpoint = self.checkpoint_for(set).ok_or_else(|| {
-            let none = "is complete yet, so there is nothing to go back to";
-            RollbackRefusal::Never(format!("no line of set {set} {none}"))
+            let none = "is complete yet, so there is nothing to roll back to";
+            RollbackRefusal::Never(format!("no checkpoint of set {set} {none}"))
         })?;
         let failures = self.recovery.failures.entry(set).or_insert((checkpoint, 0));
         if failures.0 != checkpoint {
@@ -213,8 +215,8 @@ impl Job {
         failures.1 += 1;
         if failures.1 > FAILURES_MAX {
             return Err(RollbackRefusal::Never(format!(
-                "set {set} was started again from line {checkpoint} {FAILURES_MAX} times and fell each \
-                 time"
+                "set {set} was restarted from checkpoint {checkpoint} {FAILURES_MAX} times and \
+                 failed each time"
             )));
         }
         let rollback = Rollback::new(now, checkpoint, self.next_incarnation(), false);
@@ -222,14 +224,14 @@ impl Job {
         self.begin_rollback(set, rollback).map_err(RollbackRefusal::Never)
     }
 
-    /// One that no set ever ran in (1).
+    /// An incarnation that no set ever ran in (1).
     pub(crate) fn next_incarnation(&self) -> Incarnation {
         let ran = self.ranks.values().map(|rank| rank.incarnation);
         let last = ran.chain(self.recovery.newest_incarnations.values().copied()).max();
         Incarnation(last.unwrap_or_default().0 + 1)
     }
 
-    /// Everything about one set that follows from the decision that it goes back.
+    /// Everything that follows for one set from the decision to roll it back.
     pub(crate) fn begin_rollback(&mut self, set: SetId, rollback: Rollback) -> Result<(), String> {
         let members = self.members(&[set]);
         let ran_in = members.iter().map(|rank| self.ranks[rank].incarnation).max();
@@ -251,8 +253,9 @@ impl Job {
         self.place(set, &members)
     }
 
-    /// What have others of the lives of a set that are over (5)? A set that is being restored has
-    /// no channels yet, and will meet the next life only; what it had itself is gone with it.
+    /// Asks others what they have received of the earlier incarnations of a set (5). A set that is
+    /// being restored has no channels yet, and will connect to the next incarnation only; what it
+    /// had received itself is lost with it.
     fn fence_others(&mut self, set: SetId, ran_in: Incarnation, before: Incarnation) {
         let is_restoring = |set: &SetId| {
             self.recovery
@@ -270,7 +273,7 @@ impl Job {
         self.effects.push_back(Effect::Fence { set, ran_in, before, asked });
     }
 
-    /// All that others have of the lives of a set before this one is here.
+    /// All that others have received of the earlier incarnations of a set is here.
     pub fn fenced(&mut self, now: u64, set: SetId, incarnation: Incarnation) {
         let rollback = self.recovery.rollbacks.get_mut(&set);
         let Some(rollback) = rollback.filter(|rollback| rollback.incarnation == incarnation) else {
@@ -282,19 +285,19 @@ impl Job {
         self.connect_restored();
     }
 
-    /// Do others go on meanwhile, which may have written to its files?
+    /// Do others run meanwhile, which may have written to its files?
     pub(crate) fn rolls_back_alone(&self, set: SetId) -> bool {
         let global = self.recovery.rollbacks.get(&set).is_some_and(|rollback| rollback.global);
         !global && !self.is_whole_job(set)
     }
 
-    /// Folder and incarnation of a set that goes back.
+    /// Folder and incarnation of a set in rollback.
     pub(crate) fn where_from(&self, set: SetId) -> Option<(String, Incarnation)> {
         let rollback = self.recovery.rollbacks.get(&set)?;
         Some((self.folder_of(rollback.checkpoint).display().to_string(), rollback.incarnation))
     }
 
-    /// Where a line is: of this job, or of the one that it goes on with.
+    /// Where a checkpoint is: one of this job, or that from which it was restarted.
     pub(crate) fn folder_of(&self, checkpoint: CheckpointId) -> std::path::PathBuf {
         match &self.config.restore {
             Some(folder) if store::line_number(folder) == Some(checkpoint) => folder.clone(),
@@ -309,7 +312,7 @@ impl Job {
         self.effects.push_back(Effect::Send(rank, order));
     }
 
-    /// The set of this rank records nothing, or not all.
+    /// The set of this rank cannot replay: it records nothing, or not all.
     pub fn mark_not_replayable(
         &mut self,
         now: u64,
@@ -328,10 +331,10 @@ impl Job {
             }
         }
         let before = self.recovery.not_replayable.insert(set, reason.to_owned());
-        // Its earlier life came to this, too, and fell before anybody heard of it.
+        // Its earlier incarnation did the same, and failed before it was reported.
         let alone = self.recovery.rollbacks.get(&set).is_some_and(|rollback| !rollback.global);
         if before.is_none() && alone && !self.is_whole_job(set) {
-            let reason = format!("set {set} went back alone, and could not: {reason}");
+            let reason = format!("set {set} was rolled back alone, and could not: {reason}");
             if let Err(reason) = self.roll_back_all(now, &reason, None) {
                 self.fail(reason);
             }
@@ -343,14 +346,14 @@ impl Job {
         self.members(&[set]).len() == self.ranks.len()
     }
 
-    /// Is this guardian that of the rank's present life?
+    /// Does this guardian run the present incarnation of the rank?
     pub fn accepts(&self, id: PeerId, incarnation: Incarnation) -> bool {
         let Some(rank) = self.ranks.get(&id) else { return true };
         !rank.lost && incarnation >= rank.adopted_in
             || rank.lost && rank.adopted_in > Incarnation(0) && incarnation == rank.adopted_in
     }
 
-    /// A guardian has come (again), whose program runs in this incarnation.
+    /// A guardian has connected (again), whose program runs in this incarnation.
     pub(crate) fn guardian_of_rollback(&mut self, id: PeerId, incarnation: Incarnation) {
         let Some(set) = self.ranks.get(&id).and_then(|rank| rank.set) else { return };
         let rollback = self.recovery.rollbacks.get(&set);
@@ -359,7 +362,7 @@ impl Job {
         }
     }
 
-    /// Is this rank's set on its way back?
+    /// Is this rank's set in rollback?
     pub(crate) fn is_rolling_back(&self, id: PeerId) -> bool {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         set.is_some_and(|set| self.recovery.rollbacks.contains_key(&set))
@@ -372,7 +375,8 @@ impl Job {
         rollback.is_some_and(|rollback| rollback.phase == Phase::Restoring)
     }
 
-    /// A rank of a set in this phase has done what the phase waits for. True: it was the last.
+    /// A rank of a set in this phase has done what the phase waits for. Some: it was the last of
+    /// the set.
     fn done(&mut self, id: PeerId, phase: Phase) -> Option<SetId> {
         let set = self.ranks.get(&id)?.set?;
         let all = self.members(&[set]).len();
@@ -386,26 +390,27 @@ impl Job {
         Some(set)
     }
 
-    /// May this `Hello` be believed? A program that is about to be ended may still say it.
+    /// Is this `Hello` of the incarnation that runs? A program that is about to be ended may still
+    /// send it.
     pub(crate) fn is_of_this_incarnation(&self, id: PeerId, incarnation: Incarnation) -> bool {
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         let rollback = set.and_then(|set| self.recovery.rollbacks.get(&set));
         rollback.is_none_or(|rollback| rollback.incarnation == incarnation)
     }
 
-    /// A rank that was started again has said who it is.
+    /// A restarted rank has connected.
     pub(crate) fn rank_restored(&mut self, id: PeerId) {
         if let Some(set) = self.done(id, Phase::Restoring)
             && let Some(rollback) = self.recovery.rollbacks.get_mut(&set)
         {
-            // The phase goes on until all sets have come so far (2).
+            // The phase lasts until all sets are as far (2).
             rollback.done = self.ranks.keys().copied().collect();
         }
         self.connect_restored();
     }
 
-    /// All that are being restored have said who they are, and what others have of them is known:
-    /// make them known to each other and to everybody else.
+    /// When all restored ranks have connected, and what others have received of them is known:
+    /// sends their endpoints to all, and all endpoints to them.
     fn connect_restored(&mut self) {
         let restoring: Vec<SetId> = self
             .recovery
@@ -432,8 +437,8 @@ impl Job {
         self.announce(&restarted, |_| true);
     }
 
-    /// These were started again: how to reach them goes to everybody, and to them how to reach
-    /// everybody, if `to` is true of them. Whoever has heard it before takes no notice.
+    /// Sends the endpoints of these restarted ranks to all, and all endpoints to them, if `to` is
+    /// true of the receiver. Whoever has received them before ignores them.
     pub(crate) fn announce(&mut self, restarted: &[PeerId], to: impl Fn(&Rank) -> bool) {
         let endpoint = |(&rank, state): (&PeerId, &Rank)| RankEndpoint {
             rank,
@@ -454,7 +459,7 @@ impl Job {
         }
     }
 
-    /// A rank that was started again takes part in the job.
+    /// A restarted rank is ready.
     pub(crate) fn rank_ready(&mut self, now: u64, id: PeerId) {
         let Some(set) = self.done(id, Phase::Connecting) else { return };
         let Some(rollback) = self.recovery.rollbacks.get_mut(&set) else { return };
@@ -473,14 +478,15 @@ impl Job {
         if self.recovery.rollbacks.values().all(|rollback| rollback.phase == Phase::Replaying) {
             self.effects.push_back(Effect::Mpirun(MpirunOrder::Recovered));
         }
-        // Or there is nobody who has something of its future.
+        // Or nobody else has received anything that must be replayed.
         if all_are || global || self.is_whole_job(set) {
             self.set_replay_complete(now, set);
         }
     }
 
-    /// A rank cannot be in a global line: it was believed too early that a set had caught up, or a
-    /// channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this life or the next.
+    /// A rank cannot take part in a global checkpoint: its set's replay was believed to be complete
+    /// too early, or a channel is not repaired (docs/adr/0016). `ReplayComplete` follows, in this
+    /// incarnation or the next.
     pub(crate) fn replay_pending(&mut self, now: u64, id: PeerId, checkpoint: CheckpointId) {
         self.log(json!({"event": "replay_pending", "rank": id.0, "checkpoint": checkpoint.0}));
         let answer = CheckpointAnswer::Failed {
@@ -490,13 +496,13 @@ impl Job {
         self.input(now, Input::Answered { rank: id, answer });
     }
 
-    /// A rank has repeated all that others have of its lost future, as far as it knows. What it
-    /// does not know shows at the next global line.
+    /// A rank has replayed all that others have received of its lost execution, as far as it knows.
+    /// What it does not know shows at the next global checkpoint.
     pub(crate) fn rank_replay_complete(&mut self, now: u64, id: PeerId) {
         self.input(now, Input::RankReplayComplete { rank: id });
         let set = self.ranks.get(&id).and_then(|rank| rank.set);
         let rollback = set.and_then(|set| self.recovery.rollbacks.get_mut(&set));
-        // All of it are in this life by now, and so is who says it.
+        // All ranks of the set are in this incarnation by now, and so is this one.
         if let Some(rollback) = rollback.filter(|rollback| rollback.phase == Phase::Connecting) {
             rollback.replayed_early.insert(id);
         }
@@ -513,7 +519,7 @@ impl Job {
         self.input(now, Input::ReplayComplete { set });
     }
 
-    /// Nothing is unprotected: a line of all sets as soon as the job runs.
+    /// Nothing is unprotected: a checkpoint of all sets as soon as the job runs.
     pub(crate) fn request_first_checkpoint(&mut self, now: u64) {
         if self.obstacle().is_some()
             || self.scheduler.as_ref().and_then(CheckpointScheduler::last_global).is_some()

@@ -1,4 +1,4 @@
-//! The answer to `rustbtl status`: a document of which the user guide says what is in it.
+//! The answer to `rustbtl status`: a document that the user guide describes.
 
 use crate::coordinator::job::state::{Job, Rank};
 use crate::coordinator::job::tables::rollback::Rollback;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of the document.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 fn state(rank: &Rank) -> &'static str {
     if rank.ended.is_some() {
@@ -31,7 +31,7 @@ fn state(rank: &Rank) -> &'static str {
 }
 
 impl Job {
-    /// Folder of a line; where nodes keep images themselves, its name in the node's own.
+    /// Folder of a checkpoint; where nodes store images themselves, its name in the node's own.
     pub fn folder(&self, checkpoint: CheckpointId) -> PathBuf {
         match &self.config.directory {
             Some(base) => store::folder(base, &self.name, checkpoint),
@@ -39,7 +39,7 @@ impl Job {
         }
     }
 
-    /// Ask all ranks how their logs are.
+    /// Asks all ranks for the state of their logs.
     pub fn ask_for_logs(&mut self) {
         for (&id, rank) in &mut self.ranks {
             rank.log = None;
@@ -59,7 +59,7 @@ impl Job {
         self.ranks.values().all(|rank| rank.log.is_some() || !answers(rank))
     }
 
-    /// The document. `nodes`: name, process id of the agent, time since it was heard.
+    /// The document. `nodes`: name, process id of the agent, time since its last message.
     pub fn status(&self, nodes: &[(String, u32, Duration)]) -> Value {
         let node = |(name, pid, silent): &(String, u32, Duration)| {
             let ranks = self.ranks.iter().filter(|(_, rank)| rank.here && rank.node == *name);
@@ -76,8 +76,12 @@ impl Job {
         let set = |(set, ranks): (&SetId, &BTreeSet<u32>)| {
             let last_checkpoint = self.last_checkpoint(*set).map(|checkpoint| checkpoint.0);
             let recovery = self.recovery.rollbacks.get(set).map(Rollback::name);
-            json!({"set": set.0, "ranks": ranks, "last_line": last_checkpoint, "recovery": recovery})
+            json!({
+                "set": set.0, "ranks": ranks, "last_checkpoint": last_checkpoint,
+                "recovery": recovery,
+            })
         };
+        let checkpoints = self.checkpoints.keys().map(|number| self.checkpoint_status(*number));
         json!({
             "format": FORMAT,
             "job": self.name,
@@ -93,7 +97,7 @@ impl Job {
             "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             "sets": sets.iter().map(set).collect::<Vec<_>>(),
             "ranks": self.ranks.iter().map(|(id, rank)| self.rank(id.0, rank)).collect::<Vec<_>>(),
-            "lines": self.checkpoints.keys().map(|checkpoint| self.checkpoint_status(*checkpoint)).collect::<Vec<_>>(),
+            "checkpoints": checkpoints.collect::<Vec<_>>(),
         })
     }
 
@@ -119,7 +123,7 @@ impl Job {
         let Some(checkpoint) = self.checkpoints.get(&id) else { return Value::Null };
         let sum = |of: fn(&store::Image) -> u64| checkpoint.images.values().map(of).sum::<u64>();
         json!({
-            "line": id.0,
+            "checkpoint": id.0,
             "kind": if checkpoint.kind == Kind::Global { "global" } else { "set" },
             "state": if checkpoint.complete { "complete" } else { "under way" },
             "started_ms": checkpoint.started_ms,

@@ -1,27 +1,27 @@
-//! Who has asked for lines and has not been answered yet.
+//! Who has requested checkpoints and waits for the answer.
 
 use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeSet;
 
-/// Somebody who can ask.
+/// Who can request a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requester {
-    /// A program, with its own number for it.
+    /// A program, with its own number of the request.
     Rank(PeerId, u32),
     /// A `rustbtl` command.
     Client(u64),
-    /// Who sent mpirun a signal; the answer goes to mpirun's standard error.
+    /// A signal to mpirun; the answer goes to mpirun's standard error.
     Signal,
 }
 
-/// What somebody asks for.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckpointRequest {
     /// Who.
     pub requester: Requester,
-    /// A global line.
+    /// A global checkpoint.
     pub global: bool,
-    /// Otherwise a line of each of these.
+    /// Otherwise a checkpoint of each of these sets.
     pub sets: BTreeSet<SetId>,
     /// The answer comes when it is complete, not when it is ordered.
     pub wait: bool,
@@ -31,7 +31,7 @@ pub struct CheckpointRequest {
 #[derive(Debug, Default)]
 pub struct CheckpointRequests {
     all: Vec<(CheckpointRequest, bool)>,
-    /// The next global line is the end of the job.
+    /// The next global checkpoint is the end of the job.
     pub exit: bool,
 }
 
@@ -41,7 +41,7 @@ impl CheckpointRequests {
         self.all.push((request, false));
     }
 
-    /// Would this one rather wait than be refused? A program is ready before the others are.
+    /// Does this one rather wait than be refused? A program may be ready before the others are.
     pub fn waits(&self, requester: Requester) -> bool {
         let request = self.all.iter().find(|(request, _)| request.requester == requester);
         request.is_some_and(|(request, _)| request.wait || matches!(requester, Requester::Rank(..)))
@@ -53,8 +53,8 @@ impl CheckpointRequests {
         Some(self.all.remove(at).0)
     }
 
-    /// A line of this kind was ordered: those to whom that is answer enough. The others wait for
-    /// the end of this line, not of one that was ordered before.
+    /// A checkpoint of this kind was ordered: returns those for whom that is the answer. The others
+    /// wait for the end of this checkpoint, not of one that was ordered before.
     pub fn ordered(&mut self, global: bool) -> Vec<CheckpointRequest> {
         for (request, begun) in &mut self.all {
             *begun |= request.global == global;
@@ -62,7 +62,7 @@ impl CheckpointRequests {
         self.take(|request, _| request.global == global && !request.wait)
     }
 
-    /// A line of these sets has ended: those that need not wait any more.
+    /// A checkpoint of these sets has ended: returns those that need not wait any more.
     pub fn ended(&mut self, global: bool, sets: &[SetId], failed: bool) -> Vec<CheckpointRequest> {
         if global {
             return self.take(|request, begun| request.global && begun);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_during_a_global_line_waits_for_the_next() {
+    fn who_asks_during_a_global_checkpoint_waits_for_the_next() {
         let mut requests = CheckpointRequests::default();
         requests.add(request(1, true, &[], true));
         assert!(requests.ordered(true).is_empty());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_all_sets_end_with_the_last_or_with_a_failure() {
+    fn checkpoints_of_all_sets_end_with_the_last_or_with_a_failure() {
         let mut requests = CheckpointRequests::default();
         requests.add(request(1, false, &[0, 2], true));
         requests.add(request(2, false, &[2], true));

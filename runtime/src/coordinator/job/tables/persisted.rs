@@ -1,4 +1,4 @@
-//! What the coordinator persists for one that comes after it.
+//! What the coordinator persists for a failover. JSON keys keep their names.
 
 use crate::store::{Image, Kind};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct PersistedState {
     /// Ranks.
     pub size: u32,
     pub(crate) may_finish: bool,
-    /// Everybody was told to go on alone.
+    /// All agents were ordered to continue without a coordinator.
     #[serde(rename = "let_go")]
     pub(crate) protection_disabled: bool,
     /// Since all ranks were ready.
@@ -31,7 +31,7 @@ pub struct PersistedState {
     #[serde(rename = "given")]
     pub(crate) newest_incarnations: BTreeMap<u32, u16>,
     pub(crate) held: Vec<PersistedImage>,
-    /// Line, rank, number of its next determinant there.
+    /// Checkpoint, rank, number of its next determinant there.
     pub clocks: Vec<(u64, u32, u64)>,
 }
 
@@ -65,17 +65,17 @@ pub(crate) struct PersistedRank {
     pub(crate) own_way: Option<[u64; 2]>,
 }
 
-/// A set that goes back.
+/// A set in rollback.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct PersistedRollback {
     pub(crate) set: u32,
     #[serde(rename = "line")]
     pub(crate) checkpoint: u64,
     pub(crate) incarnation: u16,
-    /// It has met the others.
+    /// It is connected to the others again.
     #[serde(rename = "behind")]
     pub(crate) replaying: bool,
-    /// All went back together.
+    /// Part of a global rollback.
     #[serde(rename = "with_all")]
     pub(crate) global: bool,
 }

@@ -7,45 +7,45 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Its ranks are being made from their images.
+    /// Its ranks are being restored from their images.
     Restoring,
-    /// They learn the others' addresses, and the others theirs.
+    /// Endpoints are exchanged, channels connected.
     Connecting,
-    /// They repeat what was lost.
+    /// They replay what was lost.
     Replaying,
 }
 
-/// A set that goes back.
+/// A set in rollback.
 #[derive(Clone, Debug)]
 pub(crate) struct Rollback {
     pub(crate) phase: Phase,
     pub(crate) checkpoint: CheckpointId,
     pub(crate) incarnation: Incarnation,
-    /// Together with all others (`rollback_all`).
+    /// Part of a global rollback (`rollback_all`).
     pub(crate) global: bool,
-    /// Whose node is lost, and who is being started on another one.
+    /// Ranks of a lost node that are being started on another one.
     pub(crate) placed: BTreeSet<PeerId>,
     /// Who has done what this phase waits for.
     pub(crate) done: BTreeSet<PeerId>,
-    /// Who has caught up while others of the set still meet theirs: one that has no channels does
-    /// at once.
+    /// Ranks whose replay was complete while others of the set were connecting: one without
+    /// channels is at once.
     pub(crate) replayed_early: BTreeSet<PeerId>,
-    /// What others have of its earlier lives is here (5).
+    /// What others have received of its earlier incarnations is here (5).
     pub(crate) fenced: bool,
     pub(crate) since_ms: u64,
 }
 
-/// Why a set does not go back.
+/// Why a set is not rolled back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum RollbackRefusal {
-    /// Not alone.
+    /// Not alone: a global rollback may do.
     NotAlone(String),
-    /// Nobody does.
+    /// Nothing is rolled back.
     Never(String),
 }
 
 impl Rollback {
-    /// Its ranks are to be made from their images.
+    /// Its ranks are to be restored.
     pub(crate) fn new(
         now: u64,
         checkpoint: CheckpointId,
@@ -67,7 +67,7 @@ impl Rollback {
         }
     }
 
-    /// It has met the others.
+    /// It is connected to the others again.
     pub(crate) fn is_replaying(&self) -> bool {
         self.phase == Phase::Replaying
     }
@@ -76,34 +76,34 @@ impl Rollback {
     pub(crate) fn name(&self) -> &'static str {
         match self.phase {
             Phase::Restoring => "restoring",
-            Phase::Connecting => "meeting the others",
-            Phase::Replaying => "catching up",
+            Phase::Connecting => "connecting",
+            Phase::Replaying => "replaying",
         }
     }
 }
 
-/// All that is known of sets that went back.
+/// All rollbacks of the job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
     pub(crate) rollbacks: BTreeMap<SetId, Rollback>,
-    /// How often a set fell since a line of it was complete.
+    /// How often a set has failed since this checkpoint, its youngest, was complete.
     pub(crate) failures: BTreeMap<SetId, (CheckpointId, u32)>,
-    /// How often all went back together, to this line.
+    /// How many global rollbacks there were to this checkpoint.
     pub(crate) global_rollbacks: (CheckpointId, u32),
-    /// The youngest incarnation of a set that was ordered.
+    /// The newest incarnation of a set that was ordered, whether it ever ran.
     pub(crate) newest_incarnations: BTreeMap<SetId, Incarnation>,
-    /// Sets of which not all is recorded, and why.
+    /// Sets that cannot replay, and why.
     pub(crate) not_replayable: BTreeMap<SetId, String>,
-    /// No set goes back alone: what a rank of this one does others may have a part in.
+    /// No set is rolled back alone: what a rank of this one does may involve others.
     pub(crate) set_rollback_blocked: Option<(SetId, String)>,
-    /// Nor do all together.
+    /// Nor is a global rollback possible.
     pub(crate) rollback_blocked: Option<String>,
-    /// The job cannot go on: said once.
+    /// The job cannot continue: reported once.
     pub(crate) failed: bool,
 }
 
 impl Recovery {
-    /// For another coordinator: sets that go back, and falls.
+    /// For a failover: rollbacks and failures.
     pub(crate) fn state(&self) -> (Vec<PersistedRollback>, Vec<(u32, u64, u32)>) {
         let rollbacks = self.rollbacks.iter().map(|(&set, rollback)| rollback.state(set)).collect();
         let failures =
@@ -111,7 +111,7 @@ impl Recovery {
         (rollbacks, failures.collect())
     }
 
-    /// The other way round; sets that are behind only.
+    /// From a failover; only sets that are replaying.
     pub(crate) fn resume(
         &mut self,
         now: u64,
@@ -131,12 +131,12 @@ impl Recovery {
         self.failures.extend(failures);
     }
 
-    /// One that has not met the others yet.
+    /// A set that is not connected to the others yet.
     pub(crate) fn waits_for_orders(&self) -> Option<SetId> {
         self.rollbacks.iter().find(|(_, rollback)| !rollback.is_replaying()).map(|(&set, _)| set)
     }
 
-    /// Sets that repeat what was lost, and from where.
+    /// Sets that are replaying, and from which checkpoint.
     pub(crate) fn replaying(&self) -> Vec<(SetId, CheckpointId)> {
         let replaying = self.rollbacks.iter().filter(|(_, rollback)| rollback.is_replaying());
         replaying.map(|(&set, rollback)| (set, rollback.checkpoint)).collect()
@@ -144,7 +144,7 @@ impl Recovery {
 }
 
 impl Rollback {
-    /// For another coordinator.
+    /// For a failover.
     pub(crate) fn state(&self, set: SetId) -> PersistedRollback {
         let (checkpoint, incarnation) = (self.checkpoint.0, self.incarnation.0);
         PersistedRollback {

@@ -3,10 +3,10 @@
 use crate::coordinator::job::tables::hosts::same_host;
 use std::collections::BTreeMap;
 
-/// What is known of places.
+/// Spare nodes, and what a node can take.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spares {
-    /// Nodes that take ranks without any guardian of orted's, and how they are reached.
+    /// Nodes that take ranks without any guardian of orted's, and their addresses.
     pub(crate) nodes: BTreeMap<String, String>,
     /// Most ranks that a node had when the job was ready.
     pub(crate) room: usize,
@@ -20,7 +20,7 @@ impl Spares {
         self.nodes.keys()
     }
 
-    /// It is gone.
+    /// The node is lost.
     pub(crate) fn lose(&mut self, node: &str) {
         self.nodes.retain(|spare, _| !same_host(spare, node));
     }

@@ -6,7 +6,7 @@ use crate::coordinator::job::test_world::{NODES, World};
 use rustbtl_coordination::control::FromRank;
 
 #[test]
-fn it_is_whole_when_all_have_come_and_a_loss_after_that_is_survived() {
+fn the_failover_is_complete_when_all_have_connected_and_a_loss_after_that_is_survived() {
     let mut world = World::with_checkpoint().failover();
     assert_eq!(world.job.awaited().map(|missing| missing.len()), Some(3));
     world.connects(0, "a", 0);
@@ -17,7 +17,7 @@ fn it_is_whole_when_all_have_come_and_a_loss_after_that_is_survived() {
     assert_eq!(
         world.events("failover_completed")[0]["covered"],
         true,
-        "who has copies was not forgotten"
+        "who has replicas was persisted"
     );
     assert!(world.events("checkpoint_started").is_empty(), "there is one already");
     world.mpirun("lost b");
@@ -26,11 +26,11 @@ fn it_is_whole_when_all_have_come_and_a_loss_after_that_is_survived() {
         (&rollback["set"], &rollback["checkpoint"], &rollback["incarnation"]),
         (&1.into(), &1.into(), &1.into())
     );
-    assert_eq!(world.events("rank_placed")[0]["node"], "c", "where the copy is");
+    assert_eq!(world.events("rank_placed")[0]["node"], "c", "where the replica is");
 }
 
 #[test]
-fn what_was_lost_meanwhile_waits_until_the_others_have_come() {
+fn what_was_lost_meanwhile_waits_until_the_others_have_connected() {
     let mut world = World::with_checkpoint().failover();
     world.mpirun("lost b");
     world.connects(0, "a", 0);
@@ -38,7 +38,7 @@ fn what_was_lost_meanwhile_waits_until_the_others_have_come() {
     world.connects(2, "c", 0);
     assert_eq!(world.events("failover_completed").len(), 1, "nobody waits for who is lost");
     assert_eq!(world.events("rank_placed").len(), 1);
-    // A program that has fallen is one that has come.
+    // A failed program has connected.
     let mut world = World::with_checkpoint().failover();
     world.connects(0, "a", 0);
     world.connects(2, "c", 0);
@@ -67,24 +67,24 @@ fn a_loss_that_was_handled_already_is_not_handled_twice() {
 }
 
 #[test]
-fn a_set_that_had_not_met_the_others_begins_anew_in_an_incarnation_that_nobody_was_told() {
+fn a_set_that_was_not_connected_is_rolled_back_again_in_an_incarnation_that_is_new() {
     let mut world = World::with_checkpoint();
     world.mpirun("lost b");
-    // Killed a second time before anybody has come.
+    // Killed a second time before anybody has connected.
     let mut world = world.failover().failover();
     world.mpirun("lost b");
     world.connects(0, "a", 0);
     world.connects(2, "c", 0);
     let rollback = &world.events("set_rollback")[0];
     assert_eq!(rollback["incarnation"], 2, "1 was ordered, whether it ran or not");
-    // The guardian that was started by the first order comes late.
+    // The guardian that was started by the first order connects late.
     assert!(!world.job.accepts(PeerId(1), Incarnation(1)));
     assert!(world.job.accepts(PeerId(1), Incarnation(2)));
     assert_eq!(world.events("rank_placed").len(), 1);
 }
 
 #[test]
-fn a_set_that_repeats_its_past_is_let_go_on() {
+fn a_replaying_set_continues() {
     let mut world = World::with_checkpoint();
     world.fails(1, "b", 0);
     world.hello(1, "b", 1);
@@ -100,9 +100,9 @@ fn a_set_that_repeats_its_past_is_let_go_on() {
     assert_eq!(world.events("replay_completed").len(), 1);
 }
 
-/// The first coordinator may have been killed before its word went to all.
+/// The first coordinator may have been killed before its message was sent to all.
 #[test]
-fn how_a_set_that_repeats_its_past_is_reached_is_said_once_more() {
+fn endpoints_of_a_replaying_set_are_sent_once_more() {
     let endpoints = |world: &World, rank| {
         let is = |message: &&ToNode| {
             let of_1 = vec![PeerId(1)];
@@ -123,9 +123,9 @@ fn how_a_set_that_repeats_its_past_is_reached_is_said_once_more() {
     assert_eq!((0..3).map(|rank| endpoints(&world, rank)).collect::<Vec<_>>(), [1, 1, 1]);
 }
 
-/// A process that waits for cards of its own would take these for them.
+/// A process that waits for endpoints of its own would take these for them.
 #[test]
-fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
+fn a_rank_that_is_being_restored_gets_no_endpoints_of_others_too_early() {
     let mut world = World::with_checkpoint();
     world.fails(1, "b", 0);
     world.hello(1, "b", 1);
@@ -144,9 +144,9 @@ fn nobody_who_is_being_restored_is_told_of_others_before_his_time() {
     assert_eq!(world.sent(0).into_iter().filter(is).count(), 1);
 }
 
-/// docs/adr/0016: without going back, and whoever coordinates.
+/// docs/adr/0016: without a rollback, and in each coordinator.
 #[test]
-fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
+fn a_global_checkpoint_that_a_rank_refuses_is_taken_when_its_replay_is_complete() {
     for killed in [false, true] {
         let mut world = World::with_checkpoint();
         world.mpirun("checkpoint stay");
@@ -154,7 +154,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
         world.rank(2, "c", FromRank::ReplayPending { checkpoint });
         assert_eq!(world.events("checkpoint_aborted")[0]["retried"], true);
         if killed {
-            // What was wanted is asked for again by whoever wants it; nobody is waited for.
+            // It is requested again by whoever needs it; nobody is waited for.
             world = world.failover();
             for (rank, node) in (0..).zip(NODES) {
                 world.connects(rank, node, 0);
@@ -173,7 +173,7 @@ fn a_global_line_that_a_rank_refuses_comes_when_that_rank_says_so() {
 }
 
 #[test]
-fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
+fn numbers_of_checkpoints_continue_and_what_is_left_of_one_is_removed() {
     let mut world = World::with_checkpoint();
     world.mpirun("checkpoint stay");
     assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 2);
@@ -195,7 +195,7 @@ fn numbers_of_lines_go_on_and_what_is_left_of_a_line_is_cleared() {
 }
 
 #[test]
-fn who_does_not_come_is_named() {
+fn who_does_not_connect_is_named() {
     let mut world = World::with_checkpoint().failover();
     world.connects(0, "a", 0);
     world.job.tick(PATIENCE_MS - 1);
@@ -206,9 +206,7 @@ fn who_does_not_come_is_named() {
     world.poll();
     assert_eq!(world.events("failover_incomplete")[0]["missing"], json!([1, 2]));
     let notified = |effect: &Effect| match effect {
-        Effect::NotifyUser(text) => {
-            Some(text.contains("rank 1 on b, rank 2 on c did not come back"))
-        }
+        Effect::NotifyUser(text) => Some(text.contains("rank 1 on b, rank 2 on c did not connect")),
         _ => None,
     };
     assert_eq!(world.effects.iter().filter_map(notified).collect::<Vec<_>>(), [true], "once");
@@ -227,7 +225,7 @@ fn who_does_not_come_is_named() {
 }
 
 #[test]
-fn who_may_leave_mpi_finalize_is_told_again_and_a_job_that_was_starting_starts() {
+fn who_may_leave_mpi_finalize_is_notified_again_and_a_job_that_was_starting_starts() {
     let mut world = World::with_checkpoint();
     for (rank, node) in (0..).zip(NODES) {
         world.rank(rank, node, FromRank::Finishing {});
@@ -258,7 +256,7 @@ fn a_state_of_another_version_is_refused() {
 
 /// Who was asked by the coordinator before may have answered that one, or nobody.
 #[test]
-fn what_others_have_of_a_set_on_its_way_back_is_asked_anew() {
+fn what_others_have_received_of_a_set_in_rollback_is_asked_again() {
     let asked = |world: &World, rank| {
         let call = |message: &ToNode| match message {
             ToNode::Rank { message: ToRank::Fence { set, before }, .. } => Some((set.0, before.0)),
@@ -281,7 +279,7 @@ fn what_others_have_of_a_set_on_its_way_back_is_asked_anew() {
     world.connects(0, "a", 0);
     world.guardian(1, "b", 1);
     world.hello(1, "b", 1);
-    assert_eq!(asked(&world, 0), [], "not all have come");
+    assert_eq!(asked(&world, 0), [], "not all have connected");
     world.connects(2, "c", 0);
     assert_eq!((asked(&world, 0), asked(&world, 2)), (vec![(1, 2)], vec![(1, 2)]));
     world.hello(1, "b", 2);
@@ -293,9 +291,9 @@ fn what_others_have_of_a_set_on_its_way_back_is_asked_anew() {
     assert_eq!(rollback(&world), 1);
 }
 
-/// The clocks of its pictures, and with them what they depend on, are not known any more.
+/// The clocks of its snapshots, and with them what they depend on, are not known any more.
 #[test]
-fn a_line_that_was_under_way_is_never_complete() {
+fn a_checkpoint_that_was_under_way_is_never_complete() {
     let mut world = World::with_checkpoint();
     world.mpirun("checkpoint stay");
     let mut world = world.failover();

@@ -1,4 +1,5 @@
-//! What others have of a set that goes back: rank 1 on node b falls, 0 on a and 2 on c have met it.
+//! What others have received of a set in rollback: rank 1 on node b fails, 0 on a and 2 on c have
+//! been connected to it.
 
 use crate::coordinator::job::rules::rollback::*;
 use crate::coordinator::job::test_world::{NODES, World};
@@ -9,7 +10,7 @@ use rustbtl_coordination::determinants::{
 
 const FIRST: Incarnation = Incarnation(0);
 
-/// Nobody answers unless the test says so.
+/// Nobody answers unless the test does.
 fn silent() -> World {
     let mut world = World::with_checkpoint();
     world.answers = false;
@@ -31,7 +32,7 @@ fn endpoints(world: &World, rank: u32) -> usize {
     world.sent(rank).into_iter().filter(is).count()
 }
 
-/// How many determinants a rank has to repeat; None: it was not told yet.
+/// How many determinants a rank replays; None: they were not sent yet.
 fn replays(world: &World, rank: u32) -> Option<usize> {
     let replayed = |message: &ToNode| match message {
         ToNode::Rank { message: ToRank::Replay { bytes, .. }, .. } => {
@@ -42,7 +43,7 @@ fn replays(world: &World, rank: u32) -> Option<usize> {
     world.sent(rank).into_iter().filter_map(replayed).next_back()
 }
 
-/// Rank `by` has recorded at this place what the first life of set 1 has carried to it.
+/// Rank `by` has recorded at this place what the first incarnation of set 1 has piggybacked to it.
 fn records_piggybacked(world: &mut World, by: u32, at: u64) {
     let call = NondetCall::requests(CallKind::WaitAny, 9);
     let determinant = Determinant::Outcome { call, outcome: Outcome::Done };
@@ -53,7 +54,7 @@ fn records_piggybacked(world: &mut World, by: u32, at: u64) {
 }
 
 #[test]
-fn it_is_made_known_when_all_others_have_answered_and_what_they_speak_of_is_here() {
+fn endpoints_are_sent_when_all_others_have_answered_and_what_they_name_is_here() {
     let mut world = silent();
     world.fails(1, "b", 0);
     assert_eq!(
@@ -92,7 +93,7 @@ fn answers_that_come_before_the_images_are_read_are_enough() {
 }
 
 #[test]
-fn a_set_that_falls_while_it_is_asked_is_not_waited_for_and_comes_back_together_with_it() {
+fn a_set_that_fails_while_it_is_asked_is_not_waited_for_and_is_restored_together_with_it() {
     let mut world = silent();
     world.fails(1, "b", 0);
     world.fenced(0, 1, 1, 0);
@@ -115,7 +116,7 @@ fn a_set_that_falls_while_it_is_asked_is_not_waited_for_and_comes_back_together_
 }
 
 #[test]
-fn a_set_that_falls_again_asks_again_also_who_is_meeting_the_others_himself() {
+fn a_set_that_fails_again_asks_again_also_ranks_that_are_connecting() {
     let mut world = silent();
     world.fails(1, "b", 0);
     world.fenced(0, 1, 1, 0);
@@ -132,7 +133,7 @@ fn a_set_that_falls_again_asks_again_also_who_is_meeting_the_others_himself() {
     world.fenced(0, 1, 2, 1);
     world.fenced(2, 1, 2, 0);
     assert_eq!((replays(&world, 1), endpoints(&world, 0)), (Some(1), 1));
-    // It has cards, and is not ready yet.
+    // It has endpoints, and is not ready yet.
     world.fails(2, "c", 0);
     assert_eq!(fence_requests(&world, 1), [(2, 3)]);
     world.fenced(0, 2, 3, 1);
@@ -143,7 +144,7 @@ fn a_set_that_falls_again_asks_again_also_who_is_meeting_the_others_himself() {
 }
 
 #[test]
-fn who_comes_back_and_has_not_answered_is_asked_again() {
+fn who_reconnects_and_has_not_answered_is_asked_again() {
     let mut world = silent();
     world.job.agent_gone(world.now, "a", &[PeerId(0)]);
     world.fails(1, "b", 0);
@@ -185,7 +186,7 @@ fn nobody_is_asked_by_a_set_that_is_the_whole_job() {
 }
 
 #[test]
-fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
+fn a_checkpoint_is_complete_when_what_its_snapshots_depend_on_is_here() {
     let mut world = silent();
     world.mpirun("checkpoint stay");
     let checkpoint = CheckpointId(2);
@@ -197,7 +198,7 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
     world.take_checkpoint(2);
     assert!(world.events("checkpoint_completed").is_empty());
     records_piggybacked(&mut world, 0, 0);
-    // Only now its copy is asked for.
+    // Only now its replica is ordered.
     let copy = |effect: &Effect| {
         let of = |at: &str, message: &ToNode| {
             at == "a"
@@ -209,7 +210,7 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
     world.handle("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into() });
     assert_eq!(world.events("checkpoint_completed").len(), 1);
 
-    // The set falls before.
+    // The set fails before.
     let mut world = silent();
     world.mpirun("checkpoint stay");
     world.rank(
@@ -226,7 +227,7 @@ fn a_line_is_complete_when_what_its_pictures_depend_on_is_here() {
 }
 
 #[test]
-fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
+fn a_rank_whose_replay_is_complete_while_others_connect_is_counted() {
     for order in [[1, 2], [2, 1]] {
         let mut world = World::with_checkpoint_of([0, 1, 1]);
         world.fails(1, "b", 0);
@@ -253,7 +254,7 @@ fn who_has_caught_up_while_others_of_the_set_meet_theirs_is_not_forgotten() {
 }
 
 #[test]
-fn a_set_that_is_the_whole_job_goes_back_whatever_it_did() {
+fn a_set_that_is_the_whole_job_is_rolled_back_whatever_it_did() {
     let mut world = World::with_checkpoint_of([0, 0, 0]);
     world.fails(1, "b", 0);
     world.job.mark_not_replayable(

@@ -1,4 +1,4 @@
-//! Rank 1 on node b falls and cannot go back alone; 0 is on a, 2 on c.
+//! Rank 1 on node b fails and cannot be rolled back alone; 0 is on a, 2 on c.
 
 use crate::coordinator::job::config::JobConfig;
 use crate::coordinator::job::rules::rollback_all::*;
@@ -19,7 +19,8 @@ fn marked(mut world: World) -> World {
     world
 }
 
-/// Line, incarnation, and whether alone, of each order to restore that went to a rank's guardian.
+/// Checkpoint, incarnation, and whether alone, of each order to restore that was sent to a rank's
+/// guardian.
 fn orders(world: &World, rank: u32) -> Vec<(String, u16, bool)> {
     let order = |message: &ToNode| match message {
         ToNode::Restore { directory, incarnation, alone, .. } => {
@@ -48,7 +49,7 @@ fn checkpoints(world: &World, event: &str) -> Vec<u64> {
 }
 
 #[test]
-fn all_go_back_and_have_caught_up_when_they_have_met() {
+fn all_are_rolled_back_and_their_replay_is_complete_when_they_are_connected() {
     let mut world = marked(World::with_checkpoint());
     world.fails(1, "b", 0);
     assert_eq!(checkpoints(&world, "global_rollback"), [1]);
@@ -69,14 +70,14 @@ fn all_go_back_and_have_caught_up_when_they_have_met() {
         (3, 3)
     );
     assert_eq!(world.to_mpirun().last(), Some(&"recovered".to_owned()));
-    // Lines go on, with a number that was not used.
+    // Checkpoints continue, with a number that was not used.
     world.effects.clear();
     world.mpirun("checkpoint stay");
     assert_eq!(world.events("checkpoint_started")[0]["checkpoint"], 2);
 }
 
 #[test]
-fn what_was_recorded_after_the_line_is_not_repeated() {
+fn what_was_recorded_after_the_checkpoint_is_not_replayed() {
     let replays = |marks: bool| {
         let world = World::with_checkpoint();
         let mut world = if marks { marked(world) } else { world };
@@ -107,12 +108,12 @@ fn a_lost_node_of_two_sets_is_one_reason() {
     world.mpirun("lost b");
     assert_eq!(world.events("global_rollback").len(), 0, "set 1 can");
     world.mpirun("lost c");
-    // Where its image was, and the copy of the other, nobody is left.
+    // Both nodes are lost: that of its image, and that of the replica.
     assert!(world.to_mpirun().last().unwrap().contains("all images of rank 1"));
 }
 
 #[test]
-fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
+fn a_failure_before_all_are_connected_has_all_rolled_back_again_but_not_for_ever() {
     let mut world = marked(World::with_checkpoint());
     world.fails(1, "b", 0);
     for time in 2..=FAILURES_MAX as u16 {
@@ -125,7 +126,7 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     world.fails(0, "a", FAILURES_MAX as u16);
     assert_eq!(world.events("not_recovered").len(), 1);
 
-    // Nobody has fallen with a node that nobody was on.
+    // No rank has failed with a node without ranks.
     let mut world = marked(World::with_checkpoint());
     world.fails(1, "b", 0);
     world.effects.clear();
@@ -139,14 +140,14 @@ fn who_falls_before_all_have_met_has_all_begin_anew_but_not_for_ever() {
     world.effects.clear();
     let (rank, incarnation, reason) = (PeerId(1), Incarnation(0), "too late".into());
     world.handle("b", FromNode::RestoreFailed { rank, incarnation, reason });
-    assert_eq!(world.events("not_recovered").len(), 0, "of a life that is over");
+    assert_eq!(world.events("not_recovered").len(), 0, "of an earlier incarnation");
     world.fails(0, "a", 1);
     assert_eq!((world.events("global_rollback").len(), world.events("set_rollback").len()), (0, 1));
     assert_eq!(orders(&world, 0), [("checkpoint-1".into(), 2, true)]);
 }
 
 #[test]
-fn another_coordinator_has_all_begin_anew() {
+fn another_coordinator_rolls_all_back_again() {
     let mut world = marked(World::with_checkpoint());
     world.fails(1, "b", 0);
     world.hello(0, "a", 1);
@@ -180,7 +181,7 @@ fn with_checkpoints(count: u64) -> World {
 }
 
 #[test]
-fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
+fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_checkpoint() {
     let mut world = with_checkpoints(2);
     let not_restored = |world: &mut World, incarnation: u16| {
         let (rank, incarnation) = (PeerId(1), Incarnation(incarnation));
@@ -194,13 +195,16 @@ fn an_image_that_cannot_be_used_is_a_reason_to_take_an_earlier_line() {
     assert_eq!(checkpoints(&world, "global_rollback"), [1]);
     assert_eq!(orders(&world, 0).len(), 1);
     let forgets = |effect: &Effect| *effect == Effect::RemoveManifest(CheckpointId(2));
-    assert!(world.effects.iter().any(forgets), "nobody goes back to a line of another future");
+    assert!(
+        world.effects.iter().any(forgets),
+        "nothing is rolled back to a checkpoint of another future"
+    );
     // Of the order before.
     not_restored(&mut world, 1);
     assert_eq!(world.events("not_recovered"), Vec::<serde_json::Value>::new());
     not_restored(&mut world, 2);
     let sent = world.to_mpirun();
-    assert!(sent.len() == 1 && sent[0].starts_with("fail rank 1 is not started"), "{sent:?}");
+    assert!(sent.len() == 1 && sent[0].starts_with("fail rank 1 is not restarted"), "{sent:?}");
 }
 
 #[test]
@@ -208,7 +212,11 @@ fn a_mark_that_comes_when_the_set_is_on_its_way_alone_is_not_too_late() {
     let mut world = World::with_checkpoint();
     world.fails(1, "b", 0);
     world.job.mark_not_replayable(world.now, PeerId(0), WINDOW, ReplayBlocker::Set);
-    assert_eq!(world.events("global_rollback").len(), 0, "who has not fallen may begin with it");
+    assert_eq!(
+        world.events("global_rollback").len(),
+        0,
+        "a rank that has not failed may begin with it"
+    );
     let mut world = marked(world);
     world.poll();
     assert_eq!(checkpoints(&world, "global_rollback"), [1]);
@@ -244,7 +252,12 @@ fn a_mark_for_others_holds_for_all() {
         assert_eq!(known, (together, ended), "{blocker:?}");
     }
     let mut world = World::with_checkpoint();
-    world.job.mark_not_replayable(world.now, PeerId(1), "past us", ReplayBlocker::Everybody);
+    world.job.mark_not_replayable(
+        world.now,
+        PeerId(1),
+        "bypasses rustbtl",
+        ReplayBlocker::Everybody,
+    );
     world.fails(1, "b", 0);
     let known = (world.events("global_rollback").len(), world.events("not_recovered").len());
     assert_eq!(known, (0, 1), "what it does is in no image");

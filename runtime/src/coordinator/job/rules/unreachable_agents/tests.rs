@@ -1,4 +1,4 @@
-//! Agents that do not come back, and what becomes of the job.
+//! Agents that do not reconnect, and what becomes of the job.
 
 use crate::coordinator::job::rules::unreachable_agents::*;
 use crate::coordinator::job::test_world::World;
@@ -32,7 +32,7 @@ impl World {
 }
 
 #[test]
-fn who_comes_back_in_time_is_coordinated_again() {
+fn who_reconnects_in_time_is_coordinated_again() {
     let mut world = World::with_checkpoint();
     for _ in 0..3 {
         world.agent_gone(1, "b");
@@ -46,7 +46,7 @@ fn who_comes_back_in_time_is_coordinated_again() {
 }
 
 #[test]
-fn nobody_waits_for_who_does_not_come_back() {
+fn nobody_waits_for_an_agent_that_does_not_reconnect() {
     let mut world = World::with_checkpoint();
     world.rank(0, "a", FromRank::Finishing {});
     world.agent_gone(1, "b");
@@ -56,20 +56,20 @@ fn nobody_waits_for_who_does_not_come_back() {
     assert_eq!(world.times_disabled(), 1, "once");
     assert_eq!(world.notices().len(), 1);
     assert!(world.notices()[0].contains("rank 1 on b"), "{:?}", world.notices());
-    // What is lost now cannot come back, and mpirun hears it.
+    // What is lost now is not recovered, and mpirun is notified.
     world.mpirun("lost c");
     assert!(world.events("set_rollback").is_empty());
     assert!(world.to_mpirun()[0].starts_with("fail node c was lost"), "{:?}", world.to_mpirun());
 }
 
 #[test]
-fn a_lost_node_is_not_out_of_reach() {
+fn a_lost_node_is_not_unreachable() {
     let mut world = World::with_checkpoint();
     world.agent_gone(1, "b");
     world.mpirun("lost b");
     world.later(0);
     world.later(PATIENCE_MS);
-    assert_eq!(world.times_disabled(), 0, "it is being started again, as long as that takes");
+    assert_eq!(world.times_disabled(), 0, "it is being restarted, as long as that takes");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn at_the_end_nobody_is_awaited() {
 }
 
 #[test]
-fn whoever_does_not_come_to_another_coordinator_is_let_go() {
+fn without_an_agent_at_another_coordinator_protection_is_disabled() {
     let mut world = World::with_checkpoint().failover();
     world.connects(0, "a", 0);
     world.later(0);

@@ -1,4 +1,4 @@
-//! A spare node takes the ranks of a lost one, with images that others have to bring.
+//! A spare node takes the ranks of a lost one, with images that others have to send.
 
 use crate::coordinator::job::rules::replication::tests::*;
 
@@ -11,7 +11,7 @@ impl World {
     }
 }
 
-/// Rank 1 has nobody who looks after it any more, as the guardian that waits for it says.
+/// The proxy of rank 1 has failed, as the guardian that waits for it reports.
 fn proxy_failed(host: u32, incarnation: u16, reachable: bool) -> FromNode {
     FromNode::ProxyFailed {
         host: PeerId(host),
@@ -23,7 +23,7 @@ fn proxy_failed(host: u32, incarnation: u16, reachable: bool) -> FromNode {
 }
 
 impl World {
-    /// Rank 1 of a lost node goes on there, and has caught up.
+    /// Rank 1 of a lost node is restarted there, and its replay is complete.
     fn settle(&mut self, node: &str) {
         self.lose("n1");
         self.image_replicated(0, "n0", "n2", 1);
@@ -34,7 +34,7 @@ impl World {
     }
 }
 
-/// A complete line, and an agent on a node without ranks that has none of the images.
+/// A complete checkpoint, and an agent on a node without ranks that has none of the images.
 fn with_spare() -> World {
     let mut world = ring();
     world.handle(SPARE, FromNode::ReplicaServer { addresses: format!("{SPARE}:1") });
@@ -43,7 +43,7 @@ fn with_spare() -> World {
     world
 }
 
-const BRING: [&str; 2] = ["n2: copy 1 of 1 to s", "n0: copy 0 of 1 to n2"];
+const BRING: [&str; 2] = ["n2: replicate 1 of 1 to s", "n0: replicate 0 of 1 to n2"];
 const START: &str = "0 has 1 started at s:9 from checkpoint-1";
 
 #[test]
@@ -53,7 +53,7 @@ fn ranks_are_started_on_the_spare_node_when_it_has_their_images() {
     assert_eq!(world.actions(), BRING);
     world.image_replicated(1, "n2", SPARE, 1);
     assert_eq!(world.actions(), [START]);
-    // It has two copies now: the one that was lost is not missed.
+    // It has two replicas now: the one that was lost is not missed.
     world.restarts(1, SPARE, 1);
     assert_eq!(world.actions(), ["recovered"]);
     // A second loss: that of the spare node.
@@ -90,7 +90,7 @@ fn if_the_spare_node_is_lost_or_leaves_on_the_way_the_holder_is_next() {
 }
 
 #[test]
-fn if_who_brings_the_images_is_lost_another_one_brings_them() {
+fn if_the_sender_of_the_images_is_lost_another_one_sends_them() {
     let mut world = World::new(2, &THREE);
     for (rank, from) in (0..).zip(THREE) {
         world.stored(rank, from, 1);
@@ -102,10 +102,10 @@ fn if_who_brings_the_images_is_lost_another_one_brings_them() {
     world.spare(true);
     world.actions();
     world.lose("n1");
-    assert!(world.actions().contains(&"n0: copy 1 of 1 to s".to_owned()));
+    assert!(world.actions().contains(&"n0: replicate 1 of 1 to s".to_owned()));
     world.lose("n0");
     let actions = world.actions();
-    assert!(actions.contains(&"n2: copy 1 of 1 to s".to_owned()), "{actions:?}");
+    assert!(actions.contains(&"n2: replicate 1 of 1 to s".to_owned()), "{actions:?}");
 }
 
 #[test]
@@ -120,13 +120,13 @@ fn a_spare_node_that_cannot_be_reached_is_left_and_nobody_waits_for_it() {
     let abandoned = Effect::Send(host, ToNode::Abandon { host, rank });
     assert!(world.effects.contains(&abandoned), "{:?}", world.effects);
     assert_eq!(world.actions(), ["2 adopts 1 from checkpoint-1"]);
-    // It is said again: that is of an earlier life.
+    // It is reported again: that is of an earlier incarnation.
     world.handle("n0", proxy_failed);
     assert_eq!(world.actions(), [""; 0]);
 }
 
 #[test]
-fn a_rank_whose_guardian_is_killed_on_the_spare_node_is_started_there_again() {
+fn a_rank_whose_guardian_is_killed_on_the_spare_node_is_restarted_there() {
     let mut world = with_spare();
     world.settle(SPARE);
     for (host, incarnation) in [(2, 1), (0, 9)] {

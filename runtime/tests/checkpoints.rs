@@ -1,4 +1,4 @@
-//! Lines and restarts with a real coordinator, real agents and guardians, and pretended ranks.
+//! Checkpoints and restarts with a real coordinator, real agents and guardians, and pretended ranks.
 
 mod common;
 
@@ -7,12 +7,12 @@ use rustbtl_runtime::store;
 use std::io::BufRead;
 
 #[test]
-fn a_line_of_all_sets_is_taken_listed_and_restarted_from() {
+fn a_global_checkpoint_is_taken_listed_and_restarted_from() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("line 1 is complete"), "{text}");
+    assert!(text.contains("checkpoint 1 is complete"), "{text}");
     assert_eq!(job.manifests(), 1);
     for rank in 0..4 {
         let said = job.said(rank);
@@ -22,35 +22,35 @@ fn a_line_of_all_sets_is_taken_listed_and_restarted_from() {
         assert!(!said.contains("secret"), "{said}");
     }
     let status = job.status();
-    assert_eq!(status["lines"][0]["state"], "complete");
-    assert_eq!(status["lines"][0]["pause_ns"], 2000);
+    assert_eq!(status["checkpoints"][0]["state"], "complete");
+    assert_eq!(status["checkpoints"][0]["pause_ns"], 2000);
     assert_eq!(status["sets"][1]["ranks"], serde_json::json!([2, 3]));
     assert_eq!(status["ranks"][3]["log"]["bytes_peak"], 20);
     assert_eq!(job.finish(), [0; 4]);
     let scratch = job.end();
 
-    let lines = scratch.0.join("lines");
-    let line = store::newest_global(&lines).expect("a line");
-    assert_eq!(line.manifest.command, ["./a"]);
+    let checkpoints = scratch.0.join("checkpoints");
+    let checkpoint = store::newest_global(&checkpoints).expect("a checkpoint");
+    assert_eq!(checkpoint.manifest.command, ["./a"]);
     let _ = std::fs::remove_file(scratch.0.join("finish"));
-    let mut again = Job::start_in(scratch, 4, "", Some(line.folder.clone())).ranks();
-    again.wait_until_ready();
+    let mut restarted = Job::start_in(scratch, 4, "", Some(checkpoint.folder.clone())).ranks();
+    restarted.wait_until_ready();
     for rank in 0..4 {
-        wait_for("cards", || again.said(rank).contains("cards 4 true"));
-        assert!(again.said(rank).contains(&format!("{rank} restored")));
-        assert!(again.said(rank).contains(&format!("welcome {} 1", again.name)));
+        wait_for("endpoints", || restarted.said(rank).contains("endpoints 4 true"));
+        assert!(restarted.said(rank).contains(&format!("{rank} restored")));
+        assert!(restarted.said(rank).contains(&format!("welcome {} 1", restarted.name)));
     }
-    assert_eq!(again.finish(), [0; 4]);
-    let listed = again.command(&["list", "--verify", &lines.display().to_string()]);
+    assert_eq!(restarted.finish(), [0; 4]);
+    let listed = restarted.command(&["list", "--verify", &checkpoints.display().to_string()]);
     assert_eq!(listed.0, 0, "{}", listed.1);
-    std::fs::write(line.image(2), "PLAIN\nx").expect("a file");
-    let listed = again.command(&["list", "--verify", &lines.display().to_string()]);
+    std::fs::write(checkpoint.image(2), "PLAIN\nx").expect("a file");
+    let listed = restarted.command(&["list", "--verify", &checkpoints.display().to_string()]);
     assert!(listed.0 == 1 && listed.1.contains("rank-2.img"), "{}", listed.1);
-    again.end();
+    restarted.end();
 }
 
 #[test]
-fn sets_take_lines_of_their_own_and_old_lines_go() {
+fn sets_take_checkpoints_of_their_own_and_old_ones_are_removed() {
     let mut job = Job::start(4, "keep 2\n").ranks();
     job.wait_until_ready();
     for _ in 0..3 {
@@ -58,79 +58,82 @@ fn sets_take_lines_of_their_own_and_old_lines_go() {
         assert_eq!(code, 0, "{text}");
     }
     // Two for each of two sets.
-    wait_for("old lines are gone", || job.manifests() == 4);
-    let folder = job.scratch.0.join("lines").join(&job.name);
+    wait_for("old checkpoints are gone", || job.manifests() == 4);
+    let folder = job.scratch.0.join("checkpoints").join(&job.name);
     wait_for("their images, too", || !folder.join("checkpoint-1").exists());
-    assert!(store::newest_global(&folder).is_err(), "a job is not restarted from lines of sets");
+    assert!(
+        store::newest_global(&folder).is_err(),
+        "a job is not restarted from checkpoints of sets"
+    );
     assert_eq!(job.finish(), [0; 4]);
     job.end();
 }
 
 #[test]
-fn lines_are_taken_by_the_clock() {
+fn checkpoints_are_taken_by_the_clock() {
     let mut job = Job::start(2, "interval 0.1\nkeep 1\n").ranks();
-    wait_for("three lines", || job.said(0).matches("complete").count() >= 3);
+    wait_for("three checkpoints", || job.said(0).matches("complete").count() >= 3);
     assert_eq!(job.finish(), [0; 2]);
     job.end();
 }
 
 #[test]
-fn the_job_is_ended_at_a_line_if_that_is_asked_for() {
+fn the_job_is_ended_at_a_checkpoint_on_request() {
     let mut job = Job::start(2, "").ranks();
     job.wait_until_ready();
     let (code, text) = job.checkpoint(&["--then-exit"]);
     assert_eq!(code, 0, "{text}");
-    assert!(!job.said(0).contains("resume"), "nobody goes on");
-    let mut wish = String::new();
-    job.says.read_line(&mut wish).expect("a line");
-    assert_eq!(wish, "end\n");
+    assert!(!job.said(0).contains("resume"), "nobody continues");
+    let mut order = String::new();
+    job.says.read_line(&mut order).expect("a line");
+    assert_eq!(order, "end\n");
     assert_eq!(job.manifests(), 1);
 }
 
 #[test]
-fn a_rank_or_a_disk_that_refuses_ends_the_line_and_not_the_job() {
+fn a_rank_or_a_disk_that_refuses_ends_the_checkpoint_and_not_the_job() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     job.touch("refuse-image");
-    // Tried twice: lines 1 and 2, then 3 and 4.
+    // Tried twice: checkpoints 1 and 2, then 3 and 4.
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 1 && text.contains("there is no room on the disk"), "{text}");
-    assert!(text.contains("line 2 was given up"), "{text}");
+    assert!(text.contains("checkpoint 2 was given up"), "{text}");
     job.remove("refuse-image");
-    job.touch("refuse-line");
+    job.touch("refuse-checkpoint");
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
     assert!(code == 1 && text.contains("it has an open socket"), "{text}");
     wait_for("abort", || job.said(3).contains("abort 4"));
-    job.remove("refuse-line");
+    job.remove("refuse-checkpoint");
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
-    assert!(code == 0 && text.contains("line 5"), "{text}");
+    assert!(code == 0 && text.contains("checkpoint 5 is"), "{text}");
     assert_eq!(job.manifests(), 1);
-    let folder = job.scratch.0.join("lines").join(&job.name);
+    let folder = job.scratch.0.join("checkpoints").join(&job.name);
     wait_for("nothing is left of the others", || {
-        (1..5).all(|line| !folder.join(format!("checkpoint-{line}")).exists())
+        (1..5).all(|checkpoint| !folder.join(format!("checkpoint-{checkpoint}")).exists())
     });
     assert_eq!(job.finish(), [0; 4]);
     job.end();
 }
 
 #[test]
-fn a_line_that_fails_once_is_taken_the_second_time_and_who_asked_for_it_does_not_notice() {
+fn a_checkpoint_that_fails_once_is_taken_the_second_time_and_its_requester_does_not_notice() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
-    job.touch("refuse-line-once");
+    job.touch("refuse-checkpoint-once");
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
-    assert!(code == 0 && text.contains("line 2 is complete"), "{text}");
+    assert!(code == 0 && text.contains("checkpoint 2 is complete"), "{text}");
     assert!(job.said(0).contains("abort 1"), "{}", job.said(0));
-    job.touch("refuse-line-once");
+    job.touch("refuse-checkpoint-once");
     let (code, text) = job.checkpoint(&["--then-exit"]);
-    assert!(code == 0 && text.contains("line 4"), "{text}");
-    let mut wish = String::new();
-    job.says.read_line(&mut wish).expect("a line");
-    assert_eq!(wish, "end\n", "the end of the job is asked for with the second line, too");
+    assert!(code == 0 && text.contains("checkpoint 4 is"), "{text}");
+    let mut order = String::new();
+    job.says.read_line(&mut order).expect("a line");
+    assert_eq!(order, "end\n", "the end of the job is requested with the second checkpoint, too");
 }
 
 #[test]
-fn a_due_line_that_fails_is_told_and_tried_again_after_twice_the_time() {
+fn a_due_checkpoint_that_fails_is_reported_and_tried_again_after_twice_the_time() {
     let mut job = Job::start(2, "interval 0.2\n").ranks();
     job.touch("refuse-image");
     wait_for("three attempts", || job.said(0).matches("abort").count() >= 3);
@@ -142,21 +145,24 @@ fn a_due_line_that_fails_is_told_and_tried_again_after_twice_the_time() {
         .collect();
     assert_eq!(waits[..3], [400, 800, 1600], "{waits:?}");
     let told = job.told();
-    let first = "line 1 was given up: rank ";
+    let first = "checkpoint 1 was given up: rank ";
     assert!(told.contains(first) && told.contains("the next one is due in 1 s"), "{told}");
-    assert!(told.contains("(2 lines in a row)") && !told.contains("(3 lines"), "{told}");
+    assert!(
+        told.contains("(2 checkpoints in a row)") && !told.contains("(3 checkpoints"),
+        "{told}"
+    );
     job.remove("refuse-image");
-    wait_for("a line", || job.manifests() > 0);
+    wait_for("a checkpoint", || job.manifests() > 0);
     assert_eq!(job.finish(), [0; 2]);
     job.end();
 }
 
 #[test]
-fn a_log_that_is_nearly_full_gets_a_line_of_the_set_that_it_names() {
+fn a_log_that_is_nearly_full_gets_a_checkpoint_of_the_set_that_it_names() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     job.touch("log-full-2");
-    wait_for("a line of set 2", || job.manifests() == 1);
+    wait_for("a checkpoint of set 2", || job.manifests() == 1);
     for rank in [2, 3] {
         wait_for("it is complete", || job.said(rank).contains("complete 1"));
     }
@@ -169,18 +175,18 @@ fn a_log_that_is_nearly_full_gets_a_line_of_the_set_that_it_names() {
 }
 
 #[test]
-fn a_signal_to_mpirun_takes_a_line_and_another_one_ends_the_job_there() {
+fn a_signal_to_mpirun_takes_a_checkpoint_and_another_one_ends_the_job_there() {
     let mut job = Job::start(2, "").ranks();
     // Before anybody is ready: it waits for them.
     job.say("checkpoint stay");
-    wait_for("a line", || job.told().contains("line 1 is complete"));
+    wait_for("a checkpoint", || job.told().contains("checkpoint 1 is complete"));
     assert_eq!(job.manifests(), 1);
-    wait_for("it goes on", || job.said(1).contains("resume 1"));
+    wait_for("it continues", || job.said(1).contains("resume 1"));
     job.say("dance");
     job.say("checkpoint exit");
-    let mut wish = String::new();
-    job.says.read_line(&mut wish).expect("a line");
-    assert_eq!(wish, "end\n");
-    assert!(job.told().contains("line 2 is complete"), "{}", job.told());
-    assert!(!job.said(0).contains("resume 2"), "nobody goes on");
+    let mut order = String::new();
+    job.says.read_line(&mut order).expect("a line");
+    assert_eq!(order, "end\n");
+    assert!(job.told().contains("checkpoint 2 is complete"), "{}", job.told());
+    assert!(!job.said(0).contains("resume 2"), "nobody continues");
 }
