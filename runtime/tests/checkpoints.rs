@@ -1,4 +1,5 @@
-//! Checkpoints and restarts with a real coordinator, real agents and guardians, and pretended ranks.
+//! Checkpoints and restarts with a real coordinator, real agents and guardians, and pretended
+//! ranks.
 
 mod common;
 

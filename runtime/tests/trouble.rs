@@ -1,4 +1,5 @@
-//! What goes wrong around a job: unauthenticated peers, lost agents, lost coordinators, lost guardians.
+//! What goes wrong around a job: unauthenticated peers, lost agents, lost coordinators, lost
+//! guardians.
 
 mod common;
 

@@ -27,7 +27,7 @@ pub struct Restart {
 /// The word after which guardians restore instead of starting a program.
 pub const PLACEHOLDER: &str = "restored";
 
-/// Becomes mpirun; comes back only to say why not.
+/// Becomes mpirun; returns only with the reason why not.
 pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
     let directory = what.directory.canonicalize();
     let directory = directory.map_err(|error| format!("{}: {error}", what.directory.display()))?;

@@ -164,9 +164,9 @@ impl World {
         self.poll();
     }
 
-    pub(crate) fn mpirun(&mut self, word: &str) {
+    pub(crate) fn mpirun(&mut self, text: &str) {
         self.now += 1;
-        self.job.handle_mpirun(self.now, word);
+        self.job.handle_mpirun(self.now, text);
         self.poll();
     }
 

@@ -135,7 +135,7 @@ mod tests {
         let wanted = json!({"event": "output", "rank": 1, "came": [150, 7], "handed_on": [180, 7]});
         assert_eq!(event, wanted);
         assert_eq!(job.ranks[&rank].printed, Printed { bytes: [150, 7], exact: true });
-        // It does not go that way any more; another one never said that it did.
+        // It does not go through the daemon any more; the other ranks never reported that they did.
         for line in ["came 1 60 0", "came 2 60 0", "came 9 1 1"] {
             job.handle_mpirun(2, line);
         }

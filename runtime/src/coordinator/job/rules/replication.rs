@@ -135,8 +135,8 @@ impl Job {
             let addresses = self.storage.replica_servers.get(&node).cloned().unwrap_or_default();
             held.requested.insert(node.clone());
             missing -= 1;
-            let copy = ToNode::ReplicateImage { rank, checkpoint, node, addresses };
-            self.effects.push_back(Effect::SendNode(home.clone(), copy));
+            let order = ToNode::ReplicateImage { rank, checkpoint, node, addresses };
+            self.effects.push_back(Effect::SendNode(home.clone(), order));
         }
         if missing > 0 {
             let why = no_partner(&home, held);
@@ -380,8 +380,8 @@ impl Job {
             }
             held.sender = Some(from.clone());
             let (node, addresses) = (node.to_owned(), addresses.clone());
-            let copy = ToNode::ReplicateImage { rank, checkpoint, node, addresses };
-            self.effects.push_back(Effect::SendNode(from, copy));
+            let order = ToNode::ReplicateImage { rank, checkpoint, node, addresses };
+            self.effects.push_back(Effect::SendNode(from, order));
             new = true;
         }
         new

@@ -199,14 +199,14 @@ fn a_checkpoint_is_complete_when_what_its_snapshots_depend_on_is_here() {
     assert!(world.events("checkpoint_completed").is_empty());
     records_piggybacked(&mut world, 0, 0);
     // Only now its replica is ordered.
-    let copy = |effect: &Effect| {
+    let replicates = |effect: &Effect| {
         let of = |at: &str, message: &ToNode| {
             at == "a"
                 && matches!(message, ToNode::ReplicateImage { checkpoint: CheckpointId(2), .. })
         };
         matches!(effect, Effect::SendNode(at, message) if of(at, message))
     };
-    assert_eq!(world.effects.iter().filter(|effect| copy(effect)).count(), 1);
+    assert_eq!(world.effects.iter().filter(|effect| replicates(effect)).count(), 1);
     world.handle("a", FromNode::ImageReplicated { rank: PeerId(0), checkpoint, node: "b".into() });
     assert_eq!(world.events("checkpoint_completed").len(), 1);
 
