@@ -162,7 +162,7 @@ fn asks(source: &str) -> Result<()> {
     let scratch = Scratch::new("asks")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let here = paths::mca().display().to_string();
-    let file = paths::root().join("tests/checkpoints").join(source);
+    let file = paths::root().join("tests/lines").join(source);
     let command = if source.ends_with(".py") {
         vec!["/usr/bin/python3".into(), file.display().to_string(), here]
     } else {

@@ -83,7 +83,7 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
 
 fn each_line_once(over: &Over, faults: &[&str], shared: bool) -> Result<()> {
     let scratch = Scratch::new("lost-output")?;
-    let program = mpi::compile_over(&paths::root().join("tests/checkpoints/print_lines.c"), over)?;
+    let program = mpi::compile_over(&paths::root().join("tests/lines/print_lines.c"), over)?;
     let program = program.display().to_string();
     let (iterations, lines) = (ITERATIONS.to_string(), LINES.to_string());
     let failed = scratch.0.join("failed").display().to_string();

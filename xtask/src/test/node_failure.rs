@@ -253,7 +253,7 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
 /// A rank rolls back and repeats what it did with what another one has sent, who is in no call of
 /// MPI until that is done.
 fn the_other_computes() -> Result<()> {
-    let program = mpi::compile(&paths::root().join("tests/checkpoints/computes_alone.c"))?;
+    let program = mpi::compile(&paths::root().join("tests/lines/computes_alone.c"))?;
     let program = program.display().to_string();
     let run = |faults: &[&str]| -> Result<Outcome> {
         let scratch = Scratch::new("computes")?;
@@ -323,7 +323,7 @@ fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
 /// Ranks that rolled back take their leave while mpirun still handles the guardian's loss; and
 /// it is killed while another checkpoint is taken.
 fn soon_over() -> Result<()> {
-    let program = mpi::compile(&paths::root().join("tests/checkpoints/print_lines.c"))?;
+    let program = mpi::compile(&paths::root().join("tests/lines/print_lines.c"))?;
     for _ in 0..3 {
         let scratch = Scratch::new("recovery")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;

@@ -63,7 +63,7 @@ pub fn run(tier: &mut Tier) {
 fn runs_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let scratch = Scratch::new("replay")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let program = mpi::compile_with(&paths::root().join("tests/checkpoints/observe.c"), &[])?;
+    let program = mpi::compile_with(&paths::root().join("tests/lines/observe.c"), &[])?;
     let folder = scratch.0.display().to_string();
     let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
     // Recorded from the checkpoint on, and nobody is to go on.
@@ -114,7 +114,7 @@ fn asks_while_checkpoints_are_taken(checkpoints: u32) -> Result<Vec<String>> {
     const SHAPE: Shape = (2, 5);
     let scratch = Scratch::new("at-checkpoint")?;
     let folder = workloads::checkpoint_folder(&scratch)?;
-    let program = mpi::compile_with(&paths::root().join("tests/checkpoints/at_line.c"), &[])?;
+    let program = mpi::compile_with(&paths::root().join("tests/lines/at_line.c"), &[])?;
     let words = [program.display().to_string(), scratch.0.display().to_string()];
     let mut job = Job::new(SHAPE.0, SHAPE.1, &words).with(&["--env", "RUSTBTL_RECORD=line"]);
     job = workloads::with_checkpoints(job, &folder);

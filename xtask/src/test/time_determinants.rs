@@ -34,7 +34,7 @@ pub fn run(tier: &mut Tier) {
 }
 
 fn program() -> Result<String> {
-    let source = paths::root().join("tests/checkpoints/by_date.c");
+    let source = paths::root().join("tests/lines/by_date.c");
     Ok(mpi::compile(&source)?.display().to_string())
 }
 

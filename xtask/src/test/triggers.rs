@@ -58,7 +58,7 @@ pub fn run(tier: &mut Tier) {
 }
 
 fn source(name: &str) -> PathBuf {
-    paths::root().join("tests/checkpoints").join(name)
+    paths::root().join("tests/lines").join(name)
 }
 
 /// The job that sends more than its log holds, and what its ranks report.

@@ -35,7 +35,7 @@ pub struct Program {
 
 /// How a program is started and where its answer is.
 pub enum What {
-    /// A source in tests/checkpoints, or a Python program there: prints `HASH …`.
+    /// A source in tests/lines, or a Python program there: prints `HASH …`.
     Hash {
         /// The file.
         source: &'static str,
@@ -188,7 +188,7 @@ impl Program {
             }
             What::Hash { source, arguments, .. } => (source, arguments),
         };
-        let source = paths::root().join("tests/checkpoints").join(source);
+        let source = paths::root().join("tests/lines").join(source);
         let mut command = if source.extension().is_some_and(|ending| ending == "py") {
             vec!["/usr/bin/python3".to_string(), source.display().to_string()]
         } else {
@@ -326,10 +326,10 @@ pub fn hash(outcome: &Outcome) -> Result<String> {
     Ok(first.unwrap_or_default().to_string())
 }
 
-/// A library of `tests/checkpoints` for LD_PRELOAD.
+/// A library of `tests/lines` for LD_PRELOAD.
 pub fn library(name: &str, scratch: &Scratch) -> Result<PathBuf> {
     let library = scratch.0.join(format!("{name}.so"));
-    let source = paths::root().join(format!("tests/checkpoints/{name}.c"));
+    let source = paths::root().join(format!("tests/lines/{name}.c"));
     let mut gcc = Command::new("mpicc");
     gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"]);
     gcc.arg(&library).arg(source).arg("-ldl");
