@@ -3,13 +3,13 @@
 use crate::command::bytes;
 use crate::guardian::images::ImageStore;
 use crate::store;
-use crate::store::{Kind, Line};
+use crate::store::{Kind, StoredCheckpoint};
 use std::path::Path;
 
 /// Lists the checkpoints in a directory; with `verify`, reads every image. Fails if something is
 /// damaged.
 pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
-    let store::Found { lines, unfinished, mut problems } = store::list(directory)?;
+    let store::Found { checkpoints: lines, unfinished, mut problems } = store::list(directory)?;
     if !lines.is_empty() {
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
@@ -22,7 +22,7 @@ pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<()
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
             manifest.job,
-            manifest.line,
+            manifest.checkpoint,
             if manifest.kind == Kind::Global { "global" } else { "set" },
             manifest.images.len(),
             sum(|image| image.bytes),
@@ -41,17 +41,17 @@ pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<()
 }
 
 /// Images that refer to others which are not there, or are not those that were meant.
-fn incomplete(line: &Line, store: &dyn ImageStore) -> Vec<String> {
+fn incomplete(line: &StoredCheckpoint, store: &dyn ImageStore) -> Vec<String> {
     each(line, |image| {
         let file = line.image(image.rank);
         // Of one that is not there itself, there is word already.
-        store.look(&file).err().filter(|_| file.exists())
+        store.inspect(&file).err().filter(|_| file.exists())
     })
 }
 
 /// Images whose content, or that of those which they refer to, is not what was written; all are
 /// read.
-pub fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
+pub fn damaged(line: &StoredCheckpoint, store: &dyn ImageStore) -> Vec<String> {
     each(line, |image| {
         let file = line.image(image.rank);
         match store.check(&file) {
@@ -65,7 +65,10 @@ pub fn damaged(line: &Line, store: &dyn ImageStore) -> Vec<String> {
 }
 
 /// What there is to say of the images of a line; several are looked at at a time.
-fn each(line: &Line, problem: impl Fn(&store::Image) -> Option<String> + Sync) -> Vec<String> {
+fn each(
+    line: &StoredCheckpoint,
+    problem: impl Fn(&store::Image) -> Option<String> + Sync,
+) -> Vec<String> {
     let images = &line.manifest.images;
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     let part = images.len().div_ceil(threads).max(1);

@@ -36,16 +36,16 @@ pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
         verify(&line, images)?;
     }
     let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
-    say!(
+    report!(
         "restarting {} ({} ranks) from line {} in {}",
         line.manifest.job,
         line.manifest.size,
-        line.manifest.line,
+        line.manifest.checkpoint,
         line.folder.display()
     );
-    let removed = line.folder.parent().map_or(0, store::remove_half_images);
+    let removed = line.folder.parent().map_or(0, store::remove_incomplete_images);
     if removed > 0 {
-        say!("removed {removed} unfinished files that the job has left");
+        report!("removed {removed} unfinished files that the job has left");
     }
     if what.again {
         for image in &line.manifest.images {
@@ -61,13 +61,13 @@ pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
 }
 
 /// A damaged image is refused before anything is started.
-fn verify(line: &store::Line, images: &dyn ImageStore) -> Result<(), String> {
+fn verify(line: &store::StoredCheckpoint, images: &dyn ImageStore) -> Result<(), String> {
     let problems = damaged(line, images);
     if problems.is_empty() {
         return Ok(());
     }
     let folder = line.folder.display();
-    let (name, problems) = (line.manifest.line, problems.join("\n  "));
+    let (name, problems) = (line.manifest.checkpoint, problems.join("\n  "));
     Err(format!(
         "line {name} cannot be restarted from, nothing was started:\n  {problems}\nGive the \
          folder of another line in place of {folder}, if `rustbtl list` shows one"
@@ -76,7 +76,7 @@ fn verify(line: &store::Line, images: &dyn ImageStore) -> Result<(), String> {
 
 /// The user's options come last, because mpirun takes the first of equal ones; but what names the
 /// line and the number of ranks is not the user's to choose.
-fn arguments(line: &store::Line, options: &[OsString], own: &Path) -> Vec<OsString> {
+fn arguments(line: &store::StoredCheckpoint, options: &[OsString], own: &Path) -> Vec<OsString> {
     let manifest = &line.manifest;
     let mut words: Vec<OsString> = vec!["-np".into(), manifest.size.to_string().into()];
     let given = |key: &str| options.iter().any(|word| word == key);
@@ -98,21 +98,21 @@ fn arguments(line: &store::Line, options: &[OsString], own: &Path) -> Vec<OsStri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{FORMAT, Kind, Line, Manifest};
+    use crate::store::{FORMAT, Kind, Manifest, StoredCheckpoint};
 
     #[test]
     fn mpirun_gets_the_size_the_line_and_the_users_options() {
         let manifest = Manifest {
             format: FORMAT,
             job: "j".into(),
-            line: 3,
+            checkpoint: 3,
             kind: Kind::Global,
             unix_ms: 0,
             size: 8,
             command: vec![],
             images: vec![],
         };
-        let line = Line { folder: "/l/j/checkpoint-3".into(), manifest };
+        let line = StoredCheckpoint { folder: "/l/j/checkpoint-3".into(), manifest };
         let options = ["--mca", "vprotocol_correlated_checkpoint_dir", "/other", "--tag-output"];
         let options: Vec<OsString> = options.iter().map(OsString::from).collect();
         let words = arguments(&line, &options, Path::new("/bin/rustbtl"));

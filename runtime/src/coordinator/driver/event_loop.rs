@@ -10,8 +10,8 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
-use crate::agent::BEAT;
-use crate::auth::{Host, Progress, Secret, Stranger};
+use crate::agent::HEARTBEAT_INTERVAL;
+use crate::auth::{Host, Progress, Secret, UnauthenticatedPeer};
 use crate::coordinator::determinants::{Determinants, Out};
 use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
@@ -72,7 +72,7 @@ pub(crate) struct Coordinator {
     pub(crate) listener: TcpListener,
     pub(crate) commands: UnixListener,
     pub(crate) socket: PathBuf,
-    pub(crate) strangers: Vec<Stranger>,
+    pub(crate) strangers: Vec<UnauthenticatedPeer>,
     pub(crate) agents: BTreeMap<u64, Agent>,
     pub(crate) direct: Direct,
     /// The agent of each rank.
@@ -184,7 +184,7 @@ impl Coordinator {
                 self.stored(done);
             }
             if Instant::now() >= beat_at {
-                beat_at = Instant::now() + BEAT;
+                beat_at = Instant::now() + HEARTBEAT_INTERVAL;
                 self.beat();
             }
             let now = self.now();
@@ -211,7 +211,11 @@ impl Coordinator {
     fn accept_strangers(&mut self) {
         while self.strangers.len() < STRANGERS_MAX {
             let Ok((stream, _)) = self.listener.accept() else { return };
-            self.strangers.extend(Stranger::new(Host::Coordinator, stream, STRANGER_PATIENCE));
+            self.strangers.extend(UnauthenticatedPeer::new(
+                Host::Coordinator,
+                stream,
+                STRANGER_PATIENCE,
+            ));
         }
     }
 
@@ -219,9 +223,9 @@ impl Coordinator {
         let now = Instant::now();
         for (at, mut stranger) in core::mem::take(&mut self.strangers).into_iter().enumerate() {
             let progress =
-                if is_ready(at) { stranger.drive(&self.secret) } else { Progress::Waiting };
+                if is_ready(at) { stranger.advance(&self.secret) } else { Progress::Waiting };
             match progress {
-                Progress::Proved => {
+                Progress::Authenticated => {
                     if let Ok(link) = Link::new(stranger.into_stream()) {
                         let (node, heard) = (String::new(), Instant::now());
                         let id = self.number();
@@ -438,7 +442,7 @@ impl Coordinator {
                 }
                 Effect::Commit(mut manifest) => {
                     manifest.unix_ms = unix_ms();
-                    self.storer.write(self.job.folder(CheckpointId(manifest.line)), manifest);
+                    self.storer.write(self.job.folder(CheckpointId(manifest.checkpoint)), manifest);
                 }
                 Effect::Forget(line) => self.storer.remove(line, self.job.folder(line)),
                 Effect::Reply(client, reply) => self.reply(client, &reply),
@@ -448,7 +452,7 @@ impl Coordinator {
                 }
                 Effect::Mpirun(order) => mpirun_pipe::order(&order),
                 Effect::Log(event) => self.events.write(event),
-                Effect::Tell(text) => say!("{text}"),
+                Effect::Tell(text) => report!("{text}"),
                 Effect::DisableProtection => self.let_go(),
             }
         }

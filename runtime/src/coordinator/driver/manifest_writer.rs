@@ -72,7 +72,7 @@ impl ManifestWriter {
 
     /// Write the manifest of a line into its folder.
     pub fn write(&mut self, folder: PathBuf, manifest: Manifest) {
-        self.order(CheckpointId(manifest.line), folder, Order::Write(Box::new(manifest)));
+        self.order(CheckpointId(manifest.checkpoint), folder, Order::Write(Box::new(manifest)));
     }
 
     /// Remove the manifest of a line, and the folder if nothing else is in it.
@@ -139,7 +139,7 @@ fn carry_out(line: CheckpointId, folder: &std::path::Path, order: Order) -> Repo
             Report::Written(line, manifest.write(folder).map_err(what))
         }
         Order::Remove => {
-            store::forget(folder);
+            store::remove_manifest(folder);
             Report::Removed
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         Manifest {
             format: FORMAT,
             job: "job-1".into(),
-            line,
+            checkpoint: line,
             kind: Kind::Global,
             unix_ms: 5,
             size: 1,

@@ -69,7 +69,7 @@ impl JobConfig {
     /// Number of the first line. Restored ranks have been in a line of the old job: to them it and
     /// those before are over.
     pub fn first_line(&self) -> u64 {
-        let restored = self.restore.as_deref().and_then(crate::store::line_number);
+        let restored = self.restore.as_deref().and_then(crate::store::checkpoint_number);
         restored.map_or(1, |line| line.0 + 1)
     }
 

@@ -443,7 +443,7 @@ impl Job {
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
-        let restored = self.setup.restore.as_deref().and_then(store::line_number);
+        let restored = self.setup.restore.as_deref().and_then(store::checkpoint_number);
         let next = known.next_checkpoint;
         self.machine = Some(match restored.filter(|_| known.kept.is_empty()) {
             Some(line) => CheckpointScheduler::restored(config, &sets, line.0, next, now),

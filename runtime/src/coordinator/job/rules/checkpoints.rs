@@ -112,7 +112,7 @@ impl Job {
         let manifest = Manifest {
             format: FORMAT,
             job: self.name.clone(),
-            line: line.0,
+            checkpoint: line.0,
             kind: state.kind,
             unix_ms: 0,
             size: self.setup.size,

@@ -360,7 +360,7 @@ impl Job {
     /// Is this line where nodes keep images themselves? That from which the job was restarted may
     /// not be.
     pub(crate) fn is_local(&self, line: CheckpointId) -> bool {
-        let restored = self.setup.restore.as_deref().and_then(store::line_number);
+        let restored = self.setup.restore.as_deref().and_then(store::checkpoint_number);
         self.setup.is_local() && restored != Some(line)
     }
 

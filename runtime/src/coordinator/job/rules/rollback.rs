@@ -277,7 +277,7 @@ impl Job {
     /// Where a line is: of this job, or of the one that it goes on with.
     pub(crate) fn folder_of(&self, line: CheckpointId) -> std::path::PathBuf {
         match &self.setup.restore {
-            Some(folder) if store::line_number(folder) == Some(line) => folder.clone(),
+            Some(folder) if store::checkpoint_number(folder) == Some(line) => folder.clone(),
             _ => self.folder(line),
         }
     }
