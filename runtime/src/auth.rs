@@ -5,7 +5,6 @@ use rustbtl_coordination::handshake::{
     self, CHALLENGE, CLIENT, CONTROL, HELLO, Names, PROOF, Refusal, Verdict, WELCOME,
 };
 use rustbtl_fragments::ids::PeerId;
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -38,40 +37,32 @@ impl Host {
 }
 
 /// Why there is no connection.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum AuthError {
     /// A system call failed, or took too long.
-    Io(io::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The other end runs another version.
+    #[error(
+        "it runs another version of rustbtl ({0:#x}, here {CONTROL:#x}): install the same version \
+         on all nodes"
+    )]
+    Version(u32),
+    /// The other end does not know the secret.
+    #[error("it does not know this job's secret")]
+    Secret,
     /// The other end is not what it should be.
+    #[error("it is not a process of this job")]
     Refused(Refusal),
-}
-
-impl fmt::Display for AuthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::Refused(Refusal::Version(theirs)) => write!(
-                f,
-                "it runs another version of rustbtl ({theirs:#x}, here {CONTROL:#x}): \
-                 install the same version on all nodes"
-            ),
-            Self::Refused(Refusal::Secret) => f.write_str("it does not know this job's secret"),
-            Self::Refused(_) => f.write_str("it is not a process of this job"),
-        }
-    }
-}
-
-impl std::error::Error for AuthError {}
-
-impl From<io::Error> for AuthError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
 }
 
 impl From<Refusal> for AuthError {
     fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+        match refusal {
+            Refusal::Version(theirs) => Self::Version(theirs),
+            Refusal::Secret => Self::Secret,
+            other => Self::Refused(other),
+        }
     }
 }
 
@@ -253,6 +244,18 @@ mod tests {
         let server = thread::spawn(move || serve(listener, ours));
         let client = connect(host, &[address], &theirs, TIMEOUT).map(drop);
         (server.join().unwrap(), client)
+    }
+
+    #[test]
+    fn a_refusal_names_its_cause() {
+        let text = |refusal: Refusal| AuthError::from(refusal).to_string();
+        let version = format!(
+            "it runs another version of rustbtl (0x63, here {CONTROL:#x}): install the same version \
+             on all nodes"
+        );
+        assert_eq!(text(Refusal::Version(0x63)), version);
+        assert_eq!(text(Refusal::Secret), "it does not know this job's secret");
+        assert_eq!(text(Refusal::Garbage), "it is not a process of this job");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! A connection for control messages that never blocks.
 
 use rustbtl_coordination::control::{ControlError, FrameBuffer, Message};
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
@@ -15,32 +14,17 @@ const SHORT_BYTES: usize = 2 << 10;
 const READ_BYTES: usize = 64 << 10;
 
 /// Why a connection is of no more use.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other end has closed it, or it broke.
+    #[error(transparent)]
     Closed(io::Error),
     /// What was received is no valid message.
-    Control(ControlError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The other end does not read.
+    #[error("the other end does not read")]
     Full,
-}
-
-impl fmt::Display for LinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed(error) => error.fmt(f),
-            Self::Control(error) => error.fmt(f),
-            Self::Full => f.write_str("the other end does not read"),
-        }
-    }
-}
-
-impl std::error::Error for LinkError {}
-
-impl From<ControlError> for LinkError {
-    fn from(error: ControlError) -> Self {
-        Self::Control(error)
-    }
 }
 
 /// A stream of either kind.
