@@ -1,5 +1,5 @@
-//! `doctor CHECKPOINT RANK DIFFERENCE`: makes the image of a rank in the folder of a checkpoint one
-//! that another machine has written, and the manifest fit to it. For tests.
+//! `doctor CHECKPOINT RANK DIFFERENCE`: changes the image of a rank in the folder of a checkpoint
+//! as if another machine had written it, and the manifest accordingly. For tests.
 
 #[path = "../../checkpoint/process/tests/common/doctor.rs"]
 mod doctor;

@@ -1,11 +1,10 @@
-//! For tests: sends to its guardian what a rank sends, and computes nothing.
+//! For tests: sends its guardian what a rank sends, and computes nothing.
 //!
-//! `pretend_rank FOLDER [restored]`: prints what happens as text lines; when FOLDER/finish exists
-//! it finishes; when FOLDER/refuse-checkpoint exists it refuses checkpoints, for
-//! FOLDER/refuse-checkpoint-once one rank refuses one; for FOLDER/log-full-2 rank 0 reports that
-//! its log is full of messages to set 2; with FOLDER/refuse-image its images cannot be stored.
-//! While FOLDER/print exists it prints numbered lines on both streams, and continues with the next
-//! number after a restart. Without a guardian it reports that and ends.
+//! `pretend_rank FOLDER [restored]`: prints a line for each event. Files in FOLDER control it:
+//! `finish`: it finishes. `refuse-checkpoint`: it refuses checkpoints. `refuse-checkpoint-once`:
+//! one rank refuses one. `log-full-2`: rank 0 reports that its log is full of messages to set 2.
+//! `refuse-image`: its images cannot be stored. `print`: it prints numbered lines on both streams,
+//! and continues with the next number after a restart. Without a guardian it reports that and ends.
 
 use rustbtl_coordination::control::{
     CheckpointId, FrameBuffer, FromRank, Message, SnapshotMemory, ToRank,
@@ -27,7 +26,6 @@ struct Rank {
     finishing: bool,
     /// Numbered lines that were printed.
     printed: u64,
-    /// It is suspended.
     suspended: bool,
 }
 
@@ -35,15 +33,15 @@ fn number(name: &str) -> u32 {
     env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// What is printed is all numbered.
+/// Only numbered lines are printed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// In one piece: several ranks share the descriptor.
-fn say(text: String) {
+fn print_line(line: String) {
     if QUIET.load(Ordering::Relaxed) {
         return;
     }
-    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
+    let _ = io::stdout().write_all(format!("{line}\n").as_bytes());
 }
 
 impl Rank {
@@ -92,12 +90,12 @@ impl Rank {
     }
 
     /// True: the end.
-    fn obey(&mut self, order: &ToRank) -> io::Result<bool> {
+    fn handle(&mut self, order: &ToRank) -> io::Result<bool> {
         let rank = self.rank;
         match order {
             ToRank::Welcome { job, restarted_from } => {
                 let from = restarted_from.map_or(0, |checkpoint| checkpoint.0);
-                say(format!("{rank} welcome {job} {from}"));
+                print_line(format!("{rank} welcome {job} {from}"));
             }
             ToRank::StopOutgoing { checkpoint } => {
                 self.send(&FromRank::OutgoingStopped { checkpoint: *checkpoint })?
@@ -111,7 +109,7 @@ impl Rank {
                 self.send(&FromRank::Suspended { checkpoint: *checkpoint })?;
             }
             ToRank::Begin { checkpoint, members, .. } => {
-                say(format!("{rank} begin {checkpoint} with {}", members.len()));
+                print_line(format!("{rank} begin {checkpoint} with {}", members.len()));
                 self.freeze(*checkpoint)?;
             }
             ToRank::OutputDrained { checkpoint } => {
@@ -119,16 +117,16 @@ impl Rank {
                 self.suspended = false;
             }
             ToRank::Abort { checkpoint, reason } => {
-                say(format!("{rank} abort {checkpoint} {reason}"))
+                print_line(format!("{rank} abort {checkpoint} {reason}"))
             }
             ToRank::CheckpointComplete { checkpoint, .. } => {
-                say(format!("{rank} complete {checkpoint}"))
+                print_line(format!("{rank} complete {checkpoint}"))
             }
-            ToRank::Resume { checkpoint } => say(format!("{rank} resume {checkpoint}")),
-            ToRank::Release { checkpoint } => say(format!("{rank} release {checkpoint}")),
+            ToRank::Resume { checkpoint } => print_line(format!("{rank} resume {checkpoint}")),
+            ToRank::Release { checkpoint } => print_line(format!("{rank} release {checkpoint}")),
             ToRank::Endpoints { endpoints, .. } => {
-                let whole = (0..).zip(endpoints).all(|(rank, of)| of.endpoint == [rank, 0xCA]);
-                say(format!("{rank} endpoints {} {whole}", endpoints.len()));
+                let good = (0..).zip(endpoints).all(|(rank, of)| of.endpoint == [rank, 0xCA]);
+                print_line(format!("{rank} endpoints {} {good}", endpoints.len()));
             }
             ToRank::ReportStatus {} => self.send(&FromRank::Status {
                 log_bytes: 10,
@@ -174,7 +172,7 @@ impl Rank {
                 Err(error) => return Err(error),
             }
             while let Some(order) = buffer.next_message().map_err(io::Error::other)? {
-                if self.obey(&order)? {
+                if self.handle(&order)? {
                     return Ok(());
                 }
             }
@@ -190,13 +188,13 @@ fn main() -> ExitCode {
     let printed = next.as_deref().and_then(|word| word.parse().ok()).unwrap_or(0);
     QUIET.store(folder.join("print").exists(), Ordering::Relaxed);
     if next.is_some() {
-        say(format!("{rank} restored"));
+        print_line(format!("{rank} restored"));
     }
     if env::var_os("RUSTBTL_SECRET").is_some() {
-        say(format!("{rank} sees the secret"));
+        print_line(format!("{rank} sees the secret"));
     }
     if env::var_os("RUSTBTL_GUARDIAN_FD").is_none() {
-        say(format!("{rank} has no guardian"));
+        print_line(format!("{rank} has no guardian"));
         return ExitCode::SUCCESS;
     }
     // SAFETY: the guardian made it for this program.
@@ -207,7 +205,7 @@ fn main() -> ExitCode {
     {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format!("{rank} failed: {error}"));
+            print_line(format!("{rank} failed: {error}"));
             ExitCode::from(3)
         }
     }

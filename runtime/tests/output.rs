@@ -1,5 +1,5 @@
-//! Output of a rank over several lives: guardians and programs are killed with SIGKILL at any
-//! moment, and what they have printed, put together, is what one undisturbed run prints.
+//! Output of a rank over several incarnations: guardians and programs are killed with SIGKILL at
+//! any moment, and what they have printed, put together, is what one undisturbed run prints.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn start(job: &Job, incarnation: u32) -> Child {
     guardian.stdout(file("out")).stderr(file("err")).spawn().expect("a guardian")
 }
 
-/// The numbers that a stream has shown in all lives.
+/// The numbers that a stream has printed in all incarnations.
 fn numbers(scratch: &Path, stream: &str) -> Vec<u64> {
     let text: String = (0..INCARNATIONS)
         .map(|incarnation| {
@@ -59,9 +59,8 @@ fn nothing_is_printed_twice_and_nothing_is_missing() {
             assert_eq!(job.finish(), [0]);
         }
         scratch = job.end();
-        checkpoint = Some(
-            store::newest_global(&scratch.0.join("checkpoints")).expect("a checkpoint").folder,
-        );
+        let newest = store::newest_global(&scratch.0.join("checkpoints"));
+        checkpoint = Some(newest.expect("a checkpoint").folder);
     }
     for stream in ["out", "err"] {
         let all = numbers(&scratch.0, stream);
@@ -80,10 +79,10 @@ fn output_of_children_that_outlive_the_program_arrives() {
     let start = |script| job.counting_guardian(0, "n0", &["sh", "-c", script]).spawn();
     let mut guardian = start(script).expect("a guardian");
     assert!(end(&mut guardian).success());
-    assert_eq!(job.said(0), "first\nsecond\nthird\n");
+    assert_eq!(job.printed(0), "first\nsecond\nthird\n");
     let script = "echo first; sleep 3 & exit 7";
     let mut guardian = start(script).expect("a guardian");
     wait_for("its end", || guardian.try_wait().expect("a child").is_some());
-    assert_eq!(job.said(0), "first\n");
+    assert_eq!(job.printed(0), "first\n");
     job.end();
 }

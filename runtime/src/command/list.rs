@@ -3,13 +3,13 @@
 use crate::command::bytes;
 use crate::guardian::images::ImageStore;
 use crate::store;
-use crate::store::{Kind, Line};
+use crate::store::{Kind, StoredCheckpoint};
 use std::path::Path;
 
 /// Lists the checkpoints in a directory; with `verify`, reads every image. Fails if something is
 /// damaged.
 pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<(), String> {
-    let store::Found { lines: checkpoints, unfinished, mut problems } = store::list(directory)?;
+    let store::Found { checkpoints, unfinished, mut problems } = store::list(directory)?;
     if !checkpoints.is_empty() {
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
@@ -22,7 +22,7 @@ pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<()
         println!(
             "{:<40} {:>6} {:<7} {:>6} {:>12} {:>12}",
             manifest.job,
-            manifest.line,
+            manifest.checkpoint,
             if manifest.kind == Kind::Global { "global" } else { "set" },
             manifest.images.len(),
             sum(|image| image.bytes),
@@ -45,17 +45,17 @@ pub fn list(directory: &Path, verify: bool, store: &dyn ImageStore) -> Result<()
 }
 
 /// Images that refer to others which are not there, or are not the expected ones.
-fn incomplete(checkpoint: &Line, store: &dyn ImageStore) -> Vec<String> {
+fn incomplete(checkpoint: &StoredCheckpoint, store: &dyn ImageStore) -> Vec<String> {
     each(checkpoint, |image| {
         let file = checkpoint.image(image.rank);
         // One that is not there itself is reported already.
-        store.look(&file).err().filter(|_| file.exists())
+        store.inspect(&file).err().filter(|_| file.exists())
     })
 }
 
 /// Images whose content, or that of the images they refer to, is not what was written; all are
 /// read.
-pub fn damaged(checkpoint: &Line, store: &dyn ImageStore) -> Vec<String> {
+pub fn damaged(checkpoint: &StoredCheckpoint, store: &dyn ImageStore) -> Vec<String> {
     each(checkpoint, |image| {
         let file = checkpoint.image(image.rank);
         match store.check(&file) {
@@ -70,7 +70,7 @@ pub fn damaged(checkpoint: &Line, store: &dyn ImageStore) -> Vec<String> {
 
 /// The problems of the images of a checkpoint; several images are read at a time.
 fn each(
-    checkpoint: &Line,
+    checkpoint: &StoredCheckpoint,
     problem: impl Fn(&store::Image) -> Option<String> + Sync,
 ) -> Vec<String> {
     let images = &checkpoint.manifest.images;

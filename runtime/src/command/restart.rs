@@ -36,16 +36,16 @@ pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
         verify(&checkpoint, images)?;
     }
     let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
-    say!(
+    report!(
         "restarting {} ({} ranks) from checkpoint {} in {}",
         checkpoint.manifest.job,
         checkpoint.manifest.size,
-        checkpoint.manifest.line,
+        checkpoint.manifest.checkpoint,
         checkpoint.folder.display()
     );
-    let removed = checkpoint.folder.parent().map_or(0, store::remove_half_images);
+    let removed = checkpoint.folder.parent().map_or(0, store::remove_incomplete_images);
     if removed > 0 {
-        say!("removed {removed} unfinished files that the job has left");
+        report!("removed {removed} unfinished files that the job has left");
     }
     if what.again {
         for image in &checkpoint.manifest.images {
@@ -61,13 +61,13 @@ pub fn restart(what: &Restart, images: &dyn ImageStore) -> Result<(), String> {
 }
 
 /// A damaged image is refused before anything is started.
-fn verify(checkpoint: &store::Line, images: &dyn ImageStore) -> Result<(), String> {
+fn verify(checkpoint: &store::StoredCheckpoint, images: &dyn ImageStore) -> Result<(), String> {
     let problems = damaged(checkpoint, images);
     if problems.is_empty() {
         return Ok(());
     }
     let folder = checkpoint.folder.display();
-    let (name, problems) = (checkpoint.manifest.line, problems.join("\n  "));
+    let (name, problems) = (checkpoint.manifest.checkpoint, problems.join("\n  "));
     Err(format!(
         "checkpoint {name} cannot be restarted from, nothing was started:\n  {problems}\nGive the \
          folder of another checkpoint in place of {folder}, if `rustbtl list` shows one"
@@ -76,7 +76,11 @@ fn verify(checkpoint: &store::Line, images: &dyn ImageStore) -> Result<(), Strin
 
 /// The user's options come last, because mpirun takes the first of equal ones; but the user may not
 /// choose the checkpoint and the number of ranks.
-fn arguments(checkpoint: &store::Line, options: &[OsString], own: &Path) -> Vec<OsString> {
+fn arguments(
+    checkpoint: &store::StoredCheckpoint,
+    options: &[OsString],
+    own: &Path,
+) -> Vec<OsString> {
     let manifest = &checkpoint.manifest;
     let mut words: Vec<OsString> = vec!["-np".into(), manifest.size.to_string().into()];
     let given = |key: &str| options.iter().any(|word| word == key);
@@ -98,21 +102,21 @@ fn arguments(checkpoint: &store::Line, options: &[OsString], own: &Path) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{FORMAT, Kind, Line, Manifest};
+    use crate::store::{FORMAT, Kind, Manifest, StoredCheckpoint};
 
     #[test]
     fn mpirun_gets_the_size_the_checkpoint_and_the_users_options() {
         let manifest = Manifest {
             format: FORMAT,
             job: "j".into(),
-            line: 3,
+            checkpoint: 3,
             kind: Kind::Global,
             unix_ms: 0,
             size: 8,
             command: vec![],
             images: vec![],
         };
-        let checkpoint = Line { folder: "/l/j/checkpoint-3".into(), manifest };
+        let checkpoint = StoredCheckpoint { folder: "/l/j/checkpoint-3".into(), manifest };
         let options = ["--mca", "vprotocol_correlated_checkpoint_dir", "/other", "--tag-output"];
         let options: Vec<OsString> = options.iter().map(OsString::from).collect();
         let words = arguments(&checkpoint, &options, Path::new("/bin/rustbtl"));

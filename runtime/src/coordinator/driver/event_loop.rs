@@ -10,8 +10,8 @@
 //! rustbtl ── Unix socket in the user's private directory ──>
 //! ```
 
-use crate::agent::BEAT;
-use crate::auth::{Host, Progress, Secret, Stranger};
+use crate::agent::HEARTBEAT_INTERVAL;
+use crate::auth::{Host, Progress, Secret, UnauthenticatedPeer};
 use crate::coordinator::determinants::{Determinants, Out};
 use crate::coordinator::driver::clock::unix_ms;
 use crate::coordinator::driver::event_log::Events;
@@ -72,7 +72,7 @@ pub(crate) struct Coordinator {
     pub(crate) listener: TcpListener,
     pub(crate) commands: UnixListener,
     pub(crate) socket: PathBuf,
-    pub(crate) unauthenticated: Vec<Stranger>,
+    pub(crate) unauthenticated: Vec<UnauthenticatedPeer>,
     pub(crate) agents: BTreeMap<u64, Agent>,
     pub(crate) direct: Direct,
     /// The agent of each rank.
@@ -195,7 +195,7 @@ impl Coordinator {
                 self.stored(done);
             }
             if Instant::now() >= beat_at {
-                beat_at = Instant::now() + BEAT;
+                beat_at = Instant::now() + HEARTBEAT_INTERVAL;
                 self.beat();
             }
             let now = self.now();
@@ -222,7 +222,7 @@ impl Coordinator {
     fn accept_connections(&mut self) {
         while self.unauthenticated.len() < UNAUTHENTICATED_MAX {
             let Ok((stream, _)) = self.listener.accept() else { return };
-            self.unauthenticated.extend(Stranger::new(
+            self.unauthenticated.extend(UnauthenticatedPeer::new(
                 Host::Coordinator,
                 stream,
                 AUTHENTICATION_TIMEOUT,
@@ -233,9 +233,10 @@ impl Coordinator {
     fn drive_authentication(&mut self, is_ready: impl Fn(usize) -> bool) {
         let now = Instant::now();
         for (at, mut peer) in core::mem::take(&mut self.unauthenticated).into_iter().enumerate() {
-            let progress = if is_ready(at) { peer.drive(&self.secret) } else { Progress::Waiting };
+            let progress =
+                if is_ready(at) { peer.advance(&self.secret) } else { Progress::Waiting };
             match progress {
-                Progress::Proved => {
+                Progress::Authenticated => {
                     if let Ok(link) = Link::new(peer.into_stream()) {
                         let (node, last_heard) = (String::new(), Instant::now());
                         let id = self.number();
@@ -450,7 +451,7 @@ impl Coordinator {
                 Effect::Commit(mut manifest) => {
                     manifest.unix_ms = unix_ms();
                     self.manifest_writer
-                        .write(self.job.folder(CheckpointId(manifest.line)), manifest);
+                        .write(self.job.folder(CheckpointId(manifest.checkpoint)), manifest);
                 }
                 Effect::RemoveManifest(checkpoint) => {
                     self.manifest_writer.remove(checkpoint, self.job.folder(checkpoint))
@@ -462,7 +463,7 @@ impl Coordinator {
                 }
                 Effect::Mpirun(order) => mpirun_pipe::order(&order),
                 Effect::Log(event) => self.events.write(event),
-                Effect::NotifyUser(text) => say!("{text}"),
+                Effect::NotifyUser(text) => report!("{text}"),
                 Effect::DisableProtection => self.disable_protection(),
             }
         }

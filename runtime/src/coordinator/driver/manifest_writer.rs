@@ -73,7 +73,7 @@ impl ManifestWriter {
 
     /// Writes the manifest of a checkpoint into its folder.
     pub fn write(&mut self, folder: PathBuf, manifest: Manifest) {
-        self.order(CheckpointId(manifest.line), folder, Order::Write(Box::new(manifest)));
+        self.order(CheckpointId(manifest.checkpoint), folder, Order::Write(Box::new(manifest)));
     }
 
     /// Removes the manifest of a checkpoint, and the folder if nothing else is in it.
@@ -140,7 +140,7 @@ fn carry_out(checkpoint: CheckpointId, folder: &std::path::Path, order: Order) -
             Report::Written(checkpoint, manifest.write(folder).map_err(what))
         }
         Order::Remove => {
-            store::forget(folder);
+            store::remove_manifest(folder);
             Report::Removed
         }
     }
@@ -155,7 +155,7 @@ mod tests {
         Manifest {
             format: FORMAT,
             job: "job-1".into(),
-            line: checkpoint,
+            checkpoint,
             kind: Kind::Global,
             unix_ms: 5,
             size: 1,

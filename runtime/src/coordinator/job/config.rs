@@ -71,7 +71,7 @@ impl JobConfig {
     /// Number of the first checkpoint. Restored ranks have been in a checkpoint of the old job: for
     /// them it and those before are over.
     pub fn first_checkpoint(&self) -> u64 {
-        let restored = self.restore.as_deref().and_then(crate::store::line_number);
+        let restored = self.restore.as_deref().and_then(crate::store::checkpoint_number);
         restored.map_or(1, |checkpoint| checkpoint.0 + 1)
     }
 

@@ -443,7 +443,7 @@ impl Job {
         };
         let sets: Vec<(PeerId, SetId)> =
             self.ranks.iter().filter_map(|(&id, rank)| Some((id, rank.set?))).collect();
-        let restored = self.config.restore.as_deref().and_then(store::line_number);
+        let restored = self.config.restore.as_deref().and_then(store::checkpoint_number);
         let next = known.next_checkpoint;
         self.scheduler = Some(match restored.filter(|_| known.kept.is_empty()) {
             Some(checkpoint) => {

@@ -123,7 +123,7 @@ impl Job {
         let manifest = Manifest {
             format: FORMAT,
             job: self.name.clone(),
-            line: checkpoint.0,
+            checkpoint: checkpoint.0,
             kind: state.kind,
             unix_ms: 0,
             size: self.config.size,

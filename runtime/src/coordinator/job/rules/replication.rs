@@ -389,7 +389,7 @@ impl Job {
 
     /// Is this checkpoint stored on the nodes? That from which the job was restarted may not be.
     pub(crate) fn is_local(&self, checkpoint: CheckpointId) -> bool {
-        let restored = self.config.restore.as_deref().and_then(store::line_number);
+        let restored = self.config.restore.as_deref().and_then(store::checkpoint_number);
         self.config.is_local() && restored != Some(checkpoint)
     }
 

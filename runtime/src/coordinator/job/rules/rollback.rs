@@ -300,7 +300,7 @@ impl Job {
     /// Where a checkpoint is: one of this job, or that from which it was restarted.
     pub(crate) fn folder_of(&self, checkpoint: CheckpointId) -> std::path::PathBuf {
         match &self.config.restore {
-            Some(folder) if store::line_number(folder) == Some(checkpoint) => folder.clone(),
+            Some(folder) if store::checkpoint_number(folder) == Some(checkpoint) => folder.clone(),
             _ => self.folder(checkpoint),
         }
     }
