@@ -13,7 +13,7 @@ const PAST_US: i32 = 0;
 const OVER_US: i32 = 1;
 const IN_MEMORY: i32 = 2;
 
-const GOES_PAST_US: &str = "its one-sided communication goes past rustbtl, over a component of \
+const GOES_PAST_US: &str = "its one-sided communication bypasses rustbtl, over a component of \
                             Open MPI other than osc/pt2pt: nobody could repeat it";
 const COMES_ANYTIME: &str = "it uses one-sided communication, and at what moments others wrote to \
                              its windows is not recorded: nobody could repeat it";

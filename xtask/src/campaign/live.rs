@@ -116,7 +116,7 @@ impl Run {
             [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
         let events = workloads::events(lines)?;
         self.back = events.matches("\"event\":\"set_restarted\"").count();
-        if events.contains("there is nothing to go back to") {
+        if events.contains("there is nothing to roll back to") {
             self.note = ", died before its first line";
             return outcome.must(![0, 124].contains(&outcome.code), "it should have failed");
         }

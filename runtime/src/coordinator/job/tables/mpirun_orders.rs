@@ -1,4 +1,4 @@
-//! What mpirun is told on the pipe, a line each. The words are those of
+//! Orders to mpirun on the pipe, a text line each. The words are those of
 //! `glue-c/errmgr/errmgr_correlated_words.h`; a test compares the two.
 
 use crate::settings::hex;
@@ -12,9 +12,9 @@ pub enum MpirunOrder {
     End,
     /// End the job with this text as its error.
     Fail(String),
-    /// The ranks of the lost node run again: go on.
+    /// The ranks of the lost node run again: continue.
     Recovered,
-    /// A guardian has ended, and its ranks go on elsewhere: go on without it.
+    /// A guardian has ended, and its ranks are restarted elsewhere: continue without it.
     Tolerate(PeerId),
     /// A guardian has ended: do what stock Open MPI does.
     Stock(PeerId),
@@ -53,11 +53,11 @@ pub mod to_mpirun {
 
 /// First words of the lines from mpirun, once the job runs.
 pub mod from_mpirun {
-    /// So much of a rank's output has come by way of its lost daemon.
+    /// So much of a rank's output has arrived through its lost daemon.
     pub const CAME: &str = "came";
     /// A piece was printed.
     pub const PRINTED: &str = "printed";
-    /// mpirun's output of a rank stands there.
+    /// How far mpirun's output of a rank is.
     pub const REACHED: &str = "reached";
     /// The user's signal: `stay` or `exit`.
     pub const CHECKPOINT: &str = "checkpoint";

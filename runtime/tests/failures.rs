@@ -1,4 +1,4 @@
-//! What goes wrong around a job: strangers, lost agents, lost coordinators, lost guardians.
+//! Failures around a job: unauthenticated peers, lost agents, lost coordinators, lost guardians.
 
 mod common;
 
@@ -11,21 +11,21 @@ use std::process::Stdio;
 use std::time::Duration;
 
 #[test]
-fn strangers_get_nothing_and_harm_nothing() {
+fn unauthenticated_peers_get_nothing_and_harm_nothing() {
     let mut job = Job::start(2, "").ranks();
     job.wait_until_ready();
     let port: u16 = job.port.parse().expect("a port");
-    // One that never says anything, many that talk nonsense.
+    // One that never sends anything, others that send garbage.
     let _silent = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     let mut half = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     half.write_all(b"rustbtl/").expect("sent");
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xFF; 4096], &[0; 64]] {
-        let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        let _ = stranger.write_all(garbage);
-        let _ = stranger.set_read_timeout(Some(Duration::from_secs(10)));
-        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let _ = peer.write_all(garbage);
+        let _ = peer.set_read_timeout(Some(Duration::from_secs(10)));
+        let _ = peer.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
-        let _ = stranger.read_to_end(&mut answer);
+        let _ = peer.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{answer:?}");
     }
     let (code, text) = job.checkpoint(&["--all", "--wait"]);
@@ -40,14 +40,14 @@ fn a_guardian_with_a_wrong_secret_gets_no_protection_and_its_program_runs() {
     let mut command = job.guardian(0, "other", &["sh", "-c", "sleep 8; exit 4"]);
     command.env("RUSTBTL_SECRET", "00".repeat(32));
     let mut guardian = command.spawn().expect("a guardian");
-    wait_for("a message", || job.said(0).contains("does not know this job's secret"));
+    wait_for("a message", || job.printed(0).contains("does not know this job's secret"));
     assert_eq!(code(&end(&mut guardian)), 4);
     assert!(job.status()["ranks"].as_array().expect("ranks").is_empty());
     job.end();
 }
 
 #[test]
-fn a_killed_agent_is_replaced_and_lines_go_on() {
+fn a_killed_agent_is_replaced_and_checkpoints_are_taken_again() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     let agent = agent_pid(&job, "n1").expect("an agent");
@@ -67,8 +67,8 @@ fn without_a_coordinator_the_job_runs_to_its_end() {
     os::kill(job.coordinator.id() as i32, libc::SIGKILL);
     let _ = job.coordinator.wait();
     wait_for("one message", || {
-        let said = job.said(0) + &job.said(1);
-        said.matches("coordinator has ended, and there is no other").count() == 1
+        let printed = job.printed(0) + &job.printed(1);
+        printed.matches("coordinator has ended, and there is no other").count() == 1
     });
     assert_eq!(job.finish(), [0; 2]);
     let left = || std::fs::read_dir(job.scratch.0.join("tmp/n0")).map_or(0, Iterator::count);
@@ -76,18 +76,18 @@ fn without_a_coordinator_the_job_runs_to_its_end() {
 }
 
 #[test]
-fn another_coordinator_knows_what_the_one_before_knew() {
+fn a_failed_over_coordinator_has_the_state_of_the_one_before() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     assert_eq!(job.checkpoint(&["--all", "--wait"]).0, 0);
-    for life in 1..=3 {
-        job.another_coordinator();
-        wait_for("everybody has come", || {
-            let whole = |event: &serde_json::Value| event["event"] == "failover_completed";
-            job.events().into_iter().filter(whole).count() == life
+    for failovers in 1..=3 {
+        job.fail_over();
+        wait_for("all have reconnected", || {
+            let completed = |event: &serde_json::Value| event["event"] == "failover_completed";
+            job.events().into_iter().filter(completed).count() == failovers
         });
         let status = job.status();
-        assert_eq!(status["protection"]["coordinators_before"], life);
+        assert_eq!(status["protection"]["coordinators_before"], failovers);
         assert_eq!(status["protection"]["waits_for"], serde_json::Value::Null);
         assert_eq!(job.ready_ranks(), 4);
         let (code, text) = job.checkpoint(&["--all", "--wait"]);
@@ -101,8 +101,8 @@ fn another_coordinator_knows_what_the_one_before_knew() {
         .filter_map(|event| event["checkpoint"].as_u64())
         .collect();
     assert_eq!(numbers, [1, 2, 3, 4]);
-    let said: String = (0..4).map(|rank| job.said(rank)).collect();
-    assert!(!said.contains("coordinator"), "{said}");
+    let printed: String = (0..4).map(|rank| job.printed(rank)).collect();
+    assert!(!printed.contains("coordinator"), "{printed}");
     assert_eq!(job.finish(), [0; 4]);
     let scratch = job.end();
     let left = fs::read_dir(scratch.0.join("run")).expect("a folder").flatten();
@@ -111,7 +111,7 @@ fn another_coordinator_knows_what_the_one_before_knew() {
 }
 
 #[test]
-fn a_coordinator_without_what_the_one_before_wrote_down_says_so() {
+fn a_coordinator_without_the_state_of_the_one_before_reports_that() {
     let job = Job::start(2, "").ranks();
     job.wait_until_ready();
     let folder = job.scratch.0.join("run").join(format!("rustbtl-{}.state", job.name));
@@ -120,7 +120,7 @@ fn a_coordinator_without_what_the_one_before_wrote_down_says_so() {
         std::net::TcpListener::bind(("127.0.0.1", job.port.parse::<u16>().expect("a port"))).is_ok()
     });
     fs::remove_file(folder.join("state.json")).expect("it is there");
-    let answer = job.say_again();
+    let answer = job.failover_answer();
     assert!(answer.starts_with("error") && answer.contains("state.json"), "{answer}");
 }
 
@@ -134,8 +134,8 @@ fn at_the_end_of_a_job_nobody_misses_the_coordinator() {
     assert_eq!(job.finish(), [0; 2]);
     let left = || std::fs::read_dir(job.scratch.0.join("tmp/n0")).map_or(0, Iterator::count);
     wait_for("the agent is gone", || left() == 0);
-    let said = job.said(0) + &job.said(1);
-    assert!(!said.contains("coordinator"), "{said}");
+    let printed = job.printed(0) + &job.printed(1);
+    assert!(!printed.contains("coordinator"), "{printed}");
 }
 
 #[test]
@@ -173,13 +173,13 @@ fn a_guardian_ends_as_its_program_ends() {
     for (program, wanted) in [("/not/there", 127), ("not-in-path", 127), ("/etc/passwd", 126)] {
         let mut guardian = job.guardian(0, "n", &[program]).spawn().expect("started");
         assert_eq!(code(&end(&mut guardian)), wanted, "{program}");
-        assert!(job.said(0).contains(&format!("cannot start {program}")), "{}", job.said(0));
+        assert!(job.printed(0).contains(&format!("cannot start {program}")), "{}", job.printed(0));
     }
     job.end();
 }
 
 #[test]
-fn mpirun_is_answered_what_becomes_of_a_lost_node() {
+fn mpirun_is_answered_how_a_lost_node_is_recovered() {
     let mut job = Job::start(4, "").ranks();
     job.wait_until_ready();
     job.lose("not-there");
@@ -192,19 +192,19 @@ fn mpirun_is_answered_what_becomes_of_a_lost_node() {
     assert!(answer.starts_with(&wanted), "{answer}");
     assert_eq!(job.finish(), [0; 4]);
     let scratch = job.end();
-    let lines = fs::read_dir(scratch.0.join("lines")).expect("lines").flatten();
-    let events = lines.map(|job| job.path().join("events.jsonl")).next().expect("the job");
+    let jobs = fs::read_dir(scratch.0.join("checkpoints")).expect("checkpoints").flatten();
+    let events = jobs.map(|job| job.path().join("events.jsonl")).next().expect("the job");
     let events = fs::read_to_string(events).expect("events");
     assert_eq!(events.matches("\"node_lost\"").count(), 2, "{events}");
 }
 
 #[test]
-fn a_signal_for_the_guardian_is_one_for_the_program() {
+fn a_signal_to_the_guardian_reaches_the_program() {
     let job = Job::start(1, "");
     let script = "trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done";
     let mut guardian = job.guardian(0, "n", &["sh", "-c", script]).spawn().expect("started");
-    wait_for("the trap", || job.said(0).contains("up"));
-    // From somebody who is not its parent, as orted would be.
+    wait_for("the trap", || job.printed(0).contains("up"));
+    // From a process that is not its parent, as orted would be.
     let kill = format!("kill -USR1 {}", guardian.id());
     let sent = std::process::Command::new("sh").args(["-c", &kill]).status().expect("sent");
     assert!(sent.success());
@@ -213,7 +213,7 @@ fn a_signal_for_the_guardian_is_one_for_the_program() {
 }
 
 #[test]
-fn without_being_asked_a_guardian_becomes_its_program() {
+fn in_an_unprotected_job_a_guardian_becomes_its_program() {
     let mut command = std::process::Command::new(example("plain_images"));
     command.args(["guardian", "sh", "-c", "echo $$ $*; exit 7", "x", "--", "--help", "-V"]);
     let child = command.env_remove("RUSTBTL_COORDINATOR").stdout(Stdio::piped()).spawn();

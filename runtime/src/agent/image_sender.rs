@@ -1,8 +1,8 @@
-//! Brings images of this node to other agents, each of them in a thread of its own: who is slow or
-//! dead holds up nobody else.
+//! Sends replicas of this node's images to other agents. Each agent has a thread of its own: one
+//! that is slow or has failed delays no other.
 
 use crate::agent::replica_server::part_name;
-use crate::agent::stream::Patient;
+use crate::agent::stream::BlockingStream;
 use crate::auth;
 use crate::auth::{Host, Secret};
 use crate::os;
@@ -22,43 +22,43 @@ use std::thread;
 use std::time::Duration;
 
 /// For one address of the other agent.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that are sent at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What is to be brought where.
+/// Which image goes where.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct Replication {
     /// Whose image.
     pub rank: PeerId,
-    /// Of this line.
-    pub line: CheckpointId,
+    /// Of this checkpoint.
+    pub checkpoint: CheckpointId,
     /// To this node.
     pub node: String,
-    /// Where it takes copies.
+    /// Where it takes replicas.
     pub addresses: String,
 }
 
 /// See the module's documentation.
-pub struct Copier {
+pub struct ImageSender {
     folder: PathBuf,
     secret: Secret,
-    threads: BTreeMap<String, mpsc::Sender<Order>>,
-    news: mpsc::Receiver<FromNode>,
+    threads: BTreeMap<String, mpsc::Sender<Replication>>,
+    results: mpsc::Receiver<FromNode>,
     report: mpsc::Sender<FromNode>,
     wake: UnixStream,
     waker: Arc<UnixStream>,
 }
 
-impl Copier {
+impl ImageSender {
     /// For what is in `folder`.
     pub fn new(folder: PathBuf, secret: Secret) -> io::Result<Self> {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         waker.set_nonblocking(true)?;
-        let (report, news) = mpsc::channel();
+        let (report, results) = mpsc::channel();
         let waker = Arc::new(waker);
-        Ok(Self { folder, secret, threads: BTreeMap::new(), news, report, wake, waker })
+        Ok(Self { folder, secret, threads: BTreeMap::new(), results, report, wake, waker })
     }
 
     /// To poll.
@@ -66,52 +66,53 @@ impl Copier {
         self.wake.as_raw_fd()
     }
 
-    /// What has become of orders.
-    pub fn news(&self) -> Vec<FromNode> {
+    /// How replications have ended.
+    pub fn results(&self) -> Vec<FromNode> {
         let mut bytes = [0; 64];
         while (&self.wake).read(&mut bytes).is_ok_and(|n| n > 0) {}
-        self.news.try_iter().collect()
+        self.results.try_iter().collect()
     }
 
-    /// Does it, soon.
-    pub fn order(&mut self, order: Order) {
-        let sender = self.threads.entry(order.node.clone()).or_insert_with(|| {
-            let (sender, orders) = mpsc::channel::<Order>();
+    /// In the thread of its node.
+    pub fn start(&mut self, replication: Replication) {
+        let sender = self.threads.entry(replication.node.clone()).or_insert_with(|| {
+            let (sender, replications) = mpsc::channel::<Replication>();
             let (folder, secret) = (self.folder.clone(), self.secret);
             let (report, waker) = (self.report.clone(), Arc::clone(&self.waker));
             thread::spawn(move || {
-                os::be_slow();
-                for order in orders {
-                    let _ = report.send(carry_out(&folder, &secret, order));
-                    // Full means that somebody is going to look anyway.
+                os::lower_priority();
+                for replication in replications {
+                    let _ = report.send(replicate(&folder, &secret, replication));
+                    // If it is full the agent wakes up anyway.
                     let _ = (&*waker).write(&[1]);
                 }
             });
             sender
         });
         // The thread lives as long as its channel.
-        let _ = sender.send(order);
+        let _ = sender.send(replication);
     }
 }
 
-fn carry_out(folder: &Path, secret: &Secret, order: Order) -> FromNode {
-    let done = bring(folder, secret, &order);
-    let Order { rank, line, node, .. } = order;
+fn replicate(folder: &Path, secret: &Secret, replication: Replication) -> FromNode {
+    let done = send_replica(folder, secret, &replication);
+    let Replication { rank, checkpoint, node, .. } = replication;
     match done {
-        Ok(()) => FromNode::ImageReplicated { rank, checkpoint: line, node },
-        Err(reason) => FromNode::ImageNotReplicated { rank, checkpoint: line, node, reason },
+        Ok(()) => FromNode::ImageReplicated { rank, checkpoint, node },
+        Err(reason) => FromNode::ImageNotReplicated { rank, checkpoint, node, reason },
     }
 }
 
-fn bring(folder: &Path, secret: &Secret, order: &Order) -> Result<(), String> {
-    let Order { rank, line, .. } = *order;
-    let words = order.addresses.split_whitespace();
+fn send_replica(folder: &Path, secret: &Secret, replication: &Replication) -> Result<(), String> {
+    let Replication { rank, checkpoint, .. } = *replication;
+    let words = replication.addresses.split_whitespace();
     let addresses = words.map(str::parse).collect::<Result<Vec<SocketAddr>, _>>();
     let addresses = addresses.map_err(|_| "its address makes no sense".to_owned())?;
-    let stream = auth::connect(Host::Shelf, &addresses, secret, CONNECT_PATIENCE)?;
-    let mut to = Patient::new(stream).map_err(|error| error.to_string())?;
-    let sent = send(&mut to, &folder.join(format!("checkpoint-{line}")), rank, line);
-    // Who refuses says why, and then does not read to the end.
+    let stream = auth::connect(Host::ReplicaServer, &addresses, secret, CONNECT_TIMEOUT)?;
+    let mut to = BlockingStream::new(stream).map_err(|error| error.to_string())?;
+    let sent =
+        send_parts(&mut to, &folder.join(format!("checkpoint-{checkpoint}")), rank, checkpoint);
+    // A server that refuses answers why, and does not read to the end.
     match to.receive() {
         Ok(FromReplicaServer::Stored {}) => sent,
         Ok(FromReplicaServer::Refused { reason }) => Err(reason),
@@ -119,8 +120,13 @@ fn bring(folder: &Path, secret: &Secret, order: &Order) -> Result<(), String> {
     }
 }
 
-fn send(to: &mut Patient, folder: &Path, rank: PeerId, line: CheckpointId) -> Result<(), String> {
-    to.send(&ToReplicaServer::Begin { rank, checkpoint: line })?;
+fn send_parts(
+    to: &mut BlockingStream,
+    folder: &Path,
+    rank: PeerId,
+    checkpoint: CheckpointId,
+) -> Result<(), String> {
+    to.send(&ToReplicaServer::Begin { rank, checkpoint })?;
     let bases = (1..=BASES_MAX).filter_map(ImagePart::of);
     for part in bases.chain([ImagePart::Output, ImagePart::Image]) {
         let path = folder.join(part_name(rank, part));
@@ -133,7 +139,12 @@ fn send(to: &mut Patient, folder: &Path, rank: PeerId, line: CheckpointId) -> Re
     to.send(&ToReplicaServer::Commit {})
 }
 
-fn send_file(to: &mut Patient, part: ImagePart, file: File, path: &Path) -> Result<(), String> {
+fn send_file(
+    to: &mut BlockingStream,
+    part: ImagePart,
+    file: File,
+    path: &Path,
+) -> Result<(), String> {
     let what = |error: io::Error| format!("{}: {error}", path.display());
     let bytes = file.metadata().map_err(what)?.len();
     to.send(&ToReplicaServer::File { part: part.number(), bytes })?;
@@ -148,7 +159,7 @@ fn send_file(to: &mut Patient, part: ImagePart, file: File, path: &Path) -> Resu
         piece.truncate(got);
         digest.update(&piece);
         to.send(&ToReplicaServer::Piece { bytes: piece })?;
-        if to.has_news() {
+        if to.has_input() {
             return Err("it has ended".into());
         }
     }
