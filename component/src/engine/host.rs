@@ -181,7 +181,7 @@ impl EngineHost {
         unsafe { (self.glue.resolve)(handle as *mut _, rank.0, i32::from(local), &mut name) };
         self.peers.number(name).unwrap_or_else(|| {
             let who = format!("rank {} of job {:#x}", name.rank, name.job);
-            self.glue.fatal("no-way", &[&who, "?", "it was started by another mpirun"])
+            self.glue.fatal("unreachable", &[&who, "?", "it was started by another mpirun"])
         })
     }
 
@@ -208,7 +208,7 @@ impl EngineHost {
     fn meet(&mut self, peer: PeerId) -> PeerInfo {
         let card = self.checked_card(peer);
         let (route, limits) = self.transports.connect(peer, &card).unwrap_or_else(|why| {
-            self.glue.fatal("no-way", &[&self.describe(peer), &card.node, &why])
+            self.glue.fatal("unreachable", &[&self.describe(peer), &card.node, &why])
         });
         self.glue.verbose(verbose::TRACE, || {
             format!("{} is reached over {}", self.describe(peer), route.name())
@@ -245,8 +245,8 @@ impl EngineHost {
         let fetched = crate::peers::modex::of(name.rank).filter(|_| self.peers.is_own(peer));
         let fetched = fetched.map(|card| Endpoint::decode(&card));
         let card = match fetched.or_else(|| card_of(&self.glue, name)) {
-            None => self.glue.fatal("no-card", &[&who]),
-            Some(Err(EndpointError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
+            None => self.glue.fatal("no-endpoint", &[&who]),
+            Some(Err(EndpointError::Damaged)) => self.glue.fatal("bad-endpoint", &[&who]),
             Some(Err(error @ EndpointError::Version { .. })) => {
                 let own = format!("version {}", crate::peers::endpoint::VERSION);
                 self.glue.fatal("version", &[&own, &who, &error.to_string()])

@@ -2,7 +2,7 @@
 //! given again to a process that was restored (docs/adr/0010).
 //!
 //! MPI_Wtime is no function of a PML. So the program and its libraries are made to call `wtime`
-//! (`in_place`), which calls Open MPI's. Only the thread that has called MPI_Init is heard: its
+//! (`interpose`), which calls Open MPI's. Only the thread that has called MPI_Init is heard: its
 //! calls have an order, those of other threads have none.
 //!
 //! A time is not shipped when it is read, but with the next thing that the process does or asks: a
@@ -10,7 +10,7 @@
 //! `TIMES_PER_SECOND` different times are given over long; between them the clock stands still,
 //! which is a question that found nothing (`Determinant::Nothing`): runs of them are one record.
 //!
-//! Not reached: other clocks, and what `in_place` does not reach.
+//! Not reached: other clocks, and what `interpose` does not reach.
 //!
 //! Invariants:
 //! 1. What the first thread reads never goes back, whatever machine it is restored on.
@@ -73,7 +73,7 @@ extern "C" fn wtime() -> f64 {
     seconds(ns)
 }
 
-/// From the next `in_place::look_again` on the program's calls of MPI_Wtime come here.
+/// From the next `interpose::look_again` on the program's calls of MPI_Wtime come here.
 pub fn install(glue: &Glue) {
     let stock = (glue.wtime as *const ()).expose_provenance();
     WTIME.put(stock, wtime as *const () as usize);

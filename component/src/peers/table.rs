@@ -79,7 +79,7 @@ pub fn card_of(glue: &Glue, name: Name) -> Option<Result<Endpoint, EndpointError
 pub fn published(glue: &Glue, name: Name) -> Option<Vec<u8>> {
     let mut bytes = 0;
     // SAFETY: both arguments are ours for the call.
-    let start = unsafe { (glue.card_of)(&name, &mut bytes) };
+    let start = unsafe { (glue.endpoint_of)(&name, &mut bytes) };
     if start.is_null() {
         return None;
     }
