@@ -33,7 +33,7 @@ const STOCK: [&str; 2] = [
     "ORTE was unable to reliably start one or more daemons",
 ];
 /// What mpirun says of one that cannot be made good.
-pub const NOT_RECOVERED: &str = "what ran there cannot be brought back";
+pub const NOT_RECOVERED: &str = "the ranks of that node cannot be restarted";
 
 /// What happens to whom, in a job of which shape. The first checkpoint is taken when the job is
 /// ready.
