@@ -9,14 +9,14 @@
 //!                  <── verdict, mac ──     Welcome (40)
 //! ```
 //!
-//! Every message has a fixed size and nothing behind it is read before it is checked. All macs are
+//! Every message has a fixed size and nothing after it is read before it is checked. All macs are
 //! HMAC-SHA256 under the target's secret, over a label, the Hello and the Challenge, so that none
-//! can be used for another message or another connection. The first 12 bytes of Hello and
-//! Challenge (magic, version) stay the same in all versions, so that a mismatch can be named.
+//! can be used for another message or another connection. The first 12 bytes of Hello and Challenge
+//! (magic, version) stay the same in all versions, so that a mismatch can be named.
 //!
-//! `generation` counts the connections of a pair that an end has seen opened. It tells a peer that
-//! has lost the connection, and opens a new one, from one that does not know yet that there is
-//! one (both connected at the same time).
+//! `generation` counts the connections of a pair that an end has seen opened. It distinguishes a
+//! peer that has lost the connection, and opens a new one, from one that does not know yet that
+//! there is one (both connected at the same time).
 
 use hmac::{Hmac, Mac};
 use rustbtl_fragments::ids::PeerId;
@@ -84,7 +84,7 @@ pub enum Verdict {
 }
 
 impl Names {
-    /// As they travel.
+    /// As they are sent.
     pub fn encode(&self) -> [u8; HELLO] {
         let mut out = [0; HELLO];
         out[..8].copy_from_slice(&MAGIC);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_and_garbage_are_told_apart() {
+    fn another_version_and_garbage_are_distinguished() {
         let sent = names(1, 2, 10).encode();
         assert_eq!(Names::decode(&sent, 6), Err(Refusal::Version(5)));
         assert_eq!(Names::decode(&[0x47; HELLO], 5), Err(Refusal::Garbage));

@@ -1,4 +1,4 @@
-//! Determinants: format, one process's decisions, shipping and keeping.
+//! Determinants: format, one process's decisions, log and replicas.
 
 use proptest::prelude::*;
 use rustbtl_coordination::determinants::*;
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn dates_of_any_past_do_not_go_back(
+    fn dates_of_any_past_do_not_decrease(
         kept in prop::collection::vec(any::<[u64; 3]>(), 0..10),
         small in prop::collection::vec([0u64..60, 0u64..9, 0u64..200], 0..30),
     ) {
@@ -207,7 +207,7 @@ fn d3_a_divergence_names_both_sides_and_changes_nothing() {
     let text = error.to_string();
     assert!(text.contains("2 questions") && text.contains("0x9"), "{text}");
     assert_eq!(format!("{again:?}"), before);
-    // The run is left too early, then it is gone on with in another way.
+    // The run is left too early, then continued in another way.
     assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
     assert!(again.before_action().unwrap_err().now.contains("a send"));
     assert!(again.decide(test_of(3)).is_err());
@@ -215,7 +215,7 @@ fn d3_a_divergence_names_both_sides_and_changes_nothing() {
     assert!(again.decide(NondetCall::requests(CallKind::TestAny, 1)).is_err());
 }
 
-/// A program that looks at the date in a run of failed tests, and after it.
+/// A program that reads the date in a run of failed tests, and after it.
 fn dated(decisions: &mut ReplayDecisions, now: [u64; 3]) -> Vec<u64> {
     let mut given = Vec::new();
     for now in &now[..2] {
@@ -230,7 +230,7 @@ fn dated(decisions: &mut ReplayDecisions, now: [u64; 3]) -> Vec<u64> {
 }
 
 #[test]
-fn d4_dates_have_numbers_and_no_place_among_questions() {
+fn d4_dates_have_numbers_and_no_place_among_nondeterministic_calls() {
     let mut decisions = ReplayDecisions::default();
     assert_eq!(dated(&mut decisions, [70, 71, 72]), [70, 71, 72]);
     let past = recorded(&mut decisions);
@@ -248,7 +248,7 @@ fn d4_dates_have_numbers_and_no_place_among_questions() {
 }
 
 #[test]
-fn d4_a_program_that_asks_for_the_date_no_more_has_no_past_left() {
+fn d4_a_program_that_reads_the_date_no_more_has_no_outcomes_left() {
     let mut decisions = ReplayDecisions::default();
     assert!((70..80).all(|now| decisions.program_time(now) == now));
     let past = recorded(&mut decisions);
@@ -257,29 +257,29 @@ fn d4_a_program_that_asks_for_the_date_no_more_has_no_past_left() {
     assert!(!again.has_outcomes_to_replay() && again.clock() == 10);
     assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Execute));
     again.record_outcome(test_of(1), Outcome::Done).unwrap();
-    // Nor does one diverge that asks for it more often.
+    // Nor does one diverge that reads it more often.
     let given: Vec<u64> = (0..11).map(|_| again.program_time(95)).collect();
     assert_eq!(given, (70..80).chain([95]).collect::<Vec<u64>>());
 }
 
 #[test]
-fn a_picture_taken_inside_a_run_goes_on_inside_it() {
+fn a_snapshot_taken_inside_a_run_goes_on_inside_it() {
     let mut decisions = ReplayDecisions::default();
     (0..3).for_each(|_| decisions.record_nothing(test_of(1)));
-    let mut picture = decisions.clone();
+    let mut snapshot = decisions.clone();
     (0..2).for_each(|_| decisions.record_nothing(test_of(1)));
     decisions.before_action().unwrap();
-    picture.restored(&recorded(&mut decisions)).unwrap();
+    snapshot.restored(&recorded(&mut decisions)).unwrap();
     for _ in 0..2 {
-        assert!(picture.has_outcomes_to_replay());
-        assert_eq!(picture.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
+        assert!(snapshot.has_outcomes_to_replay());
+        assert_eq!(snapshot.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
     }
-    assert!(!picture.has_outcomes_to_replay());
-    assert_eq!(picture.decide(test_of(1)), Ok(ReplayDecision::Execute));
+    assert!(!snapshot.has_outcomes_to_replay());
+    assert_eq!(snapshot.decide(test_of(1)), Ok(ReplayDecision::Execute));
 }
 
 #[test]
-fn d1_a_gap_is_told() {
+fn d1_a_gap_is_reported() {
     let mut past = past();
     past.remove(1);
     assert_eq!(ReplayDecisions::default().restored(&past), Err(1));
@@ -308,7 +308,7 @@ fn carry(log: &mut DeterminantLog, replica: &mut DeterminantReplica) -> bool {
 }
 
 #[test]
-fn s1_stable_is_what_every_keeper_has_acknowledged() {
+fn s1_stable_is_what_every_replica_has_acknowledged() {
     let (mut log, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
     assert!(log.marks().permit_now().is_some(), "nothing is recorded");
     (0..5).for_each(|number| note(&mut log, number));
@@ -375,7 +375,7 @@ fn a_batch_that_was_lost_is_noticed_and_sent_again() {
 }
 
 #[test]
-fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
+fn what_a_checkpoint_covers_is_dropped_at_both_ends_and_counts_as_sent() {
     let (mut log, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
     log.set_replicas(&[id(1)]);
     (0..6).for_each(|number| note(&mut log, number));
@@ -391,7 +391,7 @@ fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
 }
 
 #[test]
-fn an_account_that_is_older_than_the_line_is_empty() {
+fn a_log_that_is_older_than_the_checkpoint_is_empty() {
     let (mut log, mut replica) = (log(2, vec![]), DeterminantReplica::new(id(1)));
     log.set_replicas(&[id(1)]);
     note(&mut log, 0);

@@ -1,4 +1,4 @@
-//! What agents take from each other: any messages in any order, against a plain model.
+//! What agents accept from each other: any messages in any order, against a plain model.
 
 use proptest::prelude::*;
 use rustbtl_coordination::control::{CheckpointId, FrameBuffer, Message, ToReplicaServer};
@@ -26,7 +26,7 @@ fn message() -> impl Strategy<Value = ToReplicaServer> {
     ]
 }
 
-/// The rules, as a list of what was said: is this the beginning of a good conversation?
+/// The rules, as a list of messages: is this the beginning of a valid conversation?
 fn is_good(said: &[ToReplicaServer]) -> bool {
     let Some((ToReplicaServer::Begin { .. }, mut rest)) = said.split_first() else {
         return said.is_empty();

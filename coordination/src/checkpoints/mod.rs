@@ -12,21 +12,20 @@
 //! * L2 A global checkpoint is taken alone; at most `sets_at_once` set checkpoints are under way,
 //!   one of a set.
 //! * L3 `Commit` only when every rank of the checkpoint has stored; `Trim`, `Delete` of older
-//!   checkpoints and
-//!   `Exit` only after `Committed`.
+//!   checkpoints and `Exit` only after `Committed`.
 //! * L4 A checkpoint that is ordered ends in `Complete` or in `Abort` and `Delete`, once.
-//! * L5 Messages are trimmed by the oldest checkpoint that their receiver's set can go back to
-//!   alone.
+//! * L5 Messages are trimmed by the oldest checkpoint that their receiver's set can be rolled back
+//!   to alone.
 //! * L6 No checkpoint is ordered of a set that has lost a rank or of which one is in MPI_Finalize;
-//!   no global checkpoint while there is such a set or one that repeats its past, or a rank has
-//!   refused one since something is not repaired ([`AbortReason::is_transient`]) and has not said
-//!   that it is.
+//!   no global checkpoint while there is such a set or one that is replaying, or a rank has refused
+//!   one since something is not repaired ([`AbortReason::is_transient`]) and has not reported that
+//!   it is.
 //! * L7 A checkpoint that somebody asked for and that failed is tried once more, if its reason may
 //!   pass ([`AbortReason::is_retryable`]); checkpoints that are due are tried again after twice the
 //!   time, each time. What passes by itself does not count: such a checkpoint is ordered again when
 //!   it has (L6).
-//! * L8 When all sets go back together, the checkpoint that they go to is the youngest of each of
-//!   them and of the job from then on, whatever was kept.
+//! * L8 After a global rollback, the checkpoint that all sets return to is the youngest of each of
+//!   them and of the job, whatever was kept.
 
 mod check;
 mod io;
@@ -101,8 +100,8 @@ impl CheckpointScheduler {
         checkpoints
     }
 
-    /// For a job that was restored from the global checkpoint `checkpoint`: every set can go back
-    /// to it.
+    /// For a job that was restored from the global checkpoint `checkpoint`: every set can be rolled
+    /// back to it.
     pub fn restored(
         config: Config,
         set_of: &[(PeerId, SetId)],
@@ -214,8 +213,8 @@ impl CheckpointScheduler {
         self.globals.iter().copied()
     }
 
-    /// The complete checkpoints that a set can go back to alone, ascending. After `RankFailed` and
-    /// until `SetRestarted` they do not change.
+    /// The complete checkpoints that a set can be rolled back to alone, ascending. After
+    /// `RankFailed` and until `SetRestarted` they do not change.
     pub fn checkpoints_of(&self, set: SetId) -> impl Iterator<Item = u64> + '_ {
         self.sets.get(&set).into_iter().flat_map(|set| set.kept.iter().copied())
     }

@@ -17,7 +17,7 @@ pub(super) struct PendingRequest {
 pub(super) struct Set {
     pub(super) ranks: BTreeSet<PeerId>,
     pub(super) lost: bool,
-    /// Others have seen what it has not done again yet: of such a state a global checkpoint would
+    /// Others have seen what it has not replayed yet: a global checkpoint of such a state would
     /// hold messages that nobody has sent.
     pub(super) replaying: bool,
     /// Ranks that have refused a global checkpoint since something is not repaired.
@@ -28,7 +28,7 @@ pub(super) struct Set {
     pub(super) pause_ms: Option<u64>,
     /// Checkpoints in a row that were aborted.
     pub(super) aborted: u32,
-    /// Complete checkpoints that it can go back to alone, ascending; global ones, too.
+    /// Complete checkpoints that it can be rolled back to alone, ascending; global ones, too.
     pub(super) kept: VecDeque<u64>,
 }
 

@@ -82,12 +82,12 @@ fn take_lane(from: &mut &[u8]) -> Result<i32, CodecError> {
     i32::try_from(lane).map(|lane| -lane).map_err(|_| CodecError::Range)
 }
 
-fn put_question(out: &mut Vec<u8>, question: &NondetCall) {
+fn put_call(out: &mut Vec<u8>, question: &NondetCall) {
     out.push(question.kind as u8);
     put(out, question.arguments);
 }
 
-fn take_question(from: &mut &[u8]) -> Result<NondetCall, CodecError> {
+fn take_call(from: &mut &[u8]) -> Result<NondetCall, CodecError> {
     let kind = byte(from)?;
     let call = CallKind::of(kind).ok_or(CodecError::Kind(kind))?;
     Ok(NondetCall { kind: call, arguments: take(from)? })
@@ -115,7 +115,7 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
         }
         Determinant::Nothing { first, count, hash } => {
             out.push(NOTHING);
-            put_question(out, first);
+            put_call(out, first);
             put(out, *count);
             out.extend_from_slice(&hash.to_le_bytes());
         }
@@ -137,7 +137,7 @@ fn encode_found(question: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
         Outcome::Time(_) => FOUND_TIME,
     };
     out.push(kind);
-    put_question(out, question);
+    put_call(out, question);
     match outcome {
         Outcome::Done | Outcome::Cancelled(None) => {}
         Outcome::Requests(places) => {
@@ -170,7 +170,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             Determinant::Matched { receive, message }
         }
         NOTHING => {
-            let (first, count) = (take_question(from)?, take(from)?);
+            let (first, count) = (take_call(from)?, take(from)?);
             let (hash, rest) = from.split_first_chunk().ok_or(CodecError::Short)?;
             *from = rest;
             Determinant::Nothing { first, count, hash: u64::from_le_bytes(*hash) }
@@ -181,7 +181,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
         }
         _ => {
             let question = match kind {
-                FOUND_DONE..=FOUND_TIME => take_question(from)?,
+                FOUND_DONE..=FOUND_TIME => take_call(from)?,
                 _ => return Err(CodecError::Kind(kind)),
             };
             let outcome = decode_outcome(kind, from)?;

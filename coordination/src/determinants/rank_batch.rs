@@ -1,5 +1,5 @@
-//! Determinants of one process on their way: numbers and determinants, nothing else, so that who
-//! records them can append to bytes and needs no list.
+//! Determinants of one process as they are sent: numbers and determinants, nothing else, so that
+//! the process that records them can append to bytes and needs no list.
 
 use super::codec::{self, CodecError};
 use super::{Determinant, Numbered};
