@@ -1,5 +1,5 @@
-//! Jobs with guardians end, read and write as jobs without, on one node and on three; and they
-//! can be asked about.
+//! Jobs with guardians end, read and write as jobs without, on one node and on three; and they can
+//! be queried.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -83,7 +83,7 @@ fn words(program: &Path, how: &str) -> Vec<OsString> {
 }
 
 /// The same job without and with guardians: same exit code, same standard output but for what it
-/// says of guardians. The outcome with them.
+/// prints of guardians. The outcome with them.
 fn alike(
     nodes: u32,
     ppn: u32,

@@ -23,7 +23,7 @@ use crate::{paths, run};
 pub enum Over<'a> {
     /// The installed Open MPI with our component, and alone.
     Component,
-    /// The installed Open MPI with our component, in jobs that record outcomes.
+    /// The installed Open MPI with our component, in jobs that record determinants.
     Protected,
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
