@@ -193,8 +193,8 @@ pub fn welcome(
     let mut out = [0; WELCOME];
     out[..4].copy_from_slice(&code.to_le_bytes());
     out[4..8].copy_from_slice(&generation.to_le_bytes());
-    let (said, sealed) = out.split_at_mut(8);
-    sealed.copy_from_slice(&tag(mac(secret, b"welcome", &[hello, challenge, said])));
+    let (plain, sealed) = out.split_at_mut(8);
+    sealed.copy_from_slice(&tag(mac(secret, b"welcome", &[hello, challenge, plain])));
     out
 }
 
@@ -205,12 +205,12 @@ pub fn check_welcome(
     challenge: &[u8; CHALLENGE],
     welcome: &[u8; WELCOME],
 ) -> Result<Verdict, Refusal> {
-    let (said, sealed) = welcome.split_at(8);
-    mac(secret, b"welcome", &[hello, challenge, said])
+    let (plain, sealed) = welcome.split_at(8);
+    mac(secret, b"welcome", &[hello, challenge, plain])
         .verify_slice(sealed)
         .map_err(|_| Refusal::Secret)?;
-    let generation = u32::from_le_bytes([said[4], said[5], said[6], said[7]]);
-    match said[0] {
+    let generation = u32::from_le_bytes([plain[4], plain[5], plain[6], plain[7]]);
+    match plain[0] {
         1 => Ok(Verdict::Accepted(generation)),
         2 => Ok(Verdict::Duplicate),
         _ => Err(Refusal::Garbage),
@@ -233,13 +233,13 @@ mod tests {
         let hello = names(1, 2, 10);
         let sent = hello.encode();
         assert_eq!(Names::decode(&sent, 5), Ok(hello));
-        let asked = challenge(&SECRET, &sent, &names(2, 1, 20));
-        assert_eq!(check_challenge(&SECRET, &hello, &asked), Ok(names(2, 1, 20)));
-        let answer = proof(&SECRET, &sent, &asked);
-        assert_eq!(check_proof(&SECRET, &sent, &asked, &answer), Ok(()));
+        let challenged = challenge(&SECRET, &sent, &names(2, 1, 20));
+        assert_eq!(check_challenge(&SECRET, &hello, &challenged), Ok(names(2, 1, 20)));
+        let answer = proof(&SECRET, &sent, &challenged);
+        assert_eq!(check_proof(&SECRET, &sent, &challenged, &answer), Ok(()));
         for verdict in [Verdict::Accepted(4), Verdict::Duplicate] {
-            let said = welcome(&SECRET, &sent, &asked, verdict);
-            assert_eq!(check_welcome(&SECRET, &sent, &asked, &said), Ok(verdict));
+            let welcomed = welcome(&SECRET, &sent, &challenged, verdict);
+            assert_eq!(check_welcome(&SECRET, &sent, &challenged, &welcomed), Ok(verdict));
         }
     }
 
@@ -247,36 +247,36 @@ mod tests {
     fn every_flipped_bit_and_another_secret_are_refused() {
         let hello = names(1, 2, 10);
         let sent = hello.encode();
-        let asked = challenge(&SECRET, &sent, &names(2, 1, 20));
+        let challenged = challenge(&SECRET, &sent, &names(2, 1, 20));
         let other = [8; 32];
-        assert_eq!(check_challenge(&other, &hello, &asked), Err(Refusal::Secret));
+        assert_eq!(check_challenge(&other, &hello, &challenged), Err(Refusal::Secret));
         for bit in 0..CHALLENGE * 8 {
-            let mut damaged = asked;
+            let mut damaged = challenged;
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(check_challenge(&SECRET, &hello, &damaged).is_err(), "bit {bit}");
         }
-        let answer = proof(&SECRET, &sent, &asked);
-        assert_eq!(check_proof(&other, &sent, &asked, &answer), Err(Refusal::Secret));
+        let answer = proof(&SECRET, &sent, &challenged);
+        assert_eq!(check_proof(&other, &sent, &challenged, &answer), Err(Refusal::Secret));
         for bit in 0..PROOF * 8 {
             let mut damaged = answer;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(check_proof(&SECRET, &sent, &asked, &damaged), Err(Refusal::Secret));
+            assert_eq!(check_proof(&SECRET, &sent, &challenged, &damaged), Err(Refusal::Secret));
         }
-        let said = welcome(&SECRET, &sent, &asked, Verdict::Accepted(1));
+        let welcomed = welcome(&SECRET, &sent, &challenged, Verdict::Accepted(1));
         for bit in 0..WELCOME * 8 {
-            let mut damaged = said;
+            let mut damaged = welcomed;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(check_welcome(&SECRET, &sent, &asked, &damaged).is_err());
+            assert!(check_welcome(&SECRET, &sent, &challenged, &damaged).is_err());
         }
     }
 
     #[test]
     fn a_targets_answer_is_no_proof_of_an_initiator() {
         let sent = names(1, 2, 10).encode();
-        let asked = challenge(&SECRET, &sent, &names(2, 1, 20));
+        let challenged = challenge(&SECRET, &sent, &names(2, 1, 20));
         let mut reflected = [0; PROOF];
-        reflected.copy_from_slice(&asked[HELLO..]);
-        assert_eq!(check_proof(&SECRET, &sent, &asked, &reflected), Err(Refusal::Secret));
+        reflected.copy_from_slice(&challenged[HELLO..]);
+        assert_eq!(check_proof(&SECRET, &sent, &challenged, &reflected), Err(Refusal::Secret));
     }
 
     #[test]

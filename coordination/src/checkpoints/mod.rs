@@ -20,7 +20,7 @@
 //!   no global checkpoint while there is such a set or one that is replaying, or a rank has refused
 //!   one since something is not repaired ([`AbortReason::is_transient`]) and has not reported that
 //!   it is.
-//! * L7 A checkpoint that somebody asked for and that failed is tried once more, if its reason may
+//! * L7 A checkpoint that somebody requested and that failed is tried once more, if its reason may
 //!   pass ([`AbortReason::is_retryable`]); checkpoints that are due are tried again after twice the
 //!   time, each time. What passes by itself does not count: such a checkpoint is ordered again when
 //!   it has (L6).
@@ -229,8 +229,8 @@ impl CheckpointScheduler {
         if set.finishing {
             return Err(SchedulerError::Finishing);
         }
-        // Also while a checkpoint of it is under way: the snapshots may be older than what is asked
-        // for.
+        // Also while a checkpoint of it is under way: the snapshots may be older than what is
+        // requested.
         set.wanted.get_or_insert(PendingRequest { from: self.now, retried: false });
         Ok(())
     }
@@ -249,7 +249,7 @@ impl CheckpointScheduler {
         let (CheckpointAnswer::Stopped { checkpoint: number }
         | CheckpointAnswer::Frozen { checkpoint: number }
         | CheckpointAnswer::Failed { checkpoint: number, .. }) = answer;
-        let asked = self.checkpoints.get(&number).is_none_or(|checkpoint| {
+        let requested = self.checkpoints.get(&number).is_none_or(|checkpoint| {
             checkpoint.ranks.contains(&rank)
                 && match answer {
                     CheckpointAnswer::Stopped { .. } => checkpoint.scope == CheckpointScope::Global,
@@ -257,7 +257,7 @@ impl CheckpointScheduler {
                     CheckpointAnswer::Failed { .. } => true,
                 }
         });
-        if !asked {
+        if !requested {
             return Err(SchedulerError::NotAsked(rank, number));
         }
         if matches!(
@@ -366,12 +366,14 @@ impl CheckpointScheduler {
     fn abort(&mut self, number: u64, why: AbortReason) {
         let Some(checkpoint) = self.checkpoints.remove(&number) else { return };
         let (now, retry_ms) = (self.now, self.config.retry_ms);
-        let first = checkpoint.asked.is_some_and(|asked| !asked.retried);
+        let first = checkpoint.requested.is_some_and(|requested| !requested.retried);
         let retried = why.is_transient() || first && retry_ms > 0 && why.is_retryable();
         let from = now.saturating_add(retry_ms);
-        let retry = checkpoint.asked.filter(|_| retried);
-        let retry = retry
-            .map(|asked| PendingRequest { from, retried: asked.retried || !why.is_transient() });
+        let retry = checkpoint.requested.filter(|_| retried);
+        let retry = retry.map(|requested| PendingRequest {
+            from,
+            retried: requested.retried || !why.is_transient(),
+        });
         let next = match checkpoint.scope {
             CheckpointScope::Set => {
                 checkpoint.sets.iter().filter_map(|id| self.aborted_set(*id, retry)).min()
@@ -379,7 +381,7 @@ impl CheckpointScheduler {
             CheckpointScope::Global if why.is_transient() => {
                 self.global_wanted = self.global_wanted.or(retry);
                 self.exit_wanted |= checkpoint.exit;
-                if checkpoint.asked.is_none() {
+                if checkpoint.requested.is_none() {
                     self.global_due = Some(from);
                 }
                 Some(from)
@@ -438,8 +440,8 @@ impl CheckpointScheduler {
         }
         let now = self.now;
         let due = |due: Option<u64>| due.is_some_and(|due| due <= now);
-        let asked = |wanted: Option<PendingRequest>| due(wanted.map(|wanted| wanted.from));
-        let wanted = asked(self.global_wanted) || due(self.global_due);
+        let requested = |wanted: Option<PendingRequest>| due(wanted.map(|wanted| wanted.from));
+        let wanted = requested(self.global_wanted) || due(self.global_due);
         if wanted && self.sets.values().all(|set| set.usable() && set.is_repaired()) {
             if self.checkpoints.is_empty() {
                 self.begin_global();
@@ -456,9 +458,9 @@ impl CheckpointScheduler {
                 .sets
                 .iter()
                 .filter(|(id, set)| set.usable() && !busy.contains(id))
-                .filter(|(_, set)| asked(set.wanted) || due(set.due))
+                .filter(|(_, set)| requested(set.wanted) || due(set.due))
                 .min_by_key(|(_, set)| {
-                    let wanted = set.wanted.filter(|&wanted| asked(Some(wanted)));
+                    let wanted = set.wanted.filter(|&wanted| requested(Some(wanted)));
                     (wanted.is_none(), wanted.map(|wanted| wanted.from), set.due)
                 });
             let Some((&id, _)) = next else { return };
@@ -469,9 +471,9 @@ impl CheckpointScheduler {
     fn begin_set(&mut self, id: SetId) {
         let (now, interval) = (self.now, self.config.set_interval);
         let Some(set) = self.sets.get_mut(&id) else { return };
-        let asked = set.wanted.take();
+        let requested = set.wanted.take();
         set.due = interval.next_ms(1, set.pause_ms).map(|ms| now.saturating_add(ms));
-        let checkpoint = self.open(CheckpointScope::Set, vec![id], asked, false);
+        let checkpoint = self.open(CheckpointScope::Set, vec![id], requested, false);
         self.outputs.push_back(Output::Begin {
             checkpoint,
             scope: CheckpointScope::Set,
@@ -481,12 +483,12 @@ impl CheckpointScheduler {
 
     fn begin_global(&mut self) {
         let (now, count) = (self.now, self.sets.len());
-        let asked = self.global_wanted.take();
+        let requested = self.global_wanted.take();
         let exit = core::mem::take(&mut self.exit_wanted);
         let interval = self.config.global_interval.next_ms(count, self.global_pause_ms);
         self.global_due = interval.map(|ms| now.saturating_add(ms));
         let sets = self.sets.keys().copied().collect();
-        let checkpoint = self.open(CheckpointScope::Global, sets, asked, exit);
+        let checkpoint = self.open(CheckpointScope::Global, sets, requested, exit);
         self.outputs.push_back(Output::StopOutgoing { checkpoint });
     }
 
@@ -495,7 +497,7 @@ impl CheckpointScheduler {
         &mut self,
         scope: CheckpointScope,
         sets: Vec<SetId>,
-        asked: Option<PendingRequest>,
+        requested: Option<PendingRequest>,
         exit: bool,
     ) -> u64 {
         let number = self.next_checkpoint;
@@ -509,7 +511,7 @@ impl CheckpointScheduler {
                 sets,
                 phase,
                 exit,
-                asked,
+                requested,
                 ranks,
                 stopped: BTreeSet::new(),
                 frozen: BTreeSet::new(),

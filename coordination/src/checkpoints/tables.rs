@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// Somebody asks for a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingRequest {
-    /// When it was asked for; not before this time.
+    /// When it was requested; not before this time.
     pub(super) from: u64,
     /// It was tried, and failed (L7).
     pub(super) retried: bool,
@@ -46,8 +46,8 @@ pub(super) struct ActiveCheckpoint {
     pub(super) sets: Vec<SetId>,
     pub(super) phase: Phase,
     pub(super) exit: bool,
-    /// Somebody asked for it.
-    pub(super) asked: Option<PendingRequest>,
+    /// Somebody requested it.
+    pub(super) requested: Option<PendingRequest>,
     pub(super) ranks: BTreeSet<PeerId>,
     pub(super) stopped: BTreeSet<PeerId>,
     pub(super) frozen: BTreeSet<PeerId>,

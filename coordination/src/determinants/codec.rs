@@ -82,9 +82,9 @@ fn take_lane(from: &mut &[u8]) -> Result<i32, CodecError> {
     i32::try_from(lane).map(|lane| -lane).map_err(|_| CodecError::Range)
 }
 
-fn put_call(out: &mut Vec<u8>, question: &NondetCall) {
-    out.push(question.kind as u8);
-    put(out, question.arguments);
+fn put_call(out: &mut Vec<u8>, call: &NondetCall) {
+    out.push(call.kind as u8);
+    put(out, call.arguments);
 }
 
 fn take_call(from: &mut &[u8]) -> Result<NondetCall, CodecError> {
@@ -119,7 +119,7 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
             put(out, *count);
             out.extend_from_slice(&hash.to_le_bytes());
         }
-        Determinant::Outcome { call: question, outcome } => encode_found(question, outcome, out),
+        Determinant::Outcome { call, outcome } => encode_found(call, outcome, out),
         Determinant::ProgramTime(TimeReading { call, calls, seconds }) => {
             out.push(DATE);
             [call, calls, seconds].into_iter().for_each(|number| put(out, *number));
@@ -127,7 +127,7 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_found(question: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
+fn encode_found(call: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
     let kind = match outcome {
         Outcome::Done => FOUND_DONE,
         Outcome::Requests(_) => FOUND_REQUESTS,
@@ -137,7 +137,7 @@ fn encode_found(question: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
         Outcome::Time(_) => FOUND_TIME,
     };
     out.push(kind);
-    put_call(out, question);
+    put_call(out, call);
     match outcome {
         Outcome::Done | Outcome::Cancelled(None) => {}
         Outcome::Requests(places) => {
@@ -180,12 +180,12 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             Determinant::ProgramTime(TimeReading { call, calls, seconds })
         }
         _ => {
-            let question = match kind {
+            let call = match kind {
                 FOUND_DONE..=FOUND_TIME => take_call(from)?,
                 _ => return Err(CodecError::Kind(kind)),
             };
             let outcome = decode_outcome(kind, from)?;
-            Determinant::Outcome { call: question, outcome }
+            Determinant::Outcome { call, outcome }
         }
     })
 }

@@ -93,12 +93,10 @@ mod tests {
 
     #[test]
     fn what_is_encoded_decodes_and_a_cut_or_nothing_is_an_error() {
-        let question = NondetCall::requests(CallKind::TestAny, 3);
+        let call = NondetCall::requests(CallKind::TestAny, 3);
         let found = |number| {
-            let determinant = Determinant::Outcome {
-                call: question,
-                outcome: Outcome::Requests(vec![number as u32]),
-            };
+            let determinant =
+                Determinant::Outcome { call, outcome: Outcome::Requests(vec![number as u32]) };
             Some((PeerId(300), Numbered { number, determinant }))
         };
         let piggybacked = Piggybacked {

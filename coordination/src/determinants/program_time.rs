@@ -119,7 +119,7 @@ mod tests {
         (given, recorded.into_iter().flatten().collect())
     }
 
-    fn again(
+    fn replayed(
         snapshot: &ProgramTime,
         kept: &[TimeReading],
         clock: &[u64],
@@ -151,7 +151,7 @@ mod tests {
             let (kept, lost) = recorded.split_at(kept);
             // The first call of which nothing is known.
             let seen = lost.first().map_or(clock.len(), |date| date.call as usize);
-            let (second, more) = again(&snapshot, kept, &[900; 300]);
+            let (second, more) = replayed(&snapshot, kept, &[900; 300]);
             assert_eq!(second[..seen], clock[..seen], "with {} dates", kept.len());
             // T3: no more calls have an old date than had it in the second that was the last.
             let last = second[..seen]
@@ -160,7 +160,7 @@ mod tests {
             assert!(second[seen + last..].iter().all(|&date| date == 900));
             assert!(second.is_sorted() && more[0].seconds == 900 && more[0].calls == 1);
             // The third incarnation has what both have recorded.
-            let (third, _) = again(&snapshot, &[kept, &more].concat(), &[7777; 300]);
+            let (third, _) = replayed(&snapshot, &[kept, &more].concat(), &[7777; 300]);
             assert_eq!(third, second);
         }
     }
@@ -170,11 +170,11 @@ mod tests {
         let mut dates = ProgramTime::default();
         assert_eq!(live(&mut dates, &[70, 60, 69, 71, 10]).0, [70, 70, 70, 71, 71]);
         let snapshot = dates.clone();
-        assert_eq!(again(&snapshot, &[], &[3, 3, 72]).0, [71, 71, 72]);
+        assert_eq!(replayed(&snapshot, &[], &[3, 3, 72]).0, [71, 71, 72]);
         // Times that were read before anything was recorded count.
         let mut dates = ProgramTime::default();
         dates.before_snapshot(500);
-        assert_eq!(again(&dates, &[], &[400, 501]).0, [500, 501]);
+        assert_eq!(replayed(&dates, &[], &[400, 501]).0, [500, 501]);
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         let mut dates = ProgramTime::default();
         live(&mut dates, &[5; 100]);
         dates.before_snapshot(5);
-        let (given, recorded) = again(&dates, &[], &[6, 6]);
+        let (given, recorded) = replayed(&dates, &[], &[6, 6]);
         assert_eq!((given, recorded.len()), (vec![6, 6], 2));
         // A process that did not call again notes that its next call gave the same.
         let (given, recorded) = live(&mut dates, &[5, 5, 5]);
@@ -198,16 +198,16 @@ mod tests {
         snapshot.restored(recorded);
         live(&mut snapshot, &[9; 3]);
         snapshot.before_snapshot(9);
-        assert_eq!(again(&snapshot, &[], &[9; 5]).0, [&given[3..], &[9]].concat());
+        assert_eq!(replayed(&snapshot, &[], &[9; 5]).0, [&given[3..], &[9]].concat());
     }
 
     #[test]
     fn more_or_fewer_calls_get_dates_that_do_not_decrease() {
         let (_, recorded) = live(&mut ProgramTime::default(), &[1, 2, 3, 4]);
         // It asks no more: nothing is left to wait for, as nobody asks for it.
-        let (fewer, _) = again(&ProgramTime::default(), &recorded, &[9]);
+        let (fewer, _) = replayed(&ProgramTime::default(), &recorded, &[9]);
         assert_eq!(fewer, [1]);
-        let (more, _) = again(&ProgramTime::default(), &recorded, &[9; 6]);
+        let (more, _) = replayed(&ProgramTime::default(), &recorded, &[9; 6]);
         assert_eq!(more, [1, 2, 3, 4, 9, 9]);
         let mut ends = ProgramTime::default();
         ends.restored(recorded);
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn numbers_from_nowhere_do_no_harm() {
         let most = TimeReading { call: u64::MAX, calls: u64::MAX, seconds: u64::MAX };
-        assert_eq!(again(&ProgramTime::default(), &[most], &[5]).0, [0]);
+        assert_eq!(replayed(&ProgramTime::default(), &[most], &[5]).0, [0]);
         let first = TimeReading { call: 0, calls: u64::MAX, seconds: u64::MAX };
-        assert_eq!(again(&ProgramTime::default(), &[first, most], &[5, 6]).0, [u64::MAX; 2]);
+        assert_eq!(replayed(&ProgramTime::default(), &[first, most], &[5, 6]).0, [u64::MAX; 2]);
     }
 }

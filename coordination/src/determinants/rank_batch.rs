@@ -40,11 +40,8 @@ mod tests {
 
     #[test]
     fn what_is_appended_is_read_and_a_cut_is_an_error() {
-        let question = NondetCall::requests(CallKind::TestAny, 3);
-        let found = |place| Determinant::Outcome {
-            call: question,
-            outcome: Outcome::Requests(vec![place]),
-        };
+        let call = NondetCall::requests(CallKind::TestAny, 3);
+        let found = |place| Determinant::Outcome { call, outcome: Outcome::Requests(vec![place]) };
         let mut bytes = Vec::new();
         append(&mut bytes, 7, &found(1));
         append(&mut bytes, 900, &found(2));

@@ -71,10 +71,10 @@ struct Run {
 }
 
 impl Run {
-    fn more(run: Option<Self>, question: NondetCall) -> Self {
-        let word = mix(question.arguments, question.kind as u64);
+    fn more(run: Option<Self>, call: NondetCall) -> Self {
+        let word = mix(call.arguments, call.kind as u64);
         match run {
-            None => Self { first: question, count: 1, hash: word },
+            None => Self { first: call, count: 1, hash: word },
             Some(run) => Self { count: run.count + 1, hash: mix(run.hash, word), ..run },
         }
     }
@@ -170,24 +170,24 @@ impl ReplayDecisions {
     ///
     /// # Errors
     /// In replay: it made another one before.
-    pub fn decide(&mut self, question: NondetCall) -> Result<ReplayDecision, Divergence> {
+    pub fn decide(&mut self, call: NondetCall) -> Result<ReplayDecision, Divergence> {
         let Some(past) = self.past.front() else { return Ok(ReplayDecision::Execute) };
         match &past.determinant {
             Determinant::Nothing { first, count, hash } => {
-                let run = Run::more(self.run, question);
+                let run = Run::more(self.run, call);
                 if run.first != *first {
-                    return Err(self.divergence(question.to_string()));
+                    return Err(self.divergence(call.to_string()));
                 }
                 if run.count == *count && run.hash != *hash {
-                    return Err(self.divergence(format!("other questions, now {question}")));
+                    return Err(self.divergence(format!("other questions, now {call}")));
                 }
                 self.run = Some(run);
                 self.drop_spent_run();
                 Ok(ReplayDecision::ReportNothing)
             }
             Determinant::Outcome { call: before, outcome } => {
-                if *before != question {
-                    return Err(self.divergence(question.to_string()));
+                if *before != call {
+                    return Err(self.divergence(call.to_string()));
                 }
                 Ok(ReplayDecision::Await(outcome.clone()))
             }
@@ -236,21 +236,17 @@ impl ReplayDecisions {
     }
 
     /// A call found nothing (after [`ReplayDecision::Execute`]).
-    pub fn record_nothing(&mut self, question: NondetCall) {
+    pub fn record_nothing(&mut self, call: NondetCall) {
         debug_assert!(self.past.is_empty(), "D3: replay says what is found");
-        self.run = Some(Run::more(self.run, question));
+        self.run = Some(Run::more(self.run, call));
     }
 
     /// A call found something; in replay, what was recorded.
     ///
     /// # Errors
     /// In replay: it found something else.
-    pub fn record_outcome(
-        &mut self,
-        question: NondetCall,
-        outcome: Outcome,
-    ) -> Result<(), Divergence> {
-        let found = Determinant::Outcome { call: question, outcome };
+    pub fn record_outcome(&mut self, call: NondetCall, outcome: Outcome) -> Result<(), Divergence> {
+        let found = Determinant::Outcome { call, outcome };
         match self.past.front() {
             None => {
                 self.end_run("")?;
@@ -293,8 +289,8 @@ impl ReplayDecisions {
                     dates.push(*date);
                     continue;
                 }
-                Determinant::Outcome { call: question, outcome } => match outcome {
-                    Outcome::Message(message) if question.kind == CallKind::Claim => {
+                Determinant::Outcome { call, outcome } => match outcome {
+                    Outcome::Message(message) if call.kind == CallKind::Claim => {
                         forced.claimed.push(*message);
                     }
                     Outcome::Cancelled(Some(receive)) => forced.cancelled.push(*receive),
@@ -319,7 +315,7 @@ impl fmt::Display for Determinant {
             Self::Nothing { first, count, .. } => {
                 write!(f, "{count} questions that found nothing, the first {first}")
             }
-            Self::Outcome { call: question, outcome } => write!(f, "{question} gives {outcome:?}"),
+            Self::Outcome { call, outcome } => write!(f, "{call} gives {outcome:?}"),
             Self::ProgramTime(date) => write!(f, "{date:?}"),
         }
     }

@@ -55,10 +55,10 @@ struct ReplicatedSet {
 /// and shows that nothing that was recorded since was ever stable. None: lost.
 pub fn choose_history<'a>(
     checkpoint: Incarnation,
-    accounts: impl IntoIterator<Item = Option<(Incarnation, &'a [DeterminantRecord])>>,
+    logs: impl IntoIterator<Item = Option<(Incarnation, &'a [DeterminantRecord])>>,
 ) -> Option<Vec<DeterminantRecord>> {
     let end = |records: &[DeterminantRecord]| records.last().map_or(0, |record| record.at + 1);
-    let best = accounts.into_iter().flatten().max_by_key(|(age, records)| (*age, end(records)));
+    let best = logs.into_iter().flatten().max_by_key(|(age, records)| (*age, end(records)));
     best.map(|(age, records)| if age < checkpoint { Vec::new() } else { records.to_vec() })
 }
 

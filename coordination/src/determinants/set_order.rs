@@ -29,13 +29,13 @@ pub struct SetOrder {
     /// Came before others that have a place before theirs. None: nothing that is replayed.
     early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
     /// What was piggybacked to the set, by the places that hold it and do not count yet.
-    brought: BTreeMap<u64, Piggybacked>,
+    received: BTreeMap<u64, Piggybacked>,
 }
 
 impl SetOrder {
     /// Of a set that runs in this incarnation; `log` has what it inherits.
     pub fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
-        Self { incarnation, log, early: BTreeMap::new(), brought: BTreeMap::new() }
+        Self { incarnation, log, early: BTreeMap::new(), received: BTreeMap::new() }
     }
 
     /// The incarnation that it is of.
@@ -75,7 +75,7 @@ impl SetOrder {
     /// [`Self::next_received`].
     pub fn add_received(&mut self, at: u64, piggybacked: Piggybacked) {
         if at >= self.next() {
-            self.brought.entry(at).or_insert(piggybacked);
+            self.received.entry(at).or_insert(piggybacked);
         }
     }
 
@@ -85,8 +85,8 @@ impl SetOrder {
     pub fn next_received(&mut self) -> Option<(u64, Piggybacked)> {
         let next = self.next();
         // Of those before it others have reported that they hold something.
-        self.brought = self.brought.split_off(&next);
-        Some((next, self.brought.remove(&next)?))
+        self.received = self.received.split_off(&next);
+        Some((next, self.received.remove(&next)?))
     }
 
     /// A place that holds what was piggybacked to the set: nothing that it replays.
@@ -138,8 +138,8 @@ mod tests {
     const CURRENT: Incarnation = Incarnation(1);
 
     fn found(place: u32) -> Determinant {
-        let question = NondetCall::requests(CallKind::TestAny, 3);
-        Determinant::Outcome { call: question, outcome: Outcome::Requests(vec![place]) }
+        let call = NondetCall::requests(CallKind::TestAny, 3);
+        Determinant::Outcome { call, outcome: Outcome::Requests(vec![place]) }
     }
 
     fn entry(rank: u32, number: u64, place: u32) -> Option<(PeerId, Numbered)> {
@@ -197,6 +197,6 @@ mod tests {
         assert!(order.add_piggybacked(piggybacked(2, vec![entry(2, 1, 12), None])));
         assert_eq!((order.next(), order.next_received()), (4, None));
         order.add_received(3, theirs(41));
-        assert_eq!(order.next_received(), None, "said again");
+        assert_eq!(order.next_received(), None, "sent again");
     }
 }

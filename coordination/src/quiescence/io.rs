@@ -45,7 +45,7 @@ pub enum Input {
     },
     /// A send to the set is not finished, or a payload from it is under way.
     Drained {
-        /// A send to the set is not finished, or a payload from it is under method.
+        /// A send to the set is not finished, or a payload from it is under way.
         in_flight: bool,
     },
     /// Counters: all of the set have arrived where this process waits, while `awaited_phase`, and

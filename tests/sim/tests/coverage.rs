@@ -89,8 +89,8 @@ fn seeds_of_replay_meet_what_they_are_for() {
     }
     eprintln!(
         "replays, outcomes forced, sets whose outcomes were lost, batches refused, sends that \
-         nobody had seen and that differed, failures before replay was complete, frames that waited at the \
-         gate, checkpoints of sets and of all: {all:?}"
+         nobody had seen and that differed, failures before replay was complete, frames that \
+         waited at the gate, checkpoints of sets and of all: {all:?}"
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }

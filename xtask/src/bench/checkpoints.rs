@@ -75,7 +75,8 @@ fn best(all: &[Row]) -> Vec<Size> {
 
 fn table(best: &[Size]) -> String {
     let mut text = "| processes | checkpoint, µs | by frames, µs | 10 KB message, µs | \
-                    checkpoint / message | medians of all runs | checkpoint / message |\n|---|---|---|---|---|---|---|\n"
+                    checkpoint / message | medians of all runs | checkpoint / message |\n\
+                    |---|---|---|---|---|---|---|\n"
         .to_string();
     for (row, [checkpoint, frames, message, ratio]) in best {
         text += &format!(

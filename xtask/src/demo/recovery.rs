@@ -67,7 +67,7 @@ pub fn run() -> Result<()> {
     };
 
     let (calm, _) = protected("calm")?;
-    let calm = shown(&format!("protected, a line every {every} s"), &calm)?;
+    let calm = shown(&format!("protected, a checkpoint every {every} s"), &calm)?;
     must_say(&calm, &stock)?;
 
     let (killed, story) = protected("killed")?;
@@ -93,7 +93,7 @@ pub fn run() -> Result<()> {
     println!("\n  a node killed after {after:.1} s:");
     print!("{}", phases(&events, loss));
     let (ours, theirs) = (killed.seconds - calm.seconds, second.seconds - calm.seconds);
-    println!("\n  time lost: {ours:.1} s; when all is started again: {theirs:.1} s");
+    println!("\n  time lost: {ours:.1} s; when the whole job is restarted: {theirs:.1} s");
     draw(&folder)
 }
 
@@ -165,9 +165,9 @@ fn phases(events: &[Value], loss: u64) -> String {
     let mut text = String::new();
     let mut from = loss;
     for (name, what) in [
-        ("rank_placed", "told by mpirun, a place found"),
+        ("rank_placed", "notified by mpirun, placement found"),
         ("set_restarted", "images restored, ranks run again"),
-        ("replay_completed", "what they had done since their line is repeated"),
+        ("replay_completed", "what they had done since their checkpoint is replayed"),
     ] {
         if let Some(to) = last(name) {
             text += &format!("    {:6} ms  {what}\n", to.saturating_sub(from));

@@ -175,7 +175,7 @@ fn ends(answer: &str, how: &[&str]) -> Result<()> {
     let whole = complete(&outcome);
     let most = if case.must_be_torn(how) { 1 } else { 2 };
     outcome.must((1..=most).contains(&whole), "the first checkpoint should be complete")?;
-    outcome.must(case.manifests()? <= most, "the second checkpoint looks whole")?;
+    outcome.must(case.manifests()? <= most, "the second checkpoint looks complete")?;
     case.restarts(answer)
 }
 
@@ -199,7 +199,7 @@ fn alone(answer: &str) -> Result<()> {
     must_be_hit(&outcome, &how)?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) == 1, "there should be one complete checkpoint")?;
-    outcome.must(case.manifests()? == 1, "the second checkpoint looks whole")?;
+    outcome.must(case.manifests()? == 1, "the second checkpoint looks complete")?;
     case.restarts(answer)
 }
 
@@ -212,7 +212,7 @@ fn full_disk(answer: &str, bytes: u64) -> Result<()> {
     let outcome = case.ends_after(case.checkpoints_at(&TWO_CHECKPOINTS)).with(&disk).run()?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) == 1, "one checkpoint should be complete")?;
-    outcome.must(case.manifests()? == 1, "the second checkpoint looks whole")?;
+    outcome.must(case.manifests()? == 1, "the second checkpoint looks complete")?;
     let said = outcome.stderr.contains("No space left on device");
     outcome.must(said, "it should say that the disk is full")?;
     workloads::none_unfinished_but(&[], &case.checkpoints)?;
@@ -301,7 +301,7 @@ fn unwritable() -> Result<()> {
     let scratch = Scratch::new("unwritable")?;
     let file = scratch.0.join("a-file");
     fs::write(&file, "").context(|| file.display().to_string())?;
-    for folder in [file.join("lines"), PathBuf::from("/proc/checkpoints")] {
+    for folder in [file.join("checkpoints"), PathBuf::from("/proc/checkpoints")] {
         let job = workloads::with_checkpoints(Job::new(2, 1, &["sleep", "2"]), &folder);
         let outcome = job.run()?;
         let name = folder.display().to_string();

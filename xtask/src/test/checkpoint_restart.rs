@@ -56,7 +56,7 @@ pub fn run(tier: &mut Tier) {
 }
 
 fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
-    let scratch = Scratch::new("lines")?;
+    let scratch = Scratch::new("checkpoints")?;
     let known = program.undisturbed(shape, &scratch)?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     // On a machine as quick as before it is killed in the middle of its work; on a quicker one it

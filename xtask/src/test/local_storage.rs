@@ -31,7 +31,7 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-checkpoint", "1@1"], 1),
     ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-checkpoint", "2@1"], 1),
     (
-        "a node is killed, and another one when there are copies again: 3 × 1",
+        "a node is killed, and another one when there are replicas again: 3 × 1",
         (3, 1),
         &["--kill-node-after-replication", "1@1", "--kill-node-after-replication", "2@2"],
         3,
@@ -130,20 +130,20 @@ pub fn run_until(
 /// Were sets rolled back so often, and has each of them completed its replay since? One that fails
 /// again before that begins anew.
 pub fn all_have_replayed(events: &str, times: usize) -> bool {
-    let mut behind = BTreeSet::new();
-    let mut back = 0;
+    let mut replaying = BTreeSet::new();
+    let mut rolled_back = 0;
     for event in events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let set = event["set"].as_u64();
         match event["event"].as_str() {
             Some("set_rollback") => {
-                behind.insert(set);
-                back += 1;
+                replaying.insert(set);
+                rolled_back += 1;
             }
-            Some("replay_completed") => drop(behind.remove(&set)),
+            Some("replay_completed") => drop(replaying.remove(&set)),
             _ => {}
         }
     }
-    back >= times && behind.is_empty()
+    rolled_back >= times && replaying.is_empty()
 }
 
 /// The program cannot end before sets were rolled back so often and have completed their replay.
@@ -160,8 +160,8 @@ pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Res
     let done = said(": killed ") + said(": cut ");
     outcome.must(done == broken, "something did not break in time")?;
     let events = events(&scratch)?;
-    let back = all_have_replayed(&events, times);
-    outcome.must(back, "not every set that was hit rolled back")?;
+    let rolled_back = all_have_replayed(&events, times);
+    outcome.must(rolled_back, "not every set that was hit rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
 }

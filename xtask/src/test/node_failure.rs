@@ -196,7 +196,7 @@ pub fn run(tier: &mut Tier) {
     let soon = "live recovery: a guardian of mpirun's node is killed, and soon all ends: 2 × 2";
     tier.check(soon, soon_over);
     tier.check("node loss: spare nodes are no loss: 2 × 1", spare);
-    tier.check("node loss: after a checkpoint the job can be started again: 2 × 2", restarted_job);
+    tier.check("node loss: after a checkpoint the job can be restarted: 2 × 2", restarted_job);
     tier.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
     tier.check("node loss: a killed rank ends the job: 2 × 2", killed_rank);
 }
@@ -214,7 +214,7 @@ pub fn endless(shape: Shape, scratch: &Scratch, with_checkpoints: bool) -> Resul
 
 /// No process of the job is left on any node.
 pub fn must_be_clean(outcome: &Outcome) -> Result<()> {
-    outcome.must(!outcome.said().contains("still running"), "something was left behind")
+    outcome.must(!outcome.said().contains("still running"), "something was left over")
 }
 
 fn as_stock(shape: Shape, with_checkpoints: bool, options: &[&str]) -> Result<()> {
@@ -245,8 +245,8 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let events = workloads::events(&checkpoints)?;
-    let back = events.matches("\"event\":\"set_restarted\"").count();
-    outcome.must(back > 0, "no set rolled back")?;
+    let rolled_back = events.matches("\"event\":\"set_restarted\"").count();
+    outcome.must(rolled_back > 0, "no set rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
 }
@@ -376,10 +376,10 @@ fn from_set_checkpoints() -> Result<()> {
     let ended = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
-            let back = || {
+            let rolled_back = || {
                 workloads::events(&checkpoints).is_ok_and(|all| all.contains("\"set_restarted\""))
             };
-            while !ended.load(Ordering::Relaxed) && !back() {
+            while !ended.load(Ordering::Relaxed) && !rolled_back() {
                 thread::sleep(Duration::from_millis(50));
             }
             workloads::open_gate(&scratch, ITERATIONS_SHORT)
@@ -401,10 +401,12 @@ fn from_set_checkpoints() -> Result<()> {
         events.lines().filter(move |line| line.contains(&what)).filter_map(number)
     };
     let own: Vec<u64> = of("\"kind\":\"set\"").collect();
-    let mut back = of("\"event\":\"set_restarted\"").peekable();
-    outcome.must(back.peek().is_some(), "no set rolled back")?;
-    outcome
-        .must(back.all(|line| own.contains(&line)), "it rolled back to a checkpoint of all sets")?;
+    let mut rolled_back = of("\"event\":\"set_restarted\"").peekable();
+    outcome.must(rolled_back.peek().is_some(), "no set rolled back")?;
+    outcome.must(
+        rolled_back.all(|line| own.contains(&line)),
+        "it rolled back to a checkpoint of all sets",
+    )?;
     must_be_clean(&outcome)
 }
 

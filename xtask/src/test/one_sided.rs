@@ -33,7 +33,7 @@ const ITERATIONS: u64 = 400;
 
 /// The last rank ends itself when there is a file.
 const BY_FILE: Program = Program {
-    name: "ends when a file says so",
+    name: "ends when there is a file",
     what: What::Hash {
         source: "fails_on_demand.c",
         iterations: 400,
@@ -225,10 +225,10 @@ fn damaged() -> Result<()> {
         both && cut_off(&checkpoints, "checkpoint-2/rank-3.img")
             && fs::write(scratch.0.join("fail"), "").is_ok()
     };
-    let back = || local_storage::all_have_replayed(&events(), 3);
+    let rolled_back = || local_storage::all_have_replayed(&events(), 3);
     workloads::open_gate(&scratch, half)?;
     let steps: [(&(dyn Fn() -> bool + Sync), u64); 2] =
-        [(&cut, half + 1), (&back, workloads::GATE_OPEN)];
+        [(&cut, half + 1), (&rolled_back, workloads::GATE_OPEN)];
     let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     BY_FILE.must_answer(&outcome, &scratch, &answer)?;
     let events = events();

@@ -125,14 +125,16 @@ fn in_checkpoints(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
     let known = RING.answer(&job.run()?, &scratch)?;
     let job = workloads::protected(job, &checkpoints).with(faults);
     // Rank 0 reads the gate: if it opened during replay, the replay would diverge.
-    let back = |events: &str| local_storage::all_have_replayed(events, times);
-    let all_back = || workloads::events(&checkpoints).is_ok_and(|all| back(&all));
-    let outcome = workloads::run_until(&job, &scratch, GATE, all_back)?;
+    let rolled_back = |events: &str| local_storage::all_have_replayed(events, times);
+    let all_rolled_back = || workloads::events(&checkpoints).is_ok_and(|all| rolled_back(&all));
+    let outcome = workloads::run_until(&job, &scratch, GATE, all_rolled_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = faults.iter().filter(|word| word.contains("-after-")).count();
     let killed = outcome.stderr.matches(": killed ").count();
     outcome.must(killed == broken, "something did not break in time")?;
-    outcome
-        .must(back(&workloads::events(&checkpoints)?), "not every set that was hit rolled back")?;
+    outcome.must(
+        rolled_back(&workloads::events(&checkpoints)?),
+        "not every set that was hit rolled back",
+    )?;
     must_be_clean(&outcome)
 }

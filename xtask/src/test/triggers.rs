@@ -29,8 +29,8 @@ const PATIENCE: &str = "120";
 pub fn run(tier: &mut Tier) {
     tier.check("a log that is nearly full: checkpoints instead of a spill", checkpoints_for_a_log);
     tier.check(
-        "a log that is nearly full, no place for checkpoints: it spills",
-        no_place_for_checkpoints,
+        "a log that is nearly full, no directory for checkpoints: it spills",
+        no_directory_for_checkpoints,
     );
     let mut known = None;
     let ready = tier.check("signals: an undisturbed run", || {
@@ -100,7 +100,7 @@ fn checkpoints_for_a_log() -> Result<()> {
 }
 
 /// The same program, and the same answer.
-fn no_place_for_checkpoints() -> Result<()> {
+fn no_directory_for_checkpoints() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let guard = ["--mca", "vprotocol_correlated_protect_without_dir", "1"];
     let mut answers = Vec::new();

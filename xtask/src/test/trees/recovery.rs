@@ -23,7 +23,7 @@ const SURVIVED: [(&str, Shape, &[&str]); 3] = [
 
 /// Runs them all.
 pub fn run(tier: &mut Tier, tree: &Installed) {
-    tier.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
+    tier.check("everything is killed, and restarted: 2 × 2", || killed_altogether(tree));
     for (title, shape, faults) in &SURVIVED {
         tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
