@@ -1,6 +1,6 @@
 //! The functions that C calls: null checks, a typed call, a code (see `glue-c/include/glue.h`).
 
-use crate::determinants::set_order::ATTENTION;
+use crate::determinants::set_order::SLOW_PATH;
 use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
@@ -52,18 +52,18 @@ pub unsafe extern "C" fn rustbtl_start(
     DONE
 }
 
-/// The own card; lives as long as the process.
+/// The own endpoint; lives as long as the process.
 ///
 /// # Safety
 /// `bytes` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rustbtl_card(bytes: *mut usize) -> *const u8 {
-    let card = with_started(|started| started.card.clone()).unwrap_or_default().leak();
+    let endpoint = with_started(|started| started.endpoint.clone()).unwrap_or_default().leak();
     // SAFETY: null or writable.
     if let Some(bytes) = unsafe { bytes.as_mut() } {
-        *bytes = card.len();
+        *bytes = endpoint.len();
     }
-    card.as_ptr()
+    endpoint.as_ptr()
 }
 
 /// Attach to the node's segment.
@@ -101,20 +101,20 @@ pub extern "C" fn rustbtl_comm_add(
     handle: *mut c_void,
     local_size: u32,
 ) -> u32 {
-    let mut process = shared().enter();
-    let context = process.host.instance_of(context, size, handle as u64, local_size);
-    let id = process.engine.add_comm(context, CommRank(rank), size, handle as u64);
-    shared().deliver(process);
+    let mut driver = shared().enter();
+    let context = driver.host.instance_of(context, size, handle as u64, local_size);
+    let id = driver.engine.add_comm(context, CommRank(rank), size, handle as u64);
+    shared().deliver(driver);
     id.0
 }
 
 /// It is freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn rustbtl_comm_del(comm: u32) {
-    let mut process = shared().enter();
-    process.post_late();
-    process.engine.del_comm(CommId(comm));
-    shared().deliver(process);
+    let mut driver = shared().enter();
+    driver.post_late();
+    driver.engine.del_comm(CommId(comm));
+    shared().deliver(driver);
 }
 
 /// Send. See glue.h for the codes.
@@ -182,21 +182,19 @@ pub unsafe extern "C" fn rustbtl_receive_later(
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let envelope @ (comm, source, matches) = (CommId(comm), source(from), tag_match(tag));
     let mut entered = shared().enter();
-    let process = &mut *entered;
-    // It does not look for its message: to look where the sender is writing would slow both down.
+    let driver = &mut *entered;
+    // It does not poll for its message: to read where the sender is writing would slow both down.
     // Who waits finds all of a window's messages behind each other.
-    let attention = ATTENTION.load(Ordering::Relaxed) != 0;
-    if attention && process.put_off(op, envelope, tag) {
+    let attention = SLOW_PATH.load(Ordering::Relaxed) != 0;
+    if attention && driver.put_off(op, envelope, tag) {
         return PENDING;
     }
-    if attention
-        || process.clock.on
-        || !process.engine.receive_uniform(comm, source, matches, op, op)
+    if attention || driver.clock.on || !driver.engine.receive_uniform(comm, source, matches, op, op)
     {
         return post(entered, op, envelope, tag);
     }
     op.set_id(ReceiveId::NONE.0);
-    process.host.push();
+    driver.host.push();
     if shared().threads {
         shared().deliver(entered);
     }
@@ -212,15 +210,15 @@ pub unsafe extern "C" fn rustbtl_receive_claimed(operation: *mut Operation, mess
     // SAFETY: the caller's promise.
     let Some(mut op) = (unsafe { Op::new(operation) }) else { return FAILED };
     let shared = shared();
-    let mut process = shared.enter();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        process.act(ANY);
+    let mut driver = shared.enter();
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        driver.act(ANY);
     }
     let message = MessageId(message);
-    let outcome = process.timed(|engine, host| engine.receive_claimed(host, message, op, op));
-    process.host.push();
+    let outcome = driver.timed(|engine, host| engine.receive_claimed(host, message, op, op));
+    driver.host.push();
     let code = outcome.map_or(FAILED, |outcome| received(outcome, &mut op));
-    shared.deliver(process);
+    shared.deliver(driver);
     code
 }
 
@@ -232,10 +230,10 @@ pub unsafe extern "C" fn rustbtl_receive_claimed(operation: *mut Operation, mess
 pub unsafe extern "C" fn rustbtl_cancel(operation: *mut Operation) -> i32 {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
-    let mut process = shared().enter();
-    process.post_late();
-    let receive = process.receive_id(op);
-    i32::from(process.engine.cancel_receive(receive))
+    let mut driver = shared().enter();
+    driver.post_late();
+    let receive = driver.receive_id(op);
+    i32::from(driver.engine.cancel_receive(receive))
 }
 
 /// The program has freed the request of a send that is not complete.
@@ -247,9 +245,9 @@ pub unsafe extern "C" fn rustbtl_release(operation: *mut Operation) {
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return };
     let shared = shared();
-    let mut process = shared.enter();
-    process.host.release(op);
-    shared.deliver(process);
+    let mut driver = shared.enter();
+    driver.host.release(op);
+    shared.deliver(driver);
 }
 
 /// Wait for an operation on the stack.
@@ -277,20 +275,20 @@ pub unsafe extern "C" fn rustbtl_probe(
 ) -> i32 {
     let asked = (comm, from, tag);
     let (comm, from, tag) = (CommId(comm), source(from), tag_match(tag));
-    let mut process = shared().enter();
-    process.post_late();
-    if process.host.record.is_on() {
+    let mut driver = shared().enter();
+    driver.post_late();
+    if driver.host.record.is_on() {
         // SAFETY: the caller's promise.
-        let code = unsafe { outcomes::probe(&mut process, asked, (from, tag), how, found) };
-        shared().deliver(process);
+        let code = unsafe { outcomes::probe(&mut driver, asked, (from, tag), how, found) };
+        shared().deliver(driver);
         return code;
     }
     let envelope = if how & outcomes::PROBE_CLAIM != 0 {
-        process.engine.claim(comm, from, tag)
+        driver.engine.claim(comm, from, tag)
     } else {
-        process.engine.probe(comm, from, tag).map(|status| (MessageId(0), status))
+        driver.engine.probe(comm, from, tag).map(|status| (MessageId(0), status))
     };
-    drop(process);
+    drop(driver);
     let Some((message, status)) = envelope else { return outcomes::PROBE_NOT_YET };
     // SAFETY: null or writable.
     if let Some(found) = unsafe { found.as_mut() } {
@@ -312,10 +310,10 @@ pub extern "C" fn rustbtl_progress() -> i32 {
     }
     let shared = shared();
     // With threads: whoever has the lock moves things on.
-    let Some(mut process) = shared.try_enter() else { return 0 };
-    process.post_late();
-    let happened = process.poll();
-    shared.deliver(process);
+    let Some(mut driver) = shared.try_enter() else { return 0 };
+    driver.post_late();
+    let happened = driver.poll();
+    shared.deliver(driver);
     happened as i32
 }
 
@@ -331,11 +329,12 @@ pub extern "C" fn rustbtl_pvar(which: u32) -> u64 {
     if !is_installed() {
         return 0;
     }
-    let process = shared().enter();
-    report::counters(&process)[..PVARS].get(which as usize).map_or(0, |(_, value)| *value)
+    let driver = shared().enter();
+    report::counters(&driver)[..PVARS].get(which as usize).map_or(0, |(_, value)| *value)
 }
 
-/// The program asks for a line (`glue-c/api/`). `line`: its number, 0 if there is none.
+/// The program asks for a checkpoint (`glue-c/api/`). `line`: number of the checkpoint, 0 if there
+/// is none.
 ///
 /// # Safety
 /// `line` is null or writable.
@@ -350,7 +349,7 @@ pub unsafe extern "C" fn rustbtl_ask(all: i32, wait: i32, then_exit: i32, line: 
     if let Err(problem) = &outcome
         && is_installed()
     {
-        shared().glue.tell("no-line", &[problem]);
+        shared().glue.show("no-line", &[problem]);
     }
     outcome.map_or(FAILED, |_| DONE)
 }

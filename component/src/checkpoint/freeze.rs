@@ -1,9 +1,9 @@
 //! What is part of this process' image and what is not, and taking it.
 
-use crate::checkpoint::shared_memory_barrier::Together;
+use crate::checkpoint::shared_memory_barrier::SharedMemoryBarrier;
 use crate::checkpoint::state::Checkpoint;
-use crate::engine::driver_state::Process;
-use crate::engine::shared::Taken as Engine;
+use crate::engine::driver_state::Driver;
+use crate::engine::shared::ExclusiveGuard as Engine;
 use core::ops::Range;
 use rustbtl_coordination::control::{CheckpointId, FromRank, Message, ToRank, frozen_in_pause};
 use rustbtl_fragments::ids::PeerId;
@@ -13,73 +13,75 @@ use std::os::fd::RawFd;
 /// Room for the description of a process, which is seldom more than 100 KB; untouched until used.
 const LETTER_BYTES: usize = 16 << 20;
 
-/// So much may be heard while the process stands still, without an allocation.
+/// So much may be received while the process is suspended, without an allocation.
 const HEARD_MAX: usize = 256;
 
 /// What came of it.
-pub enum Taken {
+pub enum FreezeOutcome {
     /// A frozen copy and what only the process itself knows.
     Child(FrozenChild, Vec<u8>),
-    /// The guardian has read the process while it stood still.
+    /// The guardian has read the process while it was suspended.
     Stored,
     /// Why there is none; the program is unharmed.
     Failed(String),
-    /// This is the process that was made from the picture.
+    /// This is the process that was restored from the image.
     Restored(Restored),
 }
 
-/// What the line covers of the logs of processes of other sets.
-pub fn covered(process: &Process) -> Vec<(PeerId, Vec<u8>)> {
-    let own = process.host.set;
-    let others = process.engine.traffic().filter(|(_, set, _)| *set != own);
-    others.map(|(peer, ..)| (peer, process.engine.received_from(peer).encode())).collect()
+/// What the checkpoint covers of the logs of processes of other sets.
+pub fn received_vectors(driver: &Driver) -> Vec<(PeerId, Vec<u8>)> {
+    let own = driver.host.set;
+    let others = driver.engine.traffic().filter(|(_, set, _)| *set != own);
+    others.map(|(peer, ..)| (peer, driver.engine.received_from(peer).encode())).collect()
 }
 
 /// Descriptors and memory of the transports, which are made anew after a restore.
-fn left_out(process: &Process) -> (Vec<RawFd>, Vec<Range<usize>>) {
-    let mut descriptors = process.host.transports.descriptors();
-    let ranges = process.host.transports.memory();
+fn left_out(driver: &Driver) -> (Vec<RawFd>, Vec<Range<usize>>) {
+    let mut descriptors = driver.host.transports.descriptors();
+    let ranges = driver.host.transports.memory();
     descriptors.extend(crate::determinants::coordinator_link::COORDINATOR_LINK.descriptor());
     (descriptors, ranges)
 }
 
-/// Take the picture of this process, whose set is silent. `heard`: what the guardian has said
-/// meanwhile.
+/// Take the snapshot of this process, whose set is quiescent. `received`: what the guardian has
+/// sent meanwhile.
 pub(crate) fn take(
     checkpoint: &mut Checkpoint,
-    line: CheckpointId,
+    id: CheckpointId,
     engine: &mut Option<Engine>,
-    heard: &mut Vec<ToRank>,
-) -> Taken {
-    let Some(process) = engine else { return Taken::Failed("no line".into()) };
-    let (dropped, exclude) = left_out(process);
+    received: &mut Vec<ToRank>,
+) -> FreezeOutcome {
+    let Some(driver) = engine else { return FreezeOutcome::Failed("no id".into()) };
+    let (dropped, exclude) = left_out(driver);
     let muted: Vec<RawFd> = crate::os::pmix::server_socket().into_iter().collect();
     let supplied = [0, 1, 2, checkpoint.guardian.fd()];
     let guardian = &checkpoint.guardian;
     // Where there can be no copy, the guardian reads this process itself, which waits for it. A
-    // parked thread may hold the lock of malloc, so room for what is to be said is made before.
+    // suspended thread may hold the lock of malloc, so room for what is to be sent is made before.
     let mut letter = Vec::with_capacity(LETTER_BYTES);
     guardian.prepare();
-    heard.reserve(HEARD_MAX);
+    received.reserve(HEARD_MAX);
     let coordination_ns = checkpoint.phases.coordination_ns();
     let mut stored = false;
     let mut while_paused = |snapshot: &Snapshot<'_>| {
-        stored = frozen_in_pause(line, snapshot.description, coordination_ns, &mut letter)
+        stored = frozen_in_pause(id, snapshot.description, coordination_ns, &mut letter)
             && guardian.send_frame(&letter).is_ok()
-            && released(guardian, line, heard);
+            && released(guardian, id, received);
     };
     let frames = (
-        FromRank::Suspended { checkpoint: line }.encode(),
-        ToRank::OutputDrained { checkpoint: line }.encode(),
+        FromRank::Suspended { checkpoint: id }.encode(),
+        ToRank::OutputDrained { checkpoint: id }.encode(),
     );
-    let (Ok(parked), Ok(drained)) = frames else { return Taken::Failed("no message".into()) };
-    // What the program has printed before the picture must not be taken for what it prints after.
-    let together = Together::of(checkpoint, line, process);
-    let mut after_parked = || {
-        together.parked()?;
-        guardian.exchange(&parked, &drained)
+    let (Ok(suspended), Ok(drained)) = frames else {
+        return FreezeOutcome::Failed("no message".into());
     };
-    let mut before_release = || together.pictured();
+    // What the program has printed before the snapshot must not be taken for what it prints after.
+    let barrier = SharedMemoryBarrier::of(checkpoint, id, driver);
+    let mut after_parked = || {
+        barrier.suspended()?;
+        guardian.exchange(&suspended, &drained)
+    };
+    let mut before_release = || barrier.snapshotted();
     let mut options = FreezeOptions {
         after_parked: Some(&mut after_parked),
         before_release: Some(&mut before_release),
@@ -93,30 +95,32 @@ pub(crate) fn take(
     };
     let frozen = checkpoint.freezer.freeze(&mut options);
     if frozen.is_err() {
-        together.failed();
+        barrier.failed();
     }
     match frozen {
         Ok(Outcome::Continued(continued)) => match continued.child {
-            Some(child) => Taken::Child(child, continued.description),
-            None if stored => Taken::Stored,
-            None => Taken::Failed("the guardian went away while it read the process".into()),
+            Some(child) => FreezeOutcome::Child(child, continued.description),
+            None if stored => FreezeOutcome::Stored,
+            None => {
+                FreezeOutcome::Failed("the guardian went away while it read the process".into())
+            }
         },
-        Ok(Outcome::Restored(restored)) => Taken::Restored(restored),
-        Err(error) => Taken::Failed(error.to_string()),
+        Ok(Outcome::Restored(restored)) => FreezeOutcome::Restored(restored),
+        Err(error) => FreezeOutcome::Failed(error.to_string()),
     }
 }
 
 /// Wait until the guardian has read this process.
 fn released(
     guardian: &crate::checkpoint::guardian_link::Guardian,
-    line: CheckpointId,
-    heard: &mut Vec<ToRank>,
+    id: CheckpointId,
+    received: &mut Vec<ToRank>,
 ) -> bool {
     loop {
         match guardian.wait(-1) {
-            Ok(Some(ToRank::Release { checkpoint: which })) if which == line => return true,
-            Ok(Some(ToRank::Abort { checkpoint: which, .. })) if which == line => return false,
-            Ok(Some(other)) if heard.len() < heard.capacity() => heard.push(other),
+            Ok(Some(ToRank::Release { checkpoint: which })) if which == id => return true,
+            Ok(Some(ToRank::Abort { checkpoint: which, .. })) if which == id => return false,
+            Ok(Some(other)) if received.len() < received.capacity() => received.push(other),
             Ok(_) => {}
             Err(_) => return false,
         }

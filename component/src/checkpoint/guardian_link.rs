@@ -145,7 +145,7 @@ impl Guardian {
     }
 
     /// Send an encoded message and wait until the encoded `answer` has come, without allocating:
-    /// a thread that stands still may hold the allocator's lock. What else comes is kept.
+    /// a thread that is suspended may hold the allocator's lock. What else comes is kept.
     ///
     /// # Errors
     /// What is wrong, for the user.
@@ -240,9 +240,9 @@ impl Guardian {
 
     /// It has closed the connection. If that is because it is ending, this process ends now: the
     /// kernel kills it for that anyway, but later (a process closes what it has open before its
-    /// children hear of its end). In between nothing of the rank may go on without protection:
+    /// children notice its end). In between nothing of the rank may go on without protection:
     /// what waits for its determinants to be stable would leave, others would have messages that
-    /// the rank's next life does not know of.
+    /// the rank's next incarnation does not know of.
     fn gone(&self) -> GuardianError {
         if other_end(self.fd()).is_some_and(is_ending) {
             // SAFETY: no arguments, no failure.
@@ -348,35 +348,35 @@ mod tests {
     #[test]
     fn what_comes_before_and_behind_an_answer_is_kept() {
         let (guardian, mut theirs) = pair();
-        let line = CheckpointId(4);
+        let id = CheckpointId(4);
         let [resume, drained, trim] = [
-            ToRank::Resume { checkpoint: line },
-            ToRank::OutputDrained { checkpoint: line },
-            ToRank::Trim { checkpoint: line },
+            ToRank::Resume { checkpoint: id },
+            ToRank::OutputDrained { checkpoint: id },
+            ToRank::Trim { checkpoint: id },
         ];
         let all = [&resume, &drained, &trim].map(|message| message.encode().unwrap());
         theirs.write_all(&all.concat()[..5]).unwrap();
         assert_eq!(guardian.receive(), Ok(None));
-        let parked = FromRank::Suspended { checkpoint: line }.encode().unwrap();
+        let suspended = FromRank::Suspended { checkpoint: id }.encode().unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| guardian.exchange(&parked, &all[1]).unwrap());
-            let mut asked = vec![0; parked.len()];
+            scope.spawn(|| guardian.exchange(&suspended, &all[1]).unwrap());
+            let mut asked = vec![0; suspended.len()];
             theirs.read_exact(&mut asked).unwrap();
-            assert_eq!(asked, parked);
+            assert_eq!(asked, suspended);
             theirs.write_all(&all.concat()[5..]).unwrap();
         });
         for message in [resume, drained, trim] {
             assert_eq!(guardian.wait(1000), Ok(Some(message)));
         }
         drop(theirs);
-        assert!(guardian.exchange(&parked, &all[1]).is_err());
+        assert!(guardian.exchange(&suspended, &all[1]).is_err());
     }
 
     #[test]
     fn frames_of_two_threads_do_not_mix() {
         let (guardian, mut theirs) = pair();
-        let big = |line| FromRank::CheckpointFailed {
-            checkpoint: CheckpointId(line),
+        let big = |id| FromRank::CheckpointFailed {
+            checkpoint: CheckpointId(id),
             reason: "x".repeat(300_000),
         };
         let read = thread::scope(|scope| {

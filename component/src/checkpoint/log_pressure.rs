@@ -1,10 +1,10 @@
-//! The payload log is on its way to its budget: ask for a line of the set that is behind most of
+//! The payload log is on its way to its budget: ask for a checkpoint of the set that causes most of
 //! it.
 //!
 //! The message path sets a flag and wakes the checkpoint thread, once for each mark that the log
-//! passes. A line need not help: its pictures may have been taken before the messages arrived, and
-//! older lines stay usable. So as long as the log is above its first mark it asks again, after
-//! twice the time each time.
+//! passes. A checkpoint need not help: its snapshots may have been taken before the messages
+//! arrived, and older checkpoints stay usable. So as long as the log is above its first mark it
+//! asks again, after twice the time each time.
 
 use crate::os::now_ns;
 use rustbtl_fragments::ids::SetId;
@@ -40,7 +40,7 @@ impl LogPressure {
         }
         let largest = largest()?;
         match largest {
-            Some(_) => self.asked(mark, now_ns),
+            Some(_) => self.requested(mark, now_ns),
             None => *self = Self::default(),
         }
         largest
@@ -50,8 +50,8 @@ impl LogPressure {
         self.0.is_some_and(|again| again.at_ns <= now_ns)
     }
 
-    /// A line was asked for, because of a mark or again.
-    fn asked(&mut self, mark: bool, now_ns: u64) {
+    /// A checkpoint was asked for, because of a mark or again.
+    fn requested(&mut self, mark: bool, now_ns: u64) {
         let before = self.0.filter(|_| !mark);
         let after_ms = before.map_or(AGAIN_MS, |again| (2 * again.after_ms).min(AGAIN_MS_MAX));
         self.0 = Some(Again { at_ns: now_ns + after_ms * MS, after_ms });
@@ -74,7 +74,7 @@ mod tests {
         assert!(!pressed.is_due(u64::MAX) && pressed.timeout_ms() == -1);
         let mut waits = Vec::new();
         for question in 0..13 {
-            pressed.asked(question == 0, now);
+            pressed.requested(question == 0, now);
             let Some(again) = pressed.0 else { unreachable!() };
             assert!(!pressed.is_due(again.at_ns - 1) && pressed.is_due(again.at_ns));
             waits.push((again.at_ns - now) / MS);
@@ -82,7 +82,7 @@ mod tests {
         }
         assert_eq!(waits[..4], [500, 1000, 2000, 4000]);
         assert_eq!(waits[11..], [AGAIN_MS_MAX; 2]);
-        pressed.asked(true, now);
+        pressed.requested(true, now);
         assert_eq!(pressed.0.map(|again| again.after_ms), Some(AGAIN_MS));
     }
 }

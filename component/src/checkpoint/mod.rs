@@ -1,6 +1,7 @@
 //! The checkpoint thread: phases of a checkpoint, the frozen copy, restart, the way to the
 //! guardian.
 
+pub mod determinant_flush;
 pub mod freeze;
 pub mod guardian_link;
 pub mod log_pressure;
@@ -9,6 +10,5 @@ pub mod requests;
 pub mod restart;
 pub mod set_counters;
 pub mod shared_memory_barrier;
-pub mod shipping;
 pub mod state;
 pub mod thread;

@@ -1,10 +1,10 @@
-//! One line: the machine of the phases (`coordination::quiescence`) over real transports.
+//! One checkpoint: the machine of the phases (`coordination::quiescence`) over real transports.
 
-use crate::checkpoint::shared_memory_barrier::Together;
+use crate::checkpoint::shared_memory_barrier::SharedMemoryBarrier;
 use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::{freeze, restart};
-use crate::engine::driver_state::Process;
-use crate::engine::shared::Taken;
+use crate::engine::driver_state::Driver;
+use crate::engine::shared::ExclusiveGuard;
 use crate::ffi::verbose;
 use crate::os::{now_ns, yield_now};
 use core::sync::atomic::Ordering;
@@ -15,35 +15,35 @@ use rustbtl_fragments::ids::PeerId;
 
 /// Fruitless rounds before the processor is given away between rounds.
 const PATIENCE: u32 = 64;
-/// The same where ranks share processors: the others cannot come while we look.
+/// The same where ranks share processors: the others cannot come while we poll.
 const PATIENCE_CROWDED: u32 = 1;
-/// Rounds between two looks at frames while this process has nothing to do but wait for a count.
+/// Rounds between two polls of frames while this process has nothing to do but wait for a count.
 const SELDOM: u32 = 4;
-/// Rounds between two looks at the guardian's socket, which costs a system call.
+/// Rounds between two polls of the guardian's socket, which costs a system call.
 const LISTEN_ROUNDS: u32 = 64;
 
 impl Checkpoint {
     /// Order from the coordinator.
-    pub(crate) fn begin(&mut self, line: CheckpointId, kind: CheckpointKind, members: &[PeerId]) {
+    pub(crate) fn begin(&mut self, id: CheckpointId, kind: CheckpointKind, members: &[PeerId]) {
         if members != self.members {
             let reason = format!(
                 "the coordinator names other processes of the set than this one knows: {members:?} \
                  instead of {:?}",
                 self.members
             );
-            self.say(&FromRank::CheckpointFailed { checkpoint: line, reason });
-            return self.input(Input::Abort { checkpoint: line.0 });
+            self.send(&FromRank::CheckpointFailed { checkpoint: id, reason });
+            return self.input(Input::Abort { checkpoint: id.0 });
         }
-        self.look_at_memory(line);
+        self.poll_set_memory(id);
         let scope = match kind {
             CheckpointKind::Set => CheckpointScope::Set,
             CheckpointKind::Global => CheckpointScope::Global,
         };
-        self.input(Input::Begin { checkpoint: line.0, scope });
+        self.input(Input::Begin { checkpoint: id.0, scope });
     }
 
-    /// Do what the machine wants, until no line is being taken. False: that was nothing.
-    pub(crate) fn line(&mut self) -> bool {
+    /// Do what the machine wants, until no checkpoint is being taken. False: that was nothing.
+    pub(crate) fn id(&mut self) -> bool {
         let mut taken = None;
         let mut had_it = false;
         let mut rounds = 0u32;
@@ -53,18 +53,17 @@ impl Checkpoint {
                 happened = true;
                 self.perform(output, &mut taken);
             }
-            self.shipping.in_line = taken.is_some();
+            self.flush_state.in_checkpoint = taken.is_some();
             happened |= self.count(&mut taken);
             had_it |= happened;
-            let Some(process) = &mut taken else { return had_it };
+            let Some(driver) = &mut taken else { return had_it };
             if !self.awaits_a_count() || rounds % SELDOM == SELDOM - 1 {
-                happened |= process.poll() > 0;
+                happened |= driver.poll() > 0;
             }
-            let patience = if process.idle.oversubscribed { PATIENCE_CROWDED } else { PATIENCE };
-            if self.silence.wants_rendezvous_quiescence()
-                && process.engine.is_rendezvous_quiescent()
+            let patience = if driver.idle.oversubscribed { PATIENCE_CROWDED } else { PATIENCE };
+            if self.silence.wants_rendezvous_quiescence() && driver.engine.is_rendezvous_quiescent()
             {
-                let told = process.engine.take_done_recipients();
+                let told = driver.engine.take_done_recipients();
                 happened = true;
                 self.input(Input::RendezvousQuiescent { done_recipients: told });
             }
@@ -75,7 +74,7 @@ impl Checkpoint {
                 if self.over {
                     // The guardian has gone: the job ends.
                     self.give_up(taken);
-                    self.shipping.in_line = false;
+                    self.flush_state.in_checkpoint = false;
                     return true;
                 }
             }
@@ -87,17 +86,17 @@ impl Checkpoint {
         }
     }
 
-    /// Hand the frames of a line that have come to the machine.
-    fn frames(&mut self, taken: &mut Option<Taken>) -> bool {
+    /// Hand the frames of a checkpoint that have come to the machine.
+    fn frames(&mut self, taken: &mut Option<ExclusiveGuard>) -> bool {
         let come = &Checkpoint::signals().checkpoint_frames;
         // [frames] they are there.
         if !come.load(Ordering::Relaxed) || !come.swap(false, Ordering::Acquire) {
             return false;
         }
         let mut frames = match taken {
-            Some(process) => core::mem::take(&mut process.host.line_frames),
+            Some(driver) => core::mem::take(&mut driver.host.checkpoint_frames),
             None => match self.shared.take() {
-                Ok(mut process) => core::mem::take(&mut process.host.line_frames),
+                Ok(mut driver) => core::mem::take(&mut driver.host.checkpoint_frames),
                 Err(error) => self.fatal(&error.to_string()),
             },
         };
@@ -115,35 +114,35 @@ impl Checkpoint {
     /// The engine, for a moment if it is not ours already.
     pub(crate) fn with<T>(
         &self,
-        taken: &mut Option<Taken>,
-        call: impl FnOnce(&mut Process) -> T,
+        taken: &mut Option<ExclusiveGuard>,
+        call: impl FnOnce(&mut Driver) -> T,
     ) -> T {
-        if let Some(process) = taken {
-            return call(process);
+        if let Some(driver) = taken {
+            return call(driver);
         }
         match self.shared.take() {
-            Ok(mut process) => call(&mut process),
+            Ok(mut driver) => call(&mut driver),
             Err(error) => self.fatal(&error.to_string()),
         }
     }
 
-    fn perform(&mut self, output: Output, taken: &mut Option<Taken>) {
+    fn perform(&mut self, output: Output, taken: &mut Option<ExclusiveGuard>) {
         match output {
             Output::HoldOutgoing => self.with(taken, |p| p.engine.hold(Side::Outgoing)),
             Output::ReleaseOutgoing => self.with(taken, |p| {
                 p.engine.release(&mut p.host, Side::Outgoing);
                 p.host.push();
             }),
-            Output::Enter { checkpoint: line } => {
+            Output::Enter { checkpoint: id } => {
                 if taken.is_none() {
                     match self.shared.take() {
-                        Ok(process) => *taken = Some(process),
+                        Ok(driver) => *taken = Some(driver),
                         Err(error) => self.fatal(&error.to_string()),
                     }
                 }
                 self.phases.entered_ns = now_ns();
-                if let Some(process) = taken {
-                    self.tell_sharing(CheckpointId(line), process);
+                if let Some(driver) = taken {
+                    self.send_sharing(CheckpointId(id), driver);
                 }
                 self.with(taken, |p| p.engine.hold(Side::Internal));
             }
@@ -151,14 +150,14 @@ impl Checkpoint {
                 p.engine.send_checkpoint_frame(&mut p.host, to, frame);
                 p.host.push();
             }),
-            Output::Arrive { checkpoint: line, phase: station, in_flight: open } => {
-                self.come(taken, (line, station), open)
+            Output::Arrive { checkpoint: id, phase, in_flight: open } => {
+                self.arrive(taken, (id, phase), open)
             }
-            Output::Freeze { checkpoint: line } => self.freeze(CheckpointId(line), taken),
-            Output::Answer(answer) => self.answer(answer),
+            Output::Freeze { checkpoint: id } => self.freeze(CheckpointId(id), taken),
+            Output::Answer(answer) => self.act(answer),
             Output::Resume { .. } => {
-                if let Some(process) = taken {
-                    self.leave_sharing(process);
+                if let Some(driver) = taken {
+                    self.leave_sharing(driver);
                 }
                 self.with(taken, |p| {
                     p.engine.release(&mut p.host, Side::Internal);
@@ -171,87 +170,87 @@ impl Checkpoint {
     }
 
     /// With threads, those who wait sleep until somebody completes what they wait for. Without,
-    /// the program's own thread tells itself when it is let in again.
+    /// the program's own thread does so when it is let in again.
     pub(crate) fn deliver(&self) {
         if self.shared.threads {
             self.shared.deliver(self.shared.enter());
         }
     }
 
-    fn give_up(&mut self, mut taken: Option<Taken>) {
-        if let Some((line, _)) = self.silence.phase() {
-            self.input(Input::Abort { checkpoint: line });
+    fn give_up(&mut self, mut taken: Option<ExclusiveGuard>) {
+        if let Some((id, _)) = self.silence.phase() {
+            self.input(Input::Abort { checkpoint: id });
         }
         while let Some(output) = self.silence.poll_output() {
             self.perform(output, &mut taken);
         }
     }
 
-    /// Take the picture.
-    fn freeze(&mut self, line: CheckpointId, taken: &mut Option<Taken>) {
+    /// Take the snapshot.
+    fn freeze(&mut self, id: CheckpointId, taken: &mut Option<ExclusiveGuard>) {
         self.phases.silent_ns = now_ns();
-        let Some(process) = taken else { self.fatal("a picture out of a line") };
+        let Some(driver) = taken else { self.fatal("a snapshot outside of a checkpoint") };
         if self.silence.scope() == Some(CheckpointScope::Global)
-            && (self.has_cards_to_read() || !process.has_caught_up())
+            && (self.has_endpoints_to_read() || !driver.replay_is_complete())
         {
             // A job that starts from it would have messages that nobody has sent, or will send
             // otherwise (docs/adr/0016).
-            Together::of(self, line, process).failed();
-            self.behind = true;
+            SharedMemoryBarrier::of(self, id, driver).failed();
+            self.replaying = true;
             return self.input(Input::SnapshotFailed {
-                checkpoint: line.0,
+                checkpoint: id.0,
                 refusal: CheckpointRefusal::ReplayPending,
             });
         }
-        self.tell_clock(line, process);
-        self.covered.insert(line, freeze::covered(process));
-        let mut heard = Vec::new();
-        let outcome = freeze::take(self, line, taken, &mut heard);
+        self.send_clock(id, driver);
+        self.covered.insert(id, freeze::received_vectors(driver));
+        let mut received = Vec::new();
+        let outcome = freeze::take(self, id, taken, &mut received);
         self.phases.pause_ns = now_ns() - self.phases.silent_ns;
         match outcome {
-            freeze::Taken::Child(child, description) => {
+            freeze::FreezeOutcome::Child(child, description) => {
                 let (coordination_ns, pause_ns) =
                     (self.phases.coordination_ns(), self.phases.pause_ns);
                 self.shared.glue.verbose(verbose::INFO, || {
                     format!(
-                        "checkpoint {line}: quiescent after {} us, paused for {} us",
+                        "checkpoint {id}: quiescent after {} us, paused for {} us",
                         coordination_ns / 1000,
                         pause_ns / 1000
                     )
                 });
                 let picture = SnapshotMemory::Child(child.pid() as i32);
-                self.children.insert(line, child);
+                self.children.insert(id, child);
                 self.phases.picture = Some((picture, description));
-                self.input(Input::Frozen { checkpoint: line.0 });
+                self.input(Input::Frozen { checkpoint: id.0 });
             }
-            // The guardian has read it in the pause: it was told then.
-            freeze::Taken::Stored => {
+            // The guardian has read it in the pause: it was notified then.
+            freeze::FreezeOutcome::Stored => {
                 self.phases.picture = None;
-                self.input(Input::Frozen { checkpoint: line.0 });
+                self.input(Input::Frozen { checkpoint: id.0 });
             }
-            freeze::Taken::Failed(reason) => {
+            freeze::FreezeOutcome::Failed(reason) => {
                 self.phases.failure = Some(reason);
                 self.input(Input::SnapshotFailed {
-                    checkpoint: line.0,
+                    checkpoint: id.0,
                     refusal: CheckpointRefusal::Snapshot,
                 });
             }
-            freeze::Taken::Restored(new) => {
-                // It was said to another process, and may have been pictured while it came.
-                core::mem::forget(core::mem::take(&mut heard));
-                restart::go_on(self, line, taken, new);
+            freeze::FreezeOutcome::Restored(new) => {
+                // It was sent to another process, and may have been frozen on its way.
+                core::mem::forget(core::mem::take(&mut received));
+                restart::resume_after_restart(self, id, taken, new);
             }
         }
-        heard.into_iter().for_each(|message| self.hear(message, taken));
+        received.into_iter().for_each(|message| self.handle(message, taken));
     }
 
     /// What the guardian needs to write the image.
-    pub(crate) fn tell_frozen(&mut self, line: CheckpointId) {
+    pub(crate) fn send_frozen(&mut self, id: CheckpointId) {
         if let Some((picture, description)) = self.phases.picture.take() {
             let coordination_ns = self.phases.coordination_ns();
             let pause_ns = self.phases.pause_ns;
-            self.say(&FromRank::Frozen {
-                checkpoint: line,
+            self.send(&FromRank::Frozen {
+                checkpoint: id,
                 snapshot: picture,
                 description,
                 coordination_ns,

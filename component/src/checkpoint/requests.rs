@@ -10,7 +10,7 @@ impl Checkpoint {
         for (number, CheckpointRequest { all, then_exit, wait }) in
             Self::signals().requests.unsent()
         {
-            self.say(&FromRank::RequestCheckpoint { number, all, then_exit, wait });
+            self.send(&FromRank::RequestCheckpoint { number, all, then_exit, wait });
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A process that was made from a picture: everything that ties it to others is made anew.
+//! A process that was restored from an image: everything that ties it to others is made anew.
 
 use crate::checkpoint::state::{Checkpoint, Ending};
 use crate::determinants::piggyback;
-use crate::engine::driver_state::Process;
-use crate::engine::shared::Taken;
+use crate::engine::driver_state::Driver;
+use crate::engine::shared::ExclusiveGuard;
 use crate::ffi::verbose;
 use crate::peers::endpoint::Endpoint;
 use core::sync::atomic::Ordering;
@@ -14,14 +14,14 @@ use rustbtl_process::inside::Restored;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// From the picture to a process that others can talk to. The program is still kept out.
-pub(crate) fn go_on(
+/// From the snapshot to a process that others can talk to. The program is still kept out.
+pub(crate) fn resume_after_restart(
     checkpoint: &mut Checkpoint,
-    line: CheckpointId,
-    taken: &mut Option<Taken>,
+    id: CheckpointId,
+    taken: &mut Option<ExclusiveGuard>,
     new: Restored,
 ) {
-    let Some(process) = taken else { checkpoint.fatal("restored out of a line") };
+    let Some(driver) = taken else { checkpoint.fatal("restored outside of a checkpoint") };
     // Copies that the old process had made: not ours to end.
     for (_, child) in core::mem::take(&mut checkpoint.children) {
         core::mem::forget(child);
@@ -29,60 +29,60 @@ pub(crate) fn go_on(
     checkpoint.covered.clear();
     checkpoint.guardian.renew();
     let incarnation = match checkpoint.incarnation() {
-        Incarnation(0) => Incarnation(process.host.incarnation.0 + 1),
+        Incarnation(0) => Incarnation(driver.host.incarnation.0 + 1),
         given => given,
     };
-    leave_behind(process, incarnation);
-    checkpoint.begin_life(incarnation);
+    start_replaying(driver, incarnation);
+    checkpoint.begin_incarnation(incarnation);
     checkpoint.shared.glue.verbose(verbose::INFO, || {
-        format!("restarted from checkpoint {line} in incarnation {}", incarnation.0)
+        format!("restarted from checkpoint {id} in incarnation {}", incarnation.0)
     });
     // SAFETY: the program is kept out, so nobody is in Open MPI's runtime but its own threads.
     unsafe { (checkpoint.shared.glue.restored)() };
 
     let (setup, glue) = (&checkpoint.transport_setup, &checkpoint.shared.glue);
-    process.host.transports.open_networks(setup, glue, 0, incarnation);
-    let card = Endpoint {
-        node: process.host.node.clone(),
-        rank: process.host.peers.rank(),
-        size: process.host.peers.size(),
+    driver.host.transports.open_networks(setup, glue, 0, incarnation);
+    let endpoint = Endpoint {
+        node: driver.host.node.clone(),
+        rank: driver.host.peers.rank(),
+        size: driver.host.peers.size(),
         pid: std::process::id(),
         incarnation,
-        policy: process.host.policy,
-        policy_text: process.host.policy_text.clone(),
-        set: process.host.set,
+        policy: driver.host.policy,
+        policy_text: driver.host.policy_text.clone(),
+        set: driver.host.set,
         segment: String::new(),
-        addresses: process.host.transports.addresses(),
+        addresses: driver.host.transports.addresses(),
     };
-    checkpoint.say(&hello(process, card.encode()));
-    let (cards, restarted) = checkpoint.cards();
-    checkpoint.behind = restarted.len() < cards.len();
-    process.behind = checkpoint.behind;
-    checkpoint.reconnect(process, &cards, &restarted);
-    checkpoint.restore_record(process);
-    process.restore_clock();
+    checkpoint.send(&hello(driver, endpoint.encode()));
+    let (endpoints, restarted) = checkpoint.endpoints();
+    checkpoint.replaying = restarted.len() < endpoints.len();
+    driver.replaying = checkpoint.replaying;
+    checkpoint.reconnect(driver, &endpoints, &restarted);
+    checkpoint.restore_record(driver);
+    driver.restore_clock();
     // The loss of the old PMIx server may be noticed now.
     drop(new.muted);
     let signals = Checkpoint::signals();
     signals.restarts.fetch_add(1, Ordering::Relaxed);
-    signals.requests.restored(line);
+    signals.requests.restored(id);
     checkpoint.restored_log();
     checkpoint.ready = false;
     checkpoint.ending = Ending::Not;
     checkpoint.input(Input::Restored);
     // The ranks of the set may lie in another way now.
-    crate::checkpoint::set_counters::choose(&mut checkpoint.silence, process, &checkpoint.members);
+    crate::checkpoint::set_counters::choose(&mut checkpoint.silence, driver, &checkpoint.members);
 }
 
-/// Transports of the process that was pictured: their descriptors and mappings are not here.
-fn leave_behind(process: &mut Process, incarnation: Incarnation) {
-    process.host.transports.abandon();
-    process.host.restarted(incarnation, crate::os::process::host_name());
+/// Transports of the process that was frozen: their descriptors and mappings are not here.
+fn start_replaying(driver: &mut Driver, incarnation: Incarnation) {
+    driver.host.transports.abandon();
+    driver.host.restarted(incarnation, crate::os::process::host_name());
 }
 
 /// Who this is.
-pub(crate) fn hello(process: &Process, card: Vec<u8>) -> FromRank {
-    let host = &process.host;
+pub(crate) fn hello(driver: &Driver, endpoint: Vec<u8>) -> FromRank {
+    let host = &driver.host;
     FromRank::Hello {
         rank: PeerId(host.peers.rank()),
         size: host.peers.size(),
@@ -90,12 +90,12 @@ pub(crate) fn hello(process: &Process, card: Vec<u8>) -> FromRank {
         incarnation: host.incarnation,
         version: crate::peers::endpoint::VERSION.to_owned(),
         set: host.set,
-        endpoint: card,
+        endpoint,
     }
 }
 
 impl Checkpoint {
-    /// In which this process runs now, as the guardian says first.
+    /// In which this process runs now, the first message of the guardian.
     fn incarnation(&mut self) -> Incarnation {
         self.await_from_guardian(|message| match message {
             ToRank::Restarted { incarnation } => Ok(incarnation),
@@ -103,10 +103,10 @@ impl Checkpoint {
         })
     }
 
-    /// Everybody's card, and who was started again together with this process.
-    fn cards(&mut self) -> (Vec<RankEndpoint>, Vec<PeerId>) {
+    /// Everybody's endpoint, and who was restarted together with this process.
+    fn endpoints(&mut self) -> (Vec<RankEndpoint>, Vec<PeerId>) {
         self.await_from_guardian(|message| match message {
-            ToRank::Endpoints { endpoints: cards, restarted } => Ok((cards, restarted)),
+            ToRank::Endpoints { endpoints, restarted } => Ok((endpoints, restarted)),
             other => Err(other),
         })
     }
@@ -117,7 +117,7 @@ impl Checkpoint {
             match self.guardian.wait(-1) {
                 Ok(Some(message)) => match wanted(message) {
                     Ok(found) => return found,
-                    Err(other) => self.before_cards(other),
+                    Err(other) => self.before_endpoints(other),
                 },
                 Ok(None) => {}
                 Err(error) => self.fatal(&format!("after the restart: {error}")),
@@ -125,84 +125,88 @@ impl Checkpoint {
         }
     }
 
-    /// Processes of other sets were started again. Cards are of ranks, as others see them.
-    pub(crate) fn meet_again(&mut self, cards: &[RankEndpoint], restarted: &[PeerId]) {
-        let Ok(mut process) = self.shared.take() else { return };
-        for RankEndpoint { rank, endpoint: card, .. } in
-            cards.iter().filter(|c| restarted.contains(&c.rank))
+    /// Processes of other sets were restarted. Cards are of ranks, as others see them.
+    pub(crate) fn reconnect_restarted(&mut self, endpoints: &[RankEndpoint], restarted: &[PeerId]) {
+        let Ok(mut driver) = self.shared.take() else { return };
+        for RankEndpoint { rank, endpoint, .. } in
+            endpoints.iter().filter(|c| restarted.contains(&c.rank))
         {
-            let peer = process.host.peers.of_rank(rank.0);
-            match Endpoint::decode(card) {
-                Ok(card) if card.rank == rank.0 && card.set != process.host.set => {
-                    piggyback::fence(card.set, card.incarnation);
-                    process.meet_again(peer, card);
+            let peer = driver.host.peers.of_rank(rank.0);
+            match Endpoint::decode(endpoint) {
+                Ok(endpoint) if endpoint.rank == rank.0 && endpoint.set != driver.host.set => {
+                    piggyback::fence(endpoint.set, endpoint.incarnation);
+                    driver.reconnect_restarted(peer, endpoint);
                 }
-                Ok(card) if card.set == process.host.set => {}
-                Ok(card) => self.fatal(&format!("rank {rank} gave the card of {}", card.rank)),
-                Err(error) => self.fatal(&format!("card of rank {rank}: {error}")),
+                Ok(endpoint) if endpoint.set == driver.host.set => {}
+                Ok(endpoint) => {
+                    self.fatal(&format!("rank {rank} gave the endpoint of {}", endpoint.rank))
+                }
+                Err(error) => self.fatal(&format!("endpoint of rank {rank}: {error}")),
             }
         }
-        self.count_neighbours(&mut process);
-        process.host.push();
+        self.count_neighbours(&mut driver);
+        driver.host.push();
         self.repairing = true;
     }
 
     /// Ranks of a lost node that go on here need processors, too.
-    fn count_neighbours(&self, process: &mut Process) {
-        let here = process.neighbours.len() + 1;
-        process.idle.oversubscribed = here > self.transport_setup.processors as usize;
+    fn count_neighbours(&self, driver: &mut Driver) {
+        let here = driver.neighbours.len() + 1;
+        driver.idle.oversubscribed = here > self.transport_setup.processors as usize;
     }
 
-    fn reconnect(&self, process: &mut Process, cards: &[RankEndpoint], restarted: &[PeerId]) {
+    fn reconnect(&self, driver: &mut Driver, endpoints: &[RankEndpoint], restarted: &[PeerId]) {
         let mut known = BTreeMap::new();
         let mut digest = Sha256::new();
-        for RankEndpoint { rank, endpoint: card, .. } in cards {
-            digest.update(card);
-            match Endpoint::decode(card) {
-                Ok(card) if card.rank == rank.0 => {
-                    if card.set != process.host.set {
-                        piggyback::fence(card.set, card.incarnation);
+        for RankEndpoint { rank, endpoint, .. } in endpoints {
+            digest.update(endpoint);
+            match Endpoint::decode(endpoint) {
+                Ok(endpoint) if endpoint.rank == rank.0 => {
+                    if endpoint.set != driver.host.set {
+                        piggyback::fence(endpoint.set, endpoint.incarnation);
                     }
-                    known.insert(process.host.peers.of_rank(rank.0), card);
+                    known.insert(driver.host.peers.of_rank(rank.0), endpoint);
                 }
-                Ok(card) => self.fatal(&format!("rank {rank} gave the card of {}", card.rank)),
-                Err(error) => self.fatal(&format!("card of rank {rank}: {error}")),
+                Ok(endpoint) => {
+                    self.fatal(&format!("rank {rank} gave the endpoint of {}", endpoint.rank))
+                }
+                Err(error) => self.fatal(&format!("endpoint of rank {rank}: {error}")),
             }
         }
-        let me = process.host.peers.me();
+        let me = driver.host.peers.me();
         // Those that were here before have their own segment.
-        let here = |card: &Endpoint| {
-            card.node == process.host.node && restarted.contains(&PeerId(card.rank))
+        let here = |endpoint: &Endpoint| {
+            endpoint.node == driver.host.node && restarted.contains(&PeerId(endpoint.rank))
         };
         let local: Vec<PeerId> =
-            known.iter().filter(|(_, card)| here(card)).map(|(&peer, _)| peer).collect();
-        let near = known.iter().filter(|(_, card)| card.node == process.host.node);
-        process.neighbours = near.map(|(&peer, _)| peer).filter(|peer| *peer != me).collect();
-        process.host.cards = known;
-        process.network_interval = self.transport_setup.network_interval(local.len());
-        self.count_neighbours(process);
+            known.iter().filter(|(_, endpoint)| here(endpoint)).map(|(&peer, _)| peer).collect();
+        let near = known.iter().filter(|(_, endpoint)| endpoint.node == driver.host.node);
+        driver.neighbours = near.map(|(&peer, _)| peer).filter(|peer| *peer != me).collect();
+        driver.host.endpoints = known;
+        driver.network_interval = self.transport_setup.network_interval(local.len());
+        self.count_neighbours(driver);
         if self.transport_setup.uses_node_memory(local.len()) {
             // Cards hold fresh secrets: nobody outside the job can guess the name.
-            digest.update(process.host.node.as_bytes());
+            digest.update(driver.host.node.as_bytes());
             let digest = digest.finalize();
             let number = digest.first_chunk().map_or(0, |bytes| u128::from_le_bytes(*bytes));
             let index = local.iter().position(|&peer| peer == me).unwrap_or(0);
             let (setup, glue) = (&self.transport_setup, &self.shared.glue);
-            process.host.transports.renew_node(setup, glue, number, &local, index);
+            driver.host.transports.renew_node(setup, glue, number, &local, index);
         }
-        let incarnation = process.host.incarnation;
-        let (engine, host) = (&mut process.engine, &mut process.host);
+        let incarnation = driver.host.incarnation;
+        let (engine, host) = (&mut driver.engine, &mut driver.host);
         engine.restarted(incarnation);
         let mut peers: BTreeSet<_> = engine.traffic().map(|(peer, ..)| peer).collect();
         peers.remove(&me);
         for peer in peers {
-            let Some(card) = host.cards.get(&peer) else {
-                self.fatal(&format!("{} is not in the line", host.describe(peer)))
+            let Some(endpoint) = host.endpoints.get(&peer) else {
+                self.fatal(&format!("{} is not in the checkpoint", host.describe(peer)))
             };
-            if card.set == host.set {
+            if endpoint.set == host.set {
                 engine.readdress(host, peer);
             } else {
-                let theirs = card.incarnation;
+                let theirs = endpoint.incarnation;
                 engine.peer_down(host, peer);
                 engine.peer_up(host, peer, theirs);
             }

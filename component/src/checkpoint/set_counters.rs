@@ -1,51 +1,57 @@
-//! Lines of a set whose ranks all share this node's memory: they count where others send frames
-//! (`coordination::quiescence`, docs/adr/0009).
+//! Checkpoints of a set whose ranks all share this node's memory: they count where others send
+//! frames (`coordination::quiescence`, docs/adr/0009).
 
 use crate::checkpoint::state::Checkpoint;
-use crate::engine::driver_state::Process;
-use crate::engine::shared::Taken;
+use crate::engine::driver_state::Driver;
+use crate::engine::shared::ExclusiveGuard;
 use crate::transports::set_memory::{SetCounters, SetMemory};
 use rustbtl_coordination::quiescence::{CounterPhase, Input, QuiesceMethod, Quiescence};
 use rustbtl_fragments::ids::PeerId;
 
-/// How lines of this set are taken, as its ranks reach each other now. All of them come to the same
-/// answer: either each sees all others in the segment, or each misses one.
-pub fn choose(silence: &mut Quiescence, process: &Process, members: &[PeerId]) {
-    let together = process.host.index_of_set(members).is_some();
+/// How checkpoints of this set are taken, as its ranks reach each other now. All of them come to
+/// the same answer: either each sees all others in the segment, or each misses one.
+pub fn choose(silence: &mut Quiescence, driver: &Driver, members: &[PeerId]) {
+    let together = driver.host.index_of_set(members).is_some();
     silence.set_method(if together { QuiesceMethod::Counters } else { QuiesceMethod::Frames });
 }
 
-fn set_counters<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a SetCounters> {
-    let index = process.host.index_of_set(members)?;
-    process.host.transports.set_counters(index)
+fn set_counters<'a>(driver: &'a Driver, members: &[PeerId]) -> Option<&'a SetCounters> {
+    let index = driver.host.index_of_set(members)?;
+    driver.host.transports.set_counters(index)
 }
 
 impl Checkpoint {
     /// One more has come.
-    pub(crate) fn come(&self, taken: &Option<Taken>, (line, at): (u64, CounterPhase), open: bool) {
+    pub(crate) fn arrive(
+        &self,
+        taken: &Option<ExclusiveGuard>,
+        (id, at): (u64, CounterPhase),
+        open: bool,
+    ) {
         let counters = taken.as_ref().and_then(|taken| set_counters(taken, &self.members));
         let Some(counters) = counters else { self.fatal("the set counts, and shares no memory") };
-        // Others may be in a newer line: then this one is over, and the coordinator will say so.
-        counters.come(line, at, open);
+        // Others may be in a newer checkpoint: then this one is over, and the coordinator will
+        // abort it.
+        counters.arrive(id, at, open);
     }
 
-    /// Look how far the others are. True: the machine was told something.
-    pub(crate) fn count(&mut self, taken: &mut Option<Taken>) -> bool {
-        let Some(process) = taken else { return false };
-        if self.silence.wants_drained() && process.engine.is_set_drained() {
-            let open = process.engine.has_internal_in_flight();
+    /// Check how far the others are. True: the state machine got an input.
+    pub(crate) fn count(&mut self, taken: &mut Option<ExclusiveGuard>) -> bool {
+        let Some(driver) = taken else { return false };
+        if self.silence.wants_drained() && driver.engine.is_set_drained() {
+            let open = driver.engine.has_internal_in_flight();
             self.input(Input::Drained { in_flight: open });
             return true;
         }
-        let Some((line, station)) = self.silence.awaited_phase() else { return false };
-        let Some(counters) = set_counters(process, &self.members) else { return false };
-        let word = counters.look(station);
-        let Some(open) = word.all_arrived(line, self.members.len()) else { return false };
-        if station != CounterPhase::SnapshotTaken {
+        let Some((id, phase)) = self.silence.awaited_phase() else { return false };
+        let Some(counters) = set_counters(driver, &self.members) else { return false };
+        let word = counters.load(phase);
+        let Some(open) = word.all_arrived(id, self.members.len()) else { return false };
+        if phase != CounterPhase::SnapshotTaken {
             // What the others had put there before they came is there to be seen.
-            process.empty_rings(&self.members);
+            driver.empty_rings(&self.members);
         }
-        self.input(Input::AllArrived { checkpoint: line, phase: station, in_flight: open });
+        self.input(Input::AllArrived { checkpoint: id, phase, in_flight: open });
         true
     }
 

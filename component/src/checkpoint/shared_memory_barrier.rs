@@ -1,18 +1,18 @@
 //! Ranks of a node that share memory with each other directly (MPI_Win_allocate_shared, the
-//! program's own): pictures of them must be of one moment, although no message says that they
+//! program's own): snapshots of them must be of one moment, although no message says that they
 //! belong together.
 //!
-//! 1. None of them copies before the threads of all stand still, and none goes on before all have
+//! 1. None of them copies before the threads of all are suspended, and none goes on before all have
 //!    copied.
-//! 2. Who waits does not wait for one that has failed or left the line, nor for ever.
+//! 2. Who waits does not wait for one that has failed or left the checkpoint, nor for ever.
 //!
-//! Who shares nothing pays a look at its mappings, most of it before the program is kept out. The
-//! counts of `transports::set_memory::Counts` belong to a line: its number times 2¹⁶, plus how many
-//! have come.
+//! Who shares nothing pays for reading its mappings, most of it before the program is kept out. The
+//! counts of `transports::set_memory::Counts` belong to a checkpoint: its number times 2¹⁶, plus
+//! how many have come.
 
 use crate::checkpoint::state::Checkpoint;
 use crate::checkpoint::state::Sharing;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::os::{now_ns, yield_now};
 use crate::transports::set_memory::{Counts, SetMemory};
 use core::ops::Range;
@@ -27,15 +27,16 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 /// As a number of those who have come: one of them has failed.
 const BROKEN: u64 = 0xFFFF;
 
-const LATE: &str = "another process of this node, with which this one shares memory, did not stand \
-                    still in time, or could not be pictured";
+const LATE: &str = "another driver of this node, with which this one shares memory, did not stand \
+                    still in time, or could not be snapshotted";
 
-/// Comes to a count of this line: how many have. `None`: one has failed, or it is another line.
-fn join(word: &AtomicU64, line: CheckpointId) -> Option<u64> {
+/// Comes to a count of this checkpoint: how many have. `None`: one has failed, or it is another
+/// checkpoint.
+fn join(word: &AtomicU64, id: CheckpointId) -> Option<u64> {
     let mut seen = word.load(Ordering::Relaxed);
     loop {
-        let next = match (seen >> 16).cmp(&line.0) {
-            core::cmp::Ordering::Less => (line.0 << 16) + 1,
+        let next = match (seen >> 16).cmp(&id.0) {
+            core::cmp::Ordering::Less => (id.0 << 16) + 1,
             core::cmp::Ordering::Equal if seen & 0xFFFF != BROKEN => seen + 1,
             _ => return None,
         };
@@ -47,30 +48,30 @@ fn join(word: &AtomicU64, line: CheckpointId) -> Option<u64> {
     }
 }
 
-/// Nobody needs to wait for this count of the line any more.
-fn break_up(word: &AtomicU64, line: CheckpointId) {
+/// Nobody needs to wait for this count of the checkpoint any more.
+fn break_up(word: &AtomicU64, id: CheckpointId) {
     let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
-        (seen >> 16 <= line.0).then_some((line.0 << 16) + BROKEN)
+        (seen >> 16 <= id.0).then_some((id.0 << 16) + BROKEN)
     });
 }
 
 /// False: one has failed, it is too late, or the others are further.
-fn await_all(word: &AtomicU64, line: CheckpointId, parties: u64) -> bool {
-    if join(word, line).is_none() {
+fn await_all(word: &AtomicU64, id: CheckpointId, parties: u64) -> bool {
+    if join(word, id).is_none() {
         return false;
     }
     let until = now_ns() + PATIENCE_NS;
     loop {
         // [together]
         let seen = word.load(Ordering::Acquire);
-        if seen >> 16 != line.0 || seen & 0xFFFF == BROKEN {
+        if seen >> 16 != id.0 || seen & 0xFFFF == BROKEN {
             return false;
         }
         if seen & 0xFFFF >= parties {
             return true;
         }
         if now_ns() > until {
-            break_up(word, line);
+            break_up(word, id);
             return false;
         }
         yield_now();
@@ -117,104 +118,104 @@ pub fn shares_memory(without: &[Range<usize>]) -> bool {
 }
 
 /// Where the ranks of the set that are on this node count.
-fn counts<'a>(process: &'a Process, members: &[PeerId]) -> Option<&'a Counts> {
-    let by = &process.host.transports;
+fn counts<'a>(driver: &'a Driver, members: &[PeerId]) -> Option<&'a Counts> {
+    let by = &driver.host.transports;
     let first = members.iter().copied().filter(|&rank| by.node_index(rank).is_some()).min()?;
     by.counts(by.node_index(first)?)
 }
 
-fn own_memory(process: &Process) -> [Range<usize>; 1] {
-    [process.host.transports.node_memory()]
+fn own_memory(driver: &Driver) -> [Range<usize>; 1] {
+    [driver.host.transports.node_memory()]
 }
 
 impl Checkpoint {
-    /// A line was ordered: what can be looked at while the program still runs.
-    pub(crate) fn look_at_memory(&mut self, line: CheckpointId) {
-        if self.sharing.line == line {
+    /// A checkpoint was ordered: what can be looked at while the program still runs.
+    pub(crate) fn poll_set_memory(&mut self, id: CheckpointId) {
+        if self.sharing.id == id {
             return;
         }
         let own = match self.shared.take() {
-            Ok(process) => own_memory(&process),
+            Ok(driver) => own_memory(&driver),
             Err(error) => self.fatal(&error.to_string()),
         };
-        self.sharing = Sharing { line, shares: shares_memory(&own), told: false };
+        self.sharing = Sharing { id, shares: shares_memory(&own), joined: false };
     }
 
-    /// The line is entered: all that share have said so before the first of them is silent.
-    pub(crate) fn tell_sharing(&mut self, line: CheckpointId, process: &Process) {
-        if self.sharing.line != line {
-            let shares = shares_memory(&own_memory(process));
-            self.sharing = Sharing { line, shares, told: false };
+    /// The checkpoint is entered: all that share have joined before the first of them is quiescent.
+    pub(crate) fn send_sharing(&mut self, id: CheckpointId, driver: &Driver) {
+        if self.sharing.id != id {
+            let shares = shares_memory(&own_memory(driver));
+            self.sharing = Sharing { id, shares, joined: false };
         }
         if self.sharing.shares
-            && !self.sharing.told
-            && let Some(counts) = counts(process, &self.members)
+            && !self.sharing.joined
+            && let Some(counts) = counts(driver, &self.members)
         {
-            self.sharing.told = join(&counts.sharing, line).is_some();
+            self.sharing.joined = join(&counts.sharing, id).is_some();
         }
     }
 
-    /// The line is left. If it was aborted, others may not have heard of it yet, and stand still
+    /// The checkpoint is left. If it was aborted, others may not know of it yet, and are suspended
     /// until this process does.
-    pub(crate) fn leave_sharing(&mut self, process: &Process) {
-        let Sharing { line, told, .. } = self.sharing;
-        if told && let Some(counts) = counts(process, &self.members) {
-            break_up(&counts.parked, line);
-            break_up(&counts.pictured, line);
+    pub(crate) fn leave_sharing(&mut self, driver: &Driver) {
+        let Sharing { id, joined, .. } = self.sharing;
+        if joined && let Some(counts) = counts(driver, &self.members) {
+            break_up(&counts.suspended, id);
+            break_up(&counts.snapshotted, id);
         }
     }
 }
 
-/// The pictures of this line on this node.
-pub struct Together<'a> {
+/// The snapshots of this checkpoint on this node.
+pub struct SharedMemoryBarrier<'a> {
     counts: Option<&'a Counts>,
     own: [Range<usize>; 1],
-    line: CheckpointId,
-    told: bool,
+    id: CheckpointId,
+    joined: bool,
 }
 
-impl<'a> Together<'a> {
+impl<'a> SharedMemoryBarrier<'a> {
     /// After the first barrier.
-    pub(crate) fn of(checkpoint: &Checkpoint, line: CheckpointId, process: &'a Process) -> Self {
-        let counts = counts(process, &checkpoint.members);
-        let Sharing { line: of, told, .. } = checkpoint.sharing;
-        Self { counts, own: own_memory(process), line, told: told && of == line }
+    pub(crate) fn of(checkpoint: &Checkpoint, id: CheckpointId, driver: &'a Driver) -> Self {
+        let counts = counts(driver, &checkpoint.members);
+        let Sharing { id: of, joined, .. } = checkpoint.sharing;
+        Self { counts, own: own_memory(driver), id, joined: joined && of == id }
     }
 
     fn parties(&self, counts: &Counts) -> u64 {
         // The barrier has ordered it: everybody who shares has come.
         let seen = counts.sharing.load(Ordering::Acquire);
-        if seen >> 16 == self.line.0 { seen & 0xFFFF } else { 0 }
+        if seen >> 16 == self.id.0 { seen & 0xFFFF } else { 0 }
     }
 
-    /// The threads of this process stand still. Allocates nothing.
+    /// The threads of this process are suspended. Allocates nothing.
     ///
     /// # Errors
-    /// There can be no picture now.
-    pub fn parked(&self) -> Result<(), &'static str> {
+    /// There can be no snapshot now.
+    pub fn suspended(&self) -> Result<(), &'static str> {
         let Some(counts) = self.counts else { return Ok(()) };
-        if !self.told {
+        if !self.joined {
             if self.parties(counts) > 0 && shares_memory(&self.own) {
-                return Err("it began to share memory with others while the line began");
+                return Err("it began to share memory with others while the checkpoint began");
             }
             return Ok(());
         }
-        if await_all(&counts.parked, self.line, self.parties(counts)) { Ok(()) } else { Err(LATE) }
+        if await_all(&counts.suspended, self.id, self.parties(counts)) { Ok(()) } else { Err(LATE) }
     }
 
-    /// The picture is taken.
-    pub fn pictured(&self) {
-        if let Some(counts) = self.counts.filter(|_| self.told) {
-            // If one has failed, the line fails, and nobody uses this picture.
-            let _ = await_all(&counts.pictured, self.line, self.parties(counts));
+    /// The snapshot is taken.
+    pub fn snapshotted(&self) {
+        if let Some(counts) = self.counts.filter(|_| self.joined) {
+            // If one has failed, the checkpoint fails, and nobody uses this snapshot.
+            let _ = await_all(&counts.snapshotted, self.id, self.parties(counts));
         }
     }
 
-    /// There is no picture of this process.
+    /// There is no snapshot of this process.
     pub fn failed(&self) {
-        if let Some(counts) = self.counts.filter(|_| self.told) {
-            break_up(&counts.parked, self.line);
-            break_up(&counts.pictured, self.line);
+        if let Some(counts) = self.counts.filter(|_| self.joined) {
+            break_up(&counts.suspended, self.id);
+            break_up(&counts.snapshotted, self.id);
         }
     }
 }
@@ -226,17 +227,17 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn all_wait_for_all_and_lines_follow_each_other() {
+    fn all_wait_for_all_and_checkpoints_follow_each_other() {
         let word = Arc::new(AtomicU64::new(0));
         let ranks: Vec<_> = (0..4)
             .map(|_| {
                 let word = Arc::clone(&word);
                 thread::spawn(move || {
-                    (1..=50).all(|line| {
-                        let done = await_all(&word, CheckpointId(line), 4);
-                        // Nobody is further than the next line, which needs us.
+                    (1..=50).all(|id| {
+                        let done = await_all(&word, CheckpointId(id), 4);
+                        // Nobody is further than the next checkpoint, which needs us.
                         let seen = word.load(Ordering::Relaxed) >> 16;
-                        seen == line + 1 || done && seen == line
+                        seen == id + 1 || done && seen == id
                     })
                 })
             })
@@ -249,18 +250,14 @@ mod tests {
         let word = AtomicU64::new(0);
         break_up(&word, CheckpointId(3));
         assert!(!await_all(&word, CheckpointId(3), 2));
-        assert_eq!(join(&word, CheckpointId(2)), None, "a line that is over");
+        assert_eq!(join(&word, CheckpointId(2)), None, "a checkpoint that is over");
         assert_eq!(join(&word, CheckpointId(4)), Some(1));
         break_up(&word, CheckpointId(3));
-        assert_eq!(
-            join(&word, CheckpointId(4)),
-            Some(2),
-            "an old failure does not touch a new line"
-        );
+        assert_eq!(join(&word, CheckpointId(4)), Some(2), "an old failure does not touch a new id");
     }
 
     #[test]
-    fn who_leaves_the_line_lets_those_go_who_wait_for_it() {
+    fn who_leaves_the_checkpoint_releases_those_who_wait() {
         let word = Arc::new(AtomicU64::new(0));
         let there = Arc::clone(&word);
         let start = now_ns();

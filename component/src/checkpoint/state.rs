@@ -29,30 +29,30 @@ pub(crate) struct Checkpoint {
     pub(crate) silence: Quiescence,
     pub(crate) members: Vec<PeerId>,
     pub(crate) huge_pages: bool,
-    /// The line for which they were made.
+    /// The checkpoint for which they were made.
     pub(crate) huge_pages_for: CheckpointId,
     pub(crate) freezer: Freezer,
     /// Frozen copies that are being stored.
     pub(crate) children: BTreeMap<CheckpointId, FrozenChild>,
-    /// What the lines that are being stored cover of other processes' logs.
+    /// What the checkpoints that are being stored cover of other processes' logs.
     pub(crate) covered: BTreeMap<CheckpointId, Vec<(PeerId, Vec<u8>)>>,
     pub(crate) ready: bool,
     /// The coordinator knows why the program cannot be repeated.
     pub(crate) told_not_replayable: [bool; 3],
-    /// It was started again alone, and has not repeated all that others have of its lost future; or
-    /// it has refused a global line since that, or a channel, was not as it should be.
-    pub(crate) behind: bool,
-    /// Others were started again, and there is no channel to some of them yet.
+    /// It was restarted alone, and has not repeated all that others have of its lost future; or
+    /// it has refused a global checkpoint since that, or a channel, was not as it should be.
+    pub(crate) replaying: bool,
+    /// Others were restarted, and there is no channel to some of them yet.
     pub(crate) repairing: bool,
     /// For the first `Hello`.
-    pub(crate) card: Vec<u8>,
+    pub(crate) endpoint: Vec<u8>,
     pub(crate) ending: Ending,
     /// `MayFinish` or the end of the guardian: nothing more to do.
     pub(crate) over: bool,
-    /// The log has asked for a line, and none has helped yet.
+    /// The log has asked for a checkpoint, and none has helped yet.
     pub(crate) log_pressure: LogPressure,
     pub(crate) phases: Phases,
-    pub(crate) shipping: Shipping,
+    pub(crate) flush_state: DeterminantFlush,
     pub(crate) sharing: Sharing,
 }
 
@@ -62,21 +62,21 @@ impl Checkpoint {
     }
 }
 
-/// What is known of the line that is being taken.
+/// What is known of the checkpoint that is being taken.
 #[derive(Debug, Default)]
 pub struct Phases {
     /// When the program was kept out, and when the first barrier was over.
     pub(crate) entered_ns: u64,
     pub(crate) silent_ns: u64,
-    /// For the guardian: what the picture's memory is, and what only the process knows.
+    /// For the guardian: what the snapshot's memory is, and what only the process knows.
     pub(crate) picture: Option<(SnapshotMemory, Vec<u8>)>,
-    /// Why there is no picture.
+    /// Why there is no snapshot.
     pub failure: Option<String>,
     pub(crate) pause_ns: u64,
 }
 
 impl Phases {
-    /// From keeping the program out to the end of the silence.
+    /// From keeping the program out to the end of quiescence.
     pub(crate) fn coordination_ns(&self) -> u64 {
         self.silent_ns - self.entered_ns
     }
@@ -84,33 +84,33 @@ impl Phases {
 
 /// What is on its way, and what came at the wrong time.
 #[derive(Debug, Default)]
-pub struct Shipping {
+pub struct DeterminantFlush {
     pub(crate) incarnation: Incarnation,
     /// Where the coordinator is, and the secret, until it was tried.
     pub(crate) coordinator: Option<(String, Vec<u8>)>,
-    /// The program was looking around when this thread was here last.
-    pub(crate) looking: bool,
+    /// The program was polling when this thread was here last.
+    pub(crate) polling: bool,
     /// For a process that is being restored: `at` and the determinants.
     pub(crate) replay: Option<(u64, Vec<u8>)>,
-    /// Messages that need the engine and came while a line had it.
+    /// Messages that need the engine and came while a checkpoint had it.
     pub(crate) later: Vec<ToRank>,
-    /// A line has the engine.
-    pub in_line: bool,
-    /// The program's looks around when this thread was here last.
-    pub(crate) looks: u32,
+    /// A checkpoint has the engine.
+    pub in_checkpoint: bool,
+    /// The program's polls when this thread was here last.
+    pub(crate) program_polls: u32,
     /// What the set had recorded then, and whether that was more than the time before.
     pub(crate) recorded: u64,
     pub(crate) recording: bool,
-    /// What was stable when frames were let go last.
+    /// What was stable when held frames were sent last.
     pub(crate) stable: u64,
     /// Rounds since then in which one waited.
     pub(crate) polls: u32,
 }
 
-/// What is known about a line before its picture.
+/// What is known about a checkpoint before its snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sharing {
-    pub(crate) line: CheckpointId,
+    pub(crate) id: CheckpointId,
     pub(crate) shares: bool,
-    pub(crate) told: bool,
+    pub(crate) joined: bool,
 }

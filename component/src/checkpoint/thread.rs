@@ -1,25 +1,26 @@
-//! The checkpoint thread: takes part in the lines of this process' set, whatever the program does.
+//! The checkpoint thread: takes part in the checkpoints of this process' set, whatever the program
+//! does.
 //!
-//! Source: DESIGN §6, docs/adr/0002. It exists only where a guardian looks after the process. All
-//! signals are blocked in it. It sleeps until the guardian says something, a frame of a line
-//! comes, or the program is in MPI_Finalize. While it takes a line it alone drives the engine: the
-//! program is kept out (`Shared::take`), computes on, or waits.
+//! Source: DESIGN §6, docs/adr/0002. It exists only where a guardian protects the process. All
+//! signals are blocked in it. It sleeps until the guardian sends something, a frame of a checkpoint
+//! comes, or the program is in MPI_Finalize. While it takes a checkpoint it alone drives the
+//! engine: the program is kept out (`Shared::take`), computes on, or waits.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `mod.rs` | the thread: what it waits for, what it tells the guardian |
-//! | `drive.rs` | one line: the machine of the phases over real transports |
-//! | `picture.rs` | what is and is not part of the image |
-//! | `asking.rs` | lines that the program asks for |
+//! | `mod.rs` | the thread: what it waits for, what it sends the guardian |
+//! | `phases.rs` | one checkpoint: the machine of the phases over real transports |
+//! | `freeze.rs` | what is and is not part of the image |
+//! | `requests.rs` | checkpoints that the program asks for |
 //! | `counting.rs` | the same where the set shares memory: counts in place of frames |
 //! | `determinants.rs` | outcomes of nondeterministic calls on their way |
-//! | `log.rs` | lines that the payload log asks for |
-//! | `restored.rs` | a new process: new transports, new cards |
-//! | `together.rs` | pictures of one moment, where ranks share memory directly |
+//! | `log_pressure.rs` | checkpoints that the payload log asks for |
+//! | `restart.rs` | a new process: new transports, new endpoints |
+//! | `shared_memory_barrier.rs` | snapshots of one moment, where ranks share memory directly |
 
 use crate::checkpoint::guardian_link::{Guardian, GuardianError};
-use crate::checkpoint::state::{Checkpoint, Ending, Phases, Sharing, Shipping};
-use crate::engine::shared::Taken;
+use crate::checkpoint::state::{Checkpoint, DeterminantFlush, Ending, Phases, Sharing};
+use crate::engine::shared::ExclusiveGuard;
 use crate::engine::shared::shared;
 use crate::ffi::verbose;
 use crate::os::now_ns;
@@ -37,9 +38,9 @@ use std::collections::BTreeMap;
 
 /// How often MPI_Init is asked whether it is over.
 pub(crate) const INIT_POLL_MS: i32 = 2;
-/// How often a process that was started again alone is asked whether it has caught up.
+/// How often a process that was restarted alone is asked whether its replay is complete.
 pub(crate) const BEHIND_POLL_MS: i32 = 20;
-/// How often it looks for processes that were started again, and wait for what this one has sent.
+/// How often it polls for processes that were restarted, and wait for what this one has sent.
 pub(crate) const REPAIR_POLL_MS: i32 = 2;
 
 /// What else than MPI's outcomes is recorded, where anything is.
@@ -51,13 +52,13 @@ pub struct Recorded {
     pub dates: bool,
 }
 
-/// Start the thread if a guardian looks after this process. `members`: the own set; `huge_pages`:
-/// have the kernel use them before a picture is taken; `card`: the own one.
+/// Start the thread if a guardian protects this process. `members`: the own set; `huge_pages`:
+/// have the kernel use them before a snapshot is taken; `endpoint`: the own one.
 pub fn start(
     transport_setup: &TransportSetup,
     members: Vec<PeerId>,
     (huge_pages, recorded): (bool, Recorded),
-    card: Vec<u8>,
+    endpoint: Vec<u8>,
 ) -> Result<(), String> {
     let Some(guardian) = Guardian::from_environment().map_err(|error| error.to_string())? else {
         return Ok(());
@@ -69,16 +70,16 @@ pub fn start(
     }
     let wake = Wake::new().map_err(|error| error.to_string())?;
     // The program is here: nobody else.
-    let mut process = shared.enter();
-    process.protected = true;
-    let me = process.host.peers.me();
-    crate::peers::modex::fetch_all(&shared.glue, &process.host.peers);
-    drop(process);
+    let mut driver = shared.enter();
+    driver.protected = true;
+    let me = driver.host.peers.me();
+    crate::peers::modex::fetch_all(&shared.glue, &driver.host.peers);
+    drop(driver);
     let mut members = members;
     members.sort_unstable();
     members.dedup();
-    let mut process = shared.enter();
-    process.host.place_counts(&members, 0);
+    let mut driver = shared.enter();
+    driver.host.place_counts(&members, 0);
     crate::mpi::interpose::install(&shared.glue);
     crate::sync::engine_lock::note_first();
     if recorded.clock {
@@ -87,17 +88,17 @@ pub fn start(
     if recorded.dates {
         crate::mpi::time::install();
     }
-    crate::mpi::interpose::look_again();
-    let own = PeerId(process.host.peers.rank());
-    let hurries = !process.host.record.carries;
+    crate::mpi::interpose::redirect_new_objects();
+    let own = PeerId(driver.host.peers.rank());
+    let hurries = !driver.host.record.carries;
     crate::determinants::coordinator_link::COORDINATOR_LINK.begin(
         own,
-        process.host.incarnation,
+        driver.host.incarnation,
         hurries,
     );
     let mut silence = Quiescence::new(me, &members);
-    crate::checkpoint::set_counters::choose(&mut silence, &process, &members);
-    drop(process);
+    crate::checkpoint::set_counters::choose(&mut silence, &driver, &members);
+    drop(driver);
     let signals = CheckpointSignals {
         wake,
         requests: CheckpointRequests::default(),
@@ -115,7 +116,7 @@ pub fn start(
     let transport_setup = transport_setup.clone();
     let blocked = crate::os::signals::block_all();
     let (tell, told) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("rustbtl-line".into()).spawn(move || {
+    let thread = std::thread::Builder::new().name("rustbtl-id".into()).spawn(move || {
         rustbtl_process::scheduling::be_prompt();
         let freezer = match Freezer::new() {
             Ok(freezer) => freezer,
@@ -134,14 +135,14 @@ pub fn start(
             covered: BTreeMap::new(),
             ready: false,
             told_not_replayable: [false; 3],
-            behind: false,
+            replaying: false,
             repairing: false,
-            card,
+            endpoint,
             ending: Ending::Not,
             over: false,
             log_pressure: crate::checkpoint::log_pressure::LogPressure::default(),
             phases: Phases::default(),
-            shipping: Shipping::default(),
+            flush_state: DeterminantFlush::default(),
             sharing: Sharing::default(),
         };
         drop(tell.send(Ok(())));
@@ -155,17 +156,17 @@ pub fn start(
 impl Checkpoint {
     fn run(mut self) {
         let hello = self.hello();
-        self.say(&hello);
+        self.send(&hello);
         while !self.over {
             self.wait();
-            self.look();
+            self.poll_replay();
         }
     }
 
     /// Who this is.
     fn hello(&self) -> FromRank {
         match self.shared.take() {
-            Ok(process) => crate::checkpoint::restart::hello(&process, self.card.clone()),
+            Ok(driver) => crate::checkpoint::restart::hello(&driver, self.endpoint.clone()),
             Err(error) => self.fatal(&error.to_string()),
         }
     }
@@ -173,17 +174,17 @@ impl Checkpoint {
     /// Sleep until there may be something to do.
     fn wait(&self) {
         let direct = self.direct_to_poll().unwrap_or(-1);
-        Self::signals().wake.wait([self.guardian.fd(), direct], self.patience());
+        Self::signals().wake.wait([self.guardian.fd(), direct], self.poll_timeout_ms());
     }
 
     /// Everything that may have happened.
-    fn look(&mut self) {
+    fn poll_replay(&mut self) {
         // SAFETY: no arguments.
         if !self.ready && unsafe { (self.shared.glue.stage)() } > 0 {
             self.ready = true;
             self.told_not_replayable = [false; 3]; // maybe another coordinator
             self.record_early();
-            self.say(&FromRank::Ready {});
+            self.send(&FromRank::Ready {});
         }
         let all = [ReplayBlocker::Set, ReplayBlocker::Others, ReplayBlocker::Everybody];
         for hinders in all.into_iter().filter(|_| self.ready) {
@@ -191,97 +192,97 @@ impl Checkpoint {
             if let Some(&reason) = Self::signals().not_replayable[hinders as usize].get()
                 && !core::mem::replace(told, true)
             {
-                self.say(&FromRank::NotReplayable { reason: reason.into(), blocker: hinders });
+                self.send(&FromRank::NotReplayable { reason: reason.into(), blocker: hinders });
             }
         }
         // [fence] the callback's place is filled.
         let fence = Self::signals().fence.load(Ordering::Acquire);
         if fence && self.ending == Ending::Not && self.ready {
             self.ending = Ending::Told;
-            self.say(&FromRank::Finishing {});
+            self.send(&FromRank::Finishing {});
         }
         if self.ready {
             self.pass_on_requests();
-            self.catch_up();
+            self.check_replay();
             self.pass_on_log();
         }
         self.listen(&mut None);
         self.repair();
         self.determinants();
-        if self.line() {
+        if self.id() {
             self.determinants();
         }
     }
 
-    /// Has this process repeated what was lost with its earlier life?
-    fn catch_up(&mut self) {
-        if !self.behind {
+    /// Has this process repeated what was lost with its earlier incarnation?
+    fn check_replay(&mut self) {
+        if !self.replaying {
             return;
         }
-        let Ok(mut process) = self.shared.take() else { return };
-        // A program that computes does not look, and lines of all sets wait for the channel.
-        let repairs = self.ending == Ending::Not && !process.engine.is_repaired();
+        let Ok(mut driver) = self.shared.take() else { return };
+        // A program that computes does not poll, and checkpoints of all sets wait for the channel.
+        let repairs = self.ending == Ending::Not && !driver.engine.is_repaired();
         if repairs {
-            process.poll();
+            driver.poll();
         }
-        self.behind = !process.has_caught_up();
-        if !self.behind {
-            process.caught_up();
+        self.replaying = !driver.replay_is_complete();
+        if !self.replaying {
+            driver.post_all_deferred();
         }
-        drop(process);
+        drop(driver);
         if repairs {
             self.deliver();
         }
-        if !self.behind {
+        if !self.replaying {
             self.shared.glue.verbose(verbose::INFO, || "replay complete".to_owned());
-            self.say(&FromRank::ReplayComplete {});
+            self.send(&FromRank::ReplayComplete {});
         }
     }
 
-    /// Processes that were started again need what this one has sent them, however long its program
+    /// Processes that were restarted need what this one has sent them, however long its program
     /// computes. Once they are reached `answer` sees to it that what is late goes.
     fn repair(&mut self) {
         if !self.repairing || self.ending != Ending::Not {
             return;
         }
-        let Ok(mut process) = self.shared.take() else { return };
-        process.poll();
-        self.repairing = !process.engine.is_repaired();
-        drop(process);
+        let Ok(mut driver) = self.shared.take() else { return };
+        driver.poll();
+        self.repairing = !driver.engine.is_repaired();
+        drop(driver);
         self.deliver();
     }
 
-    /// Take in what the guardian says. `taken`: the process, if it is ours already. Whoever takes
-    /// it a second time lets the program in when he gives it back.
-    pub(crate) fn listen(&mut self, taken: &mut Option<Taken>) {
+    /// Handle the messages of the guardian. `taken`: the process, if it is ours already. Whoever
+    /// takes it a second time lets the program in when he gives it back.
+    pub(crate) fn listen(&mut self, taken: &mut Option<ExclusiveGuard>) {
         loop {
             match self.guardian.receive() {
-                Ok(Some(message)) => self.hear(message, taken),
+                Ok(Some(message)) => self.handle(message, taken),
                 Ok(None) => return,
                 Err(error) => return self.alone(&error),
             }
         }
     }
 
-    /// Without a guardian there are no lines; the program's end is near or has come.
+    /// Without a guardian there are no checkpoints; the program's end is near or has come.
     fn alone(&mut self, error: &GuardianError) {
         self.over = true;
         if *error != GuardianError::Gone {
-            self.shared.glue.tell("notice", &[&error.to_string()]);
+            self.shared.glue.show("notice", &[&error.to_string()]);
         }
         Self::signals().requests.end("the guardian of this process has gone");
-        if let Ok(mut process) = self.shared.take() {
-            // Nor start anybody again.
-            process.protected = false;
-            process.unprotected_ns = now_ns();
+        if let Ok(mut driver) = self.shared.take() {
+            // Nor restart anybody.
+            driver.protected = false;
+            driver.unprotected_ns = now_ns();
         }
-        // Nobody will ever say MayFinish.
+        // Nobody will ever send MayFinish.
         self.may_finish();
     }
 
-    pub(crate) fn say(&self, message: &FromRank) {
+    pub(crate) fn send(&self, message: &FromRank) {
         // That it has gone shows when it is listened to. A message that cannot be one must not be
-        // lost in silence.
+        // lost silently.
         if let Err(error @ GuardianError::Control(_)) = self.guardian.send(message) {
             self.fatal(&error.to_string());
         }
@@ -297,57 +298,55 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn hear(&mut self, message: ToRank, taken: &mut Option<Taken>) {
-        let Some(message) = self.keep_for_later(message) else { return };
-        if let ToRank::StopOutgoing { checkpoint: line } | ToRank::Begin { checkpoint: line, .. } =
+    pub(crate) fn handle(&mut self, message: ToRank, taken: &mut Option<ExclusiveGuard>) {
+        let Some(message) = self.hold_until_endpoints(message) else { return };
+        if let ToRank::StopOutgoing { checkpoint: id } | ToRank::Begin { checkpoint: id, .. } =
             message
             && taken.is_none()
         {
-            self.make_huge_pages(line);
+            self.make_huge_pages(id);
         }
         match message {
             ToRank::Welcome { .. } | ToRank::Restarted { .. } => {}
             ToRank::CheckpointComplete { .. } => count(1),
-            ToRank::CheckpointRequestResult { number, checkpoint: line, problem } => {
-                let outcome = if problem.is_empty() { Ok(line) } else { Err(problem) };
+            ToRank::CheckpointRequestResult { number, checkpoint: id, problem } => {
+                let outcome = if problem.is_empty() { Ok(id) } else { Err(problem) };
                 Self::signals().requests.answer(number, outcome);
             }
-            ToRank::StopOutgoing { checkpoint: line } => {
-                self.input(Input::StopOutgoing { checkpoint: line.0 })
+            ToRank::StopOutgoing { checkpoint: id } => {
+                self.input(Input::StopOutgoing { checkpoint: id.0 })
             }
-            ToRank::Begin { checkpoint: line, kind, members, .. } => {
-                self.begin(line, kind, &members)
+            ToRank::Begin { checkpoint: id, kind, members, .. } => self.begin(id, kind, &members),
+            ToRank::Resume { checkpoint: id } => self.input(Input::Resume { checkpoint: id.0 }),
+            ToRank::Abort { checkpoint: id, .. } => {
+                self.children.remove(&id);
+                self.covered.remove(&id);
+                self.input(Input::Abort { checkpoint: id.0 });
             }
-            ToRank::Resume { checkpoint: line } => self.input(Input::Resume { checkpoint: line.0 }),
-            ToRank::Abort { checkpoint: line, .. } => {
-                self.children.remove(&line);
-                self.covered.remove(&line);
-                self.input(Input::Abort { checkpoint: line.0 });
-            }
-            ToRank::Trim { checkpoint: line } => self.covered(line),
+            ToRank::Trim { checkpoint: id } => self.send_received_vectors(id),
             ToRank::ReceivedVector { from, bytes, .. } => self.trim(from, &bytes, taken),
-            ToRank::Endpoints { endpoints: cards, restarted } => {
-                self.meet_again(&cards, &restarted)
+            ToRank::Endpoints { endpoints, restarted } => {
+                self.reconnect_restarted(&endpoints, &restarted)
             }
-            // Taken out while the program stands still.
+            // Taken out while the program is suspended.
             ToRank::OutputDrained { .. } => {}
             ToRank::MayFinish {} => self.may_finish(),
-            ToRank::Release { checkpoint: line } => drop(self.children.remove(&line)),
+            ToRank::Release { checkpoint: id } => drop(self.children.remove(&id)),
             ToRank::ReportStatus {} => self.status(taken),
-            ToRank::ResendDeterminants {} => self.ship_again(),
+            ToRank::ResendDeterminants {} => self.resend_determinants(),
             ToRank::Stable { incarnation, upto } => self.stable(incarnation, upto),
-            ToRank::Coordinator { addresses, secret } => self.introduce(addresses, secret),
+            ToRank::Coordinator { addresses, secret } => self.set_coordinator(addresses, secret),
             ToRank::Fence { set, before } => self.fence(set, before),
-            // Only a process that is being restored hears it.
+            // Only a process that is being restored gets it.
             ToRank::Replay { .. } => {}
         }
     }
 
-    /// Once for each line, and before this process takes part in it: the program is in MPI or not,
-    /// as it likes.
-    fn make_huge_pages(&mut self, line: CheckpointId) {
-        if self.huge_pages && self.huge_pages_for != line {
-            self.huge_pages_for = line;
+    /// Once for each checkpoint, and before this process takes part in it: the program is in MPI or
+    /// not, as it likes.
+    fn make_huge_pages(&mut self, id: CheckpointId) {
+        if self.huge_pages && self.huge_pages_for != id {
+            self.huge_pages_for = id;
             self.freezer.make_huge_pages();
         }
     }
@@ -357,17 +356,17 @@ impl Checkpoint {
         let mark = Self::signals().nearly_full.swap(false, Ordering::Relaxed);
         let shared = self.shared;
         let wanted = self.log_pressure.handle(mark, now_ns(), || {
-            let process = shared.take().ok()?;
-            let log = &process.host.log;
+            let driver = shared.take().ok()?;
+            let log = &driver.host.log;
             Some(log.largest_set().filter(|_| log.is_nearly_full()))
         });
         if let Some((set, bytes)) = wanted {
             count(0);
-            self.say(&FromRank::LogNearlyFull { set, bytes });
+            self.send(&FromRank::LogNearlyFull { set, bytes });
         }
     }
 
-    /// Another process, perhaps on another node, whose clock is another one: look afresh.
+    /// Another process, perhaps on another node, whose clock is another one: read it afresh.
     pub(crate) fn restored_log(&mut self) {
         self.log_pressure = Default::default();
         Self::signals().nearly_full.store(true, Ordering::Relaxed);
@@ -375,16 +374,16 @@ impl Checkpoint {
 
     pub(crate) fn input(&mut self, input: Input) {
         if let Err(error) = self.silence.handle(input) {
-            self.shared.glue.fatal("protocol", &["a line", &error.to_string()]);
+            self.shared.glue.fatal("protocol", &["a checkpoint", &error.to_string()]);
         }
     }
 
-    fn status(&self, taken: &mut Option<Taken>) {
-        let (counters, largest) = self.with(taken, |process| {
-            let largest = process.host.log.largest_set();
-            (process.host.log.counters(), largest.map_or(process.host.set, |(set, _)| set))
+    fn status(&self, taken: &mut Option<ExclusiveGuard>) {
+        let (counters, largest) = self.with(taken, |driver| {
+            let largest = driver.host.log.largest_set();
+            (driver.host.log.counters(), largest.map_or(driver.host.set, |(set, _)| set))
         });
-        self.say(&FromRank::Status {
+        self.send(&FromRank::Status {
             log_bytes: counters.bytes,
             log_bytes_peak: counters.bytes_peak,
             messages: counters.messages,
@@ -392,46 +391,48 @@ impl Checkpoint {
         });
     }
 
-    /// The own set goes back to no older line: what this one covers of the others' logs may go.
-    fn covered(&mut self, line: CheckpointId) {
-        for (to, bytes) in self.covered.remove(&line).unwrap_or_default() {
-            self.say(&FromRank::ReceivedVector { checkpoint: line, to, bytes });
+    /// The own set is rolled back to no older checkpoint: what this one covers of the others' logs
+    /// may go.
+    fn send_received_vectors(&mut self, id: CheckpointId) {
+        for (to, bytes) in self.covered.remove(&id).unwrap_or_default() {
+            self.send(&FromRank::ReceivedVector { checkpoint: id, to, bytes });
         }
-        self.covered.retain(|&other, _| other > line);
+        self.covered.retain(|&other, _| other > id);
     }
 
-    /// A process of another set has stored a line: drop what it holds.
-    fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<Taken>) {
+    /// A process of another set has stored a checkpoint: drop what it holds.
+    fn trim(&self, from: PeerId, bytes: &[u8], taken: &mut Option<ExclusiveGuard>) {
         let held = match ReceivedVector::decode(bytes) {
             Ok(held) => held,
             Err(error) => self.fatal(&format!("account of rank {from}: {error}")),
         };
-        self.with(taken, |process| {
-            let from = process.host.peers.of_rank(from.0);
-            let (engine, host) = (&process.engine, &mut process.host);
+        self.with(taken, |driver| {
+            let from = driver.host.peers.of_rank(from.0);
+            let (engine, host) = (&driver.engine, &mut driver.host);
             let known = engine.traffic().find(|(peer, ..)| *peer == from);
             let Some((_, set, _)) = known else { return };
-            // Records that a send still refers to are open at the receiver, hence not covered.
+            // Records that a send still refers to are open at the receiver, hence not in the
+            // received vector.
             debug_assert_ne!(set, host.set);
             host.trim_log(set, |entry| entry.to == from && held.is_complete(entry));
         });
     }
 
-    pub(crate) fn answer(&mut self, answer: CheckpointAnswer) {
+    pub(crate) fn act(&mut self, answer: CheckpointAnswer) {
         match answer {
-            CheckpointAnswer::Stopped { checkpoint: line } => {
-                self.say(&FromRank::OutgoingStopped { checkpoint: CheckpointId(line) })
+            CheckpointAnswer::Stopped { checkpoint: id } => {
+                self.send(&FromRank::OutgoingStopped { checkpoint: CheckpointId(id) })
             }
-            CheckpointAnswer::Frozen { checkpoint: line } => self.tell_frozen(CheckpointId(line)),
+            CheckpointAnswer::Frozen { checkpoint: id } => self.send_frozen(CheckpointId(id)),
             CheckpointAnswer::Failed {
-                checkpoint: line,
+                checkpoint: id,
                 refusal: CheckpointRefusal::ReplayPending,
             } => {
-                self.say(&FromRank::ReplayPending { checkpoint: CheckpointId(line) });
+                self.send(&FromRank::ReplayPending { checkpoint: CheckpointId(id) });
             }
-            CheckpointAnswer::Failed { checkpoint: line, refusal: why } => {
+            CheckpointAnswer::Failed { checkpoint: id, refusal: why } => {
                 let reason = self.phases.failure.take().unwrap_or_else(|| why.to_string());
-                self.say(&FromRank::CheckpointFailed { checkpoint: CheckpointId(line), reason });
+                self.send(&FromRank::CheckpointFailed { checkpoint: CheckpointId(id), reason });
             }
         }
     }

@@ -1,15 +1,15 @@
 //! This process' own connection to the coordinator, on which what it records goes out and what is
 //! stable comes back. The way by guardian and agents takes seven processes and threads, each of
 //! which needs a processor that the ranks of the node keep busy; here the coordinator is the only
-//! one, and the program looks for the answer itself while it waits in MPI.
+//! one, and the program polls for the answer itself while it waits in MPI.
 //!
-//! It is opened when the first determinant was shipped the long way. Where a frame of the set waits
-//! for what is recorded, it goes out at once. Otherwise, where frames take it along, nobody is in a
-//! hurry, and on a full node each message to the coordinator takes a processor from a rank: it is
-//! gathered until the answer has come and [`PACE_MS`] are over. If the connection breaks, the
-//! checkpoint thread ships again the long way.
+//! It is opened when the first determinant was sent by way of the guardian. Where a frame of the
+//! set waits for what is recorded, it goes out at once. Otherwise, where frames take it along,
+//! nobody is in a hurry, and on a full node each message to the coordinator takes a processor from
+//! a rank: it is gathered until the answer has come and [`PACE_MS`] are over. If the connection
+//! breaks, the checkpoint thread resends by way of the guardian.
 
-use crate::determinants::outbox::{Parcel, take_parcel};
+use crate::determinants::outbox::{DeterminantBatch, take_batch};
 use crate::determinants::set_order::{is_held, must_flush, set_stable};
 use crate::os::now_ns;
 use crate::sync::checkpoint_signals;
@@ -30,7 +30,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Descriptors of ours do not get in the way of programs that count on low numbers.
 const FD_MIN: RawFd = 200;
-/// What nobody waits for is shipped so often.
+/// What nobody waits for is sent to the log so often.
 pub const PACE_MS: i32 = 2;
 const PACE_NS: u64 = PACE_MS as u64 * 1_000_000;
 /// Bytes that are read at a time.
@@ -47,7 +47,7 @@ pub struct CoordinatorLink {
     /// Something is recorded whose time has not come.
     has_unsent: AtomicBool,
     /// The checkpoint thread comes by itself before long.
-    is_watched: AtomicBool,
+    is_polled: AtomicBool,
     /// It has broken: what is not stable has to be sent again.
     is_broken: AtomicBool,
 }
@@ -61,7 +61,7 @@ struct Unstable {
     rank: PeerId,
     incarnation: Incarnation,
     stream: Option<Stream>,
-    batches: VecDeque<Parcel>,
+    batches: VecDeque<DeterminantBatch>,
     /// What is recorded goes out at once: it is not piggybacked.
     send_immediately: bool,
     sent_ns: u64,
@@ -100,7 +100,7 @@ impl CoordinatorLink {
             fd: AtomicI32::new(-1),
             awaits_answer: AtomicBool::new(false),
             has_unsent: AtomicBool::new(false),
-            is_watched: AtomicBool::new(false),
+            is_polled: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
         }
     }
@@ -127,16 +127,16 @@ impl CoordinatorLink {
     }
 
     /// Does the checkpoint thread come by itself before long?
-    pub fn is_watched(&self) -> bool {
-        self.is_watched.load(Ordering::Relaxed)
+    pub fn is_polled(&self) -> bool {
+        self.is_polled.load(Ordering::Relaxed)
     }
 
     /// The checkpoint thread says whether it will. False: it has to, something waits for its time.
     /// The lock orders this: who puts something there afterwards sees that nobody comes.
-    pub fn watch(&self, watched: bool) -> bool {
-        self.is_watched.store(watched, Ordering::Relaxed);
+    pub fn set_polled(&self, polled: bool) -> bool {
+        self.is_polled.store(polled, Ordering::Relaxed);
         let _unstable = self.lock();
-        watched || !self.has_unsent()
+        polled || !self.has_unsent()
     }
 
     /// Has it broken since this was asked last?
@@ -198,16 +198,16 @@ impl CoordinatorLink {
     }
 
     /// It was sent by way of the guardian.
-    pub fn sent_elsewhere(&self, batch: Parcel) {
+    pub fn sent_by_guardian(&self, batch: DeterminantBatch) {
         self.lock().batches.push_back(batch);
     }
 
     /// Everything that the coordinator may not have.
-    pub fn unstable(&self) -> Vec<Parcel> {
+    pub fn unstable(&self) -> Vec<DeterminantBatch> {
         self.lock().batches.iter().cloned().collect()
     }
 
-    /// The coordinator says what is stable. False: it speaks of another incarnation.
+    /// The coordinator reports what is stable. False: of another incarnation.
     pub fn set_stable(&self, incarnation: Incarnation, upto: u64) -> bool {
         self.drop_stable(&mut self.lock(), incarnation, upto)
     }
@@ -253,13 +253,13 @@ impl CoordinatorLink {
         };
         self.has_unsent.store(false, Ordering::Relaxed);
         *sent_ns = now_ns();
-        while let Some(batch) = take_parcel() {
+        while let Some(batch) = take_batch() {
             let message = batch.message(*incarnation);
             batches.push_back(batch);
             let first = core::mem::take(&mut waits).then_some(FromRank::FrameGated {});
             for message in first.into_iter().chain([message]) {
                 let frame = FromNode::Rank { rank: *rank, message }.encode();
-                // Not in silence: what is lost here would be waited for for ever.
+                // Not silently: what is lost here would be waited for for ever.
                 stream.outgoing.extend_from_slice(&frame.expect("batches are short"));
             }
             self.awaits_answer.store(true, Ordering::Relaxed);
@@ -383,7 +383,7 @@ mod tests {
 
     const SECRET: [u8; 32] = [7; 32];
 
-    /// The coordinator's end: whoever proves itself gets `Stable` for what it ships, `answers`
+    /// The coordinator's end: whoever proves itself gets `Stable` for what it sends, `answers`
     /// times.
     fn coordinator(listener: &TcpListener, answers: u64) -> Vec<u64> {
         let (mut stream, _) = listener.accept().unwrap();
@@ -422,7 +422,7 @@ mod tests {
 
     fn record(number: u64) {
         let bytes = vec![9; 3];
-        outbox().push_back(Parcel::Own { from: number, last_at: number, bytes });
+        outbox().push_back(DeterminantBatch::Own { from: number, last_at: number, bytes });
     }
 
     fn until(link: &CoordinatorLink, done: impl Fn() -> bool) {
@@ -460,7 +460,7 @@ mod tests {
         record(2);
         assert!(
             link.send(false) == Sent::Sent && !link.set_stable(Incarnation(1), 99),
-            "of another life"
+            "of another incarnation"
         );
         assert_eq!(link.unstable().len(), 1);
         assert_eq!(there.join().unwrap(), [0, 1, 2]);
@@ -469,8 +469,8 @@ mod tests {
         assert!(link.has_broken() && !link.has_broken());
         record(3);
         assert_eq!(link.send(true), Sent::NotOpen);
-        link.sent_elsewhere(take_parcel().unwrap());
-        assert_eq!(link.unstable().last().map(Parcel::last_at), Some(3));
+        link.sent_by_guardian(take_batch().unwrap());
+        assert_eq!(link.unstable().last().map(DeterminantBatch::last_at), Some(3));
         link.end();
         assert!(link.unstable().is_empty());
         what_nobody_waits_for_is_gathered();
@@ -494,12 +494,12 @@ mod tests {
         assert_eq!(link.send(false), Sent::Later);
         link.poll();
         assert!(link.has_unsent() && !link.awaits_answer());
-        assert!(link.watch(true) && link.is_watched());
-        assert!(!link.watch(false) && !link.is_watched(), "it has to come");
+        assert!(link.set_polled(true) && link.is_polled());
+        assert!(!link.set_polled(false) && !link.is_polled(), "it has to come");
         counts.wanted.store(2, Ordering::Relaxed);
         assert_eq!(link.send(false), Sent::Sent, "a frame waits");
         until(link, || !link.awaits_answer());
-        assert!(link.watch(false) && !link.has_unsent());
+        assert!(link.set_polled(false) && !link.has_unsent());
         assert_eq!(there.join().unwrap(), [0, 1]);
         COUNTS.store(core::ptr::null_mut(), Ordering::Release);
         link.end();

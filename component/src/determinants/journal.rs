@@ -1,9 +1,9 @@
 //! For tests: everything that is recorded also goes to a file, and a process that is restored does
-//! it again, though nobody hands it anything. So replay can be proved with whole jobs: kill all,
+//! them, though nobody hands it anything. So replay can be proved with whole jobs: kill all,
 //! restart, and compare what the program observed.
 //!
 //! `RUSTBTL_JOURNAL` names a directory that all nodes see. The file is open only while something is
-//! written: files that are open when a picture is taken are cut to their length in the line.
+//! written: files that are open when a snapshot is taken are cut to their length in the checkpoint.
 
 use rustbtl_coordination::determinants::{Numbered, rank_batch};
 use std::fs::{self, OpenOptions};

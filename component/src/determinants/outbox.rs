@@ -1,4 +1,4 @@
-//! What was recorded and not shipped yet, in the order of recording.
+//! Determinants that were not sent yet, in the order of recording.
 
 use rustbtl_coordination::control::FromRank;
 use rustbtl_coordination::determinants::{Numbered, rank_batch};
@@ -6,25 +6,25 @@ use rustbtl_fragments::ids::Incarnation;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A parcel is not added to any more when it is so long: a message has a limit.
+/// A batch is complete when it is so long: a message has a limit.
 pub(crate) const PARCEL_BYTES: usize = 4 << 20;
 
-/// Determinants that were not shipped yet.
-static OUTBOX: Mutex<VecDeque<Parcel>> = Mutex::new(VecDeque::new());
+/// Determinants that were not sent yet.
+static OUTBOX: Mutex<VecDeque<DeterminantBatch>> = Mutex::new(VecDeque::new());
 
-/// What is shipped in one message.
+/// What is sent to the log in one message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Parcel {
+pub enum DeterminantBatch {
     /// Determinants of consecutive numbers.
     Own {
         /// Number of the first.
         from: u64,
         /// Place of the last in the order of the set.
         last_at: u64,
-        /// As `coordination::determinants::parcel` has it.
+        /// As `coordination::determinants::batch` has it.
         bytes: Vec<u8>,
     },
-    /// What was carried here with a message: `coordination::determinants::Carried`.
+    /// What was piggybacked to here with a message: `coordination::determinants::Carried`.
     Carried {
         /// Its place in the order of the set.
         at: u64,
@@ -33,7 +33,7 @@ pub enum Parcel {
     },
 }
 
-impl Parcel {
+impl DeterminantBatch {
     /// Place of the last of it in the order of the set.
     pub fn last_at(&self) -> u64 {
         match self {
@@ -42,7 +42,7 @@ impl Parcel {
         }
     }
 
-    /// As it is said to the coordinator in this life.
+    /// The message to the coordinator, of this incarnation.
     pub fn message(&self, incarnation: Incarnation) -> FromRank {
         match self.clone() {
             Self::Own { from, bytes, .. } => FromRank::Determinants { incarnation, from, bytes },
@@ -51,9 +51,9 @@ impl Parcel {
     }
 }
 
-/// Add a determinant, and begin a new parcel if the last is long, or something else.
-pub(crate) fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
-    if let Some(Parcel::Own { last_at, bytes, .. }) = outbox.back_mut()
+/// Add a determinant, and begin a new batch if the last is long, or something else.
+pub(crate) fn put(outbox: &mut VecDeque<DeterminantBatch>, at: u64, numbered: &Numbered) {
+    if let Some(DeterminantBatch::Own { last_at, bytes, .. }) = outbox.back_mut()
         && bytes.len() < PARCEL_BYTES
     {
         rank_batch::append(bytes, at, &numbered.determinant);
@@ -62,15 +62,15 @@ pub(crate) fn put(outbox: &mut VecDeque<Parcel>, at: u64, numbered: &Numbered) {
     }
     let mut bytes = Vec::new();
     rank_batch::append(&mut bytes, at, &numbered.determinant);
-    outbox.push_back(Parcel::Own { from: numbered.number, last_at: at, bytes });
+    outbox.push_back(DeterminantBatch::Own { from: numbered.number, last_at: at, bytes });
 }
 
-pub(crate) fn outbox() -> MutexGuard<'static, VecDeque<Parcel>> {
+pub(crate) fn outbox() -> MutexGuard<'static, VecDeque<DeterminantBatch>> {
     OUTBOX.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The oldest of what has been recorded since, if anything.
-pub fn take_parcel() -> Option<Parcel> {
+pub fn take_batch() -> Option<DeterminantBatch> {
     outbox().pop_front()
 }
 
@@ -85,14 +85,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_goes_out_in_parcels_that_fit_into_messages() {
+    fn determinants_are_batched_to_the_size_of_messages() {
         let (mut outbox, mut next, total) = (VecDeque::new(), 0, 1_000_000);
         for number in 0..total {
             put(&mut outbox, number + 5, &found(number));
         }
         assert!(outbox.len() > 1);
-        for parcel in outbox {
-            let Parcel::Own { from, last_at, bytes } = parcel else { panic!("nothing came") };
+        for batch in outbox {
+            let DeterminantBatch::Own { from, last_at, bytes } = batch else {
+                panic!("nothing came")
+            };
             assert_eq!(from, next);
             assert!(bytes.len() < PARCEL_BYTES + 100);
             let all = rank_batch::read(&bytes).unwrap();
@@ -104,17 +106,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_carried_here_goes_out_between_what_was_recorded_before_and_after() {
+    fn what_was_piggybacked_to_here_is_sent_in_the_order_of_recording() {
         let mut outbox = VecDeque::new();
         put(&mut outbox, 7, &found(0));
         put(&mut outbox, 8, &found(1));
-        outbox.push_back(Parcel::Carried { at: 9, bytes: vec![1] });
+        outbox.push_back(DeterminantBatch::Carried { at: 9, bytes: vec![1] });
         put(&mut outbox, 11, &found(2));
-        let last: Vec<u64> = outbox.iter().map(Parcel::last_at).collect();
+        let last: Vec<u64> = outbox.iter().map(DeterminantBatch::last_at).collect();
         assert_eq!(last, [8, 9, 11]);
-        let life = Incarnation(3);
-        let messages: Vec<FromRank> = outbox.iter().map(|parcel| parcel.message(life)).collect();
-        let carried = FromRank::Piggybacked { incarnation: life, at: 9, bytes: vec![1] };
+        let incarnation = Incarnation(3);
+        let messages: Vec<FromRank> =
+            outbox.iter().map(|batch| batch.message(incarnation)).collect();
+        let carried = FromRank::Piggybacked { incarnation, at: 9, bytes: vec![1] };
         assert_eq!(messages[1], carried);
         assert!(matches!(messages[2], FromRank::Determinants { from: 2, .. }));
     }

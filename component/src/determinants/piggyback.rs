@@ -1,11 +1,11 @@
-//! Determinants that go with messages (docs/adr/0019): what a frame takes along, what is kept of
-//! what comes, and whose lives are over.
+//! Determinants that go with messages (docs/adr/0019): what a frame piggybacks, what is kept of
+//! what comes, and which incarnations are over.
 //!
 //! Invariants:
-//! * K1 What is carried here has a place in the set's order, as if the set had recorded it, before
-//!   anything that follows it on its channel is looked at.
-//! * K2 Once a life of another set is fenced, nothing of it is taken in; what was taken in before
-//!   lies before the place that the fence gives. One lock orders the two.
+//! * K1 What is piggybacked to here has a place in the set's order, as if the set had recorded it,
+//!   before anything that follows it on its channel is looked at.
+//! * K2 Once an incarnation of another set is fenced, nothing of it is accepted; what was taken in
+//!   before lies before the place that the fence gives. One lock orders the two.
 
 use crate::determinants::set_order::{BASE, COUNTS, rustbtl_recording};
 use crate::transports::set_memory::{Counts, Entry, Found, SLOTS, Slots};
@@ -15,19 +15,19 @@ use rustbtl_fragments::ids::{Incarnation, SetId};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A frame takes along no more than this: one that depends on more waits.
+/// A frame piggybacks no more than this: one that depends on more waits.
 const CARRIED_BYTES_MAX: usize = 4 << 10;
 
-/// Lives of other sets before these are over. What it says stays true: a restored process goes on
-/// with what was so at its picture.
+/// Incarnations of other sets before these are over. This stays true: a restored process goes on
+/// with what was so at its snapshot.
 static FENCES: Mutex<BTreeMap<SetId, Incarnation>> = Mutex::new(BTreeMap::new());
 
 pub(crate) fn fences() -> MutexGuard<'static, BTreeMap<SetId, Incarnation>> {
     FENCES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What other sets have carried here: everything before this place, in this life of theirs, is
-/// stable or was kept by this process.
+/// What other sets have piggybacked to here: everything before this place, in this incarnation of
+/// theirs, is stable or was kept by this process.
 #[derive(Debug, Default)]
 pub(crate) struct Known(BTreeMap<SetId, (Incarnation, u64)>);
 
@@ -38,13 +38,13 @@ impl Known {
     }
 
     /// Is there anything in it that is not known? It is from now on.
-    pub(crate) fn is_news(&mut self, carried: &Piggybacked) -> bool {
-        let known = (carried.incarnation, carried.upto());
-        match self.0.get_mut(&carried.set) {
-            // Of an older life there is no news, but that does not hurt.
+    pub(crate) fn is_news(&mut self, piggybacked: &Piggybacked) -> bool {
+        let known = (piggybacked.incarnation, piggybacked.upto());
+        match self.0.get_mut(&piggybacked.set) {
+            // Of an older incarnation there is no news, but that does not hurt.
             Some(before) if before.0 == known.0 && before.1 >= known.1 => return false,
             Some(before) => *before = known,
-            None => drop(self.0.insert(carried.set, known)),
+            None => drop(self.0.insert(piggybacked.set, known)),
         }
         true
     }
@@ -54,7 +54,7 @@ impl Known {
 pub(crate) struct Order<'a> {
     pub(crate) counts: &'a Counts,
     pub(crate) slots: &'a Slots,
-    /// Place of the first of this life.
+    /// Place of the first of this incarnation.
     pub(crate) base: u64,
 }
 
@@ -64,7 +64,7 @@ impl Order<'_> {
         self.base + self.counts.recorded.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Everything before this place is stable, or of another life: this one repeats it.
+    /// Everything before this place is stable, or of another incarnation: this one replays it.
     fn settled(&self) -> u64 {
         // [stable]
         self.counts.stable.load(Ordering::Acquire).max(self.base)
@@ -76,8 +76,8 @@ impl Order<'_> {
         self.slots.write(at, self.settled(), what);
     }
 
-    /// What a frame to `theirs` takes along. False: not all of it can be had, or nothing is left.
-    pub(crate) fn take_along(
+    /// What a frame to `theirs` piggybacks. False: not all of it can be had, or nothing is left.
+    pub(crate) fn append(
         &self,
         own: (SetId, Incarnation),
         theirs: Option<SetId>,
@@ -109,9 +109,9 @@ impl Order<'_> {
     }
 }
 
-/// Lives of a set before this one are over: nothing that they carry is taken in from now on. All
-/// that this process' set has recorded so far lies before the place that it gives (K2). Without
-/// the engine: the program may be in it for long.
+/// Incarnations of a set before this one are over: nothing that they piggyback is accepted from now
+/// on. All that this process' set has recorded so far lies before the place that it gives (K2).
+/// Without the engine: the program may be in it for long.
 pub fn fence(set: SetId, before: Incarnation) -> u64 {
     let mut fences = fences();
     let known = fences.entry(set).or_insert(before);
@@ -139,26 +139,26 @@ mod tests {
 
     const SET: SetId = SetId(70);
 
-    fn carried(incarnation: u16, from: u64, places: usize) -> Piggybacked {
+    fn piggybacked(incarnation: u16, from: u64, places: usize) -> Piggybacked {
         let entries = vec![None; places];
         Piggybacked { set: SET, incarnation: Incarnation(incarnation), from, entries }
     }
 
     #[test]
-    fn what_is_known_is_no_news_and_another_life_is() {
+    fn what_is_known_is_no_news_and_another_incarnation_is() {
         let mut known = Known::default();
-        assert!(known.is_news(&carried(0, 5, 3)));
-        assert!(!known.is_news(&carried(0, 5, 3)) && !known.is_news(&carried(0, 6, 1)));
-        assert!(known.is_news(&carried(0, 6, 3)) && !known.is_news(&carried(0, 5, 4)));
-        assert!(known.is_news(&carried(1, 5, 1)) && !known.is_news(&carried(1, 5, 1)));
+        assert!(known.is_news(&piggybacked(0, 5, 3)));
+        assert!(!known.is_news(&piggybacked(0, 5, 3)) && !known.is_news(&piggybacked(0, 6, 1)));
+        assert!(known.is_news(&piggybacked(0, 6, 3)) && !known.is_news(&piggybacked(0, 5, 4)));
+        assert!(known.is_news(&piggybacked(1, 5, 1)) && !known.is_news(&piggybacked(1, 5, 1)));
         known.clear();
-        assert!(known.is_news(&carried(1, 5, 1)));
+        assert!(known.is_news(&piggybacked(1, 5, 1)));
     }
 
     const OWN: (SetId, Incarnation) = (SetId(4), Incarnation(2));
 
     #[test]
-    fn a_frame_takes_along_what_is_not_stable_and_only_if_all_of_it_can_be_had() {
+    fn a_frame_piggybacks_what_is_not_stable_and_only_if_all_of_it_can_be_had() {
         use rustbtl_coordination::determinants::{Determinant, NondetCall, Numbered, Outcome};
         let (counts, slots) = (Counts::default(), Slots::default());
         let order = Order { counts: &counts, slots: &slots, base: 100 };
@@ -173,7 +173,7 @@ mod tests {
         };
         let take = |from, made| {
             let mut out = Vec::new();
-            let had = order.take_along(OWN, Some(SET), from..made, &mut out);
+            let had = order.append(OWN, Some(SET), from..made, &mut out);
             assert!(had || out.is_empty());
             had.then(|| Piggybacked::decode(&out).unwrap())
         };
@@ -194,7 +194,7 @@ mod tests {
         );
         // Stable, or not written yet.
         counts.stable.store(101, Ordering::Release);
-        assert_eq!(take(0, 102).map(|carried| carried.from), Some(101));
+        assert_eq!(take(0, 102).map(|piggybacked| piggybacked.from), Some(101));
         counts.stable.store(102, Ordering::Release);
         assert_eq!(take(0, 102), None);
         let hole = order.next();
@@ -212,16 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_does_not_take_too_much_along() {
+    fn a_frame_does_not_piggyback_too_much() {
         let (counts, slots) = (Counts::default(), Slots::default());
         let order = Order { counts: &counts, slots: &slots, base: 0 };
         for _ in 0..CARRIED_BYTES_MAX / 100 + 1 {
             order.write(order.next(), Entry::Own(&[0; 100]));
         }
         let mut out = Vec::new();
-        assert!(order.take_along(OWN, None, 0..30, &mut out) && out.len() > 3000);
+        assert!(order.append(OWN, None, 0..30, &mut out) && out.len() > 3000);
         out.clear();
-        assert!(!order.take_along(OWN, None, 0..41, &mut out) && out.is_empty());
+        assert!(!order.append(OWN, None, 0..41, &mut out) && out.is_empty());
     }
 
     #[test]

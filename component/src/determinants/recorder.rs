@@ -6,26 +6,26 @@ use crate::determinants::journal::Journal;
 use crate::determinants::outbox::outbox;
 use crate::determinants::piggyback::{Known, Order};
 use crate::determinants::set_order::{
-    ATTENTION, COUNTS, HELD, LATE, PATIENT, is_held, rustbtl_recording,
+    COUNTS, DEFERRED, HELD, PATIENT, SLOW_PATH, is_held, rustbtl_recording,
 };
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::{Counts, SetMemory, Slots};
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustbtl_coordination::determinants::{Divergence, NondetCall, ReplayDecision, ReplayDecisions};
 
-/// Counts the program's looks around: while it goes up, the program lets its frames go itself.
-static LOOKS: AtomicU32 = AtomicU32::new(0);
+/// Counts the program's polls: while it goes up, the program sends its held frames itself.
+static PROGRAM_POLLS: AtomicU32 = AtomicU32::new(0);
 
-/// Looks around between two at what is stable, while no frame waits for it: each is a system call.
-const LOOKS_FOR_STABLE: u32 = 8;
+/// Polls between two questions what is stable, while no frame waits for it: each is a system call.
+const POLLS_FOR_STABLE: u32 = 8;
 
-/// The program looks around: so it does what the checkpoint thread would have to come for.
+/// The program polls, and so does what the checkpoint thread would have to come for.
 #[inline]
 pub fn look() {
     // Only its own threads write, one at a time.
-    let looks = LOOKS.load(Ordering::Relaxed).wrapping_add(1);
-    LOOKS.store(looks, Ordering::Relaxed);
-    if is_held() || looks.is_multiple_of(LOOKS_FOR_STABLE) {
+    let program_polls = PROGRAM_POLLS.load(Ordering::Relaxed).wrapping_add(1);
+    PROGRAM_POLLS.store(program_polls, Ordering::Relaxed);
+    if is_held() || program_polls.is_multiple_of(POLLS_FOR_STABLE) {
         if COORDINATOR_LINK.awaits_answer() {
             COORDINATOR_LINK.poll();
         } else if COORDINATOR_LINK.has_unsent() {
@@ -35,15 +35,15 @@ pub fn look() {
 }
 
 /// How often it has.
-pub fn looks() -> u32 {
-    LOOKS.load(Ordering::Relaxed)
+pub fn program_polls() -> u32 {
+    PROGRAM_POLLS.load(Ordering::Relaxed)
 }
 
 /// Something was put into the empty outbox.
-pub(crate) fn ship_soon() {
+pub(crate) fn flush_soon() {
     match COORDINATOR_LINK.send(false) {
         Sent::Sent => {}
-        Sent::Later if COORDINATOR_LINK.is_watched() => {}
+        Sent::Later if COORDINATOR_LINK.is_polled() => {}
         Sent::Later | Sent::NotOpen => checkpoint_signals::wake(),
     }
 }
@@ -56,7 +56,7 @@ pub(crate) enum Place {
     Nowhere,
     /// It is this process alone.
     Alone(Box<Counts>, Box<Slots>),
-    /// In the node's segment, in the line of the rank with this local index.
+    /// In the node's segment, in the cache line of the rank with this local index.
     Shared(usize),
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn slots<'a>(place: &'a Place, node: &'a impl SetMemory) -> Option<&'
     }
 }
 
-/// The set's order, as far as this life goes.
+/// The set's order, as far as this incarnation goes.
 pub(crate) fn order<'a>(
     place: &'a Place,
     base: u64,
@@ -115,14 +115,14 @@ impl Record {
         self.decisions.clock()
     }
 
-    /// The process was made from a picture: the old counts are out of reach.
+    /// The process was restored from an image: the old counts are unreachable.
     pub fn restarted(&mut self) {
         self.place = Place::Nowhere;
         COUNTS.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// A picture is taken next, at this date of the machine.
-    pub fn pictured(&mut self, now: u64) {
+    /// A snapshot is taken next, at this date of the machine.
+    pub fn snapshotted(&mut self, now: u64) {
         self.decisions.before_snapshot(now);
     }
 
@@ -136,7 +136,7 @@ impl Record {
     pub fn switch_off(&mut self) {
         self.on = false;
         rustbtl_recording.store(0, Ordering::Relaxed);
-        ATTENTION.store(ATTENTION.load(Ordering::Relaxed) & LATE, Ordering::Relaxed);
+        SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) & DEFERRED, Ordering::Relaxed);
         HELD.store(false, Ordering::Relaxed);
         PATIENT.store(0, Ordering::Relaxed);
         // Who asks without the engine finds nothing to count in.

@@ -11,10 +11,10 @@ use core::sync::atomic::{
 #[allow(non_upper_case_globals, reason = "a name of glue.h")]
 pub static rustbtl_recording: AtomicI32 = AtomicI32::new(0);
 
-/// For C: changes when recording begins, and in a process that was made from a picture. The
-/// program may be pictured between a look at what is complete and the record of it. Then its next
-/// life would look again, at something else, and not be forced: so what was seen in an earlier
-/// epoch is not told to the program, it asks again.
+/// For C: changes when recording begins, and in a process that was restored from an image. The
+/// program may be frozen between the test for completion and the record of it. Then its next
+/// incarnation would test again, find something else, and not be forced: so what was seen in an
+/// earlier epoch is not returned to the program: C asks again.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "a name of glue.h")]
 pub static rustbtl_epoch: AtomicU32 = AtomicU32::new(0);
@@ -39,15 +39,16 @@ pub fn has_waited() -> bool {
     left > 0
 }
 
-/// Not 0: sends and receives have more to do than usual; see `Process::attend`.
-pub static ATTENTION: AtomicU8 = AtomicU8::new(0);
-/// A run of questions that found nothing has to be recorded first, or times and dates be shipped.
+/// Not 0: sends and receives have more to do than usual; see `Driver::update_slow_path`.
+pub static SLOW_PATH: AtomicU8 = AtomicU8::new(0);
+/// A run of questions that found nothing has to be recorded first, or times and dates be sent to
+/// the log.
 pub(crate) const RUN: u8 = 1;
 /// Outcomes are forced: receives are posted, whatever they are for.
 pub(crate) const REPLAY: u8 = 2;
 
 /// Receives of requests are posted late.
-pub(crate) const LATE: u8 = 4;
+pub(crate) const DEFERRED: u8 = 4;
 
 /// A frame waits for determinants: the checkpoint thread lets it go.
 pub(crate) static HELD: AtomicBool = AtomicBool::new(false);
@@ -75,8 +76,8 @@ pub fn stable() -> u64 {
     unsafe { counts.as_ref() }.map_or(0, |counts| counts.stable.load(Ordering::Acquire))
 }
 
-/// Has what is recorded to be shipped at once? A frame of the set waits for it, or so much is not
-/// stable that frames will soon have to.
+/// Has what is recorded to be sent to the log at once? A frame of the set waits for it, or so much
+/// is not stable that frames will soon have to.
 pub fn must_flush() -> bool {
     let counts = COUNTS.load(Ordering::Acquire);
     // SAFETY: null, or in memory that is never unmapped while this process records.

@@ -4,7 +4,7 @@
 //! A program that computes after its last send must not find that message still here when it comes
 //! back. So nothing is gathered before many sends in a row were followed by another call at once,
 //! nothing is held for long while the burst goes on, and a program that came back late pays: it has
-//! to send one message for each 4 µs that others were held. Over the life of a program, all that
+//! to send one message for each 4 µs that others were held. Over the run of a program, all that
 //! gathering ever delays is less than 4 µs a send, and one computation.
 
 /// Ticks of the processor between a send and the next call that are still "at once": some 15 µs.

@@ -1,16 +1,16 @@
-//! Channels that open and break, and who is reached again.
+//! Channels that open and break, and who is reconnected.
 
-use crate::engine::driver_state::{Lost, Process, SECOND};
+use crate::engine::driver_state::{Driver, Lost, SECOND};
 use crate::engine::transport_set::NetworkKind;
 use crate::os::now_ns;
 use crate::peers::endpoint::Endpoint;
 use crate::transports::Event;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
-/// Between two attempts to open a lost channel again.
+/// Between two attempts to reopen a lost channel.
 const RECONNECT_NS: u64 = 100_000_000;
 
-impl Process {
+impl Driver {
     /// How many there were.
     pub(crate) fn network_events(&mut self, network: NetworkKind) -> usize {
         let mut happened = 0;
@@ -26,7 +26,7 @@ impl Process {
         match event {
             Event::Up(peer, incarnation) => self.up(peer, Incarnation(incarnation)),
             Event::Down { peer, said_goodbye, reason } => self.down(peer, said_goodbye, reason),
-            Event::Notice(text) => self.host.glue.tell("notice", &[&text]),
+            Event::Notice(text) => self.host.glue.show("notice", &[&text]),
         }
     }
 
@@ -42,7 +42,7 @@ impl Process {
         self.lost.push(Lost { peer, reason, since_ns: now, again_ns });
     }
 
-    /// A channel is open. The first one of two processes that were never started again is no news.
+    /// A channel is open. The first one of two processes that were never restarted is no news.
     fn up(&mut self, peer: PeerId, incarnation: Incarnation) {
         self.lost.retain(|lost| lost.peer != peer);
         if incarnation > Incarnation(0) || self.engine.has_contacted(peer) {
@@ -50,16 +50,16 @@ impl Process {
         }
     }
 
-    /// This process of another set was started again: here is how it is reached.
-    pub fn meet_again(&mut self, peer: PeerId, card: Endpoint) {
-        let incarnation = card.incarnation;
+    /// This process of another set was restarted: here is how it is reached.
+    pub fn reconnect_restarted(&mut self, peer: PeerId, endpoint: Endpoint) {
+        let incarnation = endpoint.incarnation;
         self.lost.retain(|lost| lost.peer != peer);
-        if card.node == self.host.node {
+        if endpoint.node == self.host.node {
             self.neighbours.insert(peer);
         } else {
             self.neighbours.remove(&peer);
         }
-        self.host.renew(peer, card);
+        self.host.renew(peer, endpoint);
         if self.engine.has_contacted(peer) {
             self.timed(|engine, host| engine.peer_up(host, peer, incarnation));
         }
@@ -90,16 +90,18 @@ impl Process {
             }
         }
         if self.protected {
-            // Others see to it: processes of another set are started again, this one goes back with
-            // its own. How long they take, with storage and processors that are busy, nobody knows.
+            // Others see to it: processes of another set are restarted, this one is rolled back
+            // with its own. How long they take, with storage and processors that are busy, nobody
+            // knows.
             return;
         }
         let until = |lost: &Lost| lost.since_ns.max(self.unprotected_ns) + self.grace_ns;
         let Some(lost) = self.lost.iter().find(|lost| now >= until(lost)) else { return };
         let who = self.host.describe(lost.peer);
-        let node = crate::peers::table::card_of(&self.host.glue, self.host.peers.name(lost.peer))
-            .and_then(Result::ok)
-            .map_or_else(|| "?".to_owned(), |card| card.node);
+        let node =
+            crate::peers::table::endpoint_of(&self.host.glue, self.host.peers.name(lost.peer))
+                .and_then(Result::ok)
+                .map_or_else(|| "?".to_owned(), |endpoint| endpoint.node);
         self.host.glue.fatal("peer-lost", &[&who, &node, &lost.reason]);
     }
 }

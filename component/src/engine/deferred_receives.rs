@@ -1,17 +1,17 @@
-//! Receives that are posted late, in a process that went back.
+//! Receives that are posted late, in a process that was rolled back.
 //!
 //! MPI does not allow a message to be received into memory that is still to be sent from (MPI-3.1
 //! §3.7.2), but programs do: they await the answer in the buffer of the question (ScaLAPACK's
 //! BLACS). It goes well, since there is no answer before the question. A process that runs its
 //! past again has the answers here already: they would be sent in place of the questions.
 //!
-//! So as long as it has not caught up, its nonblocking receives are posted, in their order, when
-//! the program waits, tests, probes, or receives: not while it only starts operations. A blocking
-//! send that is not complete at once waits, too: its memory is in the log by then, or its receiver
-//! runs its past again together with this process, and has not sent an answer either.
+//! So as long as it has not completed its replay, its nonblocking receives are posted, in their
+//! order, when the program waits, tests, probes, or receives: not while it only starts operations.
+//! A blocking send that is not complete at once waits, too: its memory is in the log by then, or
+//! its receiver replays together with this process, and has not sent an answer either.
 
-use crate::determinants::set_order::{ATTENTION, of_program};
-use crate::engine::driver_state::{Process, Wanted};
+use crate::determinants::set_order::{SLOW_PATH, of_program};
+use crate::engine::driver_state::{Driver, Wanted};
 use crate::engine::shared::Shared;
 use crate::ffi::operation::Op;
 use core::sync::atomic::Ordering;
@@ -22,24 +22,24 @@ use rustbtl_fragments::ids::ReceiveId;
 /// Post what was put off: the program waits.
 #[inline]
 pub fn post(shared: &'static Shared) {
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        let mut process = shared.enter();
-        process.post_late();
-        shared.deliver(process);
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        let mut driver = shared.enter();
+        driver.post_late();
+        shared.deliver(driver);
     }
 }
 
-impl Process {
+impl Driver {
     /// Post this receive of a request later, if that is wanted. `tag` as C has it.
     #[cold]
     #[inline(never)]
     pub fn put_off(&mut self, mut op: Op, wanted: Wanted, tag: i32) -> bool {
-        if !self.behind || !of_program(tag) {
+        if !self.replaying || !of_program(tag) {
             return false;
         }
         self.act(tag);
         op.set_id(ReceiveId::NONE.0);
-        self.late.push_back((op, wanted));
+        self.deferred.push_back((op, wanted));
         true
     }
 
@@ -47,7 +47,7 @@ impl Process {
     /// and before any other receive is posted.
     #[inline]
     pub fn post_late(&mut self) {
-        if !self.late.is_empty() {
+        if !self.deferred.is_empty() {
             self.post_all_late();
         }
     }
@@ -55,19 +55,19 @@ impl Process {
     #[cold]
     #[inline(never)]
     fn post_all_late(&mut self) {
-        while let Some((mut op, (comm, from, tags))) = self.late.pop_front() {
+        while let Some((mut op, (comm, from, tags))) = self.deferred.pop_front() {
             match self.timed(|engine, host| engine.receive(host, comm, from, tags, op, op)) {
                 ReceiveOutcome::Complete(status) => self.host.complete(op, status),
                 ReceiveOutcome::Pending(id) => op.set_id(id.0),
             }
         }
-        self.attend();
+        self.update_slow_path();
         self.host.push();
     }
 
-    /// Everything has been done again that was done before.
-    pub fn caught_up(&mut self) {
-        self.behind = false;
-        self.attend();
+    /// The replay is complete.
+    pub fn post_all_deferred(&mut self) {
+        self.replaying = false;
+        self.update_slow_path();
     }
 }

@@ -1,18 +1,18 @@
 //! Receives that find their message before they are posted: nothing has to be put into a table and
 //! taken out again.
 
-use crate::determinants::set_order::ATTENTION;
-use crate::engine::driver_state::{BURST, Process, Unposted};
+use crate::determinants::set_order::SLOW_PATH;
+use crate::engine::driver_state::{BURST, Driver, Unposted};
 use crate::ffi::operation::Op;
 use crate::transports::Incoming;
 use core::sync::atomic::Ordering;
 use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
-/// Receives that found their message at once between two looks at anything but shared memory.
+/// Receives that found their message at once between two polls of anything but shared memory.
 const UNPOSTED_MAX: u32 = 64;
 
-impl Process {
+impl Driver {
     /// Is this frame the message of a receive that is not posted, without any ado?
     #[inline(always)]
     fn receive_fast_path(
@@ -34,12 +34,12 @@ impl Process {
         true
     }
 
-    /// A receive was not posted: who never waits must look at the rest now and then, too.
+    /// A receive was not posted: who never waits must poll the rest now and then, too.
     #[inline(always)]
     fn found_at_once(&mut self) {
         self.unposted += 1;
         if self.unposted.is_multiple_of(UNPOSTED_MAX) {
-            self.look_around(1);
+            self.poll_slow(1);
         }
     }
 
@@ -52,7 +52,7 @@ impl Process {
         op: &mut Op,
     ) -> Unposted {
         // Looked at each time: the process may have been restored since its call began.
-        if ATTENTION.load(Ordering::Relaxed) != 0 || !self.engine.is_matching_idle() {
+        if SLOW_PATH.load(Ordering::Relaxed) != 0 || !self.engine.is_matching_idle() {
             return Unposted::Post;
         }
         for _ in 0..BURST {

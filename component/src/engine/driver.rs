@@ -1,12 +1,13 @@
-//! The state of this process, who may touch it, and its clockwork: look for frames, hand them to
-//! the engine, tell C what is complete.
+//! The state of this process, who may touch it, and its clockwork: poll for frames, hand them to
+//! the engine, notify C what is complete.
 //!
 //! Rules: C is never called with the state borrowed, except for leaf functions (pack, unpack,
-//! resolve, card, help) that do not come back. Without MPI_THREAD_MULTIPLE there is no lock.
+//! resolve, endpoint, help) that do not call back into us. Without MPI_THREAD_MULTIPLE there is no
+//! lock.
 
-use crate::engine::driver_state::{BURST, Clock, Process, SECOND};
+use crate::engine::detached_sends;
+use crate::engine::driver_state::{BURST, Clock, Driver, SECOND};
 use crate::engine::host::EngineHost;
-use crate::engine::late_sends;
 use crate::engine::transport_set::NetworkKind;
 use crate::engine::wait_policy::WaitPolicy;
 use crate::ffi::operation::Op;
@@ -18,19 +19,19 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Frames taken from a transport in one call of Open MPI's progress.
 const FRAMES_MAX: usize = 64;
-/// Rounds between two looks at the clock.
+/// Rounds between two polls of the clock.
 const SLOW_ROUNDS: u32 = 1024;
-/// Turns between two looks at sockets where each turn gives the processor away.
+/// Turns between two polls of sockets where each turn gives the processor away.
 const NETWORK_WAIT_OVERSUBSCRIBED: u32 = 3;
 
-/// Outcome of [`Process::place_directly`].
+/// Outcome of [`Driver::place_directly`].
 enum DirectPlacement {
     Nothing,
     Begun,
     Done,
 }
 
-impl Process {
+impl Driver {
     /// A process with this engine and these surroundings.
     pub fn new(engine: Engine<EngineHost>, host: EngineHost, idle: WaitPolicy) -> Self {
         Self {
@@ -43,8 +44,8 @@ impl Process {
             grace_ns: 5 * SECOND,
             finishing: false,
             protected: false,
-            behind: false,
-            late: VecDeque::new(),
+            replaying: false,
+            deferred: VecDeque::new(),
             unprotected_ns: 0,
             fruitless: 0,
             reported: false,
@@ -115,18 +116,18 @@ impl Process {
     /// Look for the frame that completes `op`, for a short time. Returns as soon as something
     /// is complete, that or another operation.
     #[inline]
-    pub fn look_for(&mut self, op: Op) {
+    pub fn poll_until(&mut self, op: Op) {
         for _ in 0..BURST {
             if self.take_any() && (op.is_complete() || !self.host.done.is_empty()) {
                 return;
             }
         }
-        self.look_around(1);
+        self.poll_slow(1);
     }
 
-    /// The same in one look.
+    /// The same in one poll.
     #[inline]
-    pub fn look_once(&mut self, op: Op) {
+    pub fn poll_once(&mut self, op: Op) {
         while self.take_any() {
             if op.is_complete() || !self.host.done.is_empty() {
                 return;
@@ -134,12 +135,12 @@ impl Process {
         }
         // Between two turns the processor belongs to others, for milliseconds if they want it.
         self.network_wait = self.network_wait.min(NETWORK_WAIT_OVERSUBSCRIBED);
-        self.look_around(1);
+        self.poll_slow(1);
     }
 
     /// Everything but shared memory: sockets, frames that wait for room, and what is done seldom.
     #[inline(never)]
-    pub(crate) fn look_around(&mut self, frames_max: usize) -> usize {
+    pub(crate) fn poll_slow(&mut self, frames_max: usize) -> usize {
         let mut happened = 0;
         crate::determinants::recorder::look();
         if self.host.transports.has_network() {
@@ -158,11 +159,11 @@ impl Process {
                 self.host.end(op);
             }
             if crate::determinants::set_order::is_held() {
-                // What a frame waits for is told by processes that need a processor for it.
+                // What a frame waits for is acknowledged by processes that need a processor for it.
                 crate::os::yield_now();
             }
         }
-        late_sends::tell(self);
+        detached_sends::count_call(self);
         self.rounds += 1;
         if self.rounds >= SLOW_ROUNDS {
             self.rounds = 0;
@@ -176,7 +177,7 @@ impl Process {
     /// out now is quicker than to leave it to the thread (docs/adr/0015).
     pub fn detach_send(&mut self, op: Op) -> bool {
         self.host.sets_are_nodes
-            && late_sends::for_send(op.bytes())
+            && detached_sends::for_send(op.bytes())
             && self.host.is_logged(op)
             && self.engine.detach_send(SendId(op.id()))
             && self.host.settle(op)
@@ -191,7 +192,7 @@ impl Process {
     /// One call of Open MPI's progress: how many things happened.
     pub fn poll(&mut self) -> usize {
         let mut happened = self.poll_node(FRAMES_MAX);
-        happened += self.look_around(FRAMES_MAX);
+        happened += self.poll_slow(FRAMES_MAX);
         if happened > 0 {
             self.fruitless = 0;
         }
@@ -261,7 +262,7 @@ impl Process {
             happened += self.network_events(network);
         }
         // A part of a frame counts: the rest of it is not to wait for its turn.
-        if self.host.transports.take_heard() || happened > 0 {
+        if self.host.transports.take_received() || happened > 0 {
             self.network_hot = self.network_interval;
         }
         if self.network_hot > 0 {

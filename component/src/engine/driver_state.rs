@@ -8,7 +8,7 @@ use rustbtl_fragments::engine::{Engine, Source, TagMatch};
 use rustbtl_fragments::ids::{CommId, PeerId};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Looks at shared memory for each look at anything else.
+/// Polls of shared memory for each poll of anything else.
 pub(crate) const BURST: u32 = 16;
 /// In nanoseconds.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -53,14 +53,14 @@ impl Clock {
 }
 
 /// See the module's documentation.
-pub struct Process {
+pub struct Driver {
     /// The engine.
     pub engine: Engine<EngineHost>,
     /// Its surroundings.
     pub host: EngineHost,
     /// Time in the engine.
     pub clock: Clock,
-    /// How long to look before yielding.
+    /// How long to poll before yielding.
     pub idle: WaitPolicy,
     /// Other ranks that run on this node.
     pub neighbours: BTreeSet<PeerId>,
@@ -70,12 +70,12 @@ pub struct Process {
     pub grace_ns: u64,
     /// MPI_Finalize has begun: peers may go.
     pub finishing: bool,
-    /// Somebody starts dead processes again: to wait for them is no failure.
+    /// Somebody restarts dead processes: to wait for them is no failure.
     pub protected: bool,
-    /// It was started again alone, and may not have repeated all that its earlier life has done.
-    pub behind: bool,
+    /// It was restarted alone, and may not have repeated all that its earlier incarnation has done.
+    pub replaying: bool,
     /// Receives that are posted when the program looks for what is complete.
-    pub late: VecDeque<(Op, Wanted)>,
+    pub deferred: VecDeque<(Op, Wanted)>,
     /// Since when nobody does any more.
     pub unprotected_ns: u64,
     /// Rounds of waiting loops in which nothing happened.
@@ -103,7 +103,7 @@ pub(crate) struct Lost {
 /// Communicator, source, tag.
 pub type Wanted = (CommId, Source, TagMatch);
 
-/// Outcome of [`Process::receive_unposted`].
+/// Outcome of [`Driver::receive_unposted`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unposted {
     /// The message is in the buffer.

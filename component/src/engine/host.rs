@@ -8,10 +8,10 @@ use crate::engine::transport_set::{Route, TransportSet};
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Glue, Name};
 use crate::ffi::verbose;
-use crate::payload_log::deferred_copy::Unlogged;
+use crate::payload_log::deferred_copy::PendingLogCopies;
 use crate::payload_log::memory::LogMemory;
 use crate::peers::endpoint::{Endpoint, EndpointError};
-use crate::peers::table::{Peers, card_of};
+use crate::peers::table::{Peers, endpoint_of};
 use crate::transports::{Payload as Outgoing, Pulled};
 use core::ops::Range;
 use rustbtl_checkpoint::PayloadLog;
@@ -63,7 +63,7 @@ pub struct EngineHost {
     /// Payloads that left the set.
     pub log: PayloadLog<LogMemory>,
     /// Messages that are not all in the log yet.
-    pub(crate) unlogged: Unlogged,
+    pub(crate) pending_copies: PendingLogCopies,
     /// Nonblocking sends whose frames TCP gathers: they are complete when it has pushed them out,
     /// since nobody needs to call us again for a send that is complete.
     pub(crate) gathered: Vec<Op>,
@@ -72,17 +72,17 @@ pub struct EngineHost {
     pub(crate) copy_later: bool,
     /// The engine asks for digests of what is in the log, so all of it has to be there.
     pub checks_content: bool,
-    /// The program's thread is inside, and there are no others: C may be told of complete
+    /// The program's thread is inside, and there are no others: C may be notified of complete
     /// operations at once.
-    pub tells_at_once: bool,
-    /// Complete operations that C has not been told of.
+    pub completes_at_once: bool,
+    /// Complete operations that C has not been notified of.
     pub done: VecDeque<Op>,
-    /// Frames of a checkpoint that the machine of the line has not seen.
-    pub line_frames: VecDeque<(PeerId, CheckpointFrame)>,
-    /// How often this process' set was started again.
+    /// Frames of a checkpoint that the state machine of the checkpoint has not seen.
+    pub checkpoint_frames: VecDeque<(PeerId, CheckpointFrame)>,
+    /// How often this process' set was restarted: its incarnation.
     pub incarnation: Incarnation,
-    /// New cards of processes that were started again; others are in Open MPI's modex.
-    pub cards: BTreeMap<PeerId, crate::peers::endpoint::Endpoint>,
+    /// New endpoints of processes that were restarted; others are in Open MPI's modex.
+    pub endpoints: BTreeMap<PeerId, crate::peers::endpoint::Endpoint>,
     /// Which communicator of those that were given the same context id.
     instances: Instances,
     /// Outcomes of nondeterministic calls.
@@ -94,7 +94,7 @@ pub struct EngineHost {
 }
 
 impl EngineHost {
-    /// Without transports; `Process::connect` adds them.
+    /// Without transports; `Driver::connect` adds them.
     pub fn new(glue: Glue, threads: bool, peers: Peers, log: PayloadLog<LogMemory>) -> Self {
         let mut routes = vec![Route::Unknown; peers.me().0 as usize + 1];
         routes[peers.me().0 as usize] = Route::Myself;
@@ -111,16 +111,16 @@ impl EngineHost {
             node: String::new(),
             transports: TransportSet::default(),
             log,
-            unlogged: Unlogged::default(),
+            pending_copies: PendingLogCopies::default(),
             gathered: Vec::new(),
             burst: Burst::default(),
             copy_later: false,
             checks_content: false,
-            tells_at_once: !threads,
+            completes_at_once: !threads,
             done: VecDeque::with_capacity(256),
-            line_frames: VecDeque::new(),
+            checkpoint_frames: VecDeque::new(),
             incarnation: Incarnation(0),
-            cards: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
             instances: Instances::default(),
             record: Record::default(),
             wtime: ProgramClock::default(),
@@ -129,15 +129,15 @@ impl EngineHost {
         }
     }
 
-    /// The process was made from a picture, on this node: no peer is known any more.
+    /// The process was restored from an image, on this node: no peer is known any more.
     pub fn restarted(&mut self, incarnation: Incarnation, node: String) {
         let me = self.peers.me().0 as usize;
         self.routes.clear();
         self.routes.resize(me + 1, Route::Unknown);
         self.routes[me] = Route::Myself;
         self.sets.clear();
-        self.cards.clear();
-        self.line_frames.clear();
+        self.endpoints.clear();
+        self.checkpoint_frames.clear();
         self.record.restarted();
         // What TCP had gathered is in the log: resync sends it again.
         while let Some(op) = self.gathered.pop() {
@@ -147,9 +147,9 @@ impl EngineHost {
         self.node = node;
     }
 
-    /// The context id of a new communicator, told from earlier ones with the same id. `local_size`
-    /// is 0, or that of the local group of an intercommunicator. These must not be left out: who
-    /// runs its past again gets messages of all that come later with the same id, and would drop
+    /// The context id of a new communicator, different from earlier ones with the same id.
+    /// `local_size` is 0, or that of the local group of an intercommunicator. These must not be
+    /// left out: who replays gets messages of all that come later with the same id, and would drop
     /// them with the first that it frees.
     pub fn instance_of(
         &mut self,
@@ -203,12 +203,12 @@ impl EngineHost {
         self.sets.get(peer.0 as usize).copied().flatten()
     }
 
-    /// Read a peer's card and choose the way to it. Ends the job if it cannot be talked to.
+    /// Read a peer's endpoint and choose the way to it. Ends the job if it cannot be talked to.
     #[cold]
     fn meet(&mut self, peer: PeerId) -> PeerInfo {
-        let card = self.checked_card(peer);
-        let (route, limits) = self.transports.connect(peer, &card).unwrap_or_else(|why| {
-            self.glue.fatal("no-way", &[&self.describe(peer), &card.node, &why])
+        let endpoint = self.checked_endpoint(peer);
+        let (route, limits) = self.transports.connect(peer, &endpoint).unwrap_or_else(|why| {
+            self.glue.fatal("no-way", &[&self.describe(peer), &endpoint.node, &why])
         });
         self.glue.verbose(verbose::TRACE, || {
             format!("{} is reached over {}", self.describe(peer), route.name())
@@ -218,46 +218,46 @@ impl EngineHost {
         }
         self.routes[peer.0 as usize] = route;
         self.sets.resize(self.routes.len(), None);
-        self.sets[peer.0 as usize] = Some(card.set);
+        self.sets[peer.0 as usize] = Some(endpoint.set);
         PeerInfo {
-            set: card.set,
-            incarnation: card.incarnation,
+            set: endpoint.set,
+            incarnation: endpoint.incarnation,
             eager_bytes_max: limits.eager_bytes_max,
             chunk_bytes_max: limits.chunk_bytes_max,
         }
     }
 
-    /// A process of another set was started again: what was known of the way to it is over.
-    pub fn renew(&mut self, peer: PeerId, card: crate::peers::endpoint::Endpoint) {
-        self.transports.renew_peer(peer, &card);
-        self.cards.insert(peer, card);
+    /// A process of another set was restarted: what was known of the way to it is over.
+    pub fn renew(&mut self, peer: PeerId, endpoint: crate::peers::endpoint::Endpoint) {
+        self.transports.renew_peer(peer, &endpoint);
+        self.endpoints.insert(peer, endpoint);
         self.meet(peer);
     }
 
-    /// The card of a peer that fits this process. Ends the job otherwise.
+    /// The endpoint of a peer that fits this process. Ends the job otherwise.
     #[cold]
-    pub fn checked_card(&self, peer: PeerId) -> crate::peers::endpoint::Endpoint {
+    pub fn checked_endpoint(&self, peer: PeerId) -> crate::peers::endpoint::Endpoint {
         let who = self.describe(peer);
-        if let Some(card) = self.cards.get(&peer) {
-            return card.clone();
+        if let Some(endpoint) = self.endpoints.get(&peer) {
+            return endpoint.clone();
         }
         let name = self.peers.name(peer);
         let fetched = crate::peers::modex::of(name.rank).filter(|_| self.peers.is_own(peer));
-        let fetched = fetched.map(|card| Endpoint::decode(&card));
-        let card = match fetched.or_else(|| card_of(&self.glue, name)) {
-            None => self.glue.fatal("no-card", &[&who]),
-            Some(Err(EndpointError::Damaged)) => self.glue.fatal("bad-card", &[&who]),
+        let fetched = fetched.map(|endpoint| Endpoint::decode(&endpoint));
+        let endpoint = match fetched.or_else(|| endpoint_of(&self.glue, name)) {
+            None => self.glue.fatal("no-endpoint", &[&who]),
+            Some(Err(EndpointError::Damaged)) => self.glue.fatal("bad-endpoint", &[&who]),
             Some(Err(error @ EndpointError::Version { .. })) => {
                 let own = format!("version {}", crate::peers::endpoint::VERSION);
                 self.glue.fatal("version", &[&own, &who, &error.to_string()])
             }
-            Some(Ok(card)) => card,
+            Some(Ok(endpoint)) => endpoint,
         };
-        if self.peers.is_own(peer) && card.policy != self.policy {
-            let theirs = format!("{:?} on node {}", card.policy_text, card.node);
+        if self.peers.is_own(peer) && endpoint.policy != self.policy {
+            let theirs = format!("{:?} on node {}", endpoint.policy_text, endpoint.node);
             self.glue.fatal("policy", &[&format!("{:?}", self.policy_text), &who, &theirs]);
         }
-        card
+        endpoint
     }
 
     /// A process, for messages.
@@ -270,21 +270,21 @@ impl EngineHost {
         }
     }
 
-    /// Why a send failed, the first time; the program hears of each by its error code.
+    /// Why a send failed, the first time; the program sees each by its error code.
     #[cold]
-    pub fn tell_log_full(&mut self, wanted: u64) {
+    pub fn report_log_full(&mut self, wanted: u64) {
         if core::mem::replace(&mut self.told_log_full, true) {
             return;
         }
         let spill_error = self.log.memory().spill_error.as_deref();
         let why = spill_error.unwrap_or("its budget is used up");
         let held = self.log.counters().bytes;
-        self.glue.tell("log-full", &[&wanted.to_string(), &held.to_string(), why]);
+        self.glue.show("log-full", &[&wanted.to_string(), &held.to_string(), why]);
     }
 
-    /// Something was appended: is a line wanted that lets the log be trimmed?
+    /// Something was appended: is a checkpoint wanted that lets the log be trimmed?
     #[inline]
-    fn look_at_log(&mut self) {
+    fn check_log_pressure(&mut self) {
         if self.log.take_nearly_full() {
             crate::sync::checkpoint_signals::log_nearly_full();
         }
@@ -392,8 +392,8 @@ impl Host for EngineHost {
         let long = entry.bytes > COPIED_FIRST_BYTES;
         if long && self.copy_later && op.convertor().is_none() && self.is_pushed_to(entry.to) {
             let record = self.log.append(entry, |_| ())?;
-            self.unlogged.add(&mut self.log, record, op);
-            self.look_at_log();
+            self.pending_copies.add(&mut self.log, record, op);
+            self.check_log_pressure();
             return Ok(record);
         }
         let appended = self.log.append(entry, |into| match op.convertor() {
@@ -406,7 +406,7 @@ impl Host for EngineHost {
                 into.copy_from_slice(unsafe { op.slice(0, into.len() as u64) });
             }
         });
-        self.look_at_log();
+        self.check_log_pressure();
         appended
     }
 
@@ -556,7 +556,7 @@ impl Host for EngineHost {
     }
 
     fn piggyback(&mut self, to: PeerId, from: Recorded, made: Recorded, out: &mut Vec<u8>) -> bool {
-        self.take_along(to, from, made, out)
+        self.append_piggyback(to, from, made, out)
     }
 
     fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
@@ -565,7 +565,7 @@ impl Host for EngineHost {
 
     #[cold]
     fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {
-        self.line_frames.push_back((from, frame));
+        self.checkpoint_frames.push_back((from, frame));
         crate::sync::checkpoint_signals::frame_arrived();
     }
 }

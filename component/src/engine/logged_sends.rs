@@ -18,29 +18,29 @@ impl EngineHost {
         self.copy_later = allowed && !self.checks_content;
     }
 
-    /// The engine has done with the operation. False: it is not all in the log, so it is told later
-    /// of its end.
+    /// The engine has done with the operation. False: it is not all in the log, so C is notified
+    /// later of its end.
     #[inline]
     pub fn settle(&mut self, op: Op) -> bool {
-        self.unlogged.is_empty() || self.unlogged.settle(op, COPIED_AT_ONCE_BYTES)
+        self.pending_copies.is_empty() || self.pending_copies.settle(op, COPIED_AT_ONCE_BYTES)
     }
 
     /// The program does not wait for the end of an operation: nothing of it may be left to be
     /// copied when it knows otherwise that it is over.
     pub fn release(&mut self, op: Op) {
-        if self.unlogged.release(op) {
+        if self.pending_copies.release(op) {
             self.end(op);
         }
     }
 
     /// A thread may take part in copies from now on.
     pub fn share_copies(&mut self) {
-        self.unlogged.share();
+        self.pending_copies.share();
     }
 
-    /// Drop what a process of this set has in its line.
+    /// Drop what a process of this set has in its checkpoint already.
     pub fn trim_log(&mut self, set: SetId, is_held: impl FnMut(&LogEntry) -> bool) {
-        self.unlogged.finish();
+        self.pending_copies.finish();
         self.log.trim(set, is_held);
     }
 
@@ -48,12 +48,12 @@ impl EngineHost {
     /// in the log now, and which the engine has not done with.
     #[inline]
     pub fn copy_some(&mut self) -> Option<Op> {
-        if self.unlogged.has_uncopied() { self.copy_step() } else { None }
+        if self.pending_copies.has_uncopied() { self.copy_step() } else { None }
     }
 
     #[cold]
     fn copy_step(&mut self) -> Option<Op> {
-        match self.unlogged.step()? {
+        match self.pending_copies.step()? {
             Copied::Before(op) => Some(op),
             Copied::Last(op) => {
                 self.end(op);
@@ -64,7 +64,7 @@ impl EngineHost {
 
     /// Is all of an operation in the log?
     pub fn is_logged(&self, op: Op) -> bool {
-        self.unlogged.is_logged(op)
+        self.pending_copies.is_logged(op)
     }
 
     /// Tell of the end of an operation.
@@ -75,7 +75,7 @@ impl EngineHost {
             return;
         }
         // SAFETY: the operation is complete and its fields are filled; this does not call back.
-        if self.tells_at_once && unsafe { (self.glue.complete_now)(op.as_ptr()) } != 0 {
+        if self.completes_at_once && unsafe { (self.glue.complete_now)(op.as_ptr()) } != 0 {
             return;
         }
         self.done.push_back(op);
@@ -90,7 +90,8 @@ impl EngineHost {
         taken: usize,
     ) -> Transmit {
         let route = self.route(to);
-        let source = if self.unlogged.is_empty() { None } else { self.unlogged.source(record) };
+        let source =
+            if self.pending_copies.is_empty() { None } else { self.pending_copies.source(record) };
         let bytes = match source {
             // SAFETY: the program's buffer, which stays unchanged until the send is complete.
             Some(op) => unsafe { op.slice(range.start, range.end - range.start) },

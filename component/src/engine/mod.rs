@@ -4,11 +4,11 @@
 pub mod burst;
 pub mod channels;
 pub mod deferred_receives;
+pub mod detached_sends;
 pub mod direct_receive;
 pub mod driver;
 pub mod driver_state;
 pub mod host;
-pub mod late_sends;
 pub mod logged_sends;
 pub mod piggyback_host;
 pub mod recording;

@@ -1,10 +1,10 @@
-//! The engine's side of piggybacked determinants (docs/adr/0019): what a frame takes along, what
+//! The engine's side of piggybacked determinants (docs/adr/0019): what a frame piggybacks, what
 //! is kept of what comes. K1 and K2 are those of `determinants/piggyback.rs`.
 
-use crate::determinants::outbox::{Parcel, outbox};
+use crate::determinants::outbox::{DeterminantBatch, outbox};
 use crate::determinants::piggyback::fences;
-use crate::determinants::recorder::{Record, order, ship_soon};
-use crate::engine::driver_state::Process;
+use crate::determinants::recorder::{Record, flush_soon, order};
+use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::transports::set_memory::Entry;
 use rustbtl_coordination::determinants::Piggybacked;
@@ -15,7 +15,7 @@ use rustbtl_fragments::send_gate::Recorded;
 impl EngineHost {
     /// `Host::piggyback`.
     #[inline(never)]
-    pub fn take_along(
+    pub fn append_piggyback(
         &self,
         to: PeerId,
         from: Recorded,
@@ -28,18 +28,18 @@ impl EngineHost {
         }
         let (own, theirs) = ((self.set, self.incarnation), self.set_of(to));
         order(place, *base, &self.transports)
-            .is_some_and(|order| order.take_along(own, theirs, from.0..made.0, out))
+            .is_some_and(|order| order.append(own, theirs, from.0..made.0, out))
     }
 
     /// `Host::on_piggyback`.
     pub fn keep(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
-        let Ok(carried) = Piggybacked::decode(bytes) else { return PiggybackOutcome::Damaged };
-        if self.set_of(from) != Some(carried.set) {
+        let Ok(piggybacked) = Piggybacked::decode(bytes) else { return PiggybackOutcome::Damaged };
+        if self.set_of(from) != Some(piggybacked.set) {
             return PiggybackOutcome::Damaged;
         }
         // K2: until it has its place.
         let fences = fences();
-        if fences.get(&carried.set).is_some_and(|&before| carried.incarnation < before) {
+        if fences.get(&piggybacked.set).is_some_and(|&before| piggybacked.incarnation < before) {
             return PiggybackOutcome::Refused;
         }
         let Record { on, place, base, known, .. } = &mut self.record;
@@ -47,27 +47,27 @@ impl EngineHost {
         let Some(order) = order(place, *base, &self.transports).filter(|_| *on) else {
             return PiggybackOutcome::Accepted;
         };
-        if !known.is_news(&carried) {
+        if !known.is_news(&piggybacked) {
             return PiggybackOutcome::Accepted;
         }
         let mut outbox = outbox();
         let ring = outbox.is_empty();
         // K1
         let at = order.next();
-        order.write(at, Entry::Carried(carried.set));
-        outbox.push_back(Parcel::Carried { at, bytes: bytes.to_vec() });
+        order.write(at, Entry::Carried(piggybacked.set));
+        outbox.push_back(DeterminantBatch::Carried { at, bytes: bytes.to_vec() });
         drop(outbox);
         drop(fences);
         if ring {
-            ship_soon();
+            flush_soon();
         }
         PiggybackOutcome::Accepted
     }
 }
 
-impl Process {
-    /// What others carry here is kept from now on, if it is wanted and can be: recording is on, and
-    /// the set has memory to count in. Tells them.
+impl Driver {
+    /// What others piggyback to here is kept from now on, if it is wanted and can be: recording is
+    /// on, and the set has memory to count in. Tells them.
     pub fn accept_piggyback(&mut self) {
         let Record { on, carries, place, base, .. } = &self.host.record;
         if *on && *carries && order(place, *base, &self.host.transports).is_some() {

@@ -1,23 +1,23 @@
-//! What this process records of nondeterministic calls, and what it is forced to do again after it
+//! What this process records of nondeterministic calls, and what it has to replay after it
 //! was restored. The machine is coordination's `ReplayDecisions`; here are its places: the counts
 //! that the ranks of a set on this node share, and the outbox from which the checkpoint thread
-//! ships.
+//! sends it.
 //!
-//! Off until the first line is taken (of a protected job whose lines have a directory). Then the
-//! way of a message pays: one load of [`ATTENTION`] for each send and receive, two loads for each
-//! frame that leaves the set, and for a determinant a lock that nobody else holds for long. The
-//! eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a frame has
-//! to wait for the first time.
+//! Off until the first checkpoint is taken (of a protected job whose checkpoints have a directory).
+//! Then the way of a message pays: one load of [`SLOW_PATH`] for each send and receive, two loads
+//! for each frame that leaves the set, and for a determinant a lock that nobody else holds for
+//! long. The eventfd of the checkpoint thread is rung when the outbox stops being empty, and when a
+//! frame has to wait for the first time.
 
 use crate::determinants::coordinator_link::{COORDINATOR_LINK, Sent};
 use crate::determinants::journal::Journal;
 use crate::determinants::outbox::{outbox, put};
-use crate::determinants::recorder::{Place, Record, counts, order, ship_soon};
+use crate::determinants::recorder::{Place, Record, counts, flush_soon, order};
 use crate::determinants::set_order::{
-    ATTENTION, BASE, COUNTS, HELD, LATE, PATIENT, PATIENT_WAITS, REPLAY, RUN, of_program,
+    BASE, COUNTS, DEFERRED, HELD, PATIENT, PATIENT_WAITS, REPLAY, RUN, SLOW_PATH, of_program,
     rustbtl_epoch, rustbtl_recording,
 };
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
 use crate::sync::checkpoint_signals;
 use crate::transports::set_memory::Entry;
@@ -28,8 +28,8 @@ use rustbtl_coordination::determinants::{
 use rustbtl_fragments::ids::{MessageName, PeerId, ReceiveName};
 use rustbtl_fragments::send_gate::{Marks, Recorded};
 
-/// So many dates that wait to be shipped need no allocation: signal handlers may read them. A
-/// program that reads the date without end records some twenty a second.
+/// So many dates that wait to be sent to the log need no allocation: signal handlers may read them.
+/// A program that reads the date without end records some twenty a second.
 const DATES_ROOM: usize = 1024;
 
 impl EngineHost {
@@ -41,7 +41,7 @@ impl EngineHost {
         by.node_index(*first)
     }
 
-    /// The set counts where all its processes see it, in memory that is new in each life.
+    /// The set counts where all its processes see it, in memory that is new in each incarnation.
     /// `members`: all of them; `base`: the place that is recorded next.
     pub fn place_counts(&mut self, members: &[PeerId], base: u64) {
         self.record.place = match members {
@@ -80,7 +80,7 @@ impl EngineHost {
         Ok(())
     }
 
-    /// What `Host::marks` says while anything is recorded.
+    /// What `Host::marks` returns while anything is recorded.
     #[inline(never)]
     pub fn marks_now(&self) -> Marks {
         let Some(counts) = counts(&self.record.place, &self.transports) else { return Marks::OPEN };
@@ -118,11 +118,11 @@ impl EngineHost {
     pub fn record_match(&mut self, receive: ReceiveName, message: MessageName) {
         self.record.decisions.before_library_action();
         self.record.decisions.matched(receive, message);
-        self.ship_recorded();
+        self.flush_recorded();
     }
 
     /// Count what was recorded and put it into the outbox, before anything that depends on it.
-    fn ship_recorded(&mut self) {
+    fn flush_recorded(&mut self) {
         let own = PeerId(self.peers.rank());
         let Record { decisions, place, base, journal, carries, entry, .. } = &mut self.record;
         let Some(order) = order(place, *base, &self.transports) else { return };
@@ -145,19 +145,19 @@ impl EngineHost {
         }
         drop(outbox);
         if ring {
-            ship_soon();
+            flush_soon();
         }
     }
 
-    /// End the job: the program does not do again what it did.
+    /// End the job: the replay diverged.
     #[cold]
     fn diverged(&self, divergence: &Divergence) -> ! {
         self.glue.fatal("divergence", &[&divergence.to_string()])
     }
 }
 
-impl Process {
-    /// Before a send or receive while [`ATTENTION`] is not 0: what was not found until now is
+impl Driver {
+    /// Before a send or receive while [`SLOW_PATH`] is not 0: what was not found until now is
     /// recorded first. (What the library does by itself is not repeatable in its place.)
     #[cold]
     #[inline(never)]
@@ -170,13 +170,13 @@ impl Process {
         } else {
             decisions.before_library_action();
         }
-        self.host.ship_recorded();
-        self.attend();
+        self.host.flush_recorded();
+        self.update_slow_path();
     }
 
-    /// After anything that the machine was asked or told, and after a receive was posted in
-    /// replay: have the outcomes run out, and what do sends and receives have to look at?
-    pub fn attend(&mut self) {
+    /// After each input of the state machine, and after a receive was posted in
+    /// replay: have the outcomes run out, and what do sends and receives have to check?
+    pub fn update_slow_path(&mut self) {
         let past = self.host.record.decisions.has_outcomes_to_replay();
         if self.engine.is_replaying() && !past && !self.engine.awaits_receives() {
             self.engine.end_replay(&mut self.host);
@@ -185,12 +185,12 @@ impl Process {
         let decisions = &self.host.record.decisions;
         let run = if decisions.has_run() || decisions.recorded_pending() > 0 { RUN } else { 0 };
         let replay = if self.engine.has_replay() { REPLAY } else { 0 };
-        let late = if self.behind || !self.late.is_empty() { LATE } else { 0 };
-        ATTENTION.store(run | replay | late, Ordering::Relaxed);
+        let deferred = if self.replaying || !self.deferred.is_empty() { DEFERRED } else { 0 };
+        SLOW_PATH.store(run | replay | deferred, Ordering::Relaxed);
     }
 
     /// The answer to a question; None: it found nothing.
-    pub fn answered(&mut self, question: NondetCall, outcome: Option<Outcome>) {
+    pub fn record_outcome(&mut self, question: NondetCall, outcome: Option<Outcome>) {
         let decisions = &mut self.host.record.decisions;
         match outcome {
             None => decisions.record_nothing(question),
@@ -198,14 +198,14 @@ impl Process {
                 if let Err(divergence) = decisions.record_outcome(question, outcome) {
                     self.host.diverged(&divergence);
                 }
-                self.host.ship_recorded();
+                self.host.flush_recorded();
             }
         }
-        self.attend();
+        self.update_slow_path();
     }
 
-    /// The program has read the clock; None: the same time as before. It is shipped with what
-    /// follows, or when so many wait for that.
+    /// The program has read the clock; None: the same time as before. It is sent to the log with
+    /// what follows, or when so many wait for that.
     pub fn read(&mut self, outcome: Option<Outcome>, unshipped_max: usize) {
         let decisions = &mut self.host.record.decisions;
         match outcome {
@@ -215,31 +215,31 @@ impl Process {
                     self.host.diverged(&divergence);
                 }
                 if decisions.recorded_pending() >= unshipped_max {
-                    self.host.ship_recorded();
+                    self.host.flush_recorded();
                 }
             }
         }
-        self.attend();
+        self.update_slow_path();
     }
 
-    /// The program calls time(). Nothing else is done than to note that it has to be shipped: it
-    /// may do so in a signal handler.
+    /// The program calls time(). Nothing else is done than to note that it has to be sent to the
+    /// log: it may do so in a signal handler.
     pub fn read_date(&mut self, now: u64) -> u64 {
         let decisions = &mut self.host.record.decisions;
         let date = decisions.program_time(now);
         if decisions.recorded_pending() > 0 {
             // Not one operation: whoever else writes it is in here, too.
-            ATTENTION.store(ATTENTION.load(Ordering::Relaxed) | RUN, Ordering::Relaxed);
+            SLOW_PATH.store(SLOW_PATH.load(Ordering::Relaxed) | RUN, Ordering::Relaxed);
         }
         date
     }
 
     /// What to do with a question. Ends the job if it is another one than before.
-    pub fn asked(&mut self, question: NondetCall) -> ReplayDecision {
+    pub fn replay_decision(&mut self, question: NondetCall) -> ReplayDecision {
         match self.host.record.ask(question) {
             Ok(ask) => {
                 if ask == ReplayDecision::ReportNothing {
-                    self.attend();
+                    self.update_slow_path();
                 }
                 ask
             }
@@ -248,7 +248,7 @@ impl Process {
     }
 
     /// More may be stable: frames that waited go. Call without the program inside.
-    pub fn let_go(&mut self) {
+    pub fn send_held_frames(&mut self) {
         self.timed(|engine, host| engine.flush(host));
         self.host.push();
         if self.engine.is_flushed() || self.host.all_stable() {
@@ -256,7 +256,7 @@ impl Process {
         }
     }
 
-    /// The process was restored from a picture, its channels to other sets were reported down:
+    /// The process was restored from an image, its channels to other sets were reported down:
     /// these determinants of it were kept, the next one of its set has place `at`.
     ///
     /// # Errors
@@ -278,13 +278,13 @@ impl Process {
         if !kept.is_empty() || self.engine.is_replaying() {
             self.engine.begin_replay(&mut self.host, &forced);
         }
-        self.attend();
+        self.update_slow_path();
         self.accept_piggyback();
         Ok(())
     }
 
-    /// Has everything been done again that was done before (`ReplayComplete`)?
-    pub fn has_caught_up(&self) -> bool {
+    /// Is the replay complete (`ReplayComplete`)?
+    pub fn replay_is_complete(&self) -> bool {
         !self.host.record.decisions.has_outcomes_to_replay() && self.engine.is_replay_complete()
     }
 }

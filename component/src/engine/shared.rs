@@ -1,9 +1,9 @@
 //! Who may touch the process: its lock, and the rights that stand for it.
 
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::ffi::operation::Op;
 use crate::ffi::table::Glue;
-use crate::sync::engine_lock::Door;
+use crate::sync::engine_lock::EngineLock;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -14,23 +14,24 @@ pub struct Shared {
     pub threads: bool,
     /// What C does for us.
     pub glue: Glue,
-    door: Door,
-    process: UnsafeCell<Process>,
+    lock: EngineLock,
+    driver: UnsafeCell<Driver>,
 }
 
-// SAFETY: `process` is only reached through `Entered` and `Taken`: the door lets one in. (Without
-// MPI_THREAD_MULTIPLE MPI forbids calls from two threads at a time; it keeps our own threads out.)
+// SAFETY: `process` is only reached through `EngineGuard` and `ExclusiveGuard`: the lock lets one
+// in. (Without MPI_THREAD_MULTIPLE MPI forbids calls from two threads at a time; it keeps our own
+// threads out.)
 unsafe impl Sync for Shared {}
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Make the process known. It lives as long as the program.
-pub fn install(process: Process) {
-    let threads = process.host.threads;
-    let glue = process.host.glue;
-    let door = Door::new(threads);
-    let process = UnsafeCell::new(process);
-    let shared = Box::new(Shared { threads, glue, door, process });
+pub fn install(driver: Driver) {
+    let threads = driver.host.threads;
+    let glue = driver.host.glue;
+    let lock = EngineLock::new(threads);
+    let driver = UnsafeCell::new(driver);
+    let shared = Box::new(Shared { threads, glue, lock, driver });
     SHARED.store(Box::into_raw(shared), Ordering::Release);
 }
 
@@ -49,31 +50,31 @@ pub fn is_installed() -> bool {
 }
 
 /// The right to touch the process, while it lives.
-pub struct Entered(&'static Shared);
+pub struct EngineGuard(&'static Shared);
 
 impl Shared {
     /// Wait for the right to touch the process.
     #[inline]
-    pub fn enter(&'static self) -> Entered {
-        self.door.enter();
-        Entered(self)
+    pub fn enter(&'static self) -> EngineGuard {
+        self.lock.enter();
+        EngineGuard(self)
     }
 
     /// The same, if nobody else has it.
     #[inline]
-    pub fn try_enter(&'static self) -> Option<Entered> {
-        self.door.try_enter().then(|| Entered(self))
+    pub fn try_enter(&'static self) -> Option<EngineGuard> {
+        self.lock.try_enter().then(|| EngineGuard(self))
     }
 
     /// Wait for the right, on the first thread and maybe in a signal handler; None: the thread has
-    /// it already. Then nothing is told to C ([`Shared::deliver`]), which may be anywhere.
-    pub fn enter_unless_inside(&'static self) -> Option<Entered> {
-        self.door.enter_unless_inside().then(|| Entered(self))
+    /// it already. Then C is notified of nothing ([`Shared::deliver`]), which may be anywhere.
+    pub fn enter_unless_inside(&'static self) -> Option<EngineGuard> {
+        self.lock.enter_unless_inside().then(|| EngineGuard(self))
     }
 
-    /// Tell C of complete operations, without the right to touch the process.
+    /// Notify C of complete operations, without the right to touch the process.
     #[inline]
-    pub fn deliver(&'static self, entered: Entered) {
+    pub fn deliver(&'static self, entered: EngineGuard) {
         if entered.host.done.is_empty() {
             return;
         }
@@ -81,7 +82,7 @@ impl Shared {
     }
 
     #[inline(never)]
-    fn deliver_all(&'static self, entered: Entered) {
+    fn deliver_all(&'static self, entered: EngineGuard) {
         let mut entered = entered;
         loop {
             let next: Option<Op> = entered.host.done.pop_front();
@@ -94,67 +95,67 @@ impl Shared {
     }
 }
 
-impl Deref for Entered {
-    type Target = Process;
+impl Deref for EngineGuard {
+    type Target = Driver;
     #[inline]
-    fn deref(&self) -> &Process {
-        // SAFETY: see `Shared`: this is the only `Entered`.
-        unsafe { &*self.0.process.get() }
+    fn deref(&self) -> &Driver {
+        // SAFETY: see `Shared`: this is the only `EngineGuard`.
+        unsafe { &*self.0.driver.get() }
     }
 }
 
-impl DerefMut for Entered {
+impl DerefMut for EngineGuard {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Process {
-        // SAFETY: see `Shared`: this is the only `Entered`.
-        unsafe { &mut *self.0.process.get() }
+    fn deref_mut(&mut self) -> &mut Driver {
+        // SAFETY: see `Shared`: this is the only `EngineGuard`.
+        unsafe { &mut *self.0.driver.get() }
     }
 }
 
-impl Drop for Entered {
+impl Drop for EngineGuard {
     #[inline]
     fn drop(&mut self) {
-        self.0.door.leave();
+        self.0.lock.leave();
     }
 }
 
 /// The right of one of our own threads to touch the process, whatever the program's threads do
 /// meanwhile: those that come into MPI wait.
-pub struct Taken(&'static Shared);
+pub struct ExclusiveGuard(&'static Shared);
 
 impl Shared {
     /// Can [`Self::take`] be called? It cannot fail after this.
     pub fn prepare(&self) -> std::io::Result<()> {
-        self.door.prepare()
+        self.lock.prepare()
     }
 
     /// Wait until no thread of the program touches the process, and keep them out.
-    pub fn take(&'static self) -> std::io::Result<Taken> {
-        self.door.take()?;
-        let mut taken = Taken(self);
-        taken.host.tells_at_once = false;
+    pub fn take(&'static self) -> std::io::Result<ExclusiveGuard> {
+        self.lock.take()?;
+        let mut taken = ExclusiveGuard(self);
+        taken.host.completes_at_once = false;
         Ok(taken)
     }
 }
 
-impl Deref for Taken {
-    type Target = Process;
-    fn deref(&self) -> &Process {
-        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
-        unsafe { &*self.0.process.get() }
+impl Deref for ExclusiveGuard {
+    type Target = Driver;
+    fn deref(&self) -> &Driver {
+        // SAFETY: see `Shared`: there is no `EngineGuard`, and this is the only `ExclusiveGuard`.
+        unsafe { &*self.0.driver.get() }
     }
 }
 
-impl DerefMut for Taken {
-    fn deref_mut(&mut self) -> &mut Process {
-        // SAFETY: see `Shared`: there is no `Entered`, and this is the only `Taken`.
-        unsafe { &mut *self.0.process.get() }
+impl DerefMut for ExclusiveGuard {
+    fn deref_mut(&mut self) -> &mut Driver {
+        // SAFETY: see `Shared`: there is no `EngineGuard`, and this is the only `ExclusiveGuard`.
+        unsafe { &mut *self.0.driver.get() }
     }
 }
 
-impl Drop for Taken {
+impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
-        self.host.tells_at_once = !self.0.threads;
-        self.0.door.give_back();
+        self.host.completes_at_once = !self.0.threads;
+        self.0.lock.give_back();
     }
 }

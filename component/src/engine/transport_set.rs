@@ -58,10 +58,14 @@ macro_rules! networks {
                 }
             }
 
-            fn open(self, setup: &TransportSetup, life: u16) -> Result<Option<Network>, String> {
+            fn open(
+                self,
+                setup: &TransportSetup,
+                incarnation: u16,
+            ) -> Result<Option<Network>, String> {
                 Ok(match self {
                     $(Self::$kind => {
-                        <$transport>::open(setup.as_ref(), life)?.map(Network::$kind)
+                        <$transport>::open(setup.as_ref(), incarnation)?.map(Network::$kind)
                     })+
                 })
             }
@@ -266,7 +270,7 @@ impl TransportSet {
         }
     }
 
-    /// Try to open a lost channel again.
+    /// Try to reopen a lost channel.
     pub fn reconnect(&mut self, peer: PeerId) {
         for network in self.networks.iter_mut().flatten() {
             on!(network, network => network.reconnect(peer));
@@ -440,7 +444,7 @@ impl TransportSet {
     /// `None`: [`Self::peek_node`] knows more.
     #[inline(always)]
     pub fn peek_node_again(&mut self) -> Option<Incoming> {
-        self.node.as_mut().and_then(NodeTransport::peek_here)
+        self.node.as_mut().and_then(NodeTransport::peek_active_rings)
     }
 
     /// The next frame of any peer of this node.
@@ -504,12 +508,12 @@ impl TransportSet {
 
     /// Have bytes come since the last call, if only a part of a frame?
     #[inline]
-    pub fn take_heard(&mut self) -> bool {
-        let mut heard = false;
+    pub fn take_received(&mut self) -> bool {
+        let mut received = false;
         for network in self.networks.iter_mut().flatten() {
-            heard |= on!(network, network => network.take_heard());
+            received |= on!(network, network => network.take_received());
         }
-        heard
+        received
     }
 
     /// A frame whose payload may get a place of its own; [`Self::place`] is to be called next.

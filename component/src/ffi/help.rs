@@ -12,7 +12,7 @@ fn c_string(text: &str) -> CString {
 impl Glue {
     /// Show the text `topic` of `help-mca-vprotocol-correlated.txt`, with at most four arguments.
     #[cold]
-    pub fn tell(&self, topic: &str, arguments: &[&str]) {
+    pub fn show(&self, topic: &str, arguments: &[&str]) {
         let topic = c_string(topic);
         let owned: Vec<CString> = arguments.iter().map(|text| c_string(text)).collect();
         let at = |i: usize| owned.get(i).map_or(null(), |text| text.as_ptr());
@@ -27,14 +27,14 @@ impl Glue {
         unsafe { (self.cleanup)(path.as_ptr()) };
     }
 
-    /// The same as [`Glue::tell`], then end the job.
+    /// The same as [`Glue::show`], then end the job.
     #[cold]
     pub fn fatal(&self, topic: &str, arguments: &[&str]) -> ! {
-        self.tell(topic, arguments);
+        self.show(topic, arguments);
         self.end()
     }
 
-    /// End the job with an error; the user was told why.
+    /// End the job with an error; the user has seen why.
     #[cold]
     pub fn end(&self) -> ! {
         // SAFETY: no arguments.

@@ -9,7 +9,7 @@ use static_assertions::const_assert_eq;
 pub const DONE: i32 = 0;
 /// The operation completes later.
 pub const PENDING: i32 = 1;
-/// The user was told why.
+/// The user has seen why.
 pub const FAILED: i32 = -1;
 /// The payload log has no room.
 pub const LOG_FULL: i32 = -2;
@@ -195,8 +195,8 @@ pub struct Glue {
     /// Which process is this rank of the communicator? Of an intercommunicator: of its remote
     /// group, or of its local one if the third is not 0.
     pub resolve: unsafe extern "C" fn(*mut c_void, u32, i32, *mut Name),
-    /// A copy of that process' card, or null.
-    pub card_of: unsafe extern "C" fn(*const Name, *mut usize) -> *mut u8,
+    /// A copy of that process' endpoint, or null.
+    pub endpoint_of: unsafe extern "C" fn(*const Name, *mut usize) -> *mut u8,
     /// Give such a copy back.
     pub release: unsafe extern "C" fn(*mut c_void),
     /// Open MPI's progress.
@@ -217,7 +217,7 @@ pub struct Glue {
     pub cleanup: unsafe extern "C" fn(*const c_char),
     /// 0: in MPI_Init; 1: after it; 2: in or after MPI_Finalize.
     pub stage: unsafe extern "C" fn() -> i32,
-    /// A guardian looks after this process: survive the loss of the PMIx server once `restored`,
+    /// A guardian protects this process: survive the loss of the PMIx server once `restored`,
     /// and have MPI_Finalize wait for the others by `rustbtl_fence`.
     pub protect: unsafe extern "C" fn() -> i32,
     /// The process was restored: it has no PMIx server any more.
@@ -228,7 +228,7 @@ pub struct Glue {
     pub wtime: unsafe extern "C" fn() -> f64,
     /// What the program calls by way of us; the last has no name.
     pub in_place: *const InPlaceOf,
-    /// Is a card only asked for at its process' daemon when somebody wants it? 0: no.
+    /// Is an endpoint only asked for at its process' daemon when somebody wants it? 0: no.
     pub cards_on_demand: i32,
     /// A line on the component's own output stream: see [`crate::ffi::verbose`].
     pub verbose: unsafe extern "C" fn(i32, *const c_char),

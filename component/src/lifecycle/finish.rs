@@ -18,10 +18,10 @@ pub fn finish(shared: &'static Shared, report: Option<&Path>) {
     let give_up = now_ns() + FLUSH_NS_MAX;
     shared.enter().finishing = true;
     loop {
-        let mut process = shared.enter();
-        let happened = process.poll();
-        let flushed = process.engine.is_flushed() && process.host.transports.flush_all();
-        shared.deliver(process);
+        let mut driver = shared.enter();
+        let happened = driver.poll();
+        let flushed = driver.engine.is_flushed() && driver.host.transports.flush_all();
+        shared.deliver(driver);
         if flushed || now_ns() > give_up {
             break;
         }
@@ -29,14 +29,14 @@ pub fn finish(shared: &'static Shared, report: Option<&Path>) {
             yield_now();
         }
     }
-    let mut process = shared.enter();
+    let mut driver = shared.enter();
     if let Some(directory) = report {
-        report::write(&mut process, directory);
+        report::write(&mut driver, directory);
     }
     let give_up = now_ns() + CLOSE_NS_MAX;
-    while !process.host.transports.close() && now_ns() < give_up {
-        process.poll();
+    while !driver.host.transports.close() && now_ns() < give_up {
+        driver.poll();
         yield_now();
     }
-    process.host.transports = TransportSet::default();
+    driver.host.transports = TransportSet::default();
 }

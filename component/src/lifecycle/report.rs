@@ -1,6 +1,6 @@
 //! A process' traffic as a JSON file, for `cargo xtask` and for people.
 
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::ffi::table::Glue;
 use core::fmt::Write as _;
 use rustbtl_fragments::ids::PeerId;
@@ -48,10 +48,10 @@ fn quoted(text: &str) -> String {
 pub const COUNTERS: usize = 20;
 
 /// All counters with their names in reports.
-pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
-    let c = process.engine.counters();
-    let log = process.host.log.counters();
-    let [lines_asked, lines] = crate::sync::checkpoint_signals::checkpoint_counts();
+pub fn counters(driver: &Driver) -> [(&'static str, u64); COUNTERS] {
+    let c = driver.engine.counters();
+    let log = driver.host.log.counters();
+    let [requested, completed] = crate::sync::checkpoint_signals::checkpoint_counts();
     [
         ("sent_internal_messages", c.sent_internal_messages),
         ("sent_internal_bytes", c.sent_internal_bytes),
@@ -68,20 +68,20 @@ pub fn counters(process: &Process) -> [(&'static str, u64); COUNTERS] {
         ("log_bytes", log.bytes),
         ("log_bytes_peak", log.bytes_peak),
         ("log_spilled_bytes", log.spilled_bytes),
-        ("engine_ns", if process.clock.on { process.clock.ns() } else { 0 }),
+        ("engine_ns", if driver.clock.on { driver.clock.ns() } else { 0 }),
         ("log_spilled_bytes_peak", log.spilled_bytes_peak),
-        ("log_lines_asked", lines_asked),
-        ("lines", lines),
+        ("log_lines_asked", requested),
+        ("lines", completed),
         ("piggyback_frames", c.piggyback_frames),
     ]
 }
 
 /// The document.
-pub fn document(process: &Process) -> String {
-    let host = &process.host;
+pub fn document(driver: &Driver) -> String {
+    let host = &driver.host;
     let mut transport = Vec::new();
     let mut peers = Vec::new();
-    for (peer, set, traffic) in process.engine.traffic() {
+    for (peer, set, traffic) in driver.engine.traffic() {
         let route = host.route(peer);
         let peer = if host.peers.is_own(peer) { host.peers.name(peer).rank } else { peer.0 };
         transport.push(format!("\"{peer}\":\"{}\"", route.name()));
@@ -95,7 +95,7 @@ pub fn document(process: &Process) -> String {
         ));
     }
     let counters: Vec<String> =
-        counters(process).iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        counters(driver).iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
     format!(
         "{{\"version\":1,\"rank\":{},\"size\":{},\"node\":{},\"set\":{},\"policy\":{},\
          \"transport\":{{{}}},\"counters\":{{{}}},\"peers\":[{}]}}\n",
@@ -111,19 +111,19 @@ pub fn document(process: &Process) -> String {
 }
 
 /// Write `rank-<N>.json`, once.
-pub fn write(process: &mut Process, directory: &Path) {
-    if process.reported {
+pub fn write(driver: &mut Driver, directory: &Path) {
+    if driver.reported {
         return;
     }
-    process.reported = true;
-    let name = format!("rank-{}.json", process.host.peers.rank());
+    driver.reported = true;
+    let name = format!("rank-{}.json", driver.host.peers.rank());
     let path = directory.join(&name);
     let unfinished = directory.join(format!("{name}.tmp"));
     let written =
-        fs::write(&unfinished, document(process)).and_then(|()| fs::rename(&unfinished, &path));
+        fs::write(&unfinished, document(driver)).and_then(|()| fs::rename(&unfinished, &path));
     if let Err(error) = written {
         let path = path.display().to_string();
-        process.host.glue.tell("report-failed", &[&path, &error.to_string()]);
+        driver.host.glue.show("report-failed", &[&path, &error.to_string()]);
     }
 }
 

@@ -1,9 +1,9 @@
 //! From parameters to a process that others can talk to.
 
 use crate::checkpoint::thread;
-use crate::engine::driver_state::Process;
+use crate::engine::detached_sends;
+use crate::engine::driver_state::Driver;
 use crate::engine::host::EngineHost;
-use crate::engine::late_sends;
 use crate::engine::shared;
 use crate::engine::transport_set::TransportSet;
 use crate::engine::wait_policy::WaitPolicy;
@@ -25,11 +25,11 @@ use std::path::PathBuf;
 /// Segments that a log's budget is good for, at least.
 const SEGMENTS_MIN: u64 = 32;
 
-/// What is left to do once the other processes' cards can be had, and for later.
+/// What is left to do once the other processes' endpoints can be had, and for later.
 pub struct Started {
-    /// Own card, encoded.
-    pub card: Vec<u8>,
-    /// Have the kernel use huge pages before a picture is taken.
+    /// Own endpoint, encoded.
+    pub endpoint: Vec<u8>,
+    /// Have the kernel use huge pages before a snapshot is taken.
     huge_pages: bool,
     /// What clocks give that is recorded.
     recorded: thread::Recorded,
@@ -126,7 +126,7 @@ fn abort_on_panic(rank: u32) {
     }));
 }
 
-/// Everything up to the own card.
+/// Everything up to the own endpoint.
 ///
 /// # Safety
 /// `config` and `job` are as glue.h says.
@@ -155,7 +155,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     let index = place.ranks.iter().position(|&other| other == rank).unwrap_or(0);
     let transports = TransportSet::open(&transport_setup, &glue, place.ranks.len(), index);
 
-    let card = Endpoint {
+    let endpoint = Endpoint {
         node: place.node.clone(),
         rank: rank.0,
         size: job.size,
@@ -170,7 +170,7 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     };
 
     let mut host = EngineHost::new(glue, job.threads != 0, peers, log);
-    host.set = card.set;
+    host.set = endpoint.set;
     host.policy = chosen.fingerprint;
     host.sets_are_nodes = chosen.are_nodes;
     host.policy_text = chosen.text;
@@ -190,55 +190,58 @@ pub unsafe fn start(glue: Glue, config: &Config, job: &Job) -> Started {
     if host.checks_content {
         engine.verify_sends();
     }
-    let mut process = Process::new(engine, host, idle);
-    process.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
-    process.network_interval = transport_setup.network_interval(place.ranks.len());
+    let mut driver = Driver::new(engine, host, idle);
+    driver.grace_ns = u64::from(config.peer_loss_timeout) * 1_000_000;
+    driver.network_interval = transport_setup.network_interval(place.ranks.len());
     let others = place.ranks.iter().filter(|&&other| other != rank);
-    process.neighbours = others.map(|rank| peers.of_rank(rank.0)).collect();
+    driver.neighbours = others.map(|rank| peers.of_rank(rank.0)).collect();
     if report.is_some() || config.summary != 0 {
-        process.clock.start();
+        driver.clock.start();
     }
-    late_sends::set_spawner(progress_thread::start);
-    shared::install(process);
+    detached_sends::set_spawner(progress_thread::start);
+    shared::install(driver);
     let local = place.ranks.iter().map(|rank| peers.of_rank(rank.0)).collect();
     let members = chosen.members;
     let (huge_pages, clock) = (config.huge_pages != 0, config.record_clock != 0);
     let recorded = thread::Recorded { clock, dates: clock && job.serialized == 0 };
-    let card = card.encode();
-    Started { card, huge_pages, recorded, transport_setup, local, members, report }
+    let endpoint = endpoint.encode();
+    Started { endpoint, huge_pages, recorded, transport_setup, local, members, report }
 }
 
 impl Started {
-    /// The others' cards can be had: check those of this node and of rank 0, attach the segment;
-    /// then lines may be taken, if somebody looks after this process.
+    /// The others' endpoints can be had: check those of this node and of rank 0, attach the
+    /// segment; then checkpoints may be taken, if a guardian protects this process.
     pub fn connect(&mut self) {
         let members = self.attach();
-        let card = self.card.clone();
+        let endpoint = self.endpoint.clone();
         let how = (self.huge_pages, self.recorded);
-        if let Err(error) = thread::start(&self.transport_setup, members, how, card) {
+        if let Err(error) = thread::start(&self.transport_setup, members, how, endpoint) {
             shared::shared().glue.fatal("guardian", &[&error]);
         }
     }
 
     /// The processes of the own set.
     fn attach(&mut self) -> Vec<PeerId> {
-        let mut process = shared::shared().enter();
-        let host = &mut process.host;
+        let mut driver = shared::shared().enter();
+        let host = &mut driver.host;
         let (me, set) = (host.peers.me(), host.set);
         // Rank 0 stands for the nodes that this process may never talk to.
         let others = self.local.iter().copied().chain([host.peers.of_rank(0)]);
-        let cards: Vec<(PeerId, Endpoint)> =
-            others.filter(|&peer| peer != me).map(|peer| (peer, host.checked_card(peer))).collect();
+        let endpoints: Vec<(PeerId, Endpoint)> = others
+            .filter(|&peer| peer != me)
+            .map(|peer| (peer, host.checked_endpoint(peer)))
+            .collect();
         let members = self.members.take().unwrap_or_else(|| {
-            let of_set = cards.iter().filter(|(_, card)| card.set == set).map(|(peer, _)| *peer);
+            let of_set =
+                endpoints.iter().filter(|(_, endpoint)| endpoint.set == set).map(|(peer, _)| *peer);
             of_set.chain([me]).collect()
         });
         if !self.transport_setup.uses_node_memory(self.local.len()) {
             return members;
         }
         let index = self.local.iter().position(|&rank| rank == me).unwrap_or(0);
-        let leader = cards.iter().find(|(peer, _)| *peer == self.local[0]);
-        let name = leader.map_or("", |(_, card)| card.segment.as_str());
+        let leader = endpoints.iter().find(|(peer, _)| *peer == self.local[0]);
+        let name = leader.map_or("", |(_, endpoint)| endpoint.segment.as_str());
         host.transports.attach_node(&self.transport_setup, &host.glue, name, &self.local, index);
         members
     }

@@ -47,10 +47,10 @@ fn finish(op: Op, outcome: i32) -> bool {
 pub fn summary(shared: &'static Shared, comm: u32) {
     let comm = CommId(comm);
     let (mut row, me, size, policy) = {
-        let process = shared.enter();
-        let row = report::counters(&process).map(|(_, value)| value);
-        let peers = &process.host.peers;
-        (row, peers.rank(), peers.size(), process.host.policy_text.clone())
+        let driver = shared.enter();
+        let row = report::counters(&driver).map(|(_, value)| value);
+        let peers = &driver.host.peers;
+        (row, peers.rank(), peers.size(), driver.host.policy_text.clone())
     };
     if me != 0 {
         let mut operation = operation(&mut row);

@@ -1,6 +1,6 @@
-//! MPI-IO whose outcome depends on what a file holds when it is called: a set that went back alone
-//! would find what it and others have written since (docs/adr/0023). C sees it, the coordinator
-//! hears of it.
+//! MPI-IO whose outcome depends on what a file holds when it is called: a set that was rolled back
+//! alone would find what it and others have written since (docs/adr/0023). C sees it, the
+//! coordinator is notified.
 
 use crate::sync::checkpoint_signals::mark_not_replayable;
 use rustbtl_coordination::control::ReplayBlocker;
@@ -14,7 +14,7 @@ const HAS_A_POINTER: &str = "a rank uses the shared pointer of a file (MPI-IO), 
                              ranks moved it is not recorded";
 
 /// The program does this with a file that so many ranks have opened together. Others than the one
-/// that asks may rely on what it hears, and write where others have written since: HDF5 asks on one
+/// that asks may rely on the answer, and write where others have written since: HDF5 asks on one
 /// rank, and has its metadata written by any of them.
 pub fn seen(how: i32, ranks: u32) {
     let reason = if how == SIZE { HAS_A_SIZE } else { HAS_A_POINTER };

@@ -1,8 +1,8 @@
 //! Functions of MPI that are no functions of a PML, and that a protected program calls by way of
 //! us: the entries in the global offset tables of the program and its libraries are changed.
 //!
-//! Not reached: objects that are loaded between two lines, until the next one; a function whose
-//! address was looked up (dlsym) or stored by the program.
+//! Not reached: objects that are loaded between two checkpoints, until the next one; a function
+//! whose address was looked up (dlsym) or stored by the program.
 
 use crate::ffi::table::Glue;
 use core::ffi::CStr;
@@ -53,8 +53,8 @@ impl InPlace {
         self.stock.load(Ordering::Relaxed)
     }
 
-    /// Have ours called from the next [`look_again`] on. Its address must be of a function that
-    /// takes and gives what Open MPI's does, and calls that one.
+    /// Have ours called from the next [`redirect_new_objects`] on. Its address must be of a
+    /// function that takes and gives what Open MPI's does, and calls that one.
     pub fn put(&self, stock: usize, own: usize) {
         self.own.store(own, Ordering::Relaxed);
         self.stock.store(stock, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl InPlace {
     }
 }
 
-/// From the next [`look_again`] on the program calls what C has by way of us.
+/// From the next [`redirect_new_objects`] on the program calls what C has by way of us.
 pub fn install(glue: &Glue) {
     OF_C.get_or_init(|| {
         let mut all = Vec::new();
@@ -93,7 +93,7 @@ pub fn install(glue: &Glue) {
 }
 
 /// Objects may have been loaded since, or a function was [put](InPlace::put) in place.
-pub fn look_again() {
+pub fn redirect_new_objects() {
     let (loaded, unloaded) = got::loaded();
     let now = [loaded as usize, unloaded as usize];
     // Both are noted, whichever differs.

@@ -1,7 +1,7 @@
-//! What C asks and tells about calls whose outcome depends on when messages come (see `glue.h`):
+//! What C asks and reports about calls whose outcome depends on when messages come (see `glue.h`):
 //! tests, waits for any or some, probes, cancels. Only while outcomes are recorded or forced.
 
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{Envelope, Operation};
@@ -10,7 +10,7 @@ use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::host::Status;
 use rustbtl_fragments::ids::{CommId, MessageId, ReceiveId};
 
-/// `rustbtl_question`: look, then tell.
+/// `rustbtl_question`: test, then report.
 const LOOK: i32 = 0;
 /// Nothing is complete.
 const NOTHING: i32 = 1;
@@ -28,9 +28,9 @@ const PROBE_LAST: u32 = 4;
 pub const PROBE_NOT_YET: i32 = 0;
 /// Found.
 pub const PROBE_FOUND: i32 = 1;
-/// The program hears that there is nothing.
+/// The program gets the answer that there is nothing.
 const PROBE_NOTHING: i32 = 2;
-/// It was found before: look again until it is here.
+/// It was found before: poll until it is here.
 const PROBE_WAIT: i32 = 3;
 
 fn question(call: u32, active: u32) -> NondetCall {
@@ -51,15 +51,15 @@ pub unsafe extern "C" fn rustbtl_question(
     count: *mut i32,
 ) -> i32 {
     let shared = shared();
-    let mut process = shared.enter();
+    let mut driver = shared.enter();
     let question = question(call, active);
-    let code = match process.asked(question) {
+    let code = match driver.replay_decision(question) {
         ReplayDecision::Execute => LOOK,
         ReplayDecision::ReportNothing => NOTHING,
         ReplayDecision::Await(Outcome::Requests(list)) => {
             if list.len() > room as usize || list.iter().any(|&place| place >= room) {
                 let told = format!("{question} gave {list:?}, there are {room} requests");
-                process.host.glue.fatal("divergence", &[&told]);
+                driver.host.glue.fatal("divergence", &[&told]);
             }
             if !list.is_empty() {
                 // SAFETY: no longer than `room`.
@@ -74,12 +74,12 @@ pub unsafe extern "C" fn rustbtl_question(
         }
         ReplayDecision::Await(_) => AWAIT,
     };
-    shared.deliver(process);
+    shared.deliver(driver);
     code
 }
 
-/// What it is to be told: `count` places; -1: nothing. 0: it has to ask again, as the process was
-/// pictured since it read `epoch`.
+/// What it is to get: `count` places; -1: nothing. 0: it has to ask again, as the process was
+/// frozen since it read `epoch`.
 ///
 /// # Safety
 /// `places` is readable for `count`.
@@ -102,18 +102,18 @@ pub unsafe extern "C" fn rustbtl_outcome(
         }
     };
     let shared = shared();
-    // Pictures are taken, and processes restored, while nobody else is in here.
-    let mut process = shared.enter();
+    // Snapshots are taken, and processes restored, while nobody else is in here.
+    let mut driver = shared.enter();
     let valid = epoch == crate::determinants::set_order::epoch();
     if valid {
-        process.answered(question, outcome);
+        driver.record_outcome(question, outcome);
     }
-    shared.deliver(process);
+    shared.deliver(driver);
     i32::from(valid)
 }
 
 /// MPI_Cancel of a receive of the program. 1: it is gone and will not complete. (Whether that is
-/// recorded is asked in here, where no picture is taken.)
+/// recorded is asked in here, where no snapshot is taken.)
 ///
 /// # Safety
 /// Null, or an operation as glue.h describes it.
@@ -122,27 +122,27 @@ pub unsafe extern "C" fn rustbtl_cancel_recorded(operation: *mut Operation, comp
     // SAFETY: the caller's promise.
     let Some(op) = (unsafe { Op::new(operation) }) else { return 0 };
     let shared = shared();
-    let mut process = shared.enter();
-    process.post_late();
-    let receive = process.receive_id(op);
-    let gone = cancel(&mut process, receive, complete != 0);
-    shared.deliver(process);
+    let mut driver = shared.enter();
+    driver.post_late();
+    let receive = driver.receive_id(op);
+    let gone = cancel(&mut driver, receive, complete != 0);
+    shared.deliver(driver);
     i32::from(gone)
 }
 
-fn cancel(process: &mut Process, receive: ReceiveId, complete: bool) -> bool {
-    if !process.host.record.is_on() {
-        return !complete && process.engine.cancel_receive(receive);
+fn cancel(driver: &mut Driver, receive: ReceiveId, complete: bool) -> bool {
+    if !driver.host.record.is_on() {
+        return !complete && driver.engine.cancel_receive(receive);
     }
     let question = NondetCall { kind: CallKind::Cancel, arguments: 0 };
-    let wanted = match process.asked(question) {
+    let wanted = match driver.replay_decision(question) {
         ReplayDecision::Execute => !complete,
         ReplayDecision::Await(Outcome::Cancelled(name)) => name.is_some(),
         _ => false,
     };
-    let name = process.engine.receive_name(receive).filter(|_| wanted);
-    let gone = name.is_some() && process.engine.cancel_receive(receive);
-    process.answered(question, Some(Outcome::Cancelled(name.filter(|_| gone))));
+    let name = driver.engine.receive_name(receive).filter(|_| wanted);
+    let gone = name.is_some() && driver.engine.cancel_receive(receive);
+    driver.record_outcome(question, Some(Outcome::Cancelled(name.filter(|_| gone))));
     gone
 }
 
@@ -153,7 +153,7 @@ fn cancel(process: &mut Process, receive: ReceiveId, complete: bool) -> bool {
 #[cold]
 #[inline(never)]
 pub unsafe fn probe(
-    process: &mut Process,
+    driver: &mut Driver,
     (comm, from, tag): (u32, i32, i32),
     (source, matches): (Source, TagMatch),
     how: u32,
@@ -163,13 +163,13 @@ pub unsafe fn probe(
     let comm = CommId(comm);
     let (code, envelope) = if !claims && how & PROBE_BLOCKS != 0 && source != Source::Any {
         // One sender, in order: there is but one answer.
-        let here = process.engine.probe(comm, source, matches);
+        let here = driver.engine.probe(comm, source, matches);
         (i32::from(here.is_some()), here.map(|status| (MessageId(0), status)))
     } else {
         let call = if claims { CallKind::Claim } else { CallKind::Probe };
-        let context = process.engine.context_of(comm);
+        let context = driver.engine.context_of(comm);
         let question = NondetCall::probe(call, context, from, tag);
-        recorded_probe(process, question, (comm, source, matches), how)
+        recorded_probe(driver, question, (comm, source, matches), how)
     };
     // SAFETY: the caller's promise.
     if let (Some((message, status)), Some(found)) = (envelope, unsafe { found.as_mut() }) {
@@ -184,40 +184,40 @@ pub unsafe fn probe(
 }
 
 fn recorded_probe(
-    process: &mut Process,
+    driver: &mut Driver,
     question: NondetCall,
     (comm, source, tag): (CommId, Source, TagMatch),
     how: u32,
 ) -> (i32, Option<(MessageId, Status)>) {
     let claims = how & PROBE_CLAIM != 0;
-    match process.asked(question) {
+    match driver.replay_decision(question) {
         ReplayDecision::ReportNothing => (PROBE_NOTHING, None),
         ReplayDecision::Await(Outcome::Message(name)) => {
             let here = if claims {
-                process.engine.claim_named(&name)
+                driver.engine.claim_named(&name)
             } else {
-                process.engine.probe_named(&name).map(|status| (MessageId(0), status))
+                driver.engine.probe_named(&name).map(|status| (MessageId(0), status))
             };
             if here.is_none() {
                 return (PROBE_WAIT, None);
             }
-            process.answered(question, Some(Outcome::Message(name)));
+            driver.record_outcome(question, Some(Outcome::Message(name)));
             (PROBE_FOUND, here)
         }
         ReplayDecision::Await(_) | ReplayDecision::Execute => {
-            let Some(name) = process.engine.probe_name(comm, source, tag) else {
+            let Some(name) = driver.engine.probe_name(comm, source, tag) else {
                 if how & PROBE_LAST != 0 {
-                    process.answered(question, None);
+                    driver.record_outcome(question, None);
                 }
                 return (PROBE_NOT_YET, None);
             };
             let here = if claims {
-                process.engine.claim(comm, source, tag)
+                driver.engine.claim(comm, source, tag)
             } else {
-                process.engine.probe(comm, source, tag).map(|status| (MessageId(0), status))
+                driver.engine.probe(comm, source, tag).map(|status| (MessageId(0), status))
             };
             if here.is_some() {
-                process.answered(question, Some(Outcome::Message(name)));
+                driver.record_outcome(question, Some(Outcome::Message(name)));
             }
             (i32::from(here.is_some()), here)
         }

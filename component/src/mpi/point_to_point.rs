@@ -1,9 +1,9 @@
 //! Sending and receiving: what the functions that C calls do once their arguments are checked.
 
-use crate::determinants::set_order::ATTENTION;
+use crate::determinants::set_order::SLOW_PATH;
 use crate::engine::deferred_receives;
-use crate::engine::late_sends;
-use crate::engine::shared::Entered;
+use crate::engine::detached_sends;
+use crate::engine::shared::EngineGuard;
 use crate::engine::shared::shared;
 use crate::ffi::operation::Op;
 use crate::ffi::table::{ANY, DONE, LOG_FULL, PENDING};
@@ -28,14 +28,14 @@ pub(crate) fn tag_match(tag: i32) -> TagMatch {
 #[inline(always)]
 pub(crate) fn send_now(mut op: Op, comm: CommId, to: CommRank, tag: i32) -> bool {
     let mut entered = shared().enter();
-    let process = &mut *entered;
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        process.act(tag);
+    let driver = &mut *entered;
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        driver.act(tag);
     }
     let bytes = op.bytes();
-    let begin = process.clock.begin();
-    let sent = process.engine.send_fast_path(&mut process.host, comm, to, tag, &mut op, bytes);
-    process.clock.end(begin);
+    let begin = driver.clock.begin();
+    let sent = driver.engine.send_fast_path(&mut driver.host, comm, to, tag, &mut op, bytes);
+    driver.clock.end(begin);
     sent
 }
 
@@ -49,41 +49,41 @@ pub(crate) fn send_slow(
     synchronous: bool,
 ) -> i32 {
     let shared = shared();
-    let mut process = shared.enter();
-    process.host.call();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        process.act(tag);
+    let mut driver = shared.enter();
+    driver.host.call();
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        driver.act(tag);
     }
-    process.host.allow_copy_later(!synchronous);
+    driver.host.allow_copy_later(!synchronous);
     let bytes = op.bytes();
     let mode = if synchronous { Mode::Synchronous } else { Mode::Standard };
-    let sent = process.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
+    let sent = driver.timed(|engine, host| engine.send(host, comm, to, tag, mode, op, bytes, op));
     let complete = match sent {
-        Ok(SendOutcome::Complete) => process.host.settle(op),
+        Ok(SendOutcome::Complete) => driver.host.settle(op),
         Ok(SendOutcome::Pending(id)) => {
             op.set_id(id.0);
-            process.detach_send(op)
+            driver.detach_send(op)
         }
         Err(_) => false,
     };
-    let to_another_node = process.host.transports.holds() && !op.on_stack();
-    let gathered = complete && to_another_node && process.host.gather(op);
+    let to_another_node = driver.host.transports.holds() && !op.on_stack();
+    let gathered = complete && to_another_node && driver.host.gather(op);
     if !gathered {
-        process.host.push_now();
+        driver.host.push_now();
     }
     if to_another_node {
-        process.host.sent();
+        driver.host.sent();
     }
-    late_sends::tell(&process);
+    detached_sends::count_call(&driver);
     let code = match sent {
         Ok(_) if complete && !gathered => DONE,
         Ok(_) => PENDING,
         Err(SendError::Log(full)) => {
-            process.host.tell_log_full(full.bytes);
+            driver.host.report_log_full(full.bytes);
             LOG_FULL
         }
     };
-    shared.deliver(process);
+    shared.deliver(driver);
     code
 }
 
@@ -105,22 +105,22 @@ pub(crate) fn received(outcome: ReceiveOutcome, op: &mut Op) -> i32 {
 /// Post a receive. The code is that of glue.h.
 #[inline(never)]
 pub(crate) fn post(
-    mut process: Entered,
+    mut driver: EngineGuard,
     mut op: Op,
     envelope: (CommId, Source, TagMatch),
     plain_tag: i32,
 ) -> i32 {
     let shared = shared();
-    if ATTENTION.load(Ordering::Relaxed) != 0 {
-        return receive_with_attention(process, op, envelope, plain_tag);
+    if SLOW_PATH.load(Ordering::Relaxed) != 0 {
+        return receive_slow_path(driver, op, envelope, plain_tag);
     }
     let (comm, from, tag) = envelope;
-    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
-    process.host.push();
+    let outcome = driver.timed(|engine, host| engine.receive(host, comm, from, tag, op, op));
+    driver.host.push();
     let code = received(outcome, &mut op);
     // Callbacks of other requests do not come out of it either, but of who waits.
     if op.on_stack() || shared.threads {
-        shared.deliver(process);
+        shared.deliver(driver);
     }
     code
 }
@@ -128,19 +128,19 @@ pub(crate) fn post(
 /// While outcomes are forced, or questions have found nothing of late.
 #[cold]
 #[inline(never)]
-fn receive_with_attention(
-    mut process: Entered,
+fn receive_slow_path(
+    mut driver: EngineGuard,
     mut op: Op,
     (comm, from, tags): (CommId, Source, TagMatch),
     tag: i32,
 ) -> i32 {
-    process.act(tag);
-    process.post_late();
-    let outcome = process.timed(|engine, host| engine.receive(host, comm, from, tags, op, op));
-    process.attend();
-    process.host.push();
+    driver.act(tag);
+    driver.post_late();
+    let outcome = driver.timed(|engine, host| engine.receive(host, comm, from, tags, op, op));
+    driver.update_slow_path();
+    driver.host.push();
     let code = received(outcome, &mut op);
-    shared().deliver(process);
+    shared().deliver(driver);
     code
 }
 

@@ -3,18 +3,18 @@
 //!
 //! As MPI_Wtime's (`wtime`), calls are made to come here by `in_place`; but only those of objects
 //! that call MPI, and of libgfortran: Open MPI and the C library read the date when they like, and
-//! not as often in the next life. The machine is coordination's `ProgramTime`.
+//! not as often in the next incarnation. The machine is coordination's `ProgramTime`.
 //!
-//! A signal handler may call time() at any moment: so nothing is allocated, shipped or told to C in
+//! A signal handler may call time() at any moment: so nothing is allocated, sent or passed to C in
 //! here, and where the thread is in the engine already it gets the machine's date.
 //!
-//! Not heard: programs with MPI_THREAD_SERIALIZED, whose other threads may be in MPI meanwhile.
+//! Not recorded: programs with MPI_THREAD_SERIALIZED, whose other threads may be in MPI meanwhile.
 //!
 //! Invariant: a date that is recorded goes out before the next thing that the process sends
-//! (`ATTENTION`).
+//! (`SLOW_PATH`).
 
 use crate::determinants::set_order::rustbtl_recording;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::mpi::interpose::TIME;
@@ -35,9 +35,9 @@ fn recorded() -> Option<u64> {
     if !is_on() || !engine_lock::is_first() || !is_installed() {
         return None;
     }
-    let mut process = shared().enter_unless_inside()?;
+    let mut driver = shared().enter_unless_inside()?;
     // It may have been switched off meanwhile.
-    is_on().then(|| process.read_date(machine()))
+    is_on().then(|| driver.read_date(machine()))
 }
 
 /// What the program calls for time().
@@ -54,15 +54,15 @@ unsafe extern "C" fn time(out: *mut libc::time_t) -> libc::time_t {
     seconds
 }
 
-/// From the next `in_place::look_again` on the program's calls of time() come here.
+/// From the next `in_place::redirect_new_objects` on the program's calls of time() come here.
 pub fn install() {
     TIME.put(libc::time as *const () as usize, time as *const () as usize);
 }
 
-impl Process {
-    /// A picture is taken next: dates of the process that is made from it are no earlier ones.
-    pub fn picture_date(&mut self) {
-        self.host.record.pictured(machine());
+impl Driver {
+    /// A snapshot is taken next: dates of the process that is made from it are no earlier ones.
+    pub fn snapshot_date(&mut self) {
+        self.host.record.snapshotted(machine());
     }
 }
 

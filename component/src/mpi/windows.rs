@@ -1,5 +1,5 @@
-//! Windows of one-sided communication: which of them a set that goes back alone cannot repeat
-//! (docs/adr/0021). C sees them, the coordinator hears of them.
+//! Windows of one-sided communication: which of them a set that is rolled back alone cannot repeat
+//! (docs/adr/0021). C sees them, the coordinator is notified.
 
 use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
@@ -38,14 +38,14 @@ fn leaves_the_set(comm: u64, size: u32) -> bool {
     if !is_installed() {
         return false;
     }
-    let mut process = shared().enter();
-    let own = process.host.set;
+    let mut driver = shared().enter();
+    let own = driver.host.set;
     // Otherwise nobody asks, and nobody has to be met here.
-    let other = process.protected
+    let other = driver.protected
         && (0..size).any(|rank| {
-            let peer = process.host.resolve(comm, CommRank(rank));
-            process.host.peer_info(peer).set != own
+            let peer = driver.host.resolve(comm, CommRank(rank));
+            driver.host.peer_info(peer).set != own
         });
-    shared().deliver(process);
+    shared().deliver(driver);
     other
 }

@@ -2,22 +2,22 @@
 //! given again to a process that was restored (docs/adr/0010).
 //!
 //! MPI_Wtime is no function of a PML. So the program and its libraries are made to call `wtime`
-//! (`in_place`), which calls Open MPI's. Only the thread that has called MPI_Init is heard: its
-//! calls have an order, those of other threads have none.
+//! (`interpose`), which calls Open MPI's. Only times of the thread that has called MPI_Init are
+//! recorded: its calls have an order, those of other threads have none.
 //!
-//! A time is not shipped when it is read, but with the next thing that the process does or asks: a
+//! A time is not sent when it is read, but with the next thing that the process does or asks: a
 //! program that reads the clock in a loop makes no system call for it. And no more than
 //! `TIMES_PER_SECOND` different times are given over long; between them the clock stands still,
 //! which is a question that found nothing (`Determinant::Nothing`): runs of them are one record.
 //!
-//! Not reached: other clocks, and what `in_place` does not reach.
+//! Not reached: other clocks, and what `interpose` does not reach.
 //!
 //! Invariants:
-//! 1. What the first thread reads never goes back, whatever machine it is restored on.
+//! 1. What the first thread reads never goes backwards, whatever machine it is restored on.
 //! 2. In replay it reads what it has read, in the same places among its other questions.
 
 use crate::determinants::set_order::rustbtl_recording;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::shared::is_installed;
 use crate::engine::shared::shared;
 use crate::ffi::table::Glue;
@@ -28,7 +28,7 @@ use rustbtl_coordination::determinants::{NondetCall, Outcome, ReplayDecision};
 use std::time::{Duration, SystemTime};
 
 const NS_PER_SECOND: f64 = 1e9;
-/// So many are recorded without being shipped, at most.
+/// So many are recorded without being sent to the log, at most.
 const UNSHIPPED_MAX: usize = 4096;
 
 /// Nanoseconds between this machine's clock and the program's.
@@ -53,41 +53,41 @@ fn seconds(ns: i64) -> f64 {
 }
 
 /// Are times that this thread reads recorded, or forced?
-fn is_heard() -> bool {
+fn times_are_recorded() -> bool {
     rustbtl_recording.load(Ordering::Acquire) != 0 && is_first() && is_installed()
 }
 
 /// What the program calls for MPI_Wtime.
 extern "C" fn wtime() -> f64 {
-    if !is_heard() {
+    if !times_are_recorded() {
         let now_ns = machine_ns();
-        // A picture may have been taken in between: from it on, times are recorded.
-        if !is_heard() {
+        // A snapshot may have been taken in between: from it on, times are recorded.
+        if !times_are_recorded() {
             return seconds(now_ns);
         }
     }
     let shared = shared();
-    let mut process = shared.enter();
-    let ns = process.read_clock();
-    shared.deliver(process);
+    let mut driver = shared.enter();
+    let ns = driver.read_clock();
+    shared.deliver(driver);
     seconds(ns)
 }
 
-/// From the next `in_place::look_again` on the program's calls of MPI_Wtime come here.
+/// From the next `interpose::redirect_new_objects` on the program's calls of MPI_Wtime come here.
 pub fn install(glue: &Glue) {
     let stock = (glue.wtime as *const ()).expose_provenance();
     WTIME.put(stock, wtime as *const () as usize);
 }
 
-impl Process {
+impl Driver {
     /// The program's first thread reads the clock while outcomes are recorded or forced.
     fn read_clock(&mut self) -> i64 {
-        let given = match self.asked(NondetCall::CLOCK) {
+        let given = match self.replay_decision(NondetCall::CLOCK) {
             ReplayDecision::ReportNothing => return self.host.wtime.last_ns,
             ReplayDecision::Await(Outcome::Time(ns)) => Some(i64::try_from(ns).unwrap_or(i64::MAX)),
             ReplayDecision::Await(_) | ReplayDecision::Execute => {
-                let (given, behind) = self.host.wtime.tell(machine_ns());
-                OFFSET_NS.fetch_add(behind, Ordering::Relaxed);
+                let (given, lag) = self.host.wtime.read(machine_ns());
+                OFFSET_NS.fetch_add(lag, Ordering::Relaxed);
                 given
             }
         };
@@ -97,15 +97,15 @@ impl Process {
         self.host.wtime.last_ns
     }
 
-    /// A picture is taken next.
-    pub fn picture_clock(&mut self) {
-        self.host.wtime.pictured = Some((machine_ns(), SystemTime::now()));
+    /// A snapshot is taken next.
+    pub fn snapshot_clock(&mut self) {
+        self.host.wtime.snapshotted = Some((machine_ns(), SystemTime::now()));
     }
 
-    /// The process was made from a picture, maybe on another machine: its clock goes on as if it
+    /// The process was restored from an image, maybe on another machine: its clock goes on as if it
     /// had been running.
     pub fn restore_clock(&mut self) {
-        let Some((then_ns, date)) = self.host.wtime.pictured else { return };
+        let Some((then_ns, date)) = self.host.wtime.snapshotted else { return };
         let gone = SystemTime::now().duration_since(date).unwrap_or(Duration::ZERO);
         let now_ns = then_ns.saturating_add(i64::try_from(gone.as_nanos()).unwrap_or(0));
         OFFSET_NS.fetch_add(now_ns.saturating_sub(machine_ns()), Ordering::Relaxed);

@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! * P1 A step is claimed once (`next`), and written before it is counted (`done`, `[done]`).
-//! * P2 Both ends of a copy stay where they are until it is done: `unlogged` keeps the operation,
-//!   hence the program's buffer, and has the log keep the record.
+//! * P2 Both ends of a copy stay where they are until it is done: `pending_copies` keeps the
+//!   operation, hence the program's buffer, and has the log keep the record.
 
 use crate::os::copy::past_caches;
 use crate::os::process::leave_processor;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const STEP_BYTES: usize = 64 << 10;
 /// Copies below this are over before a thread has woken up.
 const SHARED_BYTES_MIN: usize = 128 << 10;
-/// How long the thread looks for another copy before it goes to sleep.
+/// How long the thread polls for another copy before it goes to sleep.
 const LINGER: Duration = Duration::from_micros(200);
 /// Copies that wait for the thread, at most.
 const WAITING_MAX: usize = 64;
@@ -127,12 +127,12 @@ impl Queue {
 
 /// The thread.
 #[derive(Debug)]
-pub struct Copier {
+pub struct LogCopier {
     queue: Arc<Queue>,
     worker: Option<JoinHandle<()>>,
 }
 
-impl Copier {
+impl LogCopier {
     /// Start it. `None`: the system has none to give.
     pub fn start() -> Option<Self> {
         let queue = Arc::new(Queue::default());
@@ -169,7 +169,7 @@ impl Copier {
     }
 }
 
-impl Drop for Copier {
+impl Drop for LogCopier {
     fn drop(&mut self) {
         self.queue.over.store(true, Ordering::SeqCst);
         self.wake();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn who_shares_a_copy_finds_all_of_it_once() {
-        let copier = Copier::start().unwrap();
+        let copier = LogCopier::start().unwrap();
         for round in 0..200usize {
             let bytes = round * 9_973 + usize::from(round % 2 == 0) * SHARED_BYTES_MIN;
             let from: Vec<u8> = (0..bytes).map(|at| (at / 7 + round) as u8).collect();
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_sleeps_is_woken_for_a_copy() {
-        let copier = Copier::start().unwrap();
+        let copier = LogCopier::start().unwrap();
         let from = vec![7u8; 1 << 20];
         for _ in 0..3 {
             let start = Instant::now();

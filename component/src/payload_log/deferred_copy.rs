@@ -9,17 +9,17 @@
 //!
 //! Invariants:
 //! * U1 Nothing is read from a record before all of it is copied.
-//! * U2 An operation is told of its end once, and not before all of it is in the record and the
+//! * U2 The end of an operation is reported once, and not before all of it is in the record and the
 //!   engine has done with it.
 //! * U3 A record that is being copied stays in the log: before records are dropped the copies of
-//!   those that the engine has done with are made ([`Unlogged::finish`]); the engine's own cannot
-//!   be dropped.
+//!   those that the engine has done with are made ([`PendingLogCopies::finish`]); the engine's own
+//!   cannot be dropped.
 //! * U4 Nothing is read from the buffer of an operation that the program has let go
-//!   ([`Unlogged::release`]), but for what its receiver still lacks: who is told by the receiver
-//!   that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
+//!   ([`PendingLogCopies::release`]), but for what its receiver still lacks: who is notified by the
+//!   receiver that it has everything may take the buffer away (MPI 3.1 section 3.7.3).
 
 use crate::ffi::operation::Op;
-use crate::payload_log::copy_thread::{Copier, Copy};
+use crate::payload_log::copy_thread::{Copy, LogCopier};
 use crate::payload_log::memory::LogMemory;
 use rustbtl_checkpoint::PayloadLog;
 use rustbtl_fragments::ids::LogRecord;
@@ -33,7 +33,7 @@ struct Message {
     copy: Arc<Copy>,
     /// All of it is in the record, and it was counted as such.
     copied: bool,
-    /// The engine has done with it: the operation has to be told.
+    /// The engine has done with it: C has to be notified of the operation.
     sent: bool,
 }
 
@@ -48,16 +48,16 @@ pub enum Copied {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub struct Unlogged {
+pub struct PendingLogCopies {
     messages: VecDeque<Message>,
     /// How many of them are not in the log.
     uncopied: usize,
     /// There is a processor for a thread that copies.
     may_share: bool,
-    copier: Option<Copier>,
+    copier: Option<LogCopier>,
 }
 
-impl Unlogged {
+impl PendingLogCopies {
     /// Let a thread take part in copies from now on; only where a processor is free for it.
     pub fn share(&mut self) {
         self.may_share = true;
@@ -93,7 +93,7 @@ impl Unlogged {
 
     fn offer(&mut self, copy: &Arc<Copy>) {
         if self.copier.is_none() {
-            self.copier = Copier::start();
+            self.copier = LogCopier::start();
             self.may_share = self.copier.is_some();
         }
         if let Some(copier) = &self.copier {
@@ -114,7 +114,7 @@ impl Unlogged {
     }
 
     /// Is all of a message in the record by now?
-    fn look(&mut self, at: usize) -> bool {
+    fn poll_copy(&mut self, at: usize) -> bool {
         let message = &mut self.messages[at];
         if !message.copied && message.copy.is_done() {
             message.copied = true;
@@ -137,7 +137,7 @@ impl Unlogged {
         }
         let is_new = |of: &Message| !of.copied && of.copy.is_done();
         let at = self.messages.iter().position(is_new)?;
-        self.look(at);
+        self.poll_copy(at);
         let Message { op, sent, .. } = self.messages[at];
         if !sent {
             return Some(Copied::Before(op));
@@ -154,7 +154,7 @@ impl Unlogged {
         if op.bytes() <= bytes_now {
             self.messages[at].copy.finish();
         }
-        let over = self.look(at);
+        let over = self.poll_copy(at);
         if over {
             self.messages.remove(at);
         } else {
@@ -170,7 +170,7 @@ impl Unlogged {
             return false;
         };
         self.messages[at].copy.finish();
-        self.look(at);
+        self.poll_copy(at);
         self.messages.remove(at).is_some_and(|message| message.sent)
     }
 
@@ -217,97 +217,102 @@ mod tests {
     }
 
     #[test]
-    fn a_send_is_over_when_all_of_it_is_in_the_log_and_told_once() {
+    fn a_send_is_over_when_all_of_it_is_in_the_log_and_reported_once() {
         let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 3) as u8).collect();
         let mut operation = operation(&mut data);
         // SAFETY: it lives to the end of the test.
         let op = unsafe { Op::new(&mut operation) }.unwrap();
         let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
         let record = log.append(&entry(op), |_| ()).unwrap();
-        let mut unlogged = Unlogged::default();
-        unlogged.add(&mut log, record, op);
-        assert_eq!(unlogged.step(), None);
-        assert_eq!(unlogged.source(record), Some(op), "U1: read from the program's buffer");
-        assert!(!unlogged.settle(op, 1000), "it is too long to be copied at once");
+        let mut pending_copies = PendingLogCopies::default();
+        pending_copies.add(&mut log, record, op);
+        assert_eq!(pending_copies.step(), None);
+        assert_eq!(pending_copies.source(record), Some(op), "U1: read from the program's buffer");
+        assert!(!pending_copies.settle(op, 1000), "it is too long to be copied at once");
         let mut over = None;
         for _ in 0..10 {
-            assert_eq!(over, None, "U2: told once");
-            over = unlogged.step();
-            if unlogged.is_empty() {
+            assert_eq!(over, None, "U2: reported once");
+            over = pending_copies.step();
+            if pending_copies.is_empty() {
                 break;
             }
         }
         assert_eq!(over, Some(Copied::Last(op)));
         assert_eq!(log.payload(record), data);
-        unlogged.add(&mut log, record, op);
-        assert!(unlogged.settle(op, u64::MAX) && unlogged.is_empty());
+        pending_copies.add(&mut log, record, op);
+        assert!(pending_copies.settle(op, u64::MAX) && pending_copies.is_empty());
 
         // All of the first is in the log, and the engine has not done with it: on to the second.
         let second = log.append(&entry(op), |_| ()).unwrap();
-        unlogged.add(&mut log, record, op);
-        unlogged.add(&mut log, second, op);
-        assert!(!unlogged.is_logged(op));
-        let seen: Vec<Copied> = (0..20).filter_map(|_| unlogged.step()).collect();
+        pending_copies.add(&mut log, record, op);
+        pending_copies.add(&mut log, second, op);
+        assert!(!pending_copies.is_logged(op));
+        let seen: Vec<Copied> = (0..20).filter_map(|_| pending_copies.step()).collect();
         assert_eq!(seen, [Copied::Before(op); 2], "U2: the engine has not done with them");
-        assert!(unlogged.is_logged(op));
-        assert!(!unlogged.has_uncopied() && !unlogged.is_empty());
+        assert!(pending_copies.is_logged(op));
+        assert!(!pending_copies.has_uncopied() && !pending_copies.is_empty());
         assert_eq!(log.payload(second), data);
-        assert!(unlogged.settle(op, 0) && unlogged.settle(op, 0));
-        assert!(unlogged.is_empty());
+        assert!(pending_copies.settle(op, 0) && pending_copies.settle(op, 0));
+        assert!(pending_copies.is_empty());
     }
 
     #[test]
-    fn what_the_program_lets_go_is_in_the_log_at_once() {
+    fn what_the_program_frees_is_in_the_log_at_once() {
         let mut data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
         let mut operations = [operation(&mut data), operation(&mut data)];
         // SAFETY: they live to the end of the test.
         let [one, other] = operations.each_mut().map(|op| unsafe { Op::new(op) }.unwrap());
         let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
-        let mut unlogged = Unlogged::default();
+        let mut pending_copies = PendingLogCopies::default();
         let records = [one, other].map(|op| {
             let record = log.append(&entry(op), |_| ()).unwrap();
-            unlogged.add(&mut log, record, op);
+            pending_copies.add(&mut log, record, op);
             record
         });
-        assert!(!unlogged.release(one), "the engine has not done with it");
-        assert_eq!(unlogged.source(records[0]), None, "U4: read from the log");
+        assert!(!pending_copies.release(one), "the engine has not done with it");
+        assert_eq!(pending_copies.source(records[0]), None, "U4: read from the log");
         assert_eq!(log.payload(records[0]), data);
-        assert!(unlogged.is_logged(one) && unlogged.settle(one, 0));
-        assert!(!unlogged.settle(other, 0));
-        assert!(unlogged.release(other), "U2: the engine has, so it is told now");
+        assert!(pending_copies.is_logged(one) && pending_copies.settle(one, 0));
+        assert!(!pending_copies.settle(other, 0));
+        assert!(pending_copies.release(other), "U2: the engine has, so it is reported now");
         assert_eq!(log.payload(records[1]), data);
-        assert!(unlogged.is_empty() && !unlogged.has_uncopied());
-        assert!(!unlogged.release(other), "U2: told once");
+        assert!(pending_copies.is_empty() && !pending_copies.has_uncopied());
+        assert!(!pending_copies.release(other), "U2: reported once");
     }
 
     #[test]
     fn records_can_be_dropped_when_the_copies_of_what_was_sent_are_made() {
         let mut data: Vec<u8> = (0..1_000_000u32).map(|i| (i / 5) as u8).collect();
         let mut log = PayloadLog::new(LogMemory::new(None, 0), LogLimits::default());
-        let mut unlogged = Unlogged::default();
-        unlogged.share();
+        let mut pending_copies = PendingLogCopies::default();
+        pending_copies.share();
         let mut operations: Vec<Operation> = (0..8).map(|_| operation(&mut data)).collect();
         // SAFETY: they live to the end of the test.
         let ops: Vec<Op> = operations.iter_mut().map(|o| unsafe { Op::new(o) }.unwrap()).collect();
         for round in 0..20 {
             for &op in &ops {
                 let record = log.append(&entry(op), |_| ()).unwrap();
-                unlogged.add(&mut log, record, op);
+                pending_copies.add(&mut log, record, op);
             }
             let mut over: Vec<Op> =
-                ops[..6].iter().filter(|&&op| unlogged.settle(op, 0)).copied().collect();
-            unlogged.finish();
-            assert!(unlogged.messages.iter().all(|of| !of.sent || of.copy.is_done()), "U3");
+                ops[..6].iter().filter(|&&op| pending_copies.settle(op, 0)).copied().collect();
+            pending_copies.finish();
+            assert!(pending_copies.messages.iter().all(|of| !of.sent || of.copy.is_done()), "U3");
             if round % 2 == 0 {
                 assert!(
-                    unlogged.messages.iter().all(|of| log.payload(of.record) == data || !of.sent)
+                    pending_copies
+                        .messages
+                        .iter()
+                        .all(|of| log.payload(of.record) == data || !of.sent)
                 );
             }
-            over.extend(ops[6..].iter().filter(|&&op| unlogged.settle(op, u64::MAX)));
-            while !unlogged.is_empty() {
-                over.extend(unlogged.step().map(|(Copied::Before(op) | Copied::Last(op))| op));
+            over.extend(ops[6..].iter().filter(|&&op| pending_copies.settle(op, u64::MAX)));
+            while !pending_copies.is_empty() {
+                over.extend(
+                    pending_copies.step().map(|(Copied::Before(op) | Copied::Last(op))| op),
+                );
             }
-            assert!(!unlogged.has_uncopied());
+            assert!(!pending_copies.has_uncopied());
             assert!(ops.iter().all(|op| over.iter().filter(|other| *other == op).count() == 1));
             log.trim(SetId(1), |_| true);
         }

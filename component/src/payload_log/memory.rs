@@ -1,6 +1,6 @@
 //! Memory of the payload log: anonymous mappings within the budget, then a file.
 
-use crate::payload_log::prefault::Pages;
+use crate::payload_log::prefault::Prefault;
 use crate::payload_log::segment::Segment;
 use rustbtl_checkpoint::{Place, SegmentMemory};
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,7 @@ pub struct LogMemory {
     /// Why the last spill failed, for the message to the user.
     pub spill_error: Option<String>,
     /// Makes pages ahead of need.
-    pages: Option<Pages>,
+    prefault: Option<Prefault>,
     /// There is a processor for that.
     ahead: bool,
 }
@@ -31,8 +31,8 @@ pub struct LogMemory {
 impl LogMemory {
     /// Spill to an unnamed file in `directory`.
     pub fn new(directory: Option<PathBuf>, rank: u32) -> Self {
-        let (spill, pages) = (None, None);
-        Self { directory, rank, spill, spilled: 0, spill_error: None, pages, ahead: false }
+        let (spill, prefault) = (None, None);
+        Self { directory, rank, spill, spilled: 0, spill_error: None, prefault, ahead: false }
     }
 
     /// Let a thread prepare large segments from now on; only where a processor is free for it.
@@ -46,11 +46,11 @@ impl LogMemory {
         if !self.ahead || bytes < HUGE {
             return None;
         }
-        if self.pages.is_none() {
-            self.pages = Pages::start();
-            self.ahead = self.pages.is_some();
+        if self.prefault.is_none() {
+            self.prefault = Prefault::start();
+            self.ahead = self.prefault.is_some();
         }
-        self.pages.as_mut()?.take(bytes)
+        self.prefault.as_mut()?.take(bytes)
     }
 
     /// Make the file now, to find out early that it cannot be made.

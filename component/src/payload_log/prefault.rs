@@ -20,7 +20,7 @@ const SLOTS: usize = 16;
 const AHEAD_BYTES: usize = 64 << 20;
 /// One segment is kept ready for this many that were used: who logs little pays for little.
 const USED_PER_READY: usize = 4;
-/// Sizes that are told apart.
+/// Sizes that are kept apart.
 const SIZES: usize = 8;
 
 const EMPTY: usize = 0;
@@ -41,7 +41,7 @@ struct Slots {
 
 /// The thread and what it prepares.
 #[derive(Debug)]
-pub struct Pages {
+pub struct Prefault {
     slots: Arc<Slots>,
     worker: Option<JoinHandle<()>>,
     /// Sizes that were asked for, and how often.
@@ -50,7 +50,7 @@ pub struct Pages {
     forget: usize,
 }
 
-impl Pages {
+impl Prefault {
     /// Start the thread. `None`: the system has none to give.
     pub fn start() -> Option<Self> {
         let slots = Arc::new(Slots::default());
@@ -128,7 +128,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for Prefault {
     fn drop(&mut self) {
         self.slots.over.store(true, Ordering::Relaxed);
         if let Some(worker) = self.worker.take() {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn who_uses_much_finds_segments_prepared() {
-        let mut pages = Pages::start().unwrap();
+        let mut pages = Prefault::start().unwrap();
         for _ in 0..8 {
             let _ = pages.take(BYTES);
         }
@@ -199,14 +199,14 @@ mod tests {
 
     #[test]
     fn who_uses_little_has_nothing_kept_ready() {
-        let mut pages = Pages::start().unwrap();
+        let mut pages = Prefault::start().unwrap();
         assert!(pages.take(BYTES).is_none() && pages.take(BYTES).is_none());
         assert_eq!(pages.ready_bytes(), 0);
     }
 
     #[test]
     fn sizes_do_not_mix() {
-        let mut pages = Pages::start().unwrap();
+        let mut pages = Prefault::start().unwrap();
         for _ in 0..16 {
             let _ = pages.take(BYTES / 2);
         }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_thread_blocks_all_signals_and_has_a_name() {
-        let _pages = Pages::start().unwrap();
+        let _pages = Prefault::start().unwrap();
         let tasks = || std::fs::read_dir("/proc/self/task").unwrap().flatten();
         wait_for(|| {
             tasks().any(|task| {

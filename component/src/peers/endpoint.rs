@@ -1,4 +1,4 @@
-//! A process' card: what it tells the others before they can send it messages. It is published
+//! A process' endpoint: what the others must know before they can send it messages. It is published
 //! through Open MPI's modex and read by peers that may run another version: everything is checked.
 //!
 //! ```text
@@ -44,10 +44,10 @@ pub struct Endpoint {
     pub addresses: BTreeMap<String, Vec<u8>>,
 }
 
-/// Why a card is of no use.
+/// Why an endpoint is of no use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EndpointError {
-    /// Not a card at all.
+    /// Not an endpoint at all.
     Damaged,
     /// Another version of the component.
     Version {
@@ -132,7 +132,7 @@ impl Endpoint {
         out
     }
 
-    /// Read a card of this version; name the version of another.
+    /// Read an endpoint of this version; name the version of another.
     pub fn decode(bytes: &[u8]) -> Result<Self, EndpointError> {
         let mut reader = Reader(bytes);
         if reader.take(MAGIC.len())? != MAGIC {
@@ -144,7 +144,7 @@ impl Endpoint {
         if version != VERSION || wire != wire::VERSION {
             return Err(EndpointError::Version { version, wire, node });
         }
-        let card = Self {
+        let endpoint = Self {
             node,
             rank: reader.u32()?,
             size: reader.u32()?,
@@ -156,7 +156,7 @@ impl Endpoint {
             segment: reader.text()?,
             addresses: reader.addresses()?,
         };
-        if reader.0.is_empty() { Ok(card) } else { Err(EndpointError::Damaged) }
+        if reader.0.is_empty() { Ok(endpoint) } else { Err(EndpointError::Damaged) }
     }
 }
 

@@ -32,8 +32,8 @@ pub fn fetch_all(glue: &Glue, peers: &Peers) {
 
 /// What cannot be had now is asked for later.
 fn fetch(glue: &Glue, name: Name) {
-    if let Some(card) = table::published(glue, name) {
-        fetched().insert(name.rank, card);
+    if let Some(endpoint) = table::published(glue, name) {
+        fetched().insert(name.rank, endpoint);
     }
 }
 

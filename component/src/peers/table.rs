@@ -71,23 +71,23 @@ impl Peers {
 }
 
 /// What a process has published: `None` if nothing.
-pub fn card_of(glue: &Glue, name: Name) -> Option<Result<Endpoint, EndpointError>> {
-    published(glue, name).map(|card| Endpoint::decode(&card))
+pub fn endpoint_of(glue: &Glue, name: Name) -> Option<Result<Endpoint, EndpointError>> {
+    published(glue, name).map(|endpoint| Endpoint::decode(&endpoint))
 }
 
 /// The same, as it was published.
 pub fn published(glue: &Glue, name: Name) -> Option<Vec<u8>> {
     let mut bytes = 0;
     // SAFETY: both arguments are ours for the call.
-    let start = unsafe { (glue.card_of)(&name, &mut bytes) };
+    let start = unsafe { (glue.endpoint_of)(&name, &mut bytes) };
     if start.is_null() {
         return None;
     }
     // SAFETY: C gave us a copy of this many bytes.
-    let card = unsafe { core::slice::from_raw_parts(start, bytes) }.to_vec();
+    let endpoint = unsafe { core::slice::from_raw_parts(start, bytes) }.to_vec();
     // SAFETY: given back once, not used any more.
     unsafe { (glue.release)(start.cast()) };
-    Some(card)
+    Some(endpoint)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! program may compute for long before it is in MPI again, and the receiver would wait all that
 //! time. The same is true of a short one for which there was no connection, or no room. So there is
 //! a thread that sleeps on the sockets while sends are *late* (complete for the program, not sent),
-//! and looks in the program's place when it does not look itself. Stock Open MPI has the sender
+//! and polls in the program's place when it does not poll itself. Stock Open MPI has the sender
 //! wait.
 //!
 //! Where the system gives no such thread, a long send is complete when its payload has gone.
@@ -13,10 +13,10 @@
 //!
 //! Invariants:
 //! * T1 While the thread sleeps for good, no send is late, or the one who makes it late wakes it.
-//! * T2 It touches the process only where the program is kept out (`Shared::take`), and tells no
+//! * T2 It touches the process only where the program is kept out (`Shared::take`), and notifies no
 //!   one of complete operations but where MPI allows calls from all threads.
 
-use crate::engine::late_sends::{ASLEEP, CALLS, LATE, OVER, lacks_room, tell};
+use crate::engine::detached_sends::{ASLEEP, CALLS, DETACHED, OVER, count_call, lacks_room};
 use crate::engine::shared::{Shared, shared};
 use crate::engine::transport_set::NETWORKS;
 use crate::os::process::leave_processor;
@@ -27,7 +27,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-/// Between two looks at a program that is in MPI, at first and at most.
+/// Between two polls of a program that is in MPI, at first and at most.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_micros(400);
 /// Between two attempts to send where there is no room, at most.
@@ -65,7 +65,7 @@ pub fn end() {
     }
 }
 
-/// What to wait for before the next look.
+/// What to wait for before the next poll.
 enum Next {
     /// Something comes.
     Readable([RawFd; NETWORKS]),
@@ -77,7 +77,7 @@ fn work(shared: &'static Shared) {
     leave_processor();
     let (mut seen, mut pause, mut idle, mut room_pause) = (None, PAUSE, 0, PAUSE);
     while !OVER.load(Ordering::SeqCst) {
-        if LATE.load(Ordering::SeqCst) == 0 {
+        if DETACHED.load(Ordering::SeqCst) == 0 {
             idle += 1;
             if idle < LINGERS {
                 std::thread::sleep(PAUSE_MAX);
@@ -110,7 +110,7 @@ fn work(shared: &'static Shared) {
 fn sleep() {
     // [late] T1.
     ASLEEP.store(true, Ordering::SeqCst);
-    if LATE.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst) {
+    if DETACHED.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst) {
         std::thread::park();
     }
     ASLEEP.store(false, Ordering::SeqCst);
@@ -118,12 +118,12 @@ fn sleep() {
 
 /// Look in the program's place, and has anything happened? `None`: the system does not let us.
 fn look(shared: &'static Shared) -> Option<(bool, Next)> {
-    let mut process = shared.take().ok()?;
-    let happened = process.poll() > 0;
-    tell(&process);
-    let descriptors = process.host.transports.wait_descriptors();
-    let descriptors = descriptors.filter(|_| !lacks_room(&process));
-    drop(process);
+    let mut driver = shared.take().ok()?;
+    let happened = driver.poll() > 0;
+    count_call(&driver);
+    let descriptors = driver.host.transports.wait_descriptors();
+    let descriptors = descriptors.filter(|_| !lacks_room(&driver));
+    drop(driver);
     if shared.threads {
         shared.deliver(shared.enter());
     }

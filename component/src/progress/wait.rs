@@ -1,4 +1,4 @@
-//! How a blocking call waits: look for a while, then give the processor away between looks. A rank
+//! How a blocking call waits: poll for a while, then give the processor away between polls. A rank
 //! that waits must not keep another one of the node from running.
 
 use crate::engine::deferred_receives;
@@ -11,10 +11,10 @@ use rustbtl_fragments::engine::{Source, TagMatch};
 use rustbtl_fragments::ids::CommId;
 
 /// Looks (of a burst each) between two calls of Open MPI's own progress, which costs much more.
-const LOOKS: u32 = 16;
-/// Where processors are shared: turns of one look each between two of these calls.
+const PROGRAM_POLLS: u32 = 16;
+/// Where processors are shared: turns of one poll each between two of these calls.
 const TURNS_OVERSUBSCRIBED: u32 = 32;
-/// With threads: looks before the thread goes to sleep where the others are.
+/// With threads: polls before the thread goes to sleep where the others are.
 const LOOKS_THREADS: u32 = 200;
 
 /// Wait for an operation on the stack. With threads: `PENDING` if it should wait elsewhere.
@@ -27,25 +27,25 @@ pub fn wait(shared: &'static Shared, op: Op) -> i32 {
     if shared.enter().idle.oversubscribed {
         return wait_crowded(shared, op);
     }
-    for _ in 0..LOOKS {
+    for _ in 0..PROGRAM_POLLS {
         if op.is_complete() {
             return DONE;
         }
         let mut entered = shared.enter();
-        entered.look_for(op);
+        entered.poll_until(op);
         shared.deliver(entered);
     }
     wait_long(shared, op)
 }
 
-/// A blocking receive looks for its message before it is posted. True: done.
+/// A blocking receive polls for its message before it is posted. True: done.
 #[inline]
 pub fn receive_unposted(
     shared: &'static Shared,
     envelope: (CommId, Source, TagMatch),
     op: &mut Op,
 ) -> bool {
-    for _ in 0..LOOKS {
+    for _ in 0..PROGRAM_POLLS {
         let mut entered = shared.enter();
         let outcome = entered.receive_unposted(envelope, op);
         let crowded = entered.idle.oversubscribed || entered.network_is_busy();
@@ -65,12 +65,12 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
     }
     let mut patience = shared.enter().idle.spin;
     loop {
-        for _ in 0..LOOKS {
+        for _ in 0..PROGRAM_POLLS {
             if op.is_complete() {
                 return DONE;
             }
             let mut entered = shared.enter();
-            entered.look_for(op);
+            entered.poll_until(op);
             shared.deliver(entered);
         }
         // SAFETY: nothing is borrowed; it comes back into rustbtl_progress.
@@ -78,8 +78,8 @@ fn wait_long(shared: &'static Shared, op: Op) -> i32 {
         if op.is_complete() {
             return DONE;
         }
-        if patience > LOOKS {
-            patience -= LOOKS;
+        if patience > PROGRAM_POLLS {
+            patience -= PROGRAM_POLLS;
         } else {
             os::yield_now();
         }
@@ -97,7 +97,7 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
             return DONE;
         }
         let mut entered = shared.enter();
-        entered.look_once(op);
+        entered.poll_once(op);
         shared.deliver(entered);
         if op.is_complete() {
             return DONE;
@@ -114,14 +114,14 @@ fn wait_crowded(shared: &'static Shared, op: Op) -> i32 {
     }
 }
 
-/// One thread at a time looks; who does not get the right to, sleeps until it is woken.
+/// One thread at a time polls; who does not get the right to, sleeps until it is woken.
 fn wait_with_threads(shared: &'static Shared, op: Op) -> i32 {
     for _ in 0..LOOKS_THREADS {
         if op.is_complete() {
             return DONE;
         }
         let Some(mut entered) = shared.try_enter() else { return PENDING };
-        entered.look_for(op);
+        entered.poll_until(op);
         shared.deliver(entered);
     }
     PENDING

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub struct Bias {
+pub struct BiasedLock {
     busy: AtomicU32,
     wanted: AtomicU32,
     barrier: OnceLock<Barrier>,
@@ -24,13 +24,13 @@ pub struct Bias {
 /// Looks at `busy` before the processor is given away.
 const SPINS: u32 = 200;
 
-impl Bias {
+impl BiasedLock {
     /// Nobody is inside.
     pub const fn new() -> Self {
         Self { busy: AtomicU32::new(0), wanted: AtomicU32::new(0), barrier: OnceLock::new() }
     }
 
-    /// Prepare for [`Bias::take`]. Must be called before it, best by the checkpoint thread.
+    /// Prepare for [`BiasedLock::take`]. Must be called before it, best by the checkpoint thread.
     pub fn prepare(&self) -> std::io::Result<()> {
         if self.barrier.get().is_none() {
             let _ = self.barrier.set(Barrier::new()?);
@@ -89,11 +89,11 @@ impl Bias {
         if let Some(barrier) = self.barrier.get() {
             barrier.all_threads();
         }
-        let mut looks = 0;
+        let mut program_polls = 0;
         // [busy] what the program has done inside.
         while self.busy.load(Ordering::Acquire) != 0 {
-            looks += 1;
-            if looks > SPINS {
+            program_polls += 1;
+            if program_polls > SPINS {
                 crate::os::yield_now();
             }
             core::hint::spin_loop();
@@ -118,18 +118,18 @@ mod tests {
     #[cfg(debug_assertions)]
     #[should_panic(expected = "B1: entered twice")]
     fn b1_a_program_that_enters_twice_is_a_bug() {
-        let bias = Bias::new();
+        let bias = BiasedLock::new();
         bias.enter();
         bias.enter();
     }
 
-    struct Counter(Bias, UnsafeCell<u64>);
+    struct Counter(BiasedLock, UnsafeCell<u64>);
     // SAFETY: the number is only touched inside.
     unsafe impl Sync for Counter {}
 
     #[test]
     fn b1_both_sides_count_without_a_loss() {
-        let counter = Counter(Bias::new(), UnsafeCell::new(0));
+        let counter = Counter(BiasedLock::new(), UnsafeCell::new(0));
         counter.0.prepare().unwrap();
         let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let (mut ours, mut theirs) = (0u64, 0u64);

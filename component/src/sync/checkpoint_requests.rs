@@ -7,15 +7,15 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// What the program wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointRequest {
-    /// A line of all sets, from which the job can be restarted; otherwise of the own set.
+    /// A checkpoint of all sets, from which the job can be restarted; otherwise of the own set.
     pub all: bool,
-    /// The job ends when the line is complete.
+    /// The job ends when the checkpoint is complete.
     pub then_exit: bool,
-    /// Come back when the line is complete, not when it is ordered.
+    /// Come back when the checkpoint is complete, not when it is ordered.
     pub wait: bool,
 }
 
-/// The line, or why there is none.
+/// The checkpoint, or why there is none.
 pub type Outcome = Result<CheckpointId, String>;
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl CheckpointRequests {
         }
     }
 
-    /// CheckpointRequests that nobody was told of.
+    /// Requests that the guardian was not sent.
     pub fn unsent(&self) -> Vec<(u32, CheckpointRequest)> {
         let mut inner = self.lock();
         let new = inner.asked.iter_mut().filter(|asked| !asked.sent);
@@ -87,12 +87,12 @@ impl CheckpointRequests {
         self.answered.notify_all();
     }
 
-    /// The process was restored from this line: who waited for it has it. CheckpointRequests that
-    /// nobody was told of are told again.
-    pub fn restored(&self, line: CheckpointId) {
+    /// The process was restored from this checkpoint: who waited for it has it. Requests that
+    /// were not sent are sent.
+    pub fn restored(&self, id: CheckpointId) {
         let mut inner = self.lock();
         for asked in inner.asked.iter_mut().filter(|asked| asked.sent) {
-            asked.outcome.get_or_insert(Ok(line));
+            asked.outcome.get_or_insert(Ok(id));
         }
         self.answered.notify_all();
     }
@@ -123,16 +123,16 @@ mod tests {
             for (number, _) in seen {
                 requests.answer(number, Ok(CheckpointId(u64::from(number))));
             }
-            let mut lines: Vec<_> =
+            let mut ids: Vec<_> =
                 threads.into_iter().map(|thread| thread.join().unwrap().unwrap().0).collect();
-            lines.sort_unstable();
-            assert_eq!(lines, [1, 2, 3, 4]);
+            ids.sort_unstable();
+            assert_eq!(ids, [1, 2, 3, 4]);
         });
         assert!(requests.unsent().is_empty());
     }
 
     #[test]
-    fn who_waited_for_the_line_that_the_process_is_restored_from_has_it() {
+    fn who_waited_for_the_checkpoint_that_the_process_is_restored_from_has_it() {
         let requests = CheckpointRequests::default();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

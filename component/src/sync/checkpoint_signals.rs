@@ -17,11 +17,11 @@ pub(crate) struct CheckpointSignals {
     pub(crate) fence: AtomicBool,
     /// The payload log is on its way to its budget.
     pub(crate) nearly_full: AtomicBool,
-    /// Frames of a line have come. To look for them takes the engine from the program.
+    /// Frames of a checkpoint have come. To poll for them takes the engine from the program.
     pub(crate) checkpoint_frames: AtomicBool,
     /// Why nobody could repeat what the program does, if so.
     pub(crate) not_replayable: [OnceLock<&'static str>; 3],
-    /// Lines that the log has asked for, and lines of the own set that are complete.
+    /// Checkpoints that the log has asked for, and checkpoints of the own set that are complete.
     pub(crate) checkpoints: [AtomicU32; 2],
 }
 
@@ -47,7 +47,7 @@ pub fn mark_not_replayable(reason: &'static str, blocker: ReplayBlocker) {
     }
 }
 
-/// The program wants a line; comes back as the wish says. Not while a lock of ours is held.
+/// The program wants a checkpoint; returns as the request says. Not while a lock of ours is held.
 pub fn request_checkpoint(request: CheckpointRequest) -> Result<CheckpointId, String> {
     let Some(signals) = SIGNALS.get() else {
         return Err("the job runs without protection: nobody takes checkpoints".into());
@@ -60,7 +60,7 @@ pub fn restarts() -> u32 {
     SIGNALS.get().map_or(0, |signals| signals.restarts.load(Ordering::Relaxed))
 }
 
-/// Lines that the log has asked for, and lines of the own set that are complete.
+/// Checkpoints that the log has asked for, and checkpoints of the own set that are complete.
 pub fn checkpoint_counts() -> [u64; 2] {
     let count = |signals: &CheckpointSignals| {
         [0, 1].map(|at| signals.checkpoints[at].load(Ordering::Relaxed).into())
@@ -75,7 +75,7 @@ pub fn wake() {
     }
 }
 
-/// A frame of a line has come: `host.line_frames` is not empty.
+/// A frame of a checkpoint has come: `host.checkpoint_frames` is not empty.
 pub fn frame_arrived() {
     if let Some(signals) = SIGNALS.get() {
         // [frames] it is there.
@@ -90,7 +90,7 @@ pub(crate) fn count(which: usize) {
     }
 }
 
-/// The payload log has passed a mark: somebody else shall ask for a line.
+/// The payload log has passed a mark: somebody else shall ask for a checkpoint.
 #[cold]
 pub fn log_nearly_full() {
     if let Some(signals) = SIGNALS.get() {

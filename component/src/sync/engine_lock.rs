@@ -1,11 +1,12 @@
 //! Who is let in to the process: one thread of the program at a time, or one of our own.
 //!
 //! A signal handler may come while its own thread is inside, and neither wait for that nor go in.
-//! Nothing it may call asks to come in but time(), which only the first thread is heard in; so
+//! Nothing it may call asks to come in but time(), which is recorded for the first thread only; so
 //! that one is marked while it is inside. Without MPI_THREAD_MULTIPLE (and not with
-//! MPI_THREAD_SERIALIZED, see `date`) nobody else of the program is, and the mark is the bias'.
+//! MPI_THREAD_SERIALIZED, see `date`) nobody else of the program is, and the mark is the biased
+//! lock's.
 
-use crate::sync::biased_lock::Bias;
+use crate::sync::biased_lock::BiasedLock;
 use crate::sync::lock::Lock;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
@@ -36,24 +37,24 @@ pub fn is_first() -> bool {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Door {
+pub struct EngineLock {
     /// MPI_THREAD_MULTIPLE: the lock is in use.
     threads: bool,
     lock: Lock,
-    bias: Bias,
+    bias: BiasedLock,
     /// Of those that take it from outside, where `lock` is not in use.
     outside: Lock,
     /// The first thread has the lock, or waits for it.
     marked: AtomicBool,
 }
 
-impl Door {
+impl EngineLock {
     /// Nobody is inside.
     pub const fn new(threads: bool) -> Self {
         Self {
             threads,
             lock: Lock::new(),
-            bias: Bias::new(),
+            bias: BiasedLock::new(),
             outside: Lock::new(),
             marked: AtomicBool::new(false),
         }
@@ -164,7 +165,7 @@ mod tests {
     use core::sync::atomic::AtomicU32;
 
     struct Room {
-        door: Door,
+        lock: EngineLock,
         count: UnsafeCell<u64>,
         /// In handlers: so many came in, and so many found their thread inside.
         handled: [AtomicU32; 2],
@@ -175,7 +176,7 @@ mod tests {
     impl Room {
         const fn new(threads: bool) -> Self {
             let handled = [const { AtomicU32::new(0) }; 2];
-            Self { door: Door::new(threads), count: UnsafeCell::new(0), handled }
+            Self { lock: EngineLock::new(threads), count: UnsafeCell::new(0), handled }
         }
 
         /// In two steps, so that who comes in between makes a loss.
@@ -188,10 +189,10 @@ mod tests {
         }
 
         fn handle(&self) {
-            let came = self.door.enter_unless_inside();
+            let came = self.lock.enter_unless_inside();
             if came {
                 self.count();
-                self.door.leave();
+                self.lock.leave();
             }
             self.handled[usize::from(!came)].fetch_add(1, Ordering::Relaxed);
         }
@@ -212,7 +213,7 @@ mod tests {
     fn signals(room: &'static Room, signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
         // SAFETY: a handler that only does what handlers may.
         unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
-        let others = if room.door.threads { 2 } else { 0 };
+        let others = if room.lock.threads { 2 } else { 0 };
         let (first, over) = (thread(), AtomicBool::new(false));
         let mut entered = 0;
         std::thread::scope(|scope| {
@@ -221,9 +222,9 @@ mod tests {
                     scope.spawn(|| {
                         let mut entered = 0u64;
                         while !over.load(Ordering::Relaxed) {
-                            room.door.enter();
+                            room.lock.enter();
                             room.count();
-                            room.door.leave();
+                            room.lock.leave();
                             entered += 1;
                         }
                         entered
@@ -239,11 +240,11 @@ mod tests {
             });
             let handled = || room.handled.each_ref().map(|of| of.load(Ordering::Relaxed));
             let enough = |of| handled().iter().all(|all| *all >= of);
-            // Where none are told that their thread is inside there will be none later on.
+            // Where no handler finds its thread inside there will be none later on.
             while !enough(200) && (enough(1) || handled().iter().sum::<u32>() < 50_000) {
-                room.door.enter();
+                room.lock.enter();
                 (0..20).for_each(|_| room.count());
-                room.door.leave();
+                room.lock.leave();
                 entered += 20;
                 // Outside for as long as inside, or all signals would find it there.
                 (0..200).for_each(|_| core::hint::spin_loop());

@@ -89,7 +89,8 @@ pub enum Event {
         /// What was seen, for the message to the user (address, errno text).
         reason: String,
     },
-    /// Something that the user should know and that needs no action (a stranger was refused).
+    /// Something that the user should know and that needs no action (an unauthenticated peer was
+    /// refused).
     Notice(String),
 }
 
@@ -204,7 +205,7 @@ pub trait Network: Transport + Sized {
     fn holds(&self) -> bool;
 
     /// Have bytes come since the last call, if only a part of a frame?
-    fn take_heard(&mut self) -> bool {
+    fn take_received(&mut self) -> bool {
         false
     }
 

@@ -34,10 +34,10 @@ pub struct Counts {
     pub stable: AtomicU64,
     /// Frames wait until all before this one are.
     pub wanted: AtomicU64,
-    /// Of ranks that share memory directly: who takes part in the open line.
+    /// Of ranks that share memory directly: who takes part in the open checkpoint.
     pub sharing: AtomicU64,
-    /// Whose threads stand still for it.
-    pub parked: AtomicU64,
-    /// Who has its picture.
-    pub pictured: AtomicU64,
+    /// Whose threads are suspended for it.
+    pub suspended: AtomicU64,
+    /// Who has its snapshot.
+    pub snapshotted: AtomicU64,
 }

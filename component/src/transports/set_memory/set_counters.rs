@@ -1,5 +1,5 @@
-//! Where the ranks of a set that all live on this node count how far they are in a line
-//! (`coordination::quiescence`, the way by counts): one word for each station.
+//! Where the ranks of a set that all live on this node count how far they are in a checkpoint
+//! (`coordination::quiescence`, the way by counts): one word for each phase.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustbtl_coordination::quiescence::{CounterPhase, PhaseCounter};
@@ -12,18 +12,19 @@ pub struct SetCounters {
 }
 
 impl SetCounters {
-    /// One more has come, after all that it has put into rings. False: others are in a newer line.
-    pub fn come(&self, line: u64, station: CounterPhase, open: bool) -> bool {
-        let word = &self.words[station as usize];
+    /// One more has come, after all that it has put into rings. False: others are in a newer
+    /// checkpoint.
+    pub fn arrive(&self, checkpoint: u64, phase: CounterPhase, open: bool) -> bool {
+        let word = &self.words[phase as usize];
         // [set_counters] frames that were published before are seen by whoever sees the count.
-        let next = |now| PhaseCounter(now).arrive(line, open).map(|next| next.0);
+        let next = |now| PhaseCounter(now).arrive(checkpoint, open).map(|next| next.0);
         word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).is_ok()
     }
 
     /// Who has come.
-    pub fn look(&self, station: CounterPhase) -> PhaseCounter {
+    pub fn load(&self, phase: CounterPhase) -> PhaseCounter {
         // [set_counters]
-        PhaseCounter(self.words[station as usize].load(Ordering::Acquire))
+        PhaseCounter(self.words[phase as usize].load(Ordering::Acquire))
     }
 }
 
@@ -43,30 +44,34 @@ mod tests {
             .map(|me| {
                 let (counters, cells) = (Arc::clone(&counters), Arc::clone(&cells));
                 thread::spawn(move || {
-                    for line in 1..=200 {
-                        for station in CounterPhase::ALL {
-                            if station == CounterPhase::Drained {
-                                cells[me].store(line, Ordering::Relaxed);
+                    for checkpoint in 1..=200 {
+                        for phase in CounterPhase::ALL {
+                            if phase == CounterPhase::Drained {
+                                cells[me].store(checkpoint, Ordering::Relaxed);
                             }
-                            let open = line % RANKS as u64 == me as u64;
-                            assert!(counters.come(line, station, open));
+                            let open = checkpoint % RANKS as u64 == me as u64;
+                            assert!(counters.arrive(checkpoint, phase, open));
                             let said = loop {
-                                let word = counters.look(station);
-                                if let Some(open) = word.all_arrived(line, RANKS) {
+                                let word = counters.load(phase);
+                                if let Some(open) = word.all_arrived(checkpoint, RANKS) {
                                     break open;
                                 }
-                                assert!(word.checkpoint() <= line, "nobody is further without us");
+                                assert!(
+                                    word.checkpoint() <= checkpoint,
+                                    "nobody is further without us"
+                                );
                                 thread::yield_now();
                             };
                             assert!(said, "one has said it, and all know");
-                            let seen = |cell: &AtomicU64| cell.load(Ordering::Relaxed) == line;
-                            assert!(station != CounterPhase::Drained || cells.iter().all(seen));
+                            let seen =
+                                |cell: &AtomicU64| cell.load(Ordering::Relaxed) == checkpoint;
+                            assert!(phase != CounterPhase::Drained || cells.iter().all(seen));
                         }
                     }
                 })
             })
             .collect();
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
-        assert!(!counters.come(7, CounterPhase::Drained, true), "an older line");
+        assert!(!counters.arrive(7, CounterPhase::Drained, true), "an older checkpoint");
     }
 }

@@ -1,4 +1,4 @@
-//! Determinants that any rank of a set may have to take along: a ring of slots, one for each place
+//! Determinants that any rank of a set may have to piggyback: a ring of slots, one for each place
 //! in the set's order (docs/adr/0019).
 //!
 //! Invariants:
@@ -7,8 +7,8 @@
 //! * S2 A reader has all of what was written for the place that it asks for, or nothing: `at` is 0
 //!   while a slot is written.
 //!
-//! All zero is a ring that nobody has used: a new life of a set has new memory, in which there is
-//! nothing of an old one's places.
+//! All zero is a ring that nobody has used: a new incarnation of a set has new memory, in which
+//! there is nothing of an old one's places.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use rustbtl_fragments::ids::SetId;
@@ -29,7 +29,7 @@ const REST: u32 = 8;
 pub enum Entry<'a> {
     /// A determinant of a rank of the set.
     Own(&'a [u8]),
-    /// What was carried here from this set.
+    /// What was piggybacked to here from this set.
     Carried(SetId),
 }
 
@@ -38,7 +38,7 @@ pub enum Entry<'a> {
 pub enum Found {
     /// A determinant of a rank of the set: its bytes were appended.
     Own,
-    /// What was carried here from this set.
+    /// What was piggybacked to here from this set.
     Carried(SetId),
 }
 
@@ -80,7 +80,7 @@ impl Slots {
     }
 
     /// Put down what is at a place that the caller has taken. All places before `settled` are
-    /// stable, or of an earlier life. False: there is no room for it, it cannot be had here.
+    /// stable, or of an earlier incarnation. False: there is no room for it, it cannot be had here.
     pub fn write(&self, place: u64, settled: u64, what: Entry<'_>) -> bool {
         // S1
         if place >= settled.saturating_add(SLOTS as u64) {
@@ -188,7 +188,7 @@ mod tests {
         assert!(slots.write(5 + 2 * around, 6 + around, Entry::Own(&[3])));
         assert_eq!(read(&slots, 5), None);
         assert_eq!(read(&slots, 5 + 2 * around), Some((Found::Own, vec![3])));
-        // A later life begins with any place.
+        // A later incarnation begins with any place.
         let (slots, base) = (Slots::default(), 1_000_000);
         assert!(slots.write(base, base, Entry::Own(&[4])));
         assert!(!slots.write(base + around, base, Entry::Own(&[4])));

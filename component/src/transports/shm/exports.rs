@@ -106,14 +106,14 @@ fn permitted(segment: &Segment, access: &mut Access, from: usize) -> bool {
 /// Read the word that `from` shows for this purpose: also finds a process id that means another
 /// process here (pid namespaces).
 fn probe(segment: &Segment, from: usize) -> bool {
-    let line = segment.rank(from);
+    let rank_line = segment.rank(from);
     // [state] pid and probe were stored before.
-    if line.state.load(Ordering::Acquire) < STATE_ATTACHED {
+    if rank_line.state.load(Ordering::Acquire) < STATE_ATTACHED {
         return false;
     }
-    let pid = line.pid.load(Ordering::Relaxed) as i32;
-    let address = line.probe_address.load(Ordering::Relaxed);
-    let expected = line.probe_value.load(Ordering::Relaxed);
+    let pid = rank_line.pid.load(Ordering::Relaxed) as i32;
+    let address = rank_line.probe_address.load(Ordering::Relaxed);
+    let expected = rank_line.probe_value.load(Ordering::Relaxed);
     let mut found = [0; 8];
     // SAFETY: `found` has 8 bytes.
     let read = unsafe { process::read_memory(pid, address, found.as_mut_ptr(), 8) };

@@ -51,7 +51,7 @@ pub const STATE_ATTACHED: u32 = 1;
 /// State of a rank: it said goodbye and publishes nothing more.
 pub const STATE_LEFT: u32 = 2;
 
-/// What a rank tells the others. Written by it alone but for `counts`.
+/// What a rank publishes for the others. Written by it alone but for `counts`.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct RankLine {

@@ -29,7 +29,7 @@ use std::os::fd::RawFd;
 const BURST: u32 = 16;
 /// From so many frames in a row on, it is a stream.
 const STREAM: u32 = 4;
-/// Ticks of the processor's clock, some 400 ns, for which a stream that was caught up with is left
+/// Ticks of the processor's clock, some 400 ns, for which a stream that was drained is left
 /// alone: looking at the line that the sender is about to write makes each of its frames wait for
 /// us, and us for each of its frames.
 const LEFT_ALONE_TICKS: u64 = 900;
@@ -59,9 +59,9 @@ struct Active {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Life {
+enum Presence {
     Present,
-    /// It said goodbye; told once its ring is empty.
+    /// It said goodbye; reported once its ring is empty.
     Leaving,
     Gone,
 }
@@ -69,7 +69,7 @@ enum Life {
 #[derive(Debug)]
 struct Peer {
     id: PeerId,
-    life: Life,
+    presence: Presence,
     access: Access,
     /// Its ring until it announces itself, then in `active`.
     incoming: Option<Consumer<Raw>>,
@@ -86,8 +86,8 @@ pub struct Shm {
     cursor: usize,
     burst: u32,
     /// A frame came since the last one was sent: the next one may be an answer.
-    heard: bool,
-    /// Frames taken since one was sent or a stream of them was caught up with.
+    received: bool,
+    /// Frames taken since one was sent or a stream of them was drained.
     row: u32,
     bell: u64,
     /// By local index, myself included.
@@ -146,7 +146,7 @@ impl Shm {
                     // SAFETY: as above, for the consumers.
                     Consumer::new(unsafe { segment.ring(from, me) })
                 });
-                Peer { id, life: Life::Present, access: Access::Unknown, incoming }
+                Peer { id, presence: Presence::Present, access: Access::Unknown, incoming }
             })
             .collect();
         let limits = Limits {
@@ -160,7 +160,7 @@ impl Shm {
             active: Vec::new(),
             cursor: 0,
             burst: 0,
-            heard: false,
+            received: false,
             row: 0,
             bell: 0,
             peers,
@@ -201,7 +201,7 @@ impl Shm {
     /// Were the rings from these peers (ascending) empty, in whatever order one looks? A ring that
     /// somebody else fills does not matter.
     pub fn is_empty_from(&mut self, peers: &[PeerId]) -> bool {
-        self.look_at_the_bell();
+        self.poll_bell();
         let waits = |ring: &Active| peers.binary_search(&ring.from).is_ok() && ring.ring.is_ready();
         !self.active.iter().any(waits)
     }
@@ -239,7 +239,7 @@ impl Shm {
             && outgoing.link == Link::Announced
         {
             self.row = 0;
-            if core::mem::take(&mut self.heard) {
+            if core::mem::take(&mut self.received) {
                 outgoing.ring.expect_waiting_consumer();
             }
             return outgoing.ring.try_push_words(header, payload);
@@ -250,7 +250,7 @@ impl Shm {
     /// The oldest frame of the ring that had the last one, which is the only one most often.
     /// `None`: `peek` knows more.
     #[inline(always)]
-    pub fn peek_here(&mut self) -> Option<Incoming> {
+    pub fn peek_active_rings(&mut self) -> Option<Incoming> {
         let active = self.active.get_mut(self.cursor)?;
         let (start, len) = active.ring.peek().ok()??;
         Some(Incoming { from: active.from, start, len })
@@ -277,10 +277,10 @@ impl Shm {
         true
     }
 
-    /// A stream of frames has been caught up with.
+    /// A stream of frames has been drained.
     #[cold]
     #[inline(never)]
-    fn fall_behind(&mut self) {
+    fn let_stream_gather(&mut self) {
         self.row = 0;
         let since = ticks();
         while ticks().wrapping_sub(since) < LEFT_ALONE_TICKS {
@@ -290,26 +290,26 @@ impl Shm {
 
     /// Has anybody announced himself or left since we looked last?
     #[inline]
-    fn look_at_the_bell(&mut self) -> bool {
+    fn poll_bell(&mut self) -> bool {
         // [bell] the bits of those who rang are visible.
         let rings = self.segment.bell(self.segment.me()).rings.load(Ordering::Acquire);
         if rings == self.bell {
             return false;
         }
         self.bell = rings;
-        self.answer_the_bell()
+        self.answer_bell()
     }
 
     #[cold]
     #[inline(never)]
-    fn answer_the_bell(&mut self) -> bool {
+    fn answer_bell(&mut self) -> bool {
         let mut found = false;
         for index in 0..self.peers.len() {
             found |= self.admit(index);
             let peer = &mut self.peers[index];
             let left = self.segment.rank(index).state.load(Ordering::Acquire) == STATE_LEFT;
-            if left && peer.life == Life::Present && index != self.segment.me() {
-                peer.life = Life::Leaving;
+            if left && peer.presence == Presence::Present && index != self.segment.me() {
+                peer.presence = Presence::Leaving;
                 self.leaving += 1;
                 // Its frames may have come after we looked at its bit.
                 found |= self.admit(index);
@@ -335,7 +335,7 @@ impl Shm {
 
     /// The ring at the cursor is empty (or damaged).
     #[inline(never)]
-    fn peek_further(&mut self) -> Option<Incoming> {
+    fn peek_idle_rings(&mut self) -> Option<Incoming> {
         let mut damaged = None;
         for _ in 0..self.active.len() {
             let active = &mut self.active[self.cursor];
@@ -359,11 +359,11 @@ impl Shm {
             self.lose(index, false, format!("its shared memory is damaged: {damage}"));
             return self.peek();
         }
-        if self.look_at_the_bell() {
+        if self.poll_bell() {
             return self.peek();
         }
         if self.row >= STREAM {
-            self.fall_behind();
+            self.let_stream_gather();
         }
         None
     }
@@ -373,7 +373,7 @@ impl Shm {
     #[inline(never)]
     fn next_turn(&mut self) {
         self.burst = 0;
-        self.look_at_the_bell();
+        self.poll_bell();
         self.cursor += 1;
         if self.cursor >= self.active.len() {
             self.cursor = 0;
@@ -393,13 +393,13 @@ impl Shm {
     #[inline(never)]
     fn lose(&mut self, index: usize, said_goodbye: bool, reason: String) {
         let peer = &mut self.peers[index];
-        if peer.life == Life::Gone {
+        if peer.presence == Presence::Gone {
             return;
         }
-        if peer.life == Life::Leaving {
+        if peer.presence == Presence::Leaving {
             self.leaving -= 1;
         }
-        peer.life = Life::Gone;
+        peer.presence = Presence::Gone;
         let id = peer.id;
         if let Some(place) = self.active.iter().position(|active| active.index == index) {
             self.active.remove(place);
@@ -423,7 +423,7 @@ impl Shm {
     #[cold]
     fn farewells(&mut self) {
         for index in 0..self.peers.len() {
-            if self.peers[index].life != Life::Leaving {
+            if self.peers[index].presence != Presence::Leaving {
                 continue;
             }
             let ring = self.active.iter().find(|active| active.index == index);
@@ -437,16 +437,16 @@ impl Shm {
     /// once a second or when something seems to be stuck.
     pub fn check_peers(&mut self) {
         for index in 0..self.peers.len() {
-            if index == self.segment.me() || self.peers[index].life != Life::Present {
+            if index == self.segment.me() || self.peers[index].presence != Presence::Present {
                 continue;
             }
-            let line = self.segment.rank(index);
-            let attached = line.state.load(Ordering::Acquire) == STATE_ATTACHED;
-            let pid = line.pid.load(Ordering::Relaxed);
+            let rank_line = self.segment.rank(index);
+            let attached = rank_line.state.load(Ordering::Acquire) == STATE_ATTACHED;
+            let pid = rank_line.pid.load(Ordering::Relaxed);
             // A goodbye between the two looks is not a death: look again.
             if attached
-                && !self.segment.lives(index)
-                && line.state.load(Ordering::Acquire) == STATE_ATTACHED
+                && !self.segment.is_alive(index)
+                && rank_line.state.load(Ordering::Acquire) == STATE_ATTACHED
             {
                 let reason = format!("process {pid} of this node has died");
                 self.lose(index, false, reason);
@@ -486,12 +486,12 @@ impl Transport for Shm {
 
     #[inline(always)]
     fn peek(&mut self) -> Option<Incoming> {
-        self.peek_here().or_else(|| self.peek_further())
+        self.peek_active_rings().or_else(|| self.peek_idle_rings())
     }
 
     #[inline(always)]
     fn consume(&mut self, incoming: Incoming) {
-        self.heard = true;
+        self.received = true;
         self.row += 1;
         match self.active.get_mut(self.cursor) {
             Some(active) if active.from == incoming.from => active.ring.consume(),

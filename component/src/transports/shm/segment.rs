@@ -153,13 +153,13 @@ impl Segment {
     /// Tell the others that this rank is here; the last one removes the file's name.
     fn enter(&self) -> Result<(), ShmError> {
         locks::hold(self.mapping.file(), self.me as u64)?;
-        let line = self.rank(self.me);
-        line.pid.store(std::process::id(), Ordering::Relaxed);
+        let rank_line = self.rank(self.me);
+        rank_line.pid.store(std::process::id(), Ordering::Relaxed);
         let address = core::ptr::from_ref::<AtomicU64>(&self.probe) as u64;
-        line.probe_address.store(address, Ordering::Relaxed);
-        line.probe_value.store(self.probe.load(Ordering::Relaxed), Ordering::Relaxed);
+        rank_line.probe_address.store(address, Ordering::Relaxed);
+        rank_line.probe_value.store(self.probe.load(Ordering::Relaxed), Ordering::Relaxed);
         // [state] pid and probe are readable.
-        line.state.store(STATE_ATTACHED, Ordering::Release);
+        rank_line.state.store(STATE_ATTACHED, Ordering::Release);
         let before = self.header().attached.fetch_add(1, Ordering::AcqRel);
         if before as usize + 1 == self.layout.ranks {
             unlink(&self.path)?;
@@ -202,7 +202,7 @@ impl Segment {
     }
 
     /// Does the process of this rank live? (Only sensible once it has attached.)
-    pub(super) fn lives(&self, rank: usize) -> bool {
+    pub(super) fn is_alive(&self, rank: usize) -> bool {
         locks::held_by_another(self.mapping.file(), rank as u64)
     }
 
@@ -354,9 +354,9 @@ mod tests {
         let two = Segment::attach(one.name(), 2, 1, &small()).unwrap();
         assert!(!path.exists());
         assert_eq!(two.layout(), one.layout());
-        assert!(one.lives(1) && two.lives(0));
+        assert!(one.is_alive(1) && two.is_alive(0));
         drop(two);
-        assert!(!one.lives(1));
+        assert!(!one.is_alive(1));
     }
 
     #[test]

@@ -1,61 +1,62 @@
-//! Being connected to: strangers, until they have proved who they are.
+//! Being connected to: unauthenticated peers, until they have proved who they are.
 
 use crate::os::socket;
 use crate::transports::tcp::handshake::{Names, Verdict};
-use crate::transports::tcp::stranger::{Progress, Stranger};
-use crate::transports::tcp::{ACCEPTS, Link, STRANGERS, Tcp, Watched};
+use crate::transports::tcp::pending_connection::{PendingConnection, Progress};
+use crate::transports::tcp::{ACCEPTS, EpollToken, Link, PENDING_MAX, Tcp};
 use rustbtl_fragments::ids::PeerId;
 
 impl Tcp {
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPTS {
             let Some((stream, address)) = socket::accept(&self.listeners[listener]) else { return };
-            let place = match self.strangers.iter().position(Option::is_none) {
+            let place = match self.pending.iter().position(Option::is_none) {
                 Some(place) => place,
-                None if self.strangers.len() < STRANGERS => {
-                    self.strangers.push(None);
-                    self.strangers.len() - 1
+                None if self.pending.len() < PENDING_MAX => {
+                    self.pending.push(None);
+                    self.pending.len() - 1
                 }
                 None => {
-                    let oldest = self.strangers.iter().enumerate();
-                    let age = |s: &Option<Stranger>| s.as_ref().map_or(0, |s| s.since_ms);
+                    let oldest = self.pending.iter().enumerate();
+                    let age = |s: &Option<PendingConnection>| s.as_ref().map_or(0, |s| s.since_ms);
                     let oldest = oldest.min_by_key(|(_, s)| age(s)).map_or(0, |(i, _)| i);
                     self.refuse(oldest, "too many connections that say nothing");
                     oldest
                 }
             };
-            if self.epoll.add(&stream, Watched::Stranger(place).token(), false).is_ok() {
-                self.strangers[place] = Some(Stranger::new(stream, address, self.clock_ms));
-                self.drive_stranger(place);
+            if self.epoll.add(&stream, EpollToken::PendingConnection(place).token(), false).is_ok()
+            {
+                self.pending[place] = Some(PendingConnection::new(stream, address, self.clock_ms));
+                self.drive_pending(place);
             }
         }
     }
 
     pub(super) fn refuse(&mut self, place: usize, why: &str) {
-        if let Some(stranger) = self.strangers[place].take() {
-            self.notice(format!("refused a connection from {}: {why}", stranger.address));
+        if let Some(pending) = self.pending[place].take() {
+            self.notice(format!("refused a connection from {}: {why}", pending.address));
         }
     }
 
-    pub(super) fn drive_stranger(&mut self, place: usize) {
+    pub(super) fn drive_pending(&mut self, place: usize) {
         let mine = self.names(PeerId(0), 0);
-        // A copy of the process for a picture holds what was closed here a moment longer, and as
+        // A copy of the process for a snapshot holds what was closed here a moment longer, and as
         // long epoll speaks of it.
-        let Some(stranger) = self.strangers.get_mut(place).and_then(Option::as_mut) else { return };
-        match stranger.drive(&self.secret, &mine) {
+        let Some(pending) = self.pending.get_mut(place).and_then(Option::as_mut) else { return };
+        match pending.drive(&self.secret, &mine) {
             Progress::Waiting => {}
             Progress::Refused(Some(why)) => self.refuse(place, &why),
-            Progress::Refused(None) => self.strangers[place] = None,
+            Progress::Refused(None) => self.pending[place] = None,
             Progress::Verified(names) => {
-                if let Some(stranger) = self.strangers[place].take() {
-                    self.admit(stranger, names);
+                if let Some(pending) = self.pending[place].take() {
+                    self.admit(pending, names);
                 }
             }
         }
     }
 
     /// A connection that has proved whose it is: use it, or is there a better one?
-    pub(super) fn admit(&mut self, stranger: Stranger, names: Names) {
+    pub(super) fn admit(&mut self, pending: PendingConnection, names: Names) {
         let slot = self.slot_or_new(names.from);
         let peer = &self.peers[slot];
         let stale = names.incarnation < peer.incarnation;
@@ -69,7 +70,7 @@ impl Tcp {
             Link::Idle | Link::Down => false,
         };
         if stale || duplicate {
-            stranger.answer(&self.secret, Verdict::Duplicate);
+            pending.answer(&self.secret, Verdict::Duplicate);
             return;
         }
         let generation = peer.generation.max(names.generation) + 1;
@@ -78,8 +79,8 @@ impl Tcp {
             self.close_connection(at, false, format!("the peer has {what} and connects again"));
         }
         self.end_dial(slot);
-        if stranger.answer(&self.secret, Verdict::Accepted(generation)) {
-            let Stranger { stream, address, .. } = stranger;
+        if pending.answer(&self.secret, Verdict::Accepted(generation)) {
+            let PendingConnection { stream, address, .. } = pending;
             self.open(slot, stream, address, names.incarnation, generation);
         } else if self.peers[slot].link == Link::Dialing {
             self.dial(slot);

@@ -34,7 +34,7 @@ pub struct TcpConfig {
     pub gather_bytes_max: usize,
     /// How long to try to reach a peer, all addresses and repetitions together.
     pub connect_ms_max: u32,
-    /// How long a stranger may take to prove that it belongs to the job.
+    /// How long an unauthenticated peer may take to prove that it belongs to the job.
     pub handshake_ms_max: u32,
     /// How long `close` waits for the peers to take notice.
     pub linger_ms_max: u32,

@@ -1,10 +1,10 @@
 //! One open connection: frames out of a large buffer, frames in by reference.
 
-pub mod landing;
+pub mod direct_placement;
 
 use crate::os::socket;
 use crate::os::socket::Io;
-use crate::transports::tcp::connection::landing::Landing;
+use crate::transports::tcp::connection::direct_placement::DirectPlacement;
 use crate::transports::{Payload, Sent};
 use rustbtl_fragments::ids::PeerId;
 use rustbtl_fragments::wire::{HEADER_BYTES, Header, VERSION};
@@ -55,7 +55,7 @@ pub(super) struct Connection {
     filled: usize,
     frame_bytes_max: usize,
     /// A payload that does not come by way of the inbox, which is empty while it is not complete.
-    landing: Option<Landing>,
+    direct: Option<DirectPlacement>,
     /// The frame at the start of the inbox comes by way of it, however long it is.
     refused: bool,
     /// Long payloads follow each other: little is read into the inbox at a time.
@@ -100,7 +100,7 @@ impl Connection {
             start: 0,
             filled: 0,
             frame_bytes_max,
-            landing: None,
+            direct: None,
             refused: false,
             short_reads: false,
             outbox: Vec::new(),
@@ -143,14 +143,15 @@ impl Connection {
         debug_assert!(self.start + len <= self.filled);
         self.start += len;
         self.refused = false;
-        self.short_reads &= len <= crate::transports::tcp::connection::landing::SHORT_READ_BYTES;
+        self.short_reads &=
+            len <= crate::transports::tcp::connection::direct_placement::SHORT_READ_BYTES;
     }
 
     /// Read more. Only when `next` has said [`Next::Nothing`]: bytes may move.
     #[inline]
     pub(super) fn fill(&mut self) -> Fill {
-        if self.landing.is_some() {
-            return self.fill_landing();
+        if self.direct.is_some() {
+            return self.fill_direct();
         }
         if self.start == self.filled {
             self.start = 0;
@@ -162,10 +163,10 @@ impl Connection {
             self.start = 0;
         }
         let end = match self.short_reads {
-            true => self
-                .inbox
-                .len()
-                .min(self.filled + crate::transports::tcp::connection::landing::SHORT_READ_BYTES),
+            true => self.inbox.len().min(
+                self.filled
+                    + crate::transports::tcp::connection::direct_placement::SHORT_READ_BYTES,
+            ),
             false => self.inbox.len(),
         };
         match socket::receive(&self.stream, &mut self.inbox[self.filled..end]) {
@@ -189,7 +190,7 @@ impl Connection {
 
     /// Throw away what has arrived and look whether the other end has closed.
     pub(super) fn drain(&mut self) -> bool {
-        self.landing = None;
+        self.direct = None;
         self.start = 0;
         self.filled = 0;
         loop {
@@ -322,7 +323,7 @@ impl Connection {
     }
 
     /// Can nothing be written any more?
-    pub(super) fn is_mute(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         self.mute
     }
 

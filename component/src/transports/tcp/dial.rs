@@ -3,14 +3,14 @@
 use crate::os::socket;
 use crate::transports::tcp::config::TcpPeer;
 use crate::transports::tcp::handshake::*;
-use crate::transports::tcp::stranger::{Message, Read, write};
+use crate::transports::tcp::pending_connection::{Message, Read, write};
 use std::net::{SocketAddr, TcpStream};
 
 /// How long one address may take to answer the connect (not the handshake: the peer may compute).
 const ADDRESS_MS_MAX: u64 = 3_000;
 const PAUSE_MS_FIRST: u64 = 5;
 const PAUSE_MS_MAX: u64 = 500;
-/// How long to wait for the connection that the peer has promised (it told us of a duplicate).
+/// How long to wait for the connection that the peer has promised (it reported a duplicate).
 const PROMISE_MS: u64 = 1_000;
 
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use crate::os::socket;
 use crate::transports::tcp::dial::{Dial, Step};
-use crate::transports::tcp::{Connection, Event, Link, Tcp, Watched, select};
+use crate::transports::tcp::{Connection, EpollToken, Event, Link, Tcp, select};
 use std::net::{SocketAddr, TcpStream};
 
 impl Tcp {
@@ -29,7 +29,7 @@ impl Tcp {
         match dial.drive(now_ms) {
             Step::Waiting(changed) => {
                 if let (true, Some((socket, writable))) = (changed, dial.socket()) {
-                    let token = Watched::Dial(slot).token();
+                    let token = EpollToken::Dial(slot).token();
                     if self.epoll.change(socket, token, writable).is_err() {
                         let _ = self.epoll.add(socket, token, writable);
                     }
@@ -70,7 +70,7 @@ impl Tcp {
         socket::tune(&stream, self.config.socket_buffer_bytes);
         let free = self.connections.iter().position(Option::is_none);
         let at = free.unwrap_or(self.connections.len());
-        let token = Watched::Connection(at as u32).token();
+        let token = EpollToken::Connection(at as u32).token();
         if self.epoll.change(&stream, token, false).is_err() {
             let _ = self.epoll.add(&stream, token, false);
         }

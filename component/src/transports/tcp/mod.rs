@@ -13,13 +13,13 @@ pub mod config;
 pub mod connection;
 pub mod dial;
 pub mod dialing;
-pub mod landing;
-pub mod looking;
+pub mod direct_placement;
+pub mod epoll_token;
+pub mod log_limit;
 pub mod network;
-pub mod notices;
+pub mod pending_connection;
+pub mod poll;
 pub mod select;
-pub mod stranger;
-pub mod watched;
 
 pub use crate::transports::tcp::config::{TcpConfig, TcpError, TcpPeer, VERSION};
 
@@ -30,9 +30,9 @@ use crate::os::socket::{Epoll, Ready};
 use crate::os::{now_ns, random};
 use crate::transports::tcp::connection::{Connection, Fill, Next};
 use crate::transports::tcp::dial::Dial;
-use crate::transports::tcp::notices::Notices;
-use crate::transports::tcp::stranger::Stranger;
-use crate::transports::tcp::watched::Watched;
+use crate::transports::tcp::epoll_token::EpollToken;
+use crate::transports::tcp::log_limit::LogLimit;
+use crate::transports::tcp::pending_connection::PendingConnection;
 use crate::transports::{Event, Incoming, Limits, Payload, Sent, Transport};
 use rustbtl_coordination::handshake::{self, Names};
 use rustbtl_fragments::ids::PeerId;
@@ -45,10 +45,10 @@ use std::os::fd::{AsRawFd, RawFd};
 const BURST: u32 = 32;
 /// Up to this many connections are read directly; more are found by epoll.
 const DIRECT: usize = 4;
-/// Empty polls between two looks at everything else.
+/// Empty polls between two polls of everything else.
 const IDLE_POLLS: u32 = 32;
 /// Connections that have not proved anything yet, at most; then the oldest one has to go.
-const STRANGERS: usize = 64;
+const PENDING_MAX: usize = 64;
 /// Accepted at a time.
 const ACCEPTS: usize = 16;
 /// Frames of several packets (of an Ethernet as it comes), which are still waited for one by one.
@@ -103,7 +103,7 @@ pub struct Tcp {
     /// Those that have read a payload to its place.
     landed: Vec<u32>,
     /// Bytes have come since somebody asked.
-    heard: bool,
+    received: bool,
     /// The last frame took some packets.
     long: bool,
     /// The connection whose frame `peek` has handed out.
@@ -111,11 +111,11 @@ pub struct Tcp {
     burst: u32,
     epoch: u64,
     idle: u32,
-    strangers: Vec<Option<Stranger>>,
+    pending: Vec<Option<PendingConnection>>,
     dialing: usize,
     happened: Vec<Ready>,
     events: VecDeque<Event>,
-    notices: Notices,
+    notices: LogLimit,
     clock_ms: u64,
     looked_ns: u64,
     timers_ms: u64,
@@ -149,7 +149,7 @@ impl Tcp {
         let mut addresses = Vec::new();
         for interface in &interfaces {
             let listener = socket::listen(SocketAddr::new(interface.address, 0), 1024)?;
-            epoll.add(&listener, Watched::Listener(listeners.len()).token(), false)?;
+            epoll.add(&listener, EpollToken::Listener(listeners.len()).token(), false)?;
             let bound = listener.local_addr();
             addresses.extend(bound);
             listeners.push(listener);
@@ -169,17 +169,17 @@ impl Tcp {
             dirty: Vec::new(),
             unplaced: Vec::new(),
             landed: Vec::new(),
-            heard: false,
+            received: false,
             long: false,
             current: None,
             burst: 0,
             epoch: 1,
             idle: 0,
-            strangers: Vec::new(),
+            pending: Vec::new(),
             dialing: 0,
             happened: Vec::new(),
             events: VecDeque::new(),
-            notices: Notices::new(),
+            notices: LogLimit::new(),
             clock_ms: 0,
             looked_ns: now_ns(),
             timers_ms: 0,
@@ -200,14 +200,15 @@ impl Tcp {
     pub fn add_peer(&mut self, peer: PeerId, card: TcpPeer) {
         let slot = self.slot_or_new(peer);
         let known = &mut self.peers[slot];
-        // It may have connected in a later life than the one whose card this is.
+        // It may have connected in a later incarnation than the one whose endpoint this is.
         if known.card.is_none() || card.incarnation >= known.incarnation {
             known.incarnation = known.incarnation.max(card.incarnation);
             known.card = Some(card);
         }
     }
 
-    /// The peer was started again: a connection to its earlier life is closed, and nobody is told.
+    /// The peer was restarted: a connection to its earlier incarnation is closed, and nobody is
+    /// notified.
     pub fn renew_peer(&mut self, peer: PeerId, card: TcpPeer) {
         let slot = self.slot_or_new(peer);
         if self.peers[slot].incarnation < card.incarnation {
@@ -239,8 +240,8 @@ impl Tcp {
 
     /// Have bytes come since the last question, if only a part of a frame?
     #[inline]
-    pub fn take_heard(&mut self) -> bool {
-        std::mem::take(&mut self.heard)
+    pub fn take_received(&mut self) -> bool {
+        std::mem::take(&mut self.received)
     }
 
     /// Is anything accepted and not yet written?
@@ -258,13 +259,13 @@ impl Tcp {
     /// Every descriptor that this transport has open.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let connections = self.connections.iter().flatten().map(|c| c.stream.as_raw_fd());
-        let strangers = self.strangers.iter().flatten().map(|s| s.stream.as_raw_fd());
+        let pending = self.pending.iter().flatten().map(|s| s.stream.as_raw_fd());
         let dials = self
             .peers
             .iter()
             .filter_map(|peer| peer.dial.as_ref()?.socket().map(|(stream, _)| stream.as_raw_fd()));
         let listeners = self.listeners.iter().map(AsRawFd::as_raw_fd);
-        let all = connections.chain(strangers).chain(dials).chain(listeners);
+        let all = connections.chain(pending).chain(dials).chain(listeners);
         all.chain([self.epoll.descriptor()]).collect()
     }
 
@@ -330,16 +331,16 @@ impl Tcp {
             return false;
         }
         let filled = connection.fill();
-        self.heard |= filled == Fill::Some;
+        self.received |= filled == Fill::Some;
         match filled {
             Fill::Nothing => false,
-            Fill::Some if connection.has_landed() => {
+            Fill::Some if connection.has_direct_payload() => {
                 self.landed.push(at);
                 true
             }
             Fill::Some => {
                 if connection.next() == Next::Nothing {
-                    self.ask_for_place(at);
+                    self.request_direct_placement(at);
                     return false;
                 }
                 connection.listed = true;
@@ -362,7 +363,7 @@ impl Tcp {
         if self.long && !self.live.is_empty() {
             // Looking at a socket locks it: packets that come meanwhile have to be taken in by us,
             // not by the processor that has brought them.
-            self.look_around();
+            self.poll_slow();
             return;
         }
         let direct = match self.live.len() {
@@ -377,9 +378,9 @@ impl Tcp {
             i += 1;
         }
         self.idle += 1;
-        let busy = self.dialing > 0 || self.live.len() > DIRECT || !self.strangers.is_empty();
+        let busy = self.dialing > 0 || self.live.len() > DIRECT || !self.pending.is_empty();
         if (busy && !found) || self.idle >= IDLE_POLLS {
-            self.look_around();
+            self.poll_slow();
         }
     }
 
@@ -408,7 +409,7 @@ impl Tcp {
                 Next::Nothing => {
                     connection.listed = false;
                     self.ready.pop_front();
-                    self.ask_for_place(at);
+                    self.request_direct_placement(at);
                 }
                 Next::Goodbye => {
                     self.close_connection(at, true, "it has finished".to_owned());
@@ -529,7 +530,7 @@ impl Transport for Tcp {
         if first {
             self.ready.clear();
             self.listeners.clear();
-            self.strangers.clear();
+            self.pending.clear();
             for slot in 0..self.peers.len() {
                 self.end_dial(slot);
             }
@@ -547,7 +548,7 @@ impl Transport for Tcp {
             }
             // To close with unread bytes would make the kernel throw away what it still sends.
             let gone = connection.drain();
-            if gone || late || connection.is_mute() {
+            if gone || late || connection.is_silent() {
                 self.close_connection(at as u32, true, String::new());
             }
         }

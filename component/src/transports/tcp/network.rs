@@ -41,8 +41,8 @@ impl Network for Tcp {
     }
 
     #[inline]
-    fn take_heard(&mut self) -> bool {
-        Self::take_heard(self)
+    fn take_received(&mut self) -> bool {
+        Self::take_received(self)
     }
 
     fn wait_descriptor(&self) -> Option<RawFd> {

@@ -2,13 +2,13 @@
 
 use crate::os::now_ns;
 use crate::transports::tcp::Tcp;
-use crate::transports::tcp::watched::Watched;
+use crate::transports::tcp::epoll_token::EpollToken;
 
 impl Tcp {
     /// Everything else: new connections, half-open ones, those that are seldom active, timers.
     #[cold]
     #[inline(never)]
-    pub(super) fn look_around(&mut self) {
+    pub(super) fn poll_slow(&mut self) {
         self.idle = 0;
         // A clock of our own: while nobody calls us, no time passes, since the peers' answers
         // wait in the kernel meanwhile.
@@ -20,12 +20,12 @@ impl Tcp {
         let mut happened = std::mem::take(&mut self.happened);
         self.epoll.ready(&mut happened);
         for ready in &happened {
-            match Watched::of(ready.token) {
-                Some(Watched::Listener(at)) => self.accept(at),
-                Some(Watched::Stranger(at)) => self.drive_stranger(at),
-                Some(Watched::Dial(slot)) => self.drive_dial(slot),
-                Some(Watched::Connection(at)) if self.fill(at) => self.prefer(at),
-                Some(Watched::Connection(_)) | None => {}
+            match EpollToken::of(ready.token) {
+                Some(EpollToken::Listener(at)) => self.accept(at),
+                Some(EpollToken::PendingConnection(at)) => self.drive_pending(at),
+                Some(EpollToken::Dial(slot)) => self.drive_dial(slot),
+                Some(EpollToken::Connection(at)) if self.fill(at) => self.prefer(at),
+                Some(EpollToken::Connection(_)) | None => {}
             }
         }
         self.happened = happened;
@@ -44,19 +44,19 @@ impl Tcp {
 
     fn timers(&mut self) {
         let limit = u64::from(self.config.handshake_ms_max);
-        for place in 0..self.strangers.len() {
-            let Some(stranger) = &self.strangers[place] else { continue };
-            if self.clock_ms - stranger.since_ms <= limit {
+        for place in 0..self.pending.len() {
+            let Some(pending) = &self.pending[place] else { continue };
+            if self.clock_ms - pending.since_ms <= limit {
                 continue;
             }
-            if stranger.is_plausible() {
-                self.strangers[place] = None;
+            if pending.is_plausible() {
+                self.pending[place] = None;
             } else {
                 self.refuse(place, "it did not finish the handshake in time");
             }
         }
-        while self.strangers.last().is_some_and(Option::is_none) {
-            self.strangers.pop();
+        while self.pending.last().is_some_and(Option::is_none) {
+            self.pending.pop();
         }
         if self.dialing > 0 {
             for slot in 0..self.peers.len() {

@@ -1,4 +1,4 @@
-//! Which payloads have a place of their own; see `connection/landing.rs`.
+//! Which payloads have a place of their own; see `connection/direct_placement.rs`.
 
 use crate::transports::PeerHeader;
 use crate::transports::tcp::Tcp;
@@ -31,8 +31,8 @@ impl Tcp {
         let Some(connection) = &mut self.connections[at as usize] else { return };
         match into {
             // SAFETY: the caller's promise.
-            Some(into) => unsafe { connection.land(into) },
-            None => connection.refuse_to_land(),
+            Some(into) => unsafe { connection.place_directly_at(into) },
+            None => connection.decline_direct_placement(),
         }
     }
 
@@ -44,7 +44,7 @@ impl Tcp {
         let landed = (connection.peer, connection.landed()?);
         // The frame behind it may be here already: a header is all of it.
         if connection.next() == Next::Nothing {
-            self.ask_for_place(at);
+            self.request_direct_placement(at);
         } else {
             connection.listed = true;
             self.ready.push_back(at);
@@ -59,7 +59,7 @@ impl Tcp {
     }
 
     /// The connection has no complete frame: has it the beginning of a long one?
-    pub(super) fn ask_for_place(&mut self, at: u32) {
+    pub(super) fn request_direct_placement(&mut self, at: u32) {
         if let Some(connection) = &self.connections[at as usize]
             && connection.unplaced().is_some()
             && !self.unplaced.contains(&at)

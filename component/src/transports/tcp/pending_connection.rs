@@ -59,7 +59,7 @@ pub(super) fn write(stream: &TcpStream, message: &[u8]) -> Result<(), String> {
 
 /// An accepted connection.
 #[derive(Debug)]
-pub(super) struct Stranger {
+pub(super) struct PendingConnection {
     pub(super) stream: TcpStream,
     pub(super) address: SocketAddr,
     /// When it came.
@@ -80,7 +80,7 @@ pub(super) enum Progress {
     Refused(Option<String>),
 }
 
-impl Stranger {
+impl PendingConnection {
     pub(super) fn new(stream: TcpStream, address: SocketAddr, since_ms: u64) -> Self {
         Self { stream, address, since_ms, message: Message::new(), asked: None }
     }

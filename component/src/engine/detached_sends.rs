@@ -1,8 +1,8 @@
-//! Sends that are *late*: complete for the program, not sent. While there are any the progress
-//! thread has to be awake (its T1); here is what the driver tells it, without knowing it.
+//! Sends that are *detached*: complete for the program, not sent. While there are any the progress
+//! thread has to be awake (its T1); here is what the driver signals to it.
 
 use crate::determinants::set_order;
-use crate::engine::driver_state::Process;
+use crate::engine::driver_state::Driver;
 use crate::engine::shared::is_installed;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -10,19 +10,19 @@ use std::thread::Thread;
 
 /// Messages above this are announced by all transports.
 const ANNOUNCED_BYTES: u64 = 64 << 10;
-/// Starts the progress thread; set where a process begins its life.
+/// Starts the progress thread; set where a process begins its incarnation.
 static SPAWNER: OnceLock<fn() -> Option<Thread>> = OnceLock::new();
 
-/// Who starts the thread when the first send is late. The first that is given counts.
+/// Who starts the thread when the first send is detached. The first that is given counts.
 pub fn set_spawner(start: fn() -> Option<Thread>) {
     let _ = SPAWNER.set(start);
 }
 
 /// Sends that are complete for the program and not sent.
-pub(crate) static LATE: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static DETACHED: AtomicUsize = AtomicUsize::new(0);
 /// How often the program was in MPI, or this thread in its place.
 pub(crate) static CALLS: AtomicUsize = AtomicUsize::new(0);
-/// The thread sleeps until a send is late.
+/// The thread sleeps until a send is detached.
 pub(crate) static ASLEEP: AtomicBool = AtomicBool::new(false);
 pub(crate) static OVER: AtomicBool = AtomicBool::new(false);
 /// Whom to wake; `None`: the system gives no thread, or no way to keep the program out.
@@ -38,29 +38,29 @@ fn who() -> Option<&'static Thread> {
     WHO.get_or_init(|| SPAWNER.get().and_then(|start| start())).as_ref()
 }
 
-/// The program has sent something, or looked around.
+/// The program has sent something, or polled.
 #[inline]
-pub fn tell(process: &Process) {
+pub fn count_call(driver: &Driver) {
     // Who writes has the process to himself.
     CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    let late = process.engine.detached_sends() + usize::from(lacks_room(process));
-    if LATE.load(Ordering::Relaxed) != late {
-        set(late);
+    let detached = driver.engine.detached_sends() + usize::from(lacks_room(driver));
+    if DETACHED.load(Ordering::Relaxed) != detached {
+        set(detached);
     }
 }
 
 /// Is there a frame that could go, if there were room? Gathered sends are not complete, so the
 /// program comes back for them; what waits for determinants is looked after elsewhere.
 #[inline]
-pub(crate) fn lacks_room(process: &Process) -> bool {
-    process.host.lacks_room() || (!process.engine.is_flushed() && !set_order::is_held())
+pub(crate) fn lacks_room(driver: &Driver) -> bool {
+    driver.host.lacks_room() || (!driver.engine.is_flushed() && !set_order::is_held())
 }
 
 #[inline(never)]
-fn set(late: usize) {
-    // [late] before ASLEEP is looked at; the thread does it the other way round.
-    LATE.store(late, Ordering::SeqCst);
-    if late > 0
+fn set(detached: usize) {
+    // [detached] before ASLEEP is read; the thread does it the other way round.
+    DETACHED.store(detached, Ordering::SeqCst);
+    if detached > 0
         && is_installed()
         && let Some(thread) = who()
         && ASLEEP.load(Ordering::SeqCst)

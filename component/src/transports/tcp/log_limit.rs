@@ -1,8 +1,8 @@
-//! What the user is told about strangers and the like: not more than somebody can read.
+//! Messages to the user about unauthenticated peers and the like: not more than somebody can read.
 
 /// Notices for the user, at a bounded rate.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
+pub(super) struct LogLimit {
     budget: u32,
     refilled_ms: u64,
     /// Not shown.
@@ -12,7 +12,7 @@ pub(super) struct Notices {
 const NOTICES: u32 = 10;
 const NOTICE_EVERY_MS: u64 = 1_000;
 
-impl Notices {
+impl LogLimit {
     /// Nothing was shown yet.
     pub(super) fn new() -> Self {
         Self { budget: NOTICES, ..Self::default() }

@@ -14,21 +14,22 @@ pub(super) const SHORT_READ_BYTES: usize = 16 << 10;
 
 /// A payload that is being read.
 #[derive(Debug)]
-pub(super) struct Landing {
+pub(super) struct DirectPlacement {
     head: [u8; HEADER_BYTES],
-    /// Where the rest goes. Invariant ([`Connection::land`]): writable for `left` bytes.
+    /// Where the rest goes. Invariant ([`Connection::place_directly_at`]): writable for `left`
+    /// bytes.
     into: NonNull<u8>,
     left: usize,
 }
 
 // SAFETY: memory of the process, which whoever has the connection may write to.
-unsafe impl Send for Landing {}
+unsafe impl Send for DirectPlacement {}
 
 impl Connection {
     /// The header of the next frame, if its payload may have a place of its own and most of it is
     /// still to come.
     pub(in crate::transports::tcp) fn unplaced(&self) -> Option<[u8; HEADER_BYTES]> {
-        if self.refused || self.landing.is_some() {
+        if self.refused || self.direct.is_some() {
             return None;
         }
         let unread = &self.inbox[self.start..self.filled];
@@ -40,7 +41,7 @@ impl Connection {
     }
 
     /// The payload of that frame has no place of its own.
-    pub(in crate::transports::tcp) fn refuse_to_land(&mut self) {
+    pub(in crate::transports::tcp) fn decline_direct_placement(&mut self) {
         self.refused = true;
         self.short_reads = false;
     }
@@ -50,7 +51,7 @@ impl Connection {
     /// # Safety
     /// `into` is writable for all of it until [`Self::landed`] or the end of the connection, and
     /// nobody else touches it.
-    pub(in crate::transports::tcp) unsafe fn land(&mut self, into: NonNull<u8>) {
+    pub(in crate::transports::tcp) unsafe fn place_directly_at(&mut self, into: NonNull<u8>) {
         let Some(head) = self.unplaced() else { return };
         let Ok(header) = Header::decode_alone(&head) else { return };
         let here = &self.inbox[self.start + HEADER_BYTES..self.filled];
@@ -59,28 +60,28 @@ impl Connection {
         // SAFETY: inside the same memory.
         let into = unsafe { into.add(here.len()) };
         let left = header.length as usize - HEADER_BYTES - here.len();
-        self.landing = Some(Landing { head, into, left });
+        self.direct = Some(DirectPlacement { head, into, left });
         self.start = 0;
         self.filled = 0;
         self.short_reads = true;
     }
 
     /// Is there a payload that is all in its place?
-    pub(in crate::transports::tcp) fn has_landed(&self) -> bool {
-        self.landing.as_ref().is_some_and(|landing| landing.left == 0)
+    pub(in crate::transports::tcp) fn has_direct_payload(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.left == 0)
     }
 
     /// The header of the frame whose payload is all in its place.
     pub(in crate::transports::tcp) fn landed(&mut self) -> Option<[u8; HEADER_BYTES]> {
-        self.landing.take_if(|landing| landing.left == 0).map(|landing| landing.head)
+        self.direct.take_if(|direct| direct.left == 0).map(|direct| direct.head)
     }
 
     /// Read more of the payload, and the header of the frame behind it.
-    pub(super) fn fill_landing(&mut self) -> Fill {
-        let Some(landing) = self.landing.as_mut().filter(|landing| landing.left > 0) else {
+    pub(super) fn fill_direct(&mut self) -> Fill {
+        let Some(direct) = self.direct.as_mut().filter(|direct| direct.left > 0) else {
             return Fill::Nothing;
         };
-        let (into, left) = (landing.into, landing.left);
+        let (into, left) = (direct.into, direct.left);
         let rest = &mut self.inbox[..HEADER_BYTES];
         // SAFETY: invariant of `Landing`; the inbox is other memory.
         let got = match unsafe { socket::receive_at(&self.stream, into, left, rest) } {
@@ -89,8 +90,8 @@ impl Connection {
         };
         let part = got.min(left);
         // SAFETY: at most the end of the same memory.
-        landing.into = unsafe { into.add(part) };
-        landing.left -= part;
+        direct.into = unsafe { into.add(part) };
+        direct.left -= part;
         self.filled = got - part;
         Fill::Some
     }
