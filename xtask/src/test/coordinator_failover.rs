@@ -81,7 +81,7 @@ pub fn run(tier: &mut Tier) {
         let title = format!("coordinator killed, {title}: {} × {}", shape.0, shape.1);
         tier.check(&title, || survives(storage, shape, faults));
     }
-    tier.check("coordinator killed again and again: 2 × 1", again_and_again);
+    tier.check("coordinator killed again and again: 2 × 1", killed_repeatedly);
 }
 
 /// A job that is not over before all of that has happened.
@@ -98,7 +98,7 @@ fn job(
     }
     job = with(job, storage, scratch)?;
     let happened = || events(storage, scratch).is_ok_and(|events| happened(&events));
-    workloads::held(&job, scratch, ITERATIONS / 2, happened)
+    workloads::run_until(&job, scratch, ITERATIONS / 2, happened)
 }
 
 fn count(events: &str, what: &str) -> usize {
@@ -140,7 +140,7 @@ fn survives(storage: Storage, shape: Shape, faults: &[&str]) -> Result<()> {
 }
 
 /// In the end there is no other one: that is reported, and the job goes on.
-fn again_and_again() -> Result<()> {
+fn killed_repeatedly() -> Result<()> {
     let scratch = Scratch::new("coordinator")?;
     let known = RING.answer(&RING.job((2, 1), ITERATIONS, &scratch)?.run()?, &scratch)?;
     let mut faults = vec!["checkpoint_completed@1=coordinator".to_string()];
