@@ -1,6 +1,6 @@
 //! Where segments come from and go to: budget, spill, free list.
 //!
-//! Fresh pages are the enemy of speed (each is a fault and a page of zeroes), so a segment without
+//! Fresh pages are slow (each is a fault and a page of zeroes), so a segment without
 //! records is kept for reuse, the last one first. An implementation of [`SegmentMemory`] may
 //! prepare some.
 
@@ -225,7 +225,7 @@ impl<M: SegmentMemory> Pool<M> {
         self.overdraft_bytes = self.reserved_bytes;
     }
 
-    /// Sums for `check`: (memory, spill) bytes in the free lists, counted afresh.
+    /// Sums for `check`: (memory, spill) bytes in the free lists, recounted.
     pub fn count_free(&self) -> (u64, u64) {
         let sum = |list: &FreeList<M::Segment>| {
             let all = list.by_bytes.values().flatten();

@@ -80,13 +80,13 @@ pub struct Notes {
 }
 
 impl Slot {
-    /// The notes, for whom they belong to.
+    /// The notes; only for the thread to which they belong.
     pub fn notes(&self) -> Notes {
         // SAFETY: the state determines whose the notes are (see `Slot`); only that thread is here.
         unsafe { *self.notes.get() }
     }
 
-    /// New notes, by whom they belong to.
+    /// New notes; only by the thread to which they belong.
     pub fn note(&self, notes: Notes) {
         // SAFETY: as in `notes`.
         unsafe { *self.notes.get() = notes }

@@ -153,8 +153,8 @@ impl TidRemap {
 }
 
 fn word(address: u64) -> &'static AtomicU32 {
-    // SAFETY: where the C library has a thread's id, as the kernel knows it; whoever names a thread
-    // that has ended and was joined makes an error for the C library, too.
+    // SAFETY: where the C library has a thread's id, as the kernel knows it; to name a
+    // thread that has ended and was joined is an error for the C library, too.
     unsafe { &*core::ptr::with_exposed_provenance::<AtomicU32>(address as usize) }
 }
 

@@ -114,8 +114,8 @@ impl<'a> Descriptors<'a> {
         Ok(())
     }
 
-    /// Id of the thread that this is a file of in /proc, and what is behind it in the path. Whoever
-    /// names a thread has such a file open for a moment.
+    /// Id of the thread that this is a file of in /proc, and what is behind it in the path. A
+    /// program that sets the name of a thread has such a file open for a moment.
     fn thread_file(&self, descriptor: &Descriptor<'a>) -> Option<(u32, &'a [u8])> {
         let is_first = |other: &&Descriptor<'a>| other.fd == descriptor.same_as;
         let first = self.all.iter().find(is_first).unwrap_or(descriptor);

@@ -1,7 +1,7 @@
 //! Where processes of a node that shared memory find it when they are restored.
 //!
-//! The memory itself has no name, now or later: it is a memfd that the first process to come makes
-//! and holds open. In the folder of the registry is a small file for each object, which names that
+//! The memory itself has no name, now or later: it is a memfd that the first process makes and
+//! holds open. In the folder of the registry is a small file for each object, which names that
 //! process: `PID START NUMBER INODE`. The others open its descriptor through /proc, which needs the
 //! right to read its memory. The lock on the small file is the lock on the object.
 
@@ -101,7 +101,7 @@ impl Holder {
         start_of(self.pid) == Some(self.start)
     }
 
-    /// Opens its object, and sees that it is one.
+    /// Opens its object, and checks that it is one.
     fn open(&self) -> Result<File, ProcessImageError> {
         let path = format!("/proc/{}/fd/{}", self.pid, self.number);
         let shown = format!("{path} (shared memory that this process has restored)");
