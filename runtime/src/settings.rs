@@ -3,7 +3,7 @@
 use crate::auth::Secret;
 use crate::local;
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::outside::Compression;
+use rustbtl_process::dump::Compression;
 use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -7,7 +7,7 @@
 use crate::ffi::table::Glue;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use rustbtl_process::inside::got::{self, Objects};
+use rustbtl_process::freeze::got::{self, Objects};
 use std::sync::OnceLock;
 
 /// A function that is called by way of us.

@@ -7,7 +7,7 @@ use crate::os;
 use crate::os::Pid;
 use rustbtl_coordination::control::{CheckpointId, SnapshotMemory};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
-use rustbtl_process::outside::is_base_of;
+use rustbtl_process::dump::is_base_of;
 use std::fs;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::{Path, PathBuf};

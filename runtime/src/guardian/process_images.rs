@@ -6,9 +6,9 @@ use crate::os::Pid;
 use crate::settings::{GUARDIAN_FD_NUMBER, IMAGES, Images};
 use rustbtl_coordination::control::SnapshotMemory;
 use rustbtl_fragments::ids::Incarnation;
-use rustbtl_process::outside::{
-    self, History, OutsideError, RestoreOptions, SharedPlace, WriteOptions,
-};
+use rustbtl_process::ProcessImageError;
+use rustbtl_process::dump::{self, History, WriteOptions};
+use rustbtl_process::restore::{self, RestoreOptions, SharedRegistry};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -68,7 +68,7 @@ fn copy_of(fd: RawFd) -> Result<OwnedFd, String> {
 
 /// Where processes of one node that share memory find it: named by their checkpoint, and by what
 /// distinguishes this restart from others from the same checkpoint.
-fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedPlace> {
+fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedRegistry> {
     let folder = image.parent()?;
     let checkpoint = folder.file_name()?.to_string_lossy().into_owned();
     let restart = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
@@ -76,7 +76,7 @@ fn shared_place(image: &Path, incarnation: Incarnation) -> Option<SharedPlace> {
     let memory = PathBuf::from("/dev/shm");
     let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let name = format!("rustbtl-{}-shared-{key}", crate::os::euid());
-    Some(SharedPlace { folder: place.join(name), key })
+    Some(SharedRegistry { folder: place.join(name), key })
 }
 
 /// A folder of this user alone, made by whoever comes first.
@@ -108,7 +108,7 @@ impl ImageStore for ProcessImages {
         let mut older = older.unwrap_or_else(|| History::new(self.style.full_every));
         let name = images::final_name(to);
         let description = source.description;
-        let stats = outside::write_next_image(pid, description, to, &name, &options, &mut older);
+        let stats = dump::write_next_image(pid, description, to, &name, &options, &mut older);
         *history() = Some(older);
         let stats = stats.map_err(|error| error.to_string())?;
         let checksum = checksum(to).map_err(|error| format!("{}: {error}", to.display()))?;
@@ -145,11 +145,11 @@ impl ImageStore for ProcessImages {
                 dies_with_parent: true,
                 ..RestoreOptions::default()
             };
-            Ok::<_, String>(outside::restore(image, options))
+            Ok::<_, String>(restore::restore(image, options))
         };
         let mut restored = restore()?;
         for _ in 1..ATTEMPTS {
-            if !matches!(restored, Err(OutsideError::Killed { .. })) {
+            if !matches!(restored, Err(ProcessImageError::Killed { .. })) {
                 break;
             }
             restored = restore()?;
@@ -175,13 +175,13 @@ impl ImageStore for ProcessImages {
     }
 
     fn inspect(&self, image: &Path) -> Result<(), String> {
-        let inspected = outside::inspect(image).map(drop);
+        let inspected = restore::inspect(image).map(drop);
         inspected.map_err(|error| format!("{}: {error}", image.display()))
     }
 
     fn check(&self, image: &Path) -> Result<Written, String> {
         let what = |error: &dyn core::fmt::Display| format!("{}: {error}", image.display());
-        let summary = outside::verify(image).map_err(|error| what(&error))?;
+        let summary = restore::verify(image).map_err(|error| what(&error))?;
         let checksum = checksum(image).map_err(|error| what(&error))?;
         let (bytes, raw_bytes) = (summary.file_bytes, summary.memory_bytes);
         Ok(Written { bytes, raw_bytes, checksum })
