@@ -1,7 +1,7 @@
 /* A program that reads how often each of its processes was restarted from an image.
  *
  * For a line in a log, or to open a connection again that an image cannot hold. Do not let messages
- * before the failure depend on the count: a restarted process repeats what it sent, and the count
+ * before the failure depend on the count: a restarted process replays what it sent, and the count
  * is another one by then. Here it is read once, at the end.
  * Needs -lmpix_correlated; without rustbtl the count is 0.
  * usage: restart_count [STEPS]

@@ -9,14 +9,14 @@
 //!                  <── verdict, mac ──     Welcome (40)
 //! ```
 //!
-//! Every message has a fixed size and nothing behind it is read before it is checked. All macs are
+//! Every message has a fixed size and nothing after it is read before it is checked. All macs are
 //! HMAC-SHA256 under the target's secret, over a label, the Hello and the Challenge, so that none
-//! can be used for another message or another connection. The first 12 bytes of Hello and
-//! Challenge (magic, version) stay the same in all versions, so that a mismatch can be named.
+//! can be used for another message or another connection. The first 12 bytes of Hello and Challenge
+//! (magic, version) stay the same in all versions, so that a mismatch can be named.
 //!
-//! `generation` counts the connections of a pair that an end has seen opened. It tells a peer that
-//! has lost the connection, and opens a new one, from one that does not know yet that there is
-//! one (both connected at the same time).
+//! `generation` counts the connections of a pair that an end has seen opened. It distinguishes a
+//! peer that has lost the connection, and opens a new one, from one that does not know yet that
+//! there is one (both connected at the same time).
 
 use hmac::{Hmac, Mac};
 use rustbtl_fragments::ids::PeerId;
@@ -85,7 +85,7 @@ pub enum Verdict {
 }
 
 impl Names {
-    /// As they travel.
+    /// As they are sent.
     pub fn encode(&self) -> [u8; HELLO] {
         let mut out = [0; HELLO];
         out[..8].copy_from_slice(&MAGIC);
@@ -232,13 +232,13 @@ mod tests {
         let hello = names(1, 2, 10);
         let sent = hello.encode();
         assert_eq!(Names::decode(&sent, 5), Ok(hello));
-        let asked = challenge(&SECRET, &sent, &names(2, 1, 20));
-        assert_eq!(check_challenge(&SECRET, &hello, &asked), Ok(names(2, 1, 20)));
-        let answer = proof(&SECRET, &sent, &asked);
-        assert_eq!(check_proof(&SECRET, &sent, &asked, &answer), Ok(()));
+        let challenged = challenge(&SECRET, &sent, &names(2, 1, 20));
+        assert_eq!(check_challenge(&SECRET, &hello, &challenged), Ok(names(2, 1, 20)));
+        let answer = proof(&SECRET, &sent, &challenged);
+        assert_eq!(check_proof(&SECRET, &sent, &challenged, &answer), Ok(()));
         for verdict in [Verdict::Accepted(4), Verdict::Duplicate] {
-            let said = welcome(&SECRET, &sent, &asked, verdict);
-            assert_eq!(check_welcome(&SECRET, &sent, &asked, &said), Ok(verdict));
+            let welcomed = welcome(&SECRET, &sent, &challenged, verdict);
+            assert_eq!(check_welcome(&SECRET, &sent, &challenged, &welcomed), Ok(verdict));
         }
     }
 
@@ -246,40 +246,40 @@ mod tests {
     fn every_flipped_bit_and_another_secret_are_refused() {
         let hello = names(1, 2, 10);
         let sent = hello.encode();
-        let asked = challenge(&SECRET, &sent, &names(2, 1, 20));
+        let challenged = challenge(&SECRET, &sent, &names(2, 1, 20));
         let other = [8; 32];
-        assert_eq!(check_challenge(&other, &hello, &asked), Err(Refusal::Secret));
+        assert_eq!(check_challenge(&other, &hello, &challenged), Err(Refusal::Secret));
         for bit in 0..CHALLENGE * 8 {
-            let mut damaged = asked;
+            let mut damaged = challenged;
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(check_challenge(&SECRET, &hello, &damaged).is_err(), "bit {bit}");
         }
-        let answer = proof(&SECRET, &sent, &asked);
-        assert_eq!(check_proof(&other, &sent, &asked, &answer), Err(Refusal::Secret));
+        let answer = proof(&SECRET, &sent, &challenged);
+        assert_eq!(check_proof(&other, &sent, &challenged, &answer), Err(Refusal::Secret));
         for bit in 0..PROOF * 8 {
             let mut damaged = answer;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(check_proof(&SECRET, &sent, &asked, &damaged), Err(Refusal::Secret));
+            assert_eq!(check_proof(&SECRET, &sent, &challenged, &damaged), Err(Refusal::Secret));
         }
-        let said = welcome(&SECRET, &sent, &asked, Verdict::Accepted(1));
+        let welcomed = welcome(&SECRET, &sent, &challenged, Verdict::Accepted(1));
         for bit in 0..WELCOME * 8 {
-            let mut damaged = said;
+            let mut damaged = welcomed;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(check_welcome(&SECRET, &sent, &asked, &damaged).is_err());
+            assert!(check_welcome(&SECRET, &sent, &challenged, &damaged).is_err());
         }
     }
 
     #[test]
     fn a_targets_answer_is_no_proof_of_an_initiator() {
         let sent = names(1, 2, 10).encode();
-        let asked = challenge(&SECRET, &sent, &names(2, 1, 20));
+        let challenged = challenge(&SECRET, &sent, &names(2, 1, 20));
         let mut reflected = [0; PROOF];
-        reflected.copy_from_slice(&asked[HELLO..]);
-        assert_eq!(check_proof(&SECRET, &sent, &asked, &reflected), Err(Refusal::Secret));
+        reflected.copy_from_slice(&challenged[HELLO..]);
+        assert_eq!(check_proof(&SECRET, &sent, &challenged, &reflected), Err(Refusal::Secret));
     }
 
     #[test]
-    fn another_version_and_garbage_are_told_apart() {
+    fn another_version_and_garbage_are_distinguished() {
         let sent = names(1, 2, 10).encode();
         assert_eq!(Names::decode(&sent, 6), Err(Refusal::Version(5)));
         assert_eq!(Names::decode(&[0x47; HELLO], 5), Err(Refusal::Garbage));

@@ -31,7 +31,7 @@ pub enum ImagePart {
     Image,
     /// An older one that it builds on, by its number in there, from 1.
     Base(u8),
-    /// Where the rank's output was.
+    /// The output offsets of the rank.
     Output,
 }
 

@@ -1,13 +1,13 @@
 //! Instances of context ids: which communicator of those that get the same id one after the other.
 //!
 //! Source: fragments/DESIGN.md "Context ids are reused". Invariants:
-//! 1. All members of a communicator give it the same instance, without talking.
+//! 1. All members of a communicator give it the same instance, without communication.
 //! 2. Executed again from a checkpoint, a communicator gets the instance that it had.
 //! 3. Communicators of the same members with the same id get different instances, one after the
 //!    other (65,536 of them); of other members, with the probability of 1 in 65,536 the same.
 //!
-//! The state is plain data of the process and goes back with it to a checkpoint. It grows with the
-//! number of different groups that get an id, 16 bytes and the nodes of a tree for each.
+//! The state is plain data of the process and is rolled back with it. It grows with the number of
+//! different groups that get an id, 16 bytes and the nodes of a tree for each.
 
 use rustbtl_fragments::ids::{ContextId, PeerId};
 use std::collections::BTreeMap;

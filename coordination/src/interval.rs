@@ -25,7 +25,7 @@ pub const COST_GUESS_MS: u64 = 1000;
 
 impl Interval {
     /// Milliseconds from the beginning of one checkpoint to that of the next. `sets`: how many sets
-    /// go back together; `cost_ms`: how long a checkpoint stopped them.
+    /// are rolled back together; `cost_ms`: how long a checkpoint stopped them.
     pub fn next_ms(self, sets: usize, cost_ms: Option<u64>) -> Option<u64> {
         match self {
             Self::Off => None,

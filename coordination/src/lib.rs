@@ -1,8 +1,7 @@
 //! Who fails together, and what the processes of a job do about it; today the correlated sets and
 //! the messages by which a job is controlled.
-//!
-//! Pure functions and machines: places of processes and texts of files come from the driver, and
-//! neither time nor threads exist here. `DESIGN.md` in this folder names the parts.
+//! Pure functions and machines: the placement of processes and texts of files come from the driver,
+//! and neither time nor threads exist here. `DESIGN.md` in this folder names the parts.
 #![forbid(unsafe_code)]
 
 pub mod checkpoints;

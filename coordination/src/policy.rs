@@ -2,9 +2,8 @@
 //!
 //! Source: DESIGN §5 (sets). Invariants:
 //! 1. Every policy parses back from what it displays.
-//! 2. Fingerprints of two nodes are equal where policy, size of the world and, for a file, the
-//!    sets that it describes are equal, whatever its path, order of checkpoints, blanks or
-//!    comments.
+//! 2. Fingerprints of two nodes are equal where policy, size of the world and, for a file, the sets
+//!    that it describes are equal, whatever its path, order of lines, blanks or comments.
 
 use core::fmt;
 use rustbtl_fragments::ids::SetId;

@@ -1,4 +1,4 @@
-//! From the places of processes to their correlated sets.
+//! From the placement of processes to their correlated sets.
 //!
 //! Source: DESIGN §2 (correlated set), §5 (policies). Invariants:
 //! 1. Sets divide the world: every rank is in exactly one.

@@ -1,4 +1,4 @@
-//! All sets go back together (L8).
+//! Global rollback: all sets together (L8).
 
 use rustbtl_coordination::checkpoints::{
     CheckpointScheduler, Config, Input, Output, SchedulerError,
@@ -69,7 +69,7 @@ fn dropped(outputs: &[Output]) -> Vec<u64> {
 }
 
 #[test]
-fn the_line_is_the_youngest_of_all_even_of_a_set_that_had_dropped_it() {
+fn the_checkpoint_is_the_youngest_of_all_even_of_a_set_that_had_dropped_it() {
     let mut checkpoints = CheckpointScheduler::new(config(2), &SETS, 1, 0);
     global(&mut checkpoints, 1);
     of_set(&mut checkpoints, 1, 2);
@@ -83,7 +83,7 @@ fn the_line_is_the_youngest_of_all_even_of_a_set_that_had_dropped_it() {
         (kept(&checkpoints, 0), kept(&checkpoints, 1), checkpoints.last_global()),
         (vec![1], vec![1], Some(1))
     );
-    // Nothing is ordered until all are back; then numbers go on.
+    // Nothing is ordered until all are restarted; then numbers go on.
     assert_eq!(take(&mut checkpoints, [Input::RequestGlobalCheckpoint { exit: false }]), []);
     for set in [0, 1] {
         let set = SetId(set);

@@ -10,7 +10,7 @@ use rustbtl_fragments::ids::{PeerId, SetId};
 use std::collections::BTreeMap;
 
 #[test]
-fn a_set_line_step_by_step() {
+fn a_set_checkpoint_step_by_step() {
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 5, 0);
     run(
         &mut checkpoints,
@@ -41,7 +41,7 @@ fn a_set_line_step_by_step() {
 }
 
 #[test]
-fn a_global_line_and_one_that_ends_the_job() {
+fn a_global_checkpoint_and_one_that_ends_the_job() {
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 50);
     global(&mut checkpoints, 1, false, "trim 0 by 1, trim 2 by 1");
     global(&mut checkpoints, 2, true, "exit 2");
@@ -53,7 +53,7 @@ fn a_global_line_and_one_that_ends_the_job() {
 /// L5: with two checkpoints kept, the older one says what is trimmed; global checkpoints are kept
 /// for the job.
 #[test]
-fn lines_are_kept_dropped_and_trimmed_by() {
+fn checkpoints_are_kept_dropped_and_trimmed_by() {
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
     let set_line = |checkpoints: &mut CheckpointScheduler, checkpoint: u64, last: &str| {
         let t = 100 * checkpoint;
@@ -79,8 +79,8 @@ fn lines_are_kept_dropped_and_trimmed_by() {
     global(&mut checkpoints, 4, false, "trim 0 by 4, trim 2 by 3, drop 2");
     set_line(&mut checkpoints, 5, ", trim 2 by 4, drop 3");
     set_line(&mut checkpoints, 6, ", trim 2 by 5");
-    assert_eq!(checkpoints.last_global(), Some(4), "the job can still go back to it");
-    // Set 2 goes back to 5 alone: 6 is of a past that will not be.
+    assert_eq!(checkpoints.last_global(), Some(4), "the job can still be rolled back to it");
+    // Set 2 is rolled back to 5 alone: 6 is of a past that will not be.
     run(
         &mut checkpoints,
         &[
@@ -92,7 +92,7 @@ fn lines_are_kept_dropped_and_trimmed_by() {
 }
 
 #[test]
-fn lines_that_cannot_be_complete_are_aborted_and_dropped() {
+fn checkpoints_that_cannot_be_complete_are_aborted_and_dropped() {
     for (bad, why) in [
         (
             failed(1, 1, CheckpointRefusal::Snapshot),
@@ -132,7 +132,7 @@ fn lines_that_cannot_be_complete_are_aborted_and_dropped() {
 
 /// L6.
 #[test]
-fn no_lines_while_a_set_is_lost_behind_or_finishing() {
+fn no_checkpoints_while_a_set_is_lost_replaying_or_finishing() {
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
     run(
         &mut checkpoints,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Checkpoints that fail again and again get rarer, so that the program gets on with its work.
 #[test]
-fn failing_lines_wait_longer_each_time() {
+fn failing_checkpoints_wait_longer_each_time() {
     let interval = Interval::Fixed { interval_ms: 100 };
     let config = Config { global_interval: interval, ..config() };
     let mut checkpoints = CheckpointScheduler::new(config, &SETS, 1, 0);
@@ -30,7 +30,7 @@ fn failing_lines_wait_longer_each_time() {
 
 /// L6, L7: it comes as what it was asked for, however often it is refused and for whatever time.
 #[test]
-fn a_global_line_that_was_refused_comes_when_all_is_repaired() {
+fn a_global_checkpoint_that_was_refused_comes_when_all_is_repaired() {
     let mut checkpoints =
         CheckpointScheduler::new(Config { retry_ms: 50, ..config() }, &SETS, 1, 0);
     let replaying = |rank, checkpoint| failed(rank, checkpoint, CheckpointRefusal::ReplayPending);
@@ -82,7 +82,7 @@ fn a_global_line_that_was_refused_comes_when_all_is_repaired() {
 
 /// L6.
 #[test]
-fn a_set_that_has_gone_back_has_refused_nothing() {
+fn a_set_that_was_rolled_back_has_refused_nothing() {
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
     let why = format!("rank 0: {} (tried again)", CheckpointRefusal::ReplayPending);
     run(
@@ -103,7 +103,7 @@ fn a_set_that_has_gone_back_has_refused_nothing() {
 
 /// A checkpoint that is due, and not asked for, is not put off by what passes.
 #[test]
-fn a_refused_line_that_was_due_does_not_wait_twice_as_long() {
+fn a_refused_checkpoint_that_was_due_does_not_wait_twice_as_long() {
     let interval = Interval::Fixed { interval_ms: 10_000 };
     let config = Config { global_interval: interval, retry_ms: 50, ..config() };
     let mut checkpoints = CheckpointScheduler::new(config, &SETS, 1, 0);
@@ -125,16 +125,16 @@ fn a_refused_line_that_was_due_does_not_wait_twice_as_long() {
 
 /// L7: once, after a moment, and as what it was asked for.
 #[test]
-fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
+fn a_checkpoint_that_was_requested_and_failed_is_tried_once_more() {
     let config = || Config { retry_ms: 50, ..config() };
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
-    let picture = |rank, checkpoint| failed(rank, checkpoint, CheckpointRefusal::Snapshot);
+    let snapshot = |rank, checkpoint| failed(rank, checkpoint, CheckpointRefusal::Snapshot);
     let why = "rank 2: the snapshot of the process could not be taken";
     run(
         &mut checkpoints,
         &[
             (0, demand(2), "begin Set 1 of 2"),
-            (1, picture(2, 1), &format!("abort 1 of 2: {why} (tried again), drop 1")),
+            (1, snapshot(2, 1), &format!("abort 1 of 2: {why} (tried again), drop 1")),
             (50, Input::Tick, ""),
         ],
     );
@@ -143,7 +143,7 @@ fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
         &mut checkpoints,
         &[
             (51, Input::Tick, "begin Set 2 of 2"),
-            (52, picture(2, 2), &format!("abort 2 of 2: {why}, drop 2")),
+            (52, snapshot(2, 2), &format!("abort 2 of 2: {why}, drop 2")),
         ],
     );
     assert_eq!(
@@ -158,7 +158,7 @@ fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
         &[
             (100, Input::RequestGlobalCheckpoint { exit: true }, "stop 3"),
             (101, stopped(0, 3), ""),
-            (102, picture(2, 3), &format!("abort 3 of 0+2: {why} (tried again), drop 3")),
+            (102, snapshot(2, 3), &format!("abort 3 of 0+2: {why} (tried again), drop 3")),
             (110, Input::RequestGlobalCheckpoint { exit: false }, ""),
         ],
     );
@@ -170,8 +170,8 @@ fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
     checkpoints.handle(156, Input::Committed { checkpoint: 4 }).unwrap();
     assert!(text(&mut checkpoints).ends_with("exit 4"));
 
-    // Whose answer was waited for in vain is not waited for at once again; a process that is in
-    // MPI_Finalize will not come back. A rank that was lost and is back is a reason to try.
+    // A rank that did not answer in time is not waited for again at once; a process that is in
+    // MPI_Finalize will not come back. A rank that had failed and is restarted is a reason to try.
     let mut checkpoints = CheckpointScheduler::new(config(), &SETS, 1, 0);
     run(
         &mut checkpoints,
@@ -196,7 +196,7 @@ fn a_line_that_was_asked_for_and_failed_is_tried_once_more() {
     assert_eq!(checkpoints.next_deadline(), None);
 }
 
-/// What a random world does to a coordinator, and what it says of each checkpoint.
+/// What a random world does to a coordinator, and what it reports of each checkpoint.
 #[derive(Default)]
 struct Book {
     ordered: BTreeSet<u64>,
@@ -270,7 +270,7 @@ proptest! {
     /// Whatever happens in whatever order: every checkpoint that is ordered ends once; nothing is
     /// committed that is not stored, nothing trimmed by a checkpoint that is gone.
     #[test]
-    fn every_line_ends_once(
+    fn every_checkpoint_ends_once(
         checkpoints_kept in 1usize..4,
         sets_at_once in 1usize..3,
         retry in 0u64..30,

@@ -19,7 +19,7 @@ fn rank() -> impl Strategy<Value = PeerId> {
     any::<u32>().prop_map(PeerId)
 }
 
-fn picture() -> impl Strategy<Value = SnapshotMemory> {
+fn snapshot() -> impl Strategy<Value = SnapshotMemory> {
     prop_oneof![Just(SnapshotMemory::InPause), any::<i32>().prop_map(SnapshotMemory::Child)]
 }
 
@@ -37,11 +37,11 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
         }),
         Just(FromRank::Ready {}),
         checkpoint().prop_map(|checkpoint| FromRank::OutgoingStopped { checkpoint }),
-        (checkpoint(), picture(), blob(), any::<u64>()).prop_map(
-            |(checkpoint, picture, description, ns)| {
+        (checkpoint(), snapshot(), blob(), any::<u64>()).prop_map(
+            |(checkpoint, snapshot, description, ns)| {
                 FromRank::Frozen {
                     checkpoint,
-                    snapshot: picture,
+                    snapshot,
                     description,
                     coordination_ns: ns,
                     pause_ns: ns / 2,
@@ -94,7 +94,7 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
     ]
 }
 
-fn there_and_back<M: Message + PartialEq + core::fmt::Debug>(message: M) {
+fn round_trip<M: Message + PartialEq + core::fmt::Debug>(message: M) {
     let frame = message.encode().expect("short");
     assert_eq!(M::decode(&frame), Ok(message));
 }
@@ -104,10 +104,10 @@ proptest! {
 
     #[test]
     fn what_encodes_decodes(up in from_rank(), down in to_rank(), who in rank()) {
-        there_and_back(up.clone());
-        there_and_back(down.clone());
-        there_and_back(FromNode::Rank { rank: who, message: up });
-        there_and_back(ToNode::Rank { rank: who, message: down });
+        round_trip(up.clone());
+        round_trip(down.clone());
+        round_trip(FromNode::Rank { rank: who, message: up });
+        round_trip(ToNode::Rank { rank: who, message: down });
     }
 
     /// What decodes encodes to the same bytes: nobody can hide anything in a message.

@@ -1,4 +1,4 @@
-//! Determinants: format, one process's decisions, shipping and keeping.
+//! Determinants: format, one process's decisions, log and replicas.
 
 use proptest::prelude::*;
 use rustbtl_coordination::determinants::*;
@@ -21,7 +21,7 @@ fn message_name() -> impl Strategy<Value = MessageName> {
     })
 }
 
-fn question() -> impl Strategy<Value = NondetCall> {
+fn call() -> impl Strategy<Value = NondetCall> {
     let calls = [
         CallKind::Test,
         CallKind::TestSome,
@@ -49,13 +49,12 @@ fn determinant() -> impl Strategy<Value = Determinant> {
             let ReceiveName { context, lane, .. } = receive;
             Determinant::Matched { receive, message: MessageName { context, lane, ..message } }
         }),
-        (question(), 1u64.., any::<u64>()).prop_map(|(first, count, hash)| Determinant::Nothing {
+        (call(), 1u64.., any::<u64>()).prop_map(|(first, count, hash)| Determinant::Nothing {
             first,
             count,
             hash
         }),
-        (question(), outcome)
-            .prop_map(|(question, outcome)| Determinant::Outcome { call: question, outcome }),
+        (call(), outcome).prop_map(|(call, outcome)| Determinant::Outcome { call, outcome }),
         any::<[u64; 3]>().prop_map(|[call, calls, seconds]| Determinant::ProgramTime(
             TimeReading { call, calls, seconds }
         )),
@@ -92,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn dates_of_any_past_do_not_go_back(
+    fn dates_of_any_past_do_not_decrease(
         kept in prop::collection::vec(any::<[u64; 3]>(), 0..10),
         small in prop::collection::vec([0u64..60, 0u64..9, 0u64..200], 0..30),
     ) {
@@ -120,17 +119,14 @@ proptest! {
 fn the_format_is_fixed() {
     let receive = ReceiveName { context: 300, lane: -2, number: 5 };
     let name = MessageName { from: PeerId(7), context: 300, lane: -2, sequence: MessageSeq(200) };
-    let question = NondetCall::requests(CallKind::TestAny, 4);
+    let call = NondetCall::requests(CallKind::TestAny, 4);
     let mut bytes = Vec::new();
     encode(&Determinant::Matched { receive, message: name }, &mut bytes);
-    encode(&Determinant::Nothing { first: question, count: 130, hash: 0x0102 }, &mut bytes);
+    encode(&Determinant::Nothing { first: call, count: 130, hash: 0x0102 }, &mut bytes);
     let outcome = Outcome::Requests(vec![3]);
-    encode(&Determinant::Outcome { call: question, outcome }, &mut bytes);
-    let question = NondetCall::requests(CallKind::Cancel, 1);
-    encode(
-        &Determinant::Outcome { call: question, outcome: Outcome::Cancelled(Some(receive)) },
-        &mut bytes,
-    );
+    encode(&Determinant::Outcome { call, outcome }, &mut bytes);
+    let call = NondetCall::requests(CallKind::Cancel, 1);
+    encode(&Determinant::Outcome { call, outcome: Outcome::Cancelled(Some(receive)) }, &mut bytes);
     encode(&Determinant::ProgramTime(TimeReading { call: 3, calls: 4, seconds: 200 }), &mut bytes);
     let golden = [
         1, 0xAC, 2, 2, 5, 7, 0xC8, 1, // a match
@@ -183,39 +179,39 @@ fn past() -> Vec<Numbered> {
 #[test]
 fn replay_gives_what_was_recorded_and_then_the_process_is_live() {
     let past = past();
-    let mut again = ReplayDecisions::default();
-    again.restored(&past).unwrap();
-    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
-    assert_eq!(again.decide(test_of(2)), Ok(ReplayDecision::ReportNothing));
-    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Await(Outcome::Done)));
-    again.record_outcome(test_of(1), Outcome::Done).unwrap();
-    assert_eq!(again.decide(test_of(3)), Ok(ReplayDecision::ReportNothing));
-    assert!(!again.has_outcomes_to_replay());
-    again.before_action().unwrap();
-    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Execute));
-    assert_eq!((recorded(&mut again), again.clock()), (vec![], past.len() as u64));
+    let mut replaying = ReplayDecisions::default();
+    replaying.restored(&past).unwrap();
+    assert_eq!(replaying.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
+    assert_eq!(replaying.decide(test_of(2)), Ok(ReplayDecision::ReportNothing));
+    assert_eq!(replaying.decide(test_of(1)), Ok(ReplayDecision::Await(Outcome::Done)));
+    replaying.record_outcome(test_of(1), Outcome::Done).unwrap();
+    assert_eq!(replaying.decide(test_of(3)), Ok(ReplayDecision::ReportNothing));
+    assert!(!replaying.has_outcomes_to_replay());
+    replaying.before_action().unwrap();
+    assert_eq!(replaying.decide(test_of(1)), Ok(ReplayDecision::Execute));
+    assert_eq!((recorded(&mut replaying), replaying.clock()), (vec![], past.len() as u64));
 }
 
 #[test]
 fn d3_a_divergence_names_both_sides_and_changes_nothing() {
     let past = past();
-    let mut again = ReplayDecisions::default();
-    again.restored(&past).unwrap();
-    let before = format!("{again:?}");
-    let error = again.decide(test_of(9)).unwrap_err();
+    let mut replaying = ReplayDecisions::default();
+    replaying.restored(&past).unwrap();
+    let before = format!("{replaying:?}");
+    let error = replaying.decide(test_of(9)).unwrap_err();
     assert_eq!(error.number, 0);
     let text = error.to_string();
     assert!(text.contains("2 questions") && text.contains("0x9"), "{text}");
-    assert_eq!(format!("{again:?}"), before);
-    // The run is left too early, then it is gone on with in another way.
-    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
-    assert!(again.before_action().unwrap_err().now.contains("a send"));
-    assert!(again.decide(test_of(3)).is_err());
-    assert_eq!(again.decide(test_of(2)), Ok(ReplayDecision::ReportNothing));
-    assert!(again.decide(NondetCall::requests(CallKind::TestAny, 1)).is_err());
+    assert_eq!(format!("{replaying:?}"), before);
+    // The run is left too early, then continued in another way.
+    assert_eq!(replaying.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
+    assert!(replaying.before_action().unwrap_err().now.contains("a send"));
+    assert!(replaying.decide(test_of(3)).is_err());
+    assert_eq!(replaying.decide(test_of(2)), Ok(ReplayDecision::ReportNothing));
+    assert!(replaying.decide(NondetCall::requests(CallKind::TestAny, 1)).is_err());
 }
 
-/// A program that looks at the date in a run of failed tests, and after it.
+/// A program that reads the date in a run of failed tests, and after it.
 fn dated(decisions: &mut ReplayDecisions, now: [u64; 3]) -> Vec<u64> {
     let mut given = Vec::new();
     for now in &now[..2] {
@@ -230,56 +226,56 @@ fn dated(decisions: &mut ReplayDecisions, now: [u64; 3]) -> Vec<u64> {
 }
 
 #[test]
-fn d4_dates_have_numbers_and_no_place_among_questions() {
+fn d4_dates_have_numbers_and_no_place_among_nondeterministic_calls() {
     let mut decisions = ReplayDecisions::default();
     assert_eq!(dated(&mut decisions, [70, 71, 72]), [70, 71, 72]);
     let past = recorded(&mut decisions);
     let numbers: Vec<u64> = past.iter().map(|numbered| numbered.number).collect();
     assert_eq!(numbers, [0, 1, 2, 3]);
     assert!(matches!(past[2].determinant, Determinant::Nothing { count: 2, .. }), "{past:?}");
-    let mut again = ReplayDecisions::default();
-    again.restored(&past).unwrap();
-    assert!(again.has_outcomes_to_replay());
-    assert_eq!(dated(&mut again, [90; 3]), [70, 71, 72]);
-    assert!(!again.has_outcomes_to_replay());
-    assert_eq!((again.program_time(90), recorded(&mut again)[0].number), (90, 4));
+    let mut replaying = ReplayDecisions::default();
+    replaying.restored(&past).unwrap();
+    assert!(replaying.has_outcomes_to_replay());
+    assert_eq!(dated(&mut replaying, [90; 3]), [70, 71, 72]);
+    assert!(!replaying.has_outcomes_to_replay());
+    assert_eq!((replaying.program_time(90), recorded(&mut replaying)[0].number), (90, 4));
     // A date that is lost is a gap like any other.
     assert_eq!(ReplayDecisions::default().restored(&past[1..]), Err(0));
 }
 
 #[test]
-fn d4_a_program_that_asks_for_the_date_no_more_has_no_past_left() {
+fn d4_a_program_that_reads_the_date_no_more_has_no_outcomes_left() {
     let mut decisions = ReplayDecisions::default();
     assert!((70..80).all(|now| decisions.program_time(now) == now));
     let past = recorded(&mut decisions);
-    let mut again = ReplayDecisions::default();
-    again.restored(&past).unwrap();
-    assert!(!again.has_outcomes_to_replay() && again.clock() == 10);
-    assert_eq!(again.decide(test_of(1)), Ok(ReplayDecision::Execute));
-    again.record_outcome(test_of(1), Outcome::Done).unwrap();
-    // Nor does one diverge that asks for it more often.
-    let given: Vec<u64> = (0..11).map(|_| again.program_time(95)).collect();
+    let mut replaying = ReplayDecisions::default();
+    replaying.restored(&past).unwrap();
+    assert!(!replaying.has_outcomes_to_replay() && replaying.clock() == 10);
+    assert_eq!(replaying.decide(test_of(1)), Ok(ReplayDecision::Execute));
+    replaying.record_outcome(test_of(1), Outcome::Done).unwrap();
+    // Nor does one diverge that reads it more often.
+    let given: Vec<u64> = (0..11).map(|_| replaying.program_time(95)).collect();
     assert_eq!(given, (70..80).chain([95]).collect::<Vec<u64>>());
 }
 
 #[test]
-fn a_picture_taken_inside_a_run_goes_on_inside_it() {
+fn a_snapshot_taken_inside_a_run_goes_on_inside_it() {
     let mut decisions = ReplayDecisions::default();
     (0..3).for_each(|_| decisions.record_nothing(test_of(1)));
-    let mut picture = decisions.clone();
+    let mut snapshot = decisions.clone();
     (0..2).for_each(|_| decisions.record_nothing(test_of(1)));
     decisions.before_action().unwrap();
-    picture.restored(&recorded(&mut decisions)).unwrap();
+    snapshot.restored(&recorded(&mut decisions)).unwrap();
     for _ in 0..2 {
-        assert!(picture.has_outcomes_to_replay());
-        assert_eq!(picture.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
+        assert!(snapshot.has_outcomes_to_replay());
+        assert_eq!(snapshot.decide(test_of(1)), Ok(ReplayDecision::ReportNothing));
     }
-    assert!(!picture.has_outcomes_to_replay());
-    assert_eq!(picture.decide(test_of(1)), Ok(ReplayDecision::Execute));
+    assert!(!snapshot.has_outcomes_to_replay());
+    assert_eq!(snapshot.decide(test_of(1)), Ok(ReplayDecision::Execute));
 }
 
 #[test]
-fn d1_a_gap_is_told() {
+fn d1_a_gap_is_reported() {
     let mut past = past();
     past.remove(1);
     assert_eq!(ReplayDecisions::default().restored(&past), Err(1));
@@ -299,7 +295,7 @@ fn id(start: u64) -> ReplicaId {
     ReplicaId { set: SetId(4), start }
 }
 
-fn carry(log: &mut DeterminantLog, replica: &mut DeterminantReplica) -> bool {
+fn deliver(log: &mut DeterminantLog, replica: &mut DeterminantReplica) -> bool {
     let Some((to, batch)) = log.poll_output() else { return false };
     assert_eq!(to, replica.id());
     let ack = replica.on_batch(batch).unwrap();
@@ -308,15 +304,15 @@ fn carry(log: &mut DeterminantLog, replica: &mut DeterminantReplica) -> bool {
 }
 
 #[test]
-fn s1_stable_is_what_every_keeper_has_acknowledged() {
+fn s1_stable_is_what_every_replica_has_acknowledged() {
     let (mut log, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
     assert!(log.marks().permit_now().is_some(), "nothing is recorded");
     (0..5).for_each(|number| note(&mut log, number));
     assert!(log.marks().permit_now().is_none(), "no replica");
     log.set_replicas(&[id(1)]);
-    assert!(carry(&mut log, &mut replica));
+    assert!(deliver(&mut log, &mut replica));
     assert_eq!((log.marks().stable, log.marks().recorded), (2, Recorded(5)));
-    while carry(&mut log, &mut replica) {}
+    while deliver(&mut log, &mut replica) {}
     assert!(log.marks().permit_now().is_some());
     // Another start of the agent has forgotten everything.
     log.set_replicas(&[id(2)]);
@@ -346,14 +342,14 @@ fn k1_until_the_new_incarnation_has_sent_all_that_it_inherited_the_old_one_count
     assert_eq!(replica.fetch(SetId(0)), None);
     first.set_replicas(&[id(1)]);
     (0..5).for_each(|number| note(&mut first, number));
-    while carry(&mut first, &mut replica) {}
+    while deliver(&mut first, &mut replica) {}
     let kept = replica.fetch(SetId(0)).unwrap().1.to_vec();
     let mut second = log(1, kept.clone());
     note(&mut second, 5);
     second.set_replicas(&[id(1)]);
-    assert!(carry(&mut second, &mut replica));
+    assert!(deliver(&mut second, &mut replica));
     assert_eq!(replica.fetch(SetId(0)).unwrap().1, kept, "2 of 6 are not all");
-    while carry(&mut second, &mut replica) {}
+    while deliver(&mut second, &mut replica) {}
     assert_eq!(replica.fetch(SetId(0)).unwrap().1.len(), 6);
     note(&mut first, 9);
     let (_, late) = first.poll_output().unwrap();
@@ -369,35 +365,35 @@ fn a_batch_that_was_lost_is_noticed_and_sent_again() {
     let (_, second) = log.poll_output().unwrap();
     assert_eq!(replica.on_batch(second), Err(BatchRefused::Gap { upto: 0 }));
     log.resend(id(1));
-    while carry(&mut log, &mut replica) {}
+    while deliver(&mut log, &mut replica) {}
     assert_eq!(replica.fetch(SetId(0)).unwrap().1.len(), 6);
     assert!(log.marks().permit_now().is_some());
 }
 
 #[test]
-fn what_a_line_covers_is_dropped_at_both_ends_and_counts_as_sent() {
+fn what_a_checkpoint_covers_is_dropped_at_both_ends_and_counts_as_sent() {
     let (mut log, mut replica) = (log(0, vec![]), DeterminantReplica::new(id(1)));
     log.set_replicas(&[id(1)]);
     (0..6).for_each(|number| note(&mut log, number));
-    carry(&mut log, &mut replica);
+    deliver(&mut log, &mut replica);
     let clocks = BTreeMap::from([(PeerId(0), 4)]);
     log.trim(&clocks);
     replica.trim(SetId(0), &clocks);
     assert_eq!(log.held(), 2);
-    while carry(&mut log, &mut replica) {}
+    while deliver(&mut log, &mut replica) {}
     let numbers = replica.fetch(SetId(0)).unwrap().1.iter().map(|record| record.numbered.number);
     assert_eq!(numbers.collect::<Vec<_>>(), [4, 5]);
     assert!(log.marks().permit_now().is_some());
 }
 
 #[test]
-fn an_account_that_is_older_than_the_line_is_empty() {
+fn a_log_that_is_older_than_the_checkpoint_is_empty() {
     let (mut log, mut replica) = (log(2, vec![]), DeterminantReplica::new(id(1)));
     log.set_replicas(&[id(1)]);
     note(&mut log, 0);
-    while carry(&mut log, &mut replica) {}
-    let account = || [None, replica.fetch(SetId(0))];
-    assert_eq!(choose_history(Incarnation(2), account()).unwrap().len(), 1);
-    assert_eq!(choose_history(Incarnation(3), account()), Some(vec![]));
+    while deliver(&mut log, &mut replica) {}
+    let candidates = || [None, replica.fetch(SetId(0))];
+    assert_eq!(choose_history(Incarnation(2), candidates()).unwrap().len(), 1);
+    assert_eq!(choose_history(Incarnation(3), candidates()), Some(vec![]));
     assert_eq!(choose_history(Incarnation(0), [None]), None);
 }

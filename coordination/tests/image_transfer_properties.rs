@@ -1,4 +1,4 @@
-//! What agents take from each other: any messages in any order, against a plain model.
+//! What agents accept from each other: any messages in any order, against a plain model.
 
 use proptest::prelude::*;
 use rustbtl_coordination::control::{CheckpointId, FrameBuffer, Message, ToReplicaServer};
@@ -26,10 +26,10 @@ fn message() -> impl Strategy<Value = ToReplicaServer> {
     ]
 }
 
-/// The rules, as a list of what was said: is this the beginning of a good conversation?
-fn is_good(said: &[ToReplicaServer]) -> bool {
-    let Some((ToReplicaServer::Begin { .. }, mut rest)) = said.split_first() else {
-        return said.is_empty();
+/// The rules, as a list of messages: is this the beginning of a valid conversation?
+fn is_good(messages: &[ToReplicaServer]) -> bool {
+    let Some((ToReplicaServer::Begin { .. }, mut rest)) = messages.split_first() else {
+        return messages.is_empty();
     };
     let mut parts = BTreeSet::new();
     while let Some((first, more)) = rest.split_first() {
@@ -63,11 +63,11 @@ fn is_good(said: &[ToReplicaServer]) -> bool {
 
 proptest! {
     #[test]
-    fn what_is_taken_is_what_the_rules_allow(said in prop::collection::vec(message(), 0..12)) {
+    fn what_is_taken_is_what_the_rules_allow(messages in prop::collection::vec(message(), 0..12)) {
         let mut receiver = TransferReceiver::default();
-        for (at, message) in said.iter().enumerate() {
+        for (at, message) in messages.iter().enumerate() {
             let step = receiver.handle(message.clone());
-            prop_assert_eq!(step.is_ok(), is_good(&said[..=at]), "{:?}", &said[..=at]);
+            prop_assert_eq!(step.is_ok(), is_good(&messages[..=at]), "{:?}", &messages[..=at]);
             if step.is_err() {
                 let more = receiver.handle(ToReplicaServer::Commit {});
                 prop_assert_eq!(more, Err(TransferError::Order), "nothing follows an error");
@@ -84,16 +84,17 @@ proptest! {
     ) {
         let all: Vec<(u16, Vec<u8>)> = files.into_iter().chain([(0, image)]).collect();
         let begin = ToReplicaServer::Begin { rank: PeerId(1), checkpoint: CheckpointId(2) };
-        let mut said = vec![begin];
+        let mut messages = vec![begin];
         for (part, bytes) in &all {
-            said.push(ToReplicaServer::File { part: *part, bytes: bytes.len() as u64 });
-            said.extend(bytes.chunks(piece).map(|b| ToReplicaServer::Piece { bytes: b.to_vec() }));
-            said.push(ToReplicaServer::Digest { sha256: vec![9; 32] });
+            messages.push(ToReplicaServer::File { part: *part, bytes: bytes.len() as u64 });
+            let pieces = bytes.chunks(piece);
+            messages.extend(pieces.map(|b| ToReplicaServer::Piece { bytes: b.to_vec() }));
+            messages.push(ToReplicaServer::Digest { sha256: vec![9; 32] });
         }
-        said.push(ToReplicaServer::Commit {});
+        messages.push(ToReplicaServer::Commit {});
         let mut receiver = TransferReceiver::default();
         let mut written: Vec<(u16, Vec<u8>)> = Vec::new();
-        for message in said {
+        for message in messages {
             match receiver.handle(message) {
                 Ok(TransferStep::Open { part, .. }) => written.push((part.number(), Vec::new())),
                 Ok(TransferStep::Write(bytes)) => written.last_mut().unwrap().1.extend(bytes),
@@ -116,22 +117,22 @@ proptest! {
 
     #[test]
     fn a_flipped_bit_gives_other_messages_or_an_error(at in 0usize..400, bit in 0u8..8) {
-        let said = [
+        let messages = [
             ToReplicaServer::Begin { rank: PeerId(1), checkpoint: CheckpointId(2) },
             ToReplicaServer::File { part: ImagePart::Image.number(), bytes: 3 },
             ToReplicaServer::Piece { bytes: vec![1, 2, 3] },
             ToReplicaServer::Digest { sha256: vec![4; 32] },
             ToReplicaServer::Commit {},
         ];
-        let mut bytes: Vec<u8> = said.iter().flat_map(|m| m.encode().unwrap()).collect();
+        let mut bytes: Vec<u8> = messages.iter().flat_map(|m| m.encode().unwrap()).collect();
         let at = at % bytes.len();
         bytes[at] ^= 1 << bit;
         let mut buffer = FrameBuffer::new();
         buffer.add(&bytes);
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         while let Ok(Some(message)) = buffer.next_message::<ToReplicaServer>() {
-            heard.push(message);
+            received.push(message);
         }
-        prop_assert_ne!(&heard[..], &said[..]);
+        prop_assert_ne!(&received[..], &messages[..]);
     }
 }

@@ -15,7 +15,7 @@ struct World {
     machines: Vec<Quiescence>,
     wires: BTreeMap<(usize, usize), Wire>,
     freezing: BTreeMap<usize, u64>,
-    /// (process, checkpoint): has a picture, is over; what it answered.
+    /// (process, checkpoint): has a snapshot, is over; what it answered.
     frozen: BTreeSet<(usize, u64)>,
     resumed: BTreeMap<(usize, u64), bool>,
     entered: BTreeSet<(usize, u64)>,
@@ -164,10 +164,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     /// Checkpoints one after the other, each ordered at some processes and noticed by token at
-    /// others, in any order of events: all freeze, nobody before all are silent, nobody goes on
+    /// others, in any order of events: all freeze, nobody before all are quiescent, nobody goes on
     /// before all are frozen; frames that come twice change nothing.
     #[test]
-    fn checkpoints_end_with_a_picture_of_everybody(
+    fn checkpoints_end_with_a_snapshot_of_everybody(
         n in 1usize..14,
         global in any::<bool>(),
         method in ways(),
@@ -204,9 +204,9 @@ proptest! {
     }
 
     /// A checkpoint that is aborted while it is in any state leaves nobody in it, and the next one
-    /// is taken as if it had not been, whatever of the old one is still under method.
+    /// is taken as if it had not been, whatever of the old one is still under way.
     #[test]
-    fn aborted_checkpoints_leave_nobody_behind(
+    fn aborted_checkpoints_leave_nobody_inside(
         n in 1usize..10,
         before in 0usize..200,
         method in ways(),

@@ -69,7 +69,7 @@ fn transcript_of(method: QuiesceMethod, steps: &[Step]) -> Quiescence {
     machine
 }
 
-fn silent(done_recipients: &[u32]) -> Input {
+fn quiescent(done_recipients: &[u32]) -> Input {
     Input::RendezvousQuiescent {
         done_recipients: done_recipients.iter().copied().map(PeerId).collect(),
     }
@@ -83,7 +83,7 @@ fn a_set_checkpoint_step_by_step() {
         (token(2, 7), ""),
         (frame(2, 7, CheckpointStep::Flush), "flushed>2"),
         (token(0, 7), ""),
-        (silent(&[0]), "flush>0"),
+        (quiescent(&[0]), "flush>0"),
         (barrier(2, 7, false, 1), ""),
         (frame(0, 7, CheckpointStep::Flushed), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 7, false, 0), "freeze 7"),
@@ -106,7 +106,7 @@ fn a_global_checkpoint_step_by_step() {
         (Input::StopOutgoing { checkpoint: 7 }, ""),
         (frame(0, 7, global), "enter 7, token>0, token>2"),
         (frame(2, 7, global), ""),
-        (silent(&[]), "barrier1.0>2, barrier1.1>0"),
+        (quiescent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 7, false, 0), ""),
         (Input::Resume { checkpoint: 7 }, ""),
         (barrier(2, 7, false, 1), "freeze 7"),
@@ -133,7 +133,7 @@ fn counted_checkpoints_step_by_step() {
             (Input::Drained { in_flight: true }, "come Drained true"),
             (Input::Begin { checkpoint: 7, scope: CheckpointScope::Set }, ""),
             (all_arrived(7, Drained, true), ""),
-            (silent(&[0]), "come Quiescent false"),
+            (quiescent(&[0]), "come Quiescent false"),
             (all_arrived(7, Quiescent, false), "freeze 7"),
             (
                 not_frozen(CheckpointRefusal::Snapshot),
@@ -203,12 +203,12 @@ fn not_frozen(refusal: CheckpointRefusal) -> Input {
 }
 
 #[test]
-fn a_picture_that_cannot_be_taken_keeps_nobody_waiting() {
+fn a_snapshot_that_cannot_be_taken_keeps_nobody_waiting() {
     transcript(&[
         (Input::Begin { checkpoint: 7, scope: CheckpointScope::Set }, "enter 7, token>0, token>2"),
         (token(0, 7), ""),
         (token(2, 7), ""),
-        (silent(&[]), "barrier1.0>2, barrier1.1>0"),
+        (quiescent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(2, 7, false, 1), ""),
         (barrier(0, 7, false, 0), "freeze 7"),
         (not_frozen(CheckpointRefusal::Snapshot), "failed 7 Snapshot, barrier2.0>2, barrier2.1>0"),
@@ -218,7 +218,7 @@ fn a_picture_that_cannot_be_taken_keeps_nobody_waiting() {
 }
 
 #[test]
-fn aborts_before_entry_and_in_a_picture() {
+fn aborts_before_entry_and_in_a_snapshot() {
     transcript(&[
         (Input::Abort { checkpoint: 7 }, ""),
         (token(0, 7), ""),
@@ -240,7 +240,7 @@ fn a_process_that_finishes_takes_its_checkpoint_to_the_end_and_no_other() {
         (Input::Finish, ""),
         (token(0, 1), ""),
         (token(2, 1), ""),
-        (silent(&[]), "barrier1.0>2, barrier1.1>0"),
+        (quiescent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 1, false, 0), ""),
         (barrier(2, 1, false, 1), "freeze 1"),
         (Input::Frozen { checkpoint: 1 }, "frozen 1, barrier2.0>2, barrier2.1>0"),
@@ -265,7 +265,7 @@ fn a_restored_process_is_out_of_its_checkpoint() {
         (Input::StopOutgoing { checkpoint: 7 }, "hold, stopped 7"),
         (frame(0, 7, CheckpointStep::Token { global: true }), "enter 7, token>0, token>2"),
         (frame(2, 7, CheckpointStep::Token { global: true }), ""),
-        (silent(&[]), "barrier1.0>2, barrier1.1>0"),
+        (quiescent(&[]), "barrier1.0>2, barrier1.1>0"),
         (barrier(0, 7, false, 0), ""),
         (barrier(2, 7, false, 1), "freeze 7"),
     ]);
@@ -303,8 +303,8 @@ fn a_broken_protocol_is_named_and_changes_nothing() {
             }),
         ),
         (&entered, barrier(0, 7, false, 2), QuiescenceError::Round(2)),
-        (&entered, silent(&[]), QuiescenceError::Unexpected("rendezvous silence")),
-        (&entered, silent(&[9]), QuiescenceError::NotMember(PeerId(9))),
+        (&entered, quiescent(&[]), QuiescenceError::Unexpected("rendezvous silence")),
+        (&entered, quiescent(&[9]), QuiescenceError::NotMember(PeerId(9))),
         (&entered, Input::Frozen { checkpoint: 7 }, QuiescenceError::Unexpected("a snapshot")),
         (&entered, Input::Restored, QuiescenceError::Unexpected("a restored process")),
     ];

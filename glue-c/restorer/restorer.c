@@ -1,10 +1,10 @@
-/* The restorer: makes the system calls of whoever restores a process, inside that process.
+/* The restorer: makes remote system calls, inside a process that is being restored.
  *
- * It executes the system calls that it is told (`struct order` over a socket of packets) until it
- * is told to become the leader thread of the restored process. It knows nothing of images: all
- * decisions are in checkpoint/process/src/restore. It has no libc, no thread-local storage, no
- * constant address, and keeps to general registers, because the processor's other state belongs
- * to the threads that it starts. The restored process unmaps it.
+ * It executes the system calls that it receives (`struct order` over a socket of packets) until it
+ * receives the order to become the leader thread of the restored process. It knows nothing of
+ * images: all decisions are in checkpoint/process/src/restore. It has no libc, no thread-local
+ * storage, no constant address, and keeps to general registers, because the processor's other state
+ * belongs to the threads that it starts. The restored process unmaps it.
  *
  * The structs are mirrored, with their sizes, by checkpoint/process/src/restore/restorer.rs
  * (struct thread: threads.rs).

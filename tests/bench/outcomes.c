@@ -1,6 +1,6 @@
 /*
- * What recording outcomes costs. Between two nodes: a stream of messages that rank 0 takes from
- * MPI_ANY_SOURCE, each answered (persist-before-send: the answer waits for the outcome), and a
+ * What recording determinants costs. Between two nodes: a stream of messages that rank 0 takes from
+ * MPI_ANY_SOURCE, each answered (persist-before-send: the answer waits for the determinant), and a
  * window of them, answered together; MPI_Wtime in a loop, and beside each message.
  * Usage: outcomes SECONDS. Prints "NAME per second" lines.
  */

@@ -3,8 +3,8 @@
  * usage: wire latency SIZES REPEATS     half a round trip, in microseconds (at least 1 byte)
  *        wire bandwidth SIZES REPEATS   one way, 16 messages and an answer: megabytes (10^6) a
  *                                       second
- * Two ranks; MPI only tells the one where the other listens. Receivers look again and again, as
- * MPI does. Prints two lines a size: wire BYTES MEDIAN, and wire-best BYTES BEST.
+ * Two ranks; MPI only gives the one the address of the other. Receivers poll, as MPI does. Prints
+ * two lines a size: wire BYTES MEDIAN, and wire-best BYTES BEST.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

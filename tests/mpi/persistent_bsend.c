@@ -1,5 +1,5 @@
 /* ranks: 1,2,3,4 ; nodes: 1,2,3 ; stock: fails */
-/* Persistent buffered sends, started again and again with other contents. Stock ob1 sends from the
+/* Persistent buffered sends, started many times with other contents. Stock ob1 sends from the
  * copy of the first start, whose space is free by then. MPI 3.1 section 3.9. */
 #include "check.h"
 

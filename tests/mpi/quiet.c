@@ -6,7 +6,7 @@
  * nobody waits inside MPI. malloc, calloc, realloc and pthread_mutex_lock are counted here; a
  * system call inside MPI raises SIGSYS (PR_SET_SYSCALL_USER_DISPATCH).
  *
- * Sockets have to be looked at now and then, which is a system call (poll) with a few mutexes of the
+ * Sockets have to be polled now and then, which is a system call (poll) with a few mutexes of the
  * event library around it: one message in 100 may have one. Each way of counting is tried out first.
  */
 #define _GNU_SOURCE

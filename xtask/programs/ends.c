@@ -1,6 +1,6 @@
 /*
  * Ends in one of many ways: `ends HOW`. The last rank is the one that behaves differently.
- * Says at rank 0 whether it has a guardian, and whether it sees what only guardians may.
+ * Prints at rank 0 whether it has a guardian, and whether it sees what only guardians may.
  */
 #include <mpi.h>
 #include <signal.h>

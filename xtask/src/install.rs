@@ -14,7 +14,7 @@ use crate::{paths, run};
 /// The command line of `cargo xtask install`.
 #[derive(Args)]
 pub struct Options {
-    /// Into ~/.openmpi/components, where Open MPI looks without being told (default)
+    /// Into ~/.openmpi/components, which Open MPI searches by itself (default)
     #[arg(long, conflicts_with = "prefix")]
     user: bool,
     /// Below DIR, as in an Open MPI that is installed with this prefix

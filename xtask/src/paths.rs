@@ -18,7 +18,7 @@ pub fn mca() -> PathBuf {
     target().join("mca")
 }
 
-/// Where results for people go (pictures, tables, reports).
+/// Where results for people go (figures, tables, reports).
 pub fn out() -> PathBuf {
     root().join("out")
 }

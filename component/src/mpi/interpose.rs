@@ -78,7 +78,7 @@ impl InPlace {
 pub fn install(glue: &Glue) {
     OF_C.get_or_init(|| {
         let mut all = Vec::new();
-        let mut next = glue.in_place;
+        let mut next = glue.interposed;
         // SAFETY: a table that lives as long as the process, and ends with an entry without name.
         while let Some(entry) = unsafe { next.as_ref() }.filter(|entry| !entry.name.is_null()) {
             // SAFETY: constants of C.

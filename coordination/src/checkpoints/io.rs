@@ -29,14 +29,14 @@ pub struct Config {
     pub retry_ms: u64,
 }
 
-/// What whoever takes over in the middle of a job has to know.
+/// State that whoever takes over in the middle of a job has to know.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct SchedulerState {
     /// Number of the next checkpoint.
     pub next_checkpoint: u64,
     /// Complete global checkpoints, ascending.
     pub globals: Vec<u64>,
-    /// The checkpoints that each set can go back to alone, ascending.
+    /// The checkpoints that each set can be rolled back to alone, ascending.
     pub kept: BTreeMap<SetId, Vec<u64>>,
 }
 
@@ -86,26 +86,25 @@ pub enum Input {
         /// The checkpoint.
         checkpoint: u64,
     },
-    /// A rank has died; its set has to go back.
+    /// A rank has failed; its set has to be rolled back.
     RankFailed {
         /// The rank.
         rank: PeerId,
     },
-    /// A set runs again, alone: it repeats what it has done since its checkpoint.
+    /// A set runs again, alone: it replays what it did since its checkpoint.
     SetRestarted {
         /// The set.
         set: SetId,
         /// The checkpoint it was restored from.
         checkpoint: u64,
     },
-    /// All sets go back together to this global checkpoint: what was done after it counts for
-    /// nobody.
+    /// All sets are rolled back together to this global checkpoint: what they did after it is void.
     /// `SetRestarted` follows for each of them.
     GlobalRollback {
         /// The checkpoint.
         checkpoint: u64,
     },
-    /// It has done again all that other sets have seen of it, and all its channels are repaired
+    /// It has replayed all that other sets have seen of it, and all its channels are repaired
     /// (until then peers may know of matches in its earlier incarnation).
     ReplayComplete {
         /// The set.
@@ -175,12 +174,12 @@ pub enum Output {
         /// How long the ranks were stopped, at most.
         pause_ms: u64,
     },
-    /// To every rank of the set: tell your peers in other sets what you held of their messages at
-    /// this checkpoint; they may drop it from their logs.
+    /// To every rank of the set: send your peers in other sets the received vector of this
+    /// checkpoint; they may trim these messages from their logs.
     Trim {
         /// The set.
         set: SetId,
-        /// The oldest checkpoint that it can go back to.
+        /// The oldest checkpoint that it can be rolled back to.
         checkpoint: u64,
     },
     /// Delete the files of a checkpoint, its manifest first.
@@ -195,18 +194,18 @@ pub enum Output {
     },
 }
 
-/// AbortReason a checkpoint was aborted.
+/// Why a checkpoint was aborted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AbortReason {
     /// A rank has no snapshot.
     Failed(PeerId, CheckpointRefusal),
     /// A rank's snapshot could not be stored.
     NotStored(PeerId),
-    /// A rank has died.
+    /// A rank has failed.
     RankFailed(PeerId),
-    /// All ranks go back to an earlier checkpoint.
+    /// All ranks are rolled back to an earlier checkpoint.
     GlobalRollback,
-    /// Nothing was heard of this rank in time.
+    /// This rank did not answer in time.
     Timeout(PeerId),
     /// The manifest could not be written, or not in time.
     Manifest,
@@ -219,7 +218,7 @@ impl AbortReason {
         !matches!(self, Self::Timeout(_) | Self::Failed(_, CheckpointRefusal::Finishing))
     }
 
-    /// Does it pass by itself, and will it be said when?
+    /// Does it pass by itself, and is it reported when it has?
     pub fn is_transient(self) -> bool {
         matches!(self, Self::Failed(_, CheckpointRefusal::ReplayPending))
     }
@@ -249,7 +248,7 @@ pub enum SchedulerError {
     Finishing,
     /// There is no such checkpoint of all ranks.
     NotGlobal(u64),
-    /// An answer to what was not asked.
+    /// An answer to nothing that was asked.
     NotAsked(PeerId, u64),
 }
 

@@ -12,21 +12,20 @@
 //! * L2 A global checkpoint is taken alone; at most `sets_at_once` set checkpoints are under way,
 //!   one of a set.
 //! * L3 `Commit` only when every rank of the checkpoint has stored; `Trim`, `Delete` of older
-//!   checkpoints and
-//!   `Exit` only after `Committed`.
+//!   checkpoints and `Exit` only after `Committed`.
 //! * L4 A checkpoint that is ordered ends in `Complete` or in `Abort` and `Delete`, once.
-//! * L5 Messages are trimmed by the oldest checkpoint that their receiver's set can go back to
-//!   alone.
+//! * L5 Messages are trimmed by the oldest checkpoint that their receiver's set can be rolled back
+//!   to alone.
 //! * L6 No checkpoint is ordered of a set that has lost a rank or of which one is in MPI_Finalize;
-//!   no global checkpoint while there is such a set or one that repeats its past, or a rank has
-//!   refused one since something is not repaired ([`AbortReason::is_transient`]) and has not said
-//!   that it is.
-//! * L7 A checkpoint that somebody asked for and that failed is tried once more, if its reason may
+//!   no global checkpoint while there is such a set or one that is replaying, or a rank has refused
+//!   one since something is not repaired ([`AbortReason::is_transient`]) and has not reported that
+//!   it is.
+//! * L7 A checkpoint that somebody requested and that failed is tried once more, if its reason may
 //!   pass ([`AbortReason::is_retryable`]); checkpoints that are due are tried again after twice the
 //!   time, each time. What passes by itself does not count: such a checkpoint is ordered again when
 //!   it has (L6).
-//! * L8 When all sets go back together, the checkpoint that they go to is the youngest of each of
-//!   them and of the job from then on, whatever was kept.
+//! * L8 After a global rollback, the checkpoint that all sets return to is the youngest of each of
+//!   them and of the job, whatever was kept.
 
 mod check;
 mod io;
@@ -101,8 +100,8 @@ impl CheckpointScheduler {
         checkpoints
     }
 
-    /// For a job that was restored from the global checkpoint `checkpoint`: every set can go back
-    /// to it.
+    /// For a job that was restored from the global checkpoint `checkpoint`: every set can be rolled
+    /// back to it.
     pub fn restored(
         config: Config,
         set_of: &[(PeerId, SetId)],
@@ -214,8 +213,8 @@ impl CheckpointScheduler {
         self.globals.iter().copied()
     }
 
-    /// The complete checkpoints that a set can go back to alone, ascending. After `RankFailed` and
-    /// until `SetRestarted` they do not change.
+    /// The complete checkpoints that a set can be rolled back to alone, ascending. After
+    /// `RankFailed` and until `SetRestarted` they do not change.
     pub fn checkpoints_of(&self, set: SetId) -> impl Iterator<Item = u64> + '_ {
         self.sets.get(&set).into_iter().flat_map(|set| set.kept.iter().copied())
     }
@@ -230,8 +229,8 @@ impl CheckpointScheduler {
         if set.finishing {
             return Err(SchedulerError::Finishing);
         }
-        // Also while a checkpoint of it is under way: the snapshots may be older than what is asked
-        // for.
+        // Also while a checkpoint of it is under way: the snapshots may be older than what is
+        // requested.
         set.wanted.get_or_insert(PendingRequest { from: self.now, retried: false });
         Ok(())
     }
@@ -250,7 +249,7 @@ impl CheckpointScheduler {
         let (CheckpointAnswer::Stopped { checkpoint: number }
         | CheckpointAnswer::Frozen { checkpoint: number }
         | CheckpointAnswer::Failed { checkpoint: number, .. }) = answer;
-        let asked = self.checkpoints.get(&number).is_none_or(|checkpoint| {
+        let requested = self.checkpoints.get(&number).is_none_or(|checkpoint| {
             checkpoint.ranks.contains(&rank)
                 && match answer {
                     CheckpointAnswer::Stopped { .. } => checkpoint.scope == CheckpointScope::Global,
@@ -258,7 +257,7 @@ impl CheckpointScheduler {
                     CheckpointAnswer::Failed { .. } => true,
                 }
         });
-        if !asked {
+        if !requested {
             return Err(SchedulerError::NotAsked(rank, number));
         }
         if matches!(
@@ -367,12 +366,14 @@ impl CheckpointScheduler {
     fn abort(&mut self, number: u64, why: AbortReason) {
         let Some(checkpoint) = self.checkpoints.remove(&number) else { return };
         let (now, retry_ms) = (self.now, self.config.retry_ms);
-        let first = checkpoint.asked.is_some_and(|asked| !asked.retried);
+        let first = checkpoint.requested.is_some_and(|requested| !requested.retried);
         let retried = why.is_transient() || first && retry_ms > 0 && why.is_retryable();
         let from = now.saturating_add(retry_ms);
-        let retry = checkpoint.asked.filter(|_| retried);
-        let retry = retry
-            .map(|asked| PendingRequest { from, retried: asked.retried || !why.is_transient() });
+        let retry = checkpoint.requested.filter(|_| retried);
+        let retry = retry.map(|requested| PendingRequest {
+            from,
+            retried: requested.retried || !why.is_transient(),
+        });
         let next = match checkpoint.scope {
             CheckpointScope::Set => {
                 checkpoint.sets.iter().filter_map(|id| self.aborted_set(*id, retry)).min()
@@ -380,7 +381,7 @@ impl CheckpointScheduler {
             CheckpointScope::Global if why.is_transient() => {
                 self.global_wanted = self.global_wanted.or(retry);
                 self.exit_wanted |= checkpoint.exit;
-                if checkpoint.asked.is_none() {
+                if checkpoint.requested.is_none() {
                     self.global_due = Some(from);
                 }
                 Some(from)
@@ -439,8 +440,8 @@ impl CheckpointScheduler {
         }
         let now = self.now;
         let due = |due: Option<u64>| due.is_some_and(|due| due <= now);
-        let asked = |wanted: Option<PendingRequest>| due(wanted.map(|wanted| wanted.from));
-        let wanted = asked(self.global_wanted) || due(self.global_due);
+        let requested = |wanted: Option<PendingRequest>| due(wanted.map(|wanted| wanted.from));
+        let wanted = requested(self.global_wanted) || due(self.global_due);
         if wanted && self.sets.values().all(|set| set.usable() && set.is_repaired()) {
             if self.checkpoints.is_empty() {
                 self.begin_global();
@@ -457,9 +458,9 @@ impl CheckpointScheduler {
                 .sets
                 .iter()
                 .filter(|(id, set)| set.usable() && !busy.contains(id))
-                .filter(|(_, set)| asked(set.wanted) || due(set.due))
+                .filter(|(_, set)| requested(set.wanted) || due(set.due))
                 .min_by_key(|(_, set)| {
-                    let wanted = set.wanted.filter(|&wanted| asked(Some(wanted)));
+                    let wanted = set.wanted.filter(|&wanted| requested(Some(wanted)));
                     (wanted.is_none(), wanted.map(|wanted| wanted.from), set.due)
                 });
             let Some((&id, _)) = next else { return };
@@ -470,9 +471,9 @@ impl CheckpointScheduler {
     fn begin_set(&mut self, id: SetId) {
         let (now, interval) = (self.now, self.config.set_interval);
         let Some(set) = self.sets.get_mut(&id) else { return };
-        let asked = set.wanted.take();
+        let requested = set.wanted.take();
         set.due = interval.next_ms(1, set.pause_ms).map(|ms| now.saturating_add(ms));
-        let checkpoint = self.open(CheckpointScope::Set, vec![id], asked, false);
+        let checkpoint = self.open(CheckpointScope::Set, vec![id], requested, false);
         self.outputs.push_back(Output::Begin {
             checkpoint,
             scope: CheckpointScope::Set,
@@ -482,12 +483,12 @@ impl CheckpointScheduler {
 
     fn begin_global(&mut self) {
         let (now, count) = (self.now, self.sets.len());
-        let asked = self.global_wanted.take();
+        let requested = self.global_wanted.take();
         let exit = core::mem::take(&mut self.exit_wanted);
         let interval = self.config.global_interval.next_ms(count, self.global_pause_ms);
         self.global_due = interval.map(|ms| now.saturating_add(ms));
         let sets = self.sets.keys().copied().collect();
-        let checkpoint = self.open(CheckpointScope::Global, sets, asked, exit);
+        let checkpoint = self.open(CheckpointScope::Global, sets, requested, exit);
         self.outputs.push_back(Output::StopOutgoing { checkpoint });
     }
 
@@ -496,7 +497,7 @@ impl CheckpointScheduler {
         &mut self,
         scope: CheckpointScope,
         sets: Vec<SetId>,
-        asked: Option<PendingRequest>,
+        requested: Option<PendingRequest>,
         exit: bool,
     ) -> u64 {
         let number = self.next_checkpoint;
@@ -510,7 +511,7 @@ impl CheckpointScheduler {
                 sets,
                 phase,
                 exit,
-                asked,
+                requested,
                 ranks,
                 stopped: BTreeSet::new(),
                 frozen: BTreeSet::new(),

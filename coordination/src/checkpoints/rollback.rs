@@ -1,4 +1,4 @@
-//! Sets that are lost, and that go back to a checkpoint. Part of [`CheckpointScheduler`].
+//! Sets that have failed, and their rollback. Part of [`CheckpointScheduler`].
 
 use super::{AbortReason, ActiveCheckpoint, CheckpointScheduler, SchedulerError};
 use crate::checkpoints::Output;
@@ -29,7 +29,7 @@ impl CheckpointScheduler {
         let set = self.sets.get_mut(&id).ok_or(SchedulerError::Set(id))?;
         set.lost = false;
         set.replaying = true;
-        // Whatever its ranks have said was in an earlier life.
+        // Whatever its ranks have answered was in an earlier incarnation.
         set.replay_pending.clear();
         // It comes to MPI_Finalize again.
         set.finishing = false;
@@ -63,7 +63,7 @@ impl CheckpointScheduler {
         Ok(())
     }
 
-    /// Of these checkpoints those that neither the job nor a set can go back to any more.
+    /// Of these checkpoints those that neither the job nor a set can be rolled back to any more.
     pub(super) fn drop_unused(&mut self, checkpoints: BTreeSet<u64>) {
         for checkpoint in checkpoints {
             let of_a_set = self.sets.values().any(|set| set.kept.contains(&checkpoint));

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// Somebody asks for a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingRequest {
-    /// When it was asked for; not before this time.
+    /// When it was requested; not before this time.
     pub(super) from: u64,
     /// It was tried, and failed (L7).
     pub(super) retried: bool,
@@ -17,7 +17,7 @@ pub(super) struct PendingRequest {
 pub(super) struct Set {
     pub(super) ranks: BTreeSet<PeerId>,
     pub(super) lost: bool,
-    /// Others have seen what it has not done again yet: of such a state a global checkpoint would
+    /// Others have seen what it has not replayed yet: a global checkpoint of such a state would
     /// hold messages that nobody has sent.
     pub(super) replaying: bool,
     /// Ranks that have refused a global checkpoint since something is not repaired.
@@ -28,7 +28,7 @@ pub(super) struct Set {
     pub(super) pause_ms: Option<u64>,
     /// Checkpoints in a row that were aborted.
     pub(super) aborted: u32,
-    /// Complete checkpoints that it can go back to alone, ascending; global ones, too.
+    /// Complete checkpoints that it can be rolled back to alone, ascending; global ones, too.
     pub(super) kept: VecDeque<u64>,
 }
 
@@ -46,8 +46,8 @@ pub(super) struct ActiveCheckpoint {
     pub(super) sets: Vec<SetId>,
     pub(super) phase: Phase,
     pub(super) exit: bool,
-    /// Somebody asked for it.
-    pub(super) asked: Option<PendingRequest>,
+    /// Somebody requested it.
+    pub(super) requested: Option<PendingRequest>,
     pub(super) ranks: BTreeSet<PeerId>,
     pub(super) stopped: BTreeSet<PeerId>,
     pub(super) frozen: BTreeSet<PeerId>,

@@ -1,4 +1,4 @@
-//! What the `rustbtl` command and the coordinator say to each other.
+//! Messages between the `rustbtl` command and the coordinator.
 
 use super::codec::Field;
 use super::fields::CheckpointId;
@@ -7,7 +7,7 @@ use super::frame::{ControlError, Message};
 messages! {
 /// From the `rustbtl` command to the coordinator.
 class 5 Request {
-    /// Everything there is to know.
+    /// Report everything there is to know.
     1 Status {},
     /// Take a checkpoint.
     2 Checkpoint {

@@ -51,14 +51,14 @@ impl Field for CheckpointKind {
     }
 }
 
-/// Who does not go back, where something is not recorded.
+/// Which rollback is impossible, where something is not recorded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ReplayBlocker {
     /// This set, alone.
     Set,
     /// Any set, alone: others may have a part in it and do not see it.
     Others,
-    /// Nor all together: it is not in images.
+    /// Nor a global one: it is not in images.
     Everybody,
 }
 

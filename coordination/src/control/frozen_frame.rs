@@ -1,4 +1,4 @@
-//! What is told while the threads of a process are parked.
+//! The frame that is sent while the threads of a process are suspended.
 
 use super::codec::Field;
 use super::fields::{CheckpointId, SnapshotMemory};
@@ -6,7 +6,7 @@ use super::frame::{BODY_BYTES_MAX, HEADER_BYTES, Message, VERSION};
 use super::rank_messages::FromRank;
 
 /// The frame of [`FromRank::Frozen`] for [`SnapshotMemory::InPause`], into memory that is there
-/// already: while threads are parked nothing may be allocated. False: there is too little of it.
+/// already: while threads are suspended nothing may be allocated. False: there is too little of it.
 pub fn frozen_in_pause(
     checkpoint: CheckpointId,
     description: &[u8],

@@ -1,5 +1,5 @@
-//! What ranks, guardians, agents, the coordinator and the `rustbtl` command say to each other.
-//! Pure: messages to bytes and back; who carries them is no business of this module.
+//! Messages between ranks, guardians, agents, the coordinator and the `rustbtl` command. Pure:
+//! messages to bytes and back; how they are sent is no business of this module.
 //!
 //! Source: ADR 0002 (checkpoints and processes). Invariants:
 //! 1. What encodes decodes to the same message, and each message has one encoding.

@@ -30,22 +30,22 @@ class 3 FromNode {
         /// Version of the program.
         version: String,
     },
-    /// What a rank says.
+    /// A message of a rank.
     3 Rank {
         /// Which.
         rank: PeerId,
         /// What.
         message: FromRank,
     },
-    /// An image is on its way to the storage; tells how it looks so far.
+    /// An image is being written; reports its progress.
     4 Frozen {
         /// Whose.
         rank: PeerId,
         /// Of this checkpoint.
         checkpoint: CheckpointId,
-        /// From `Begin` to the end of the silence.
+        /// From `Begin` to the end of the quiescence phases.
         coordination_ns: u64,
-        /// How long the program stood still.
+        /// How long the program was suspended.
         pause_ns: u64,
     },
     /// An image is safe at its final name.
@@ -76,7 +76,7 @@ class 3 FromNode {
     7 Ended {
         /// Which.
         rank: PeerId,
-        /// As waitpid tells it.
+        /// The status as waitpid gives it.
         status: i32,
     },
     /// A guardian has gone (of an agent).
@@ -94,12 +94,12 @@ class 3 FromNode {
     30 RankFailed {
         /// Which.
         rank: PeerId,
-        /// As waitpid tells it.
+        /// The status as waitpid gives it.
         status: i32,
         /// In which incarnation it ran.
         incarnation: Incarnation,
     },
-    /// A rank cannot be made from its image.
+    /// A rank cannot be restarted from its image.
     31 RestoreFailed {
         /// Which.
         rank: PeerId,
@@ -108,7 +108,8 @@ class 3 FromNode {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// What was handed on of a rank's output so far, where only the rank's node has that otherwise.
+    /// How much of a rank's output was forwarded so far, where only the rank's node knows it
+    /// otherwise.
     32 OutputOffsets {
         /// Which.
         rank: PeerId,
@@ -122,14 +123,14 @@ class 3 FromNode {
     35 OutputViaDaemon {
         /// Which.
         rank: PeerId,
-        /// Bytes of its standard output that had gone before.
+        /// Bytes of its standard output that were forwarded before.
         out: u64,
         /// And of its standard error.
         err: u64,
     },
-    /// Of a guardian whose rank has no daemon of mpirun's: what the rank prints, for mpirun. Sent
-    /// again, from what was not `OutputAccepted` on, when there is another coordinator; empty: here
-    /// the rank goes on.
+    /// Of a guardian whose rank has no daemon of mpirun's: what the rank prints, for mpirun. After
+    /// a failover, everything that was not `OutputAccepted` is sent again; empty: here the rank
+    /// goes on.
     36 Output {
         /// Which.
         rank: PeerId,
@@ -142,9 +143,9 @@ class 3 FromNode {
         /// These.
         bytes: Vec<u8>,
     },
-    /// Of a guardian: nobody looks any more after a rank that it waits for.
+    /// Of a guardian: nobody supervises a rank any more that it waits for.
     33 ProxyFailed {
-        /// Whose guardian says it.
+        /// Whose guardian reports it.
         host: PeerId,
         /// The rank.
         rank: PeerId,
@@ -162,7 +163,7 @@ class 3 FromNode {
         /// With blanks between them, each as `IP:PORT`: the agent knows them. Empty: no more.
         addresses: String,
     },
-    /// CheckpointAnswer to `StoreDeterminants`, of an agent.
+    /// Answer to `StoreDeterminants`, of an agent.
     40 DeterminantsReplicated {
         /// Whose determinants.
         set: SetId,
@@ -171,8 +172,8 @@ class 3 FromNode {
         /// Everything before this place is here.
         upto: u64,
     },
-    /// First on a connection of a rank itself, which says nothing but `Determinants` and
-    /// `Piggybacked`, and hears nothing but `Stable`.
+    /// First on a connection of a rank itself, which sends only `Determinants` and `Piggybacked`,
+    /// and receives only `Stable`.
     42 DirectConnection {
         /// Which.
         rank: PeerId,
@@ -184,12 +185,12 @@ class 3 FromNode {
         /// Why.
         reason: String,
     },
-    /// Of an agent: images of ranks of other nodes can be brought here.
+    /// Of an agent: images of ranks of other nodes can be replicated here.
     50 ReplicaServer {
         /// With blanks between them, each as `IP:PORT`.
         addresses: String,
     },
-    /// CheckpointAnswer to `ReplicateImage`: it is safe there.
+    /// Answer to `ReplicateImage`: it is safe there.
     51 ImageReplicated {
         /// Whose image.
         rank: PeerId,
@@ -198,7 +199,7 @@ class 3 FromNode {
         /// Where.
         node: String,
     },
-    /// There is no copy there.
+    /// There is no replica there.
     52 ImageNotReplicated {
         /// Whose image.
         rank: PeerId,
@@ -237,11 +238,11 @@ class 4 ToNode {
         /// The checkpoint.
         checkpoint: CheckpointId,
     },
-    /// The rank goes on elsewhere: what there is of this life of it ends.
+    /// The rank goes on elsewhere: what is left of this incarnation of it ends.
     4 End {
         /// Which.
         rank: PeerId,
-        /// As its guardian has said.
+        /// As its guardian has reported.
         incarnation: Incarnation,
         /// Why.
         reason: String,
@@ -251,18 +252,18 @@ class 4 ToNode {
         /// Counts up.
         count: u64,
     },
-    /// Of an agent: there is no way to the coordinator, and there will be none.
+    /// Of an agent: the coordinator is unreachable, and will remain so.
     6 CoordinatorUnreachable {
         /// What is wrong and what to do; empty for all guardians but one.
         reason: String,
     },
-    /// For the agent: the coordinator ends because mpirun does, or lets the job go on without it;
-    /// nobody comes after it.
+    /// For the agent: the coordinator ends because mpirun does, or disables protection; there will
+    /// be no failover.
     7 CoordinatorExits {},
-    /// From the agent: there is another coordinator, which has to hear who the rank is. A
-    /// checkpoint that the one before has ordered will not be.
+    /// From the agent: failover; the new coordinator has to learn who the rank is. A checkpoint
+    /// that the one before has ordered will not be.
     8 Reregister {},
-    /// End the program if it runs, and make it again from its image.
+    /// End the program if it runs, and restart it from its image.
     30 Restore {
         /// For the guardian of this rank.
         rank: PeerId,
@@ -289,10 +290,10 @@ class 4 ToNode {
         out: u64,
         /// And of its standard error.
         err: u64,
-        /// So much has come to mpirun, and no more, whatever was handed on.
+        /// So much has come to mpirun, and no more, whatever was forwarded.
         exact: bool,
     },
-    /// The fallen rank is not started again: end as it has ended.
+    /// The failed rank is not restarted: end as it has ended.
     32 NoRestart {
         /// Which.
         rank: PeerId,
@@ -313,9 +314,9 @@ class 4 ToNode {
         out: u64,
         /// And of its standard error.
         err: u64,
-        /// So much has come to mpirun, and no more, whatever was handed on.
+        /// So much has come to mpirun, and no more, whatever was forwarded.
         exact: bool,
-        /// As the spare node has said in `SpareNode`.
+        /// As the spare node has reported in `SpareNode`.
         addresses: String,
     },
     /// A rank that was started on a spare node goes on elsewhere: do not wait for it.
@@ -325,13 +326,13 @@ class 4 ToNode {
         /// The other rank.
         rank: PeerId,
     },
-    /// CheckpointAnswer to `Output`: mpirun has it, and prints it.
+    /// Answer to `Output`: mpirun has it, and prints it.
     36 OutputAccepted {
         /// For the guardian of this rank.
         rank: PeerId,
         /// As in `Output`.
         stream: u8,
-        /// Bytes of the stream that were taken, in all lives.
+        /// Bytes of the stream that were taken, in all incarnations.
         position: u64,
     },
     /// For who has sent `SpareNode`: nobody will be started here any more.
@@ -348,7 +349,7 @@ class 4 ToNode {
         /// Clocks of its ranks at the checkpoint.
         clocks: Vec<RankClock>,
     },
-    /// For the agent: others keep them now.
+    /// For the agent: other replicas store them now.
     42 DropDeterminants {
         /// Of this set.
         set: SetId,
@@ -361,10 +362,10 @@ class 4 ToNode {
         checkpoint: CheckpointId,
         /// To the agent of this node.
         node: String,
-        /// As it has said in `ReplicaServer`.
+        /// As it has reported in `ReplicaServer`.
         addresses: String,
     },
-    /// For the agent: remove what there is of this checkpoint, own images and copies.
+    /// For the agent: remove what there is of this checkpoint, own images and replicas.
     51 DeleteCheckpoint {
         /// The checkpoint.
         checkpoint: CheckpointId,

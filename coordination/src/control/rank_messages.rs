@@ -28,12 +28,12 @@ class 1 FromRank {
     },
     /// A checkpoint may be ordered from now on (MPI_Init is over, or the restart).
     2 Ready {},
-    /// CheckpointAnswer to `StopOutgoing`: nothing leaves the set until `Resume`.
+    /// Answer to `StopOutgoing`: nothing leaves the set until `Resume`.
     3 OutgoingStopped {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// CheckpointAnswer to `Begin`: the snapshot is taken. The guardian writes the image.
+    /// Answer to `Begin`: the snapshot is taken. The guardian writes the image.
     4 Frozen {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
@@ -41,19 +41,19 @@ class 1 FromRank {
         snapshot: SnapshotMemory,
         /// What only the process itself knows: the image part's own encoding.
         description: Vec<u8>,
-        /// From `Begin` to the end of the silence.
+        /// From `Begin` to the end of the quiescence phases.
         coordination_ns: u64,
-        /// How long the program stood still.
+        /// How long the program was suspended.
         pause_ns: u64,
     },
-    /// It cannot take part; the whole checkpoint fails. Also when the silence is not reached.
+    /// It cannot take part; the whole checkpoint fails. Also when quiescence is not reached.
     5 CheckpointFailed {
         /// This checkpoint.
         checkpoint: CheckpointId,
         /// What is wrong and what to do.
         reason: String,
     },
-    /// CheckpointAnswer to `ReportStatus`.
+    /// Answer to `ReportStatus`.
     6 Status {
         /// Payload log now.
         log_bytes: u64,
@@ -70,7 +70,7 @@ class 1 FromRank {
         checkpoint: CheckpointId,
         /// For whom.
         to: PeerId,
-        /// The account.
+        /// The received vector.
         bytes: Vec<u8>,
     },
     /// It is in MPI_Finalize and needs nobody any more. `MayFinish` comes when all have said so.
@@ -86,16 +86,16 @@ class 1 FromRank {
         /// `CheckpointAnswer` shall come when the checkpoint is complete, not when it is ordered.
         wait: bool,
     },
-    /// To the guardian only: the program stands still for its snapshot. Answered by `Drained`.
+    /// To the guardian only: the program is suspended for its snapshot. Answered by `Drained`.
     10 Suspended {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// Of a rank that was started again alone: it has repeated all that others have of its lost
-    /// future, as far as it knows. Of any rank that has said `ReplayPending`: that is over.
+    /// Of a rank that was restarted alone: its replay is complete, as far as it knows. Of any rank
+    /// that has answered `ReplayPending`: that is over.
     30 ReplayComplete {},
-    /// In place of `Frozen`, of a global checkpoint: lost work is not repeated, or a channel to a
-    /// rank that was started again is not repaired. `ReplayComplete` follows.
+    /// In place of `Frozen`, of a global checkpoint: lost work is not replayed yet, or a channel to
+    /// a restarted rank is not repaired. `ReplayComplete` follows.
     31 ReplayPending {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
@@ -119,10 +119,10 @@ class 1 FromRank {
         /// In which incarnation.
         incarnation: Incarnation,
         /// Place of the next one in the order of the set. The checkpoint is of use when all before
-        /// it are stable: the snapshot depends on what was carried to it.
+        /// it are stable: the snapshot depends on what was piggybacked to it.
         recorded: u64,
     },
-    /// What was carried to it with messages: `determinants::Piggybacked`.
+    /// What came piggybacked on messages: `determinants::Piggybacked`.
     43 Piggybacked {
         /// In which incarnation of its own it took that in.
         incarnation: Incarnation,
@@ -131,24 +131,24 @@ class 1 FromRank {
         /// As it came.
         bytes: Vec<u8>,
     },
-    /// CheckpointAnswer to `Fence`: nothing is taken in of those lives any more.
+    /// Answer to `Fence`: nothing more of those incarnations is accepted.
     44 Fenced {
         /// Of this set.
         set: SetId,
         /// Before this one.
         before: Incarnation,
-        /// The life of its own that it speaks of.
+        /// The incarnation of its own in which it answers.
         incarnation: Incarnation,
         /// What its own set had recorded by then lies before this place.
         recorded: u64,
     },
     /// On its own connection: a frame waits for the answer to what follows.
     45 FrameGated {},
-    /// Not all that it does is recorded, so its set cannot go back alone.
+    /// Not all that it does is recorded, so its set cannot be rolled back alone.
     42 NotReplayable {
         /// Why.
         reason: String,
-        /// Who else does not.
+        /// Which other rollback is impossible.
         blocker: ReplayBlocker,
     },
     /// The payload log is on its way to its budget: a checkpoint of `set` would let it be trimmed.
@@ -162,7 +162,7 @@ class 1 FromRank {
 
 /// To a rank, from its guardian or (through agent and guardian) from the coordinator.
 class 2 ToRank {
-    /// CheckpointAnswer to `Hello`.
+    /// Answer to `Hello`.
     1 Welcome {
         /// Name of the job.
         job: String,
@@ -211,14 +211,14 @@ class 2 ToRank {
         checkpoint: CheckpointId,
         /// Whose.
         from: PeerId,
-        /// The account.
+        /// The received vector.
         bytes: Vec<u8>,
     },
-    /// How to reach ranks that were started again: all of the job after a restart of the job.
+    /// How to reach restarted ranks: all of the job after a restart of the job.
     8 Endpoints {
         /// In order of ranks.
         endpoints: Vec<RankEndpoint>,
-        /// Those that were started again, together.
+        /// Those that were restarted together.
         restarted: Vec<PeerId>,
     },
     /// All ranks are `Finishing`.
@@ -229,9 +229,9 @@ class 2 ToRank {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
     },
-    /// CheckpointAnswer `Status`.
+    /// Answer `Status`.
     11 ReportStatus {},
-    /// CheckpointAnswer to `RequestCheckpoint`.
+    /// Answer to `RequestCheckpoint`.
     12 CheckpointRequestResult {
         /// The number that was asked with.
         number: u32,
@@ -240,14 +240,13 @@ class 2 ToRank {
         /// Empty, or why there is no checkpoint.
         problem: String,
     },
-    /// This set goes back to no checkpoint before this one: send `ReceivedVector` to peers of other
-    /// sets.
+    /// This set will not be rolled back to a checkpoint before this one: send `ReceivedVector` to
+    /// peers of other sets.
     13 Trim {
-        /// The oldest checkpoint that it can go back to.
+        /// The oldest checkpoint that it can be rolled back to.
         checkpoint: CheckpointId,
     },
-    /// CheckpointAnswer to `Suspended`: all that the program has printed so far is taken in and
-    /// counted.
+    /// Answer to `Suspended`: all that the program has printed so far is taken in and counted.
     14 OutputDrained {
         /// Of this checkpoint.
         checkpoint: CheckpointId,
@@ -257,16 +256,16 @@ class 2 ToRank {
         /// The incarnation it runs in; 0: the one after that of the image.
         incarnation: Incarnation,
     },
-    /// Say again what is recorded and not known to be stable: it may be lost.
+    /// Send again what is recorded and not known to be stable: it may be lost.
     40 ResendDeterminants {},
     /// Of the order of the set everything before this place is stable.
     41 Stable {
         /// Of this incarnation.
         incarnation: Incarnation,
-        /// This place; `u64::MAX`: nothing is kept any more, and nothing has to wait.
+        /// This place; `u64::MAX`: nothing is replicated any more, and nothing has to wait.
         upto: u64,
     },
-    /// To a restored process, before `Endpoints`: do again what you did after the checkpoint.
+    /// To a restored process, before `Endpoints`: replay what you did after the checkpoint.
     42 Replay {
         /// The one that begins.
         incarnation: Incarnation,
@@ -275,15 +274,15 @@ class 2 ToRank {
         /// `determinants::rank_batch`, each with its number.
         bytes: Vec<u8>,
     },
-    /// A set has fallen: take in nothing more of what its lives before this one carry, answer
-    /// `Fenced`.
+    /// A set has failed: accept nothing more that its incarnations before this one piggybacked,
+    /// answer `Fenced`.
     44 Fence {
         /// Which.
         set: SetId,
         /// The one that begins.
         before: Incarnation,
     },
-    /// From the guardian: where `Determinants` can be brought without a detour.
+    /// From the guardian: where `Determinants` can be sent without a detour.
     43 Coordinator {
         /// With blanks between them, each as `IP:PORT`.
         addresses: String,

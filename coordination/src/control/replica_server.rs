@@ -1,4 +1,4 @@
-//! What an agent that brings an image to another one says, and what it hears.
+//! Messages between an agent that brings an image to another one, and that one.
 
 use super::codec::Field;
 use super::fields::CheckpointId;
@@ -6,8 +6,8 @@ use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::PeerId;
 
 messages! {
-/// From the agent that has an image to the one that shall keep a copy; after mutual proof of the
-/// job's secret. What may follow what: `crate::image_transfer`.
+/// From the agent that has an image to the one that shall store a replica; after mutual proof of
+/// the job's secret. What may follow what: `crate::image_transfer`.
 class 7 ToReplicaServer {
     /// First.
     1 Begin {
@@ -37,7 +37,7 @@ class 7 ToReplicaServer {
     5 Commit {},
 }
 
-/// Its answer: one, when all is said or when something is wrong.
+/// Its answer: one, when all has arrived or when something is wrong.
 class 8 FromReplicaServer {
     /// It is safe here.
     1 Stored {},

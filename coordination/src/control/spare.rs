@@ -1,12 +1,12 @@
-//! What the guardian that waits for a rank on a spare node says to that node, and what it hears.
+//! Messages between the guardian that waits for a rank on a spare node, and that node.
 
 use super::codec::Field;
 use super::frame::{ControlError, Message};
 use rustbtl_fragments::ids::{Incarnation, PeerId};
 
 messages! {
-/// From the stand-in of a rank, beside the guardian that waits for it, to the spare node that the
-/// rank runs on; after mutual proof of the job's secret. The end of the connection ends the rank.
+/// From the proxy of a rank, beside the guardian that waits for it, to the spare node that the rank
+/// runs on; after mutual proof of the job's secret. The end of the connection ends the rank.
 class 9 ToSpare {
     /// First, and once: start a guardian that restores this rank.
     1 Start {
@@ -18,7 +18,7 @@ class 9 ToSpare {
         incarnation: Incarnation,
         /// As in [`ToNode::Restore`](super::ToNode::Restore).
         alone: bool,
-        /// Bytes of its standard output that were handed on before.
+        /// Bytes of its standard output that were forwarded before.
         out: u64,
         /// And of its standard error.
         err: u64,
@@ -43,7 +43,7 @@ class 10 FromSpare {
     },
     /// It has ended, and has printed nothing since.
     2 Ended {
-        /// As waitpid tells it.
+        /// The status as waitpid gives it.
         status: i32,
     },
     /// It was not started.

@@ -161,7 +161,7 @@ fn frames_come_out_of_a_stream_however_it_is_cut() {
 }
 
 #[test]
-fn a_picture_in_the_pause_is_told_without_allocating() {
+fn a_snapshot_in_the_pause_is_encoded_without_allocating() {
     let description = vec![7u8; 1000];
     let message = FromRank::Frozen {
         checkpoint: CheckpointId(9),

@@ -83,12 +83,12 @@ fn take_lane(from: &mut &[u8]) -> Result<i32, CodecError> {
     i32::try_from(lane).map(|lane| -lane).map_err(|_| CodecError::Range)
 }
 
-fn put_question(out: &mut Vec<u8>, question: &NondetCall) {
-    out.push(question.kind as u8);
-    put(out, question.arguments);
+fn put_call(out: &mut Vec<u8>, call: &NondetCall) {
+    out.push(call.kind as u8);
+    put(out, call.arguments);
 }
 
-fn take_question(from: &mut &[u8]) -> Result<NondetCall, CodecError> {
+fn take_call(from: &mut &[u8]) -> Result<NondetCall, CodecError> {
     let kind = byte(from)?;
     let call = CallKind::of(kind).ok_or(CodecError::Kind(kind))?;
     Ok(NondetCall { kind: call, arguments: take(from)? })
@@ -116,11 +116,11 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
         }
         Determinant::Nothing { first, count, hash } => {
             out.push(NOTHING);
-            put_question(out, first);
+            put_call(out, first);
             put(out, *count);
             hash.append(out);
         }
-        Determinant::Outcome { call: question, outcome } => encode_found(question, outcome, out),
+        Determinant::Outcome { call, outcome } => encode_found(call, outcome, out),
         Determinant::ProgramTime(TimeReading { call, calls, seconds }) => {
             out.push(DATE);
             [call, calls, seconds].into_iter().for_each(|number| put(out, *number));
@@ -128,7 +128,7 @@ pub fn encode(determinant: &Determinant, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_found(question: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
+fn encode_found(call: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
     let kind = match outcome {
         Outcome::Done => FOUND_DONE,
         Outcome::Requests(_) => FOUND_REQUESTS,
@@ -138,7 +138,7 @@ fn encode_found(question: &NondetCall, outcome: &Outcome, out: &mut Vec<u8>) {
         Outcome::Time(_) => FOUND_TIME,
     };
     out.push(kind);
-    put_question(out, question);
+    put_call(out, call);
     match outcome {
         Outcome::Done | Outcome::Cancelled(None) => {}
         Outcome::Requests(places) => {
@@ -171,7 +171,7 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             Determinant::Matched { receive, message }
         }
         NOTHING => {
-            let (first, count) = (take_question(from)?, take(from)?);
+            let (first, count) = (take_call(from)?, take(from)?);
             let hash = u64::take_from(from).ok_or(CodecError::Short)?;
             Determinant::Nothing { first, count, hash }
         }
@@ -180,12 +180,12 @@ pub fn decode(from: &mut &[u8]) -> Result<Determinant, CodecError> {
             Determinant::ProgramTime(TimeReading { call, calls, seconds })
         }
         _ => {
-            let question = match kind {
-                FOUND_DONE..=FOUND_TIME => take_question(from)?,
+            let call = match kind {
+                FOUND_DONE..=FOUND_TIME => take_call(from)?,
                 _ => return Err(CodecError::Kind(kind)),
             };
             let outcome = decode_outcome(kind, from)?;
-            Determinant::Outcome { call: question, outcome }
+            Determinant::Outcome { call, outcome }
         }
     })
 }

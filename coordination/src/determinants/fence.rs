@@ -1,14 +1,15 @@
-//! Before a set that has fallen is told what it has to repeat: what others have of it.
+//! Before a failed set learns what it has to replay: what others have of it.
 //!
-//! Source: docs/adr/0019. Every rank that may have taken in something of the fallen life says that
-//! it takes in no more of it, and how far its own set had recorded then. When the coordinator has
-//! all that, it has everything of the fallen life that anybody alive depends on.
+//! Source: docs/adr/0019. Every rank that may have accepted something of the failed incarnation
+//! reports that it accepts no more of it, and how far its own set had recorded then. When the
+//! coordinator has all that, it has everything of the failed incarnation that anybody alive depends
+//! on.
 //!
 //! Invariants:
-//! * F1 It is complete when all who were asked have answered or have fallen themselves, and the
+//! * F1 It is complete when all who were asked have answered or have failed themselves, and the
 //!   coordinator has the order of every set that answered as far as the answer says.
-//! * F2 An answer about another life, of somebody who was not asked, or of a life of the answering
-//!   set that is over, changes nothing.
+//! * F2 An answer about another incarnation, of somebody who was not asked, or of an incarnation of
+//!   the answering set that is over, changes nothing.
 
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 use std::collections::BTreeMap;
@@ -25,13 +26,14 @@ struct Asked {
 /// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fence {
-    /// Lives of the fallen set before this one are over.
+    /// Incarnations of the failed set before this one are over.
     before: Incarnation,
     asked: BTreeMap<PeerId, Asked>,
 }
 
 impl Fence {
-    /// Of a set that begins this life. `asked`: rank, its set, and the life it runs in.
+    /// Of a set that begins this incarnation. `asked`: rank, its set, and the incarnation it runs
+    /// in.
     pub fn new(
         before: Incarnation,
         asked: impl IntoIterator<Item = (PeerId, SetId, Incarnation)>,
@@ -42,7 +44,7 @@ impl Fence {
         Self { before, asked: asked.collect() }
     }
 
-    /// The life that begins.
+    /// The incarnation that begins.
     pub fn before(&self) -> Incarnation {
         self.before
     }
@@ -52,8 +54,8 @@ impl Fence {
         self.asked.iter().filter(|(_, asked)| asked.upto.is_none()).map(|(&rank, _)| rank)
     }
 
-    /// `rank`, of this life, takes in nothing of lives before `before` any more; what its set had
-    /// recorded by then lies before `upto`.
+    /// `rank`, of this incarnation, accepts nothing of incarnations before `before` any more; what
+    /// its set had recorded by then lies before `upto`.
     pub fn answered(
         &mut self,
         rank: PeerId,
@@ -70,13 +72,13 @@ impl Fence {
         }
     }
 
-    /// This set has fallen, too: what it took in is gone with it.
+    /// This set has failed, too: what it accepted is lost with it.
     pub fn set_failed(&mut self, set: SetId) {
         self.asked.retain(|_, asked| asked.set != set);
     }
 
-    /// F1. `next`: all before this place of the order of a set in this life are here; None: of
-    /// another life of it, or nothing of it.
+    /// F1. `next`: all before this place of the order of a set in this incarnation are here; None:
+    /// of another incarnation of it, or nothing of it.
     pub fn is_complete(&self, next: impl Fn(SetId, Incarnation) -> Option<u64>) -> bool {
         self.asked.values().all(|asked| {
             asked.upto.is_some_and(|upto| {
@@ -90,33 +92,33 @@ impl Fence {
 mod tests {
     use super::*;
 
-    const LIFE: Incarnation = Incarnation(3);
+    const CURRENT: Incarnation = Incarnation(3);
     const A: SetId = SetId(0);
     const B: SetId = SetId(2);
 
     fn fence() -> Fence {
         let first = Incarnation(0);
         let ranks = [(PeerId(0), A, first), (PeerId(1), A, first), (PeerId(2), B, Incarnation(1))];
-        Fence::new(LIFE, ranks)
+        Fence::new(CURRENT, ranks)
     }
 
     #[test]
     fn f1_it_is_complete_with_all_answers_and_all_that_they_speak_of() {
         let mut fence = fence();
-        fence.answered(PeerId(0), LIFE, Incarnation(0), 5);
-        fence.answered(PeerId(1), LIFE, Incarnation(0), 7);
+        fence.answered(PeerId(0), CURRENT, Incarnation(0), 5);
+        fence.answered(PeerId(1), CURRENT, Incarnation(0), 7);
         assert_eq!(fence.missing().collect::<Vec<_>>(), [PeerId(2)]);
         assert!(!fence.is_complete(|_, _| Some(100)));
-        fence.answered(PeerId(2), LIFE, Incarnation(1), 0);
+        fence.answered(PeerId(2), CURRENT, Incarnation(1), 0);
         assert!(!fence.is_complete(|_, _| None), "set 2 has recorded nothing, set 0 has");
         assert!(!fence.is_complete(|_, _| Some(6)));
         assert!(fence.is_complete(|set, _| (set == A).then_some(7)));
     }
 
     #[test]
-    fn f1_who_falls_need_not_answer() {
+    fn f1_a_rank_that_fails_need_not_answer() {
         let mut fence = fence();
-        fence.answered(PeerId(2), LIFE, Incarnation(1), 0);
+        fence.answered(PeerId(2), CURRENT, Incarnation(1), 0);
         fence.set_failed(A);
         assert!(fence.is_complete(|_, _| None));
     }
@@ -126,8 +128,8 @@ mod tests {
         let mut fence = fence();
         let before = fence.clone();
         fence.answered(PeerId(0), Incarnation(2), Incarnation(0), 5);
-        fence.answered(PeerId(9), LIFE, Incarnation(0), 5);
-        fence.answered(PeerId(2), LIFE, Incarnation(0), 5);
+        fence.answered(PeerId(9), CURRENT, Incarnation(0), 5);
+        fence.answered(PeerId(2), CURRENT, Incarnation(0), 5);
         assert_eq!(fence, before);
     }
 }

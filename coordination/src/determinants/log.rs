@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! * S1 `stable` counts determinants that every replica has, and nothing else.
-//! * S2 A replica gets everything since the oldest checkpoint that the set may go back to, in order
-//!   and without gaps.
+//! * S2 A replica gets everything since the oldest checkpoint that the set may be rolled back to,
+//!   in order and without gaps.
 //! * S3 Acknowledgements of another incarnation, or of an agent that is no replica, change nothing.
 
 use super::codec;
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// An agent as a replica: its set, and which start of it (another start has forgotten everything).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ReplicaId {
-    /// The set that it lives with.
+    /// The set that it runs with.
     pub set: SetId,
     /// Which start.
     pub start: u64,
@@ -57,7 +57,7 @@ pub struct DeterminantBatch {
 /// What a replica has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchAck {
-    /// Who says it.
+    /// Whose report.
     pub replica: ReplicaId,
     /// Whose determinants.
     pub set: SetId,
@@ -89,7 +89,7 @@ pub struct DeterminantLog {
 }
 
 impl DeterminantLog {
-    /// The log of a set in an incarnation that knows these determinants of its past (none at
+    /// The log of a set in an incarnation that knows these determinants of earlier ones (none at
     /// the job's start). `copies`: replicas that must have a determinant before it is stable.
     pub fn new(
         set: SetId,
@@ -133,7 +133,7 @@ impl DeterminantLog {
         self.recorded += 1;
     }
 
-    /// The next place holds nothing that is repeated.
+    /// The next place holds nothing that is replayed.
     pub fn skip(&mut self) {
         self.recorded += 1;
     }
@@ -153,8 +153,8 @@ impl DeterminantLog {
         self.replicas.iter().map(|copy| copy.acked).min().unwrap_or(0)
     }
 
-    /// So many replicas must have a determinant before it is stable. 0: whoever owns this machine
-    /// keeps it well enough.
+    /// So many replicas must have a determinant before it is stable. 0: the owner of this machine
+    /// stores it well enough.
     pub fn set_required_replicas(&mut self, copies: usize) {
         self.wanted = copies;
     }
@@ -174,7 +174,7 @@ impl DeterminantLog {
         self.records.iter().skip(self.records.partition_point(|record| record.at < from))
     }
 
-    /// These agents keep copies from now on. A new one gets everything; until it has what is
+    /// These agents are the replicas from now on. A new one gets everything; until it has what is
     /// recorded now, nothing that was recorded since it came is stable.
     pub fn set_replicas(&mut self, replicas: &[ReplicaId]) {
         self.replicas.retain(|copy| replicas.contains(&copy.replica));
@@ -187,7 +187,7 @@ impl DeterminantLog {
         }
     }
 
-    /// Who keeps copies.
+    /// The replicas.
     pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.replicas.iter().map(|copy| copy.replica)
     }
@@ -200,7 +200,7 @@ impl DeterminantLog {
         }
     }
 
-    /// The next batch, and to whom it goes.
+    /// The next batch, and to whom it is sent.
     pub fn poll_output(&mut self) -> Option<(ReplicaId, DeterminantBatch)> {
         let recorded = self.recorded;
         let copy = self.replicas.iter_mut().find(|copy| !copy.opened || copy.sent < recorded)?;
@@ -219,7 +219,7 @@ impl DeterminantLog {
         Some((copy.replica, DeterminantBatch { set, incarnation, from, upto, inherits, records }))
     }
 
-    /// A replica says what it has. True: more is stable.
+    /// A replica reports what it has. True: more is stable.
     pub fn on_ack(&mut self, ack: &BatchAck) -> bool {
         if ack.set != self.set || ack.incarnation != self.incarnation {
             return false;
@@ -231,7 +231,7 @@ impl DeterminantLog {
         self.stable() > before
     }
 
-    /// The oldest checkpoint that the set may go back to has these clocks: what is before is
+    /// The oldest checkpoint that the set may be rolled back to has these clocks: what is before is
     /// dropped.
     pub fn trim(&mut self, clocks: &BTreeMap<PeerId, u64>) {
         self.records.retain(|record| !is_covered(record, clocks));
@@ -251,7 +251,7 @@ pub(super) fn is_covered(record: &DeterminantRecord, clocks: &BTreeMap<PeerId, u
 const MAGIC: [u8; 4] = *b"Dtm1";
 
 impl DeterminantBatch {
-    /// For the way to the replica.
+    /// For sending it to the replica.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         self.set.0.append(&mut out);

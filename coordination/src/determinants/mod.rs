@@ -1,4 +1,4 @@
-//! Determinants: what a process must be told to do again exactly what it did.
+//! Determinants: what a process has to know to replay exactly what it did.
 //!
 //! Source: DESIGN §5, §7.4; the paper's §2 (only the outcome of a nondeterministic event is an
 //! event) and Theorem 1 (they are kept for internal messages, too). `DESIGN.md` says which calls
@@ -6,12 +6,13 @@
 //!
 //! | file | machine |
 //! |---|---|
-//! | `replay_decisions` | one process: records outcomes; in replay says what they are |
-//! | `program_time` | its dates: what time() gives, beside the order of its questions |
-//! | `log` | one set: numbers them, brings them to replicas, says what is stable |
-//! | `replica` | an agent: keeps those of other sets, gives them back |
+//! | `replay_decisions` | one process: records outcomes; in replay returns them |
+//! | `program_time` | its dates: what time() gives, beside the order of its nondeterministic calls
+//! |
+//! | `log` | one set: numbers them, sends them to replicas, reports what is stable |
+//! | `replica` | an agent: stores those of other sets, gives them back |
 //! | `set_order` | the coordinator: puts those of a set into their order, from whoever has them |
-//! | `fence` | the coordinator: asks the others what they have of a set that has fallen |
+//! | `fence` | the coordinator: asks the others what they have of a set that has failed |
 //! | `codec`, `rank_batch`, `piggyback` | determinants, batches and what is piggybacked, as bytes |
 
 mod codec;
@@ -36,7 +37,7 @@ pub use set_order::SetOrder;
 use core::fmt;
 use rustbtl_fragments::ids::{MessageName, ReceiveName};
 
-/// What sort of call asked for an outcome.
+/// Which kind of nondeterministic call was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum CallKind {
@@ -82,8 +83,9 @@ impl CallKind {
     ];
 }
 
-/// A question of the program: the call, and what it asks for in a form that is the same when the
-/// program is executed again (number of requests; communicator, source and tag of a probe).
+/// A nondeterministic call of the program: its kind, and its arguments in a form that is the same
+/// when the program is executed again (number of requests; communicator, source and tag of a
+/// probe).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NondetCall {
     /// Which call.
@@ -145,7 +147,7 @@ pub enum Determinant {
         /// The message; in the context and lane of the receive.
         message: MessageName,
     },
-    /// `count` questions in a row found nothing.
+    /// `count` calls in a row found nothing.
     Nothing {
         /// The first of them.
         first: NondetCall,
@@ -154,11 +156,11 @@ pub enum Determinant {
         /// All of them, in their order.
         hash: u64,
     },
-    /// A question found something.
+    /// A call found something.
     Outcome {
-        /// The question.
+        /// The call.
         call: NondetCall,
-        /// The answer.
+        /// Its result.
         outcome: Outcome,
     },
     /// time() gave a date that is not known to be given from those before.

@@ -1,13 +1,13 @@
-//! Determinants that go with messages: those of one set, of consecutive places in its order.
+//! Determinants that are piggybacked: those of one set, of consecutive places in its order.
 //!
-//! Source: docs/adr/0019. Who makes them copies entries that lie ready as bytes ([`append`],
-//! [`BLANK`]); whoever keeps them reads them whole before it believes them.
+//! Source: docs/adr/0019. The sender copies entries that lie ready as bytes ([`append`],
+//! [`BLANK`]); the receiver that stores them reads them whole before it trusts them.
 
 use super::Numbered;
 use super::codec::{self, CodecError};
 use rustbtl_fragments::ids::{Incarnation, PeerId, SetId};
 
-/// The entry of a place that holds nothing that is repeated.
+/// The entry of a place that holds nothing that is replayed.
 pub const BLANK: u8 = 0;
 
 /// See the module's documentation.
@@ -15,11 +15,11 @@ pub const BLANK: u8 = 0;
 pub struct Piggybacked {
     /// Whose.
     pub set: SetId,
-    /// Of which life of the set.
+    /// Of which incarnation of the set.
     pub incarnation: Incarnation,
     /// Place of the first.
     pub from: u64,
-    /// One for each place. None: nothing that is repeated.
+    /// One for each place. None: nothing that is replayed.
     pub entries: Vec<Option<(PeerId, Numbered)>>,
 }
 
@@ -38,12 +38,12 @@ pub fn append(out: &mut Vec<u8>, rank: PeerId, numbered: &Numbered) {
 }
 
 impl Piggybacked {
-    /// The place behind the last.
+    /// The place after the last.
     pub fn upto(&self) -> u64 {
         self.from + self.entries.len() as u64
     }
 
-    /// As it travels.
+    /// As it is sent.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         begin(&mut out, self.set, self.incarnation, self.from);
@@ -56,8 +56,8 @@ impl Piggybacked {
         out
     }
 
-    /// Read what `encode`, or who appended by himself, wrote. No memory beyond some multiple of
-    /// the length of `bytes` is used.
+    /// Read what `encode` or `append` wrote. No memory beyond some multiple of the length of
+    /// `bytes` is used.
     ///
     /// # Errors
     /// The bytes are damaged, or there is no entry.
@@ -93,23 +93,21 @@ mod tests {
 
     #[test]
     fn what_is_encoded_decodes_and_a_cut_or_nothing_is_an_error() {
-        let question = NondetCall::requests(CallKind::TestAny, 3);
+        let call = NondetCall::requests(CallKind::TestAny, 3);
         let found = |number| {
-            let determinant = Determinant::Outcome {
-                call: question,
-                outcome: Outcome::Requests(vec![number as u32]),
-            };
+            let determinant =
+                Determinant::Outcome { call, outcome: Outcome::Requests(vec![number as u32]) };
             Some((PeerId(300), Numbered { number, determinant }))
         };
-        let carried = Piggybacked {
+        let piggybacked = Piggybacked {
             set: SetId(4),
             incarnation: Incarnation(2),
             from: 1000,
             entries: vec![found(7), None, found(900)],
         };
-        assert_eq!(carried.upto(), 1003);
-        let bytes = carried.encode();
-        assert_eq!(Piggybacked::decode(&bytes), Ok(carried));
+        assert_eq!(piggybacked.upto(), 1003);
+        let bytes = piggybacked.encode();
+        assert_eq!(Piggybacked::decode(&bytes), Ok(piggybacked));
         assert_eq!(Piggybacked::decode(&bytes[..bytes.len() - 1]), Err(CodecError::Short));
         let mut none = Vec::new();
         begin(&mut none, SetId(0), Incarnation(0), 0);

@@ -1,16 +1,17 @@
 //! The dates of one process: what its first thread gets from time(), in whole seconds.
 //!
-//! Source: docs/adr/0014. A call asks for nothing that others must be told of, so calls of time()
-//! take no part in the order of questions: they have an index of their own, and a program that
-//! calls it more or less often than before gets some date, and does not diverge.
+//! Source: docs/adr/0014. A call of time() tells the program nothing about other processes, so it
+//! takes no part in the order of nondeterministic calls: these calls have an index of their own,
+//! and a program that makes more or fewer of them than before gets some date, and does not diverge.
 //!
 //! Most calls give what the one before gave, and are not recorded. But replay has to know for how
 //! long that was so. So a [`TimeReading`] is recorded ahead, for a number of calls: one at first,
-//! then for as many as have had it, as long as the second lasts. That are the logarithm of the
-//! calls in a second, and replay gives an old date to at most as many calls as have had it before.
+//! then for as many as have had it, as long as the second lasts. The number of records is the
+//! logarithm of the calls in a second, and replay gives an old date to at most as many calls as
+//! have had it before.
 //!
 //! Invariants:
-//! * T1 What is given never goes back.
+//! * T1 Dates that are given never decrease.
 //! * T2 Every call that is given something is covered by a date that was recorded before: with all
 //!   dates kept, each gives again what it gave.
 //! * T3 Calls beyond what is kept are given the machine's date: nothing is waited for.
@@ -47,7 +48,7 @@ pub struct ProgramTime {
     covered: u64,
     /// Calls before this one are given what is known of them.
     known: u64,
-    /// What was recorded in an earlier life for calls to come, in their order.
+    /// What was recorded in an earlier incarnation for calls to come, in their order.
     past: VecDeque<TimeReading>,
 }
 
@@ -80,7 +81,8 @@ impl ProgramTime {
         self.covered = date.end();
     }
 
-    /// A snapshot is taken when the machine says `now`: who is made from it goes on from here.
+    /// A snapshot is taken when the machine's date is `now`: a process restored from it goes on
+    /// from here.
     pub fn before_snapshot(&mut self, now: u64) {
         if self.next < self.known {
             return;
@@ -89,7 +91,7 @@ impl ProgramTime {
             self.given = now;
             self.since = self.next;
         }
-        // Of a life that begins here nothing is known but what is recorded from now on.
+        // Of an incarnation that begins here nothing is known but what is recorded from now on.
         self.covered = self.next;
     }
 
@@ -117,7 +119,7 @@ mod tests {
         (given, recorded.into_iter().flatten().collect())
     }
 
-    fn again(
+    fn replayed(
         snapshot: &ProgramTime,
         kept: &[TimeReading],
         clock: &[u64],
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn t2_every_call_gives_again_what_it_gave_wherever_the_past_ends() {
+    fn t2_every_call_gives_what_it_gave_before_wherever_the_past_ends() {
         let snapshot = ProgramTime::default();
         let clock: Vec<u64> = (0u64..200).map(|call| 50 + call * call / 900).collect();
         let (given, recorded) = live(&mut snapshot.clone(), &clock);
@@ -149,7 +151,7 @@ mod tests {
             let (kept, lost) = recorded.split_at(kept);
             // The first call of which nothing is known.
             let seen = lost.first().map_or(clock.len(), |date| date.call as usize);
-            let (second, more) = again(&snapshot, kept, &[900; 300]);
+            let (second, more) = replayed(&snapshot, kept, &[900; 300]);
             assert_eq!(second[..seen], clock[..seen], "with {} dates", kept.len());
             // T3: no more calls have an old date than had it in the second that was the last.
             let last = second[..seen]
@@ -157,55 +159,55 @@ mod tests {
                 .map_or(0, |last| clock[..seen].iter().filter(|date| *date == last).count());
             assert!(second[seen + last..].iter().all(|&date| date == 900));
             assert!(second.is_sorted() && more[0].seconds == 900 && more[0].calls == 1);
-            // The third life has what both have recorded.
-            let (third, _) = again(&snapshot, &[kept, &more].concat(), &[7777; 300]);
+            // The third incarnation has what both have recorded.
+            let (third, _) = replayed(&snapshot, &[kept, &more].concat(), &[7777; 300]);
             assert_eq!(third, second);
         }
     }
 
     #[test]
-    fn t1_a_clock_that_goes_back_stands_still() {
+    fn t1_dates_do_not_decrease_when_the_clock_does() {
         let mut dates = ProgramTime::default();
         assert_eq!(live(&mut dates, &[70, 60, 69, 71, 10]).0, [70, 70, 70, 71, 71]);
         let snapshot = dates.clone();
-        assert_eq!(again(&snapshot, &[], &[3, 3, 72]).0, [71, 71, 72]);
-        // ProgramTime that were read before anything was recorded count.
+        assert_eq!(replayed(&snapshot, &[], &[3, 3, 72]).0, [71, 71, 72]);
+        // Times that were read before anything was recorded count.
         let mut dates = ProgramTime::default();
         dates.before_snapshot(500);
-        assert_eq!(again(&dates, &[], &[400, 501]).0, [500, 501]);
+        assert_eq!(replayed(&dates, &[], &[400, 501]).0, [500, 501]);
     }
 
     #[test]
-    fn a_picture_holds_no_calls_back() {
+    fn a_snapshot_leaves_no_calls_over() {
         let mut dates = ProgramTime::default();
         live(&mut dates, &[5; 100]);
         dates.before_snapshot(5);
-        let (given, recorded) = again(&dates, &[], &[6, 6]);
+        let (given, recorded) = replayed(&dates, &[], &[6, 6]);
         assert_eq!((given, recorded.len()), (vec![6, 6], 2));
-        // Who was not asked again notes that its next call gave the same.
+        // A process that did not call again notes that its next call gave the same.
         let (given, recorded) = live(&mut dates, &[5, 5, 5]);
         assert_eq!((given, recorded.len()), (vec![5; 3], 1));
         assert_eq!(recorded[0].call, 100);
     }
 
     #[test]
-    fn a_picture_in_the_middle_of_replay_goes_on_there() {
+    fn a_snapshot_in_the_middle_of_replay_goes_on_there() {
         let clock = [1, 1, 2, 3, 3, 3, 4];
         let (given, recorded) = live(&mut ProgramTime::default(), &clock);
         let mut snapshot = ProgramTime::default();
         snapshot.restored(recorded);
         live(&mut snapshot, &[9; 3]);
         snapshot.before_snapshot(9);
-        assert_eq!(again(&snapshot, &[], &[9; 5]).0, [&given[3..], &[9]].concat());
+        assert_eq!(replayed(&snapshot, &[], &[9; 5]).0, [&given[3..], &[9]].concat());
     }
 
     #[test]
-    fn more_or_fewer_calls_get_dates_that_do_not_go_back() {
+    fn more_or_fewer_calls_get_dates_that_do_not_decrease() {
         let (_, recorded) = live(&mut ProgramTime::default(), &[1, 2, 3, 4]);
         // It asks no more: nothing is left to wait for, as nobody asks for it.
-        let (fewer, _) = again(&ProgramTime::default(), &recorded, &[9]);
+        let (fewer, _) = replayed(&ProgramTime::default(), &recorded, &[9]);
         assert_eq!(fewer, [1]);
-        let (more, _) = again(&ProgramTime::default(), &recorded, &[9; 6]);
+        let (more, _) = replayed(&ProgramTime::default(), &recorded, &[9; 6]);
         assert_eq!(more, [1, 2, 3, 4, 9, 9]);
         let mut ends = ProgramTime::default();
         ends.restored(recorded);
@@ -216,8 +218,8 @@ mod tests {
     #[test]
     fn numbers_from_nowhere_do_no_harm() {
         let most = TimeReading { call: u64::MAX, calls: u64::MAX, seconds: u64::MAX };
-        assert_eq!(again(&ProgramTime::default(), &[most], &[5]).0, [0]);
+        assert_eq!(replayed(&ProgramTime::default(), &[most], &[5]).0, [0]);
         let first = TimeReading { call: 0, calls: u64::MAX, seconds: u64::MAX };
-        assert_eq!(again(&ProgramTime::default(), &[first, most], &[5, 6]).0, [u64::MAX; 2]);
+        assert_eq!(replayed(&ProgramTime::default(), &[first, most], &[5, 6]).0, [u64::MAX; 2]);
     }
 }

@@ -1,5 +1,5 @@
-//! Determinants of one process on their way: numbers and determinants, nothing else, so that who
-//! records them can append to bytes and needs no list.
+//! Determinants of one process as they are sent: numbers and determinants, nothing else, so that
+//! the process that records them can append to bytes and needs no list.
 
 use super::codec::{self, CodecError};
 use super::{Determinant, Numbered};
@@ -40,11 +40,8 @@ mod tests {
 
     #[test]
     fn what_is_appended_is_read_and_a_cut_is_an_error() {
-        let question = NondetCall::requests(CallKind::TestAny, 3);
-        let found = |place| Determinant::Outcome {
-            call: question,
-            outcome: Outcome::Requests(vec![place]),
-        };
+        let call = NondetCall::requests(CallKind::TestAny, 3);
+        let found = |place| Determinant::Outcome { call, outcome: Outcome::Requests(vec![place]) };
         let mut bytes = Vec::new();
         append(&mut bytes, 7, &found(1));
         append(&mut bytes, 900, &found(2));

@@ -1,17 +1,16 @@
 //! The outcomes of one process: recorded while it is live, forced after a restore.
 //!
-//! Source: DESIGN §5, §7.4. The driver asks before it looks ([`ReplayDecisions::decide`]) and says
-//! what it found. Plain data of the process: part of its snapshot, so that a checkpoint taken in
-//! the middle of a run of failed tests, or of a replay, goes on there.
+//! Source: DESIGN §5, §7.4. The driver asks before it polls ([`ReplayDecisions::decide`]) and
+//! reports what it found. Plain data of the process: part of its snapshot, so that a checkpoint
+//! taken in the middle of a run of failed tests, or of a replay, goes on there.
 //!
 //! Invariants:
 //! * D1 Determinants of a process are numbered from 0 without gaps; a number is used once in all
 //!   incarnations that come from the same past.
-//! * D2 A run of questions that found nothing is recorded before anything that follows it.
-//! * D3 In replay every question is the recorded one, or a [`Divergence`] is reported and nothing
-//!   changes.
-//! * D4 ProgramTime are no questions: none is left over that a question, or the end of replay,
-//!   waits for.
+//! * D2 A run of calls that found nothing is recorded before anything that follows it.
+//! * D3 In replay every nondeterministic call is the recorded one, or a [`Divergence`] is reported
+//!   and nothing changes.
+//! * D4 Times are no such calls: none is left over that a call, or the end of replay, waits for.
 
 use super::{CallKind, Determinant, NondetCall, Outcome, ProgramTime, mix};
 use core::fmt;
@@ -28,19 +27,19 @@ pub struct Numbered {
     pub determinant: Determinant,
 }
 
-/// What the driver is to do with a question.
+/// What the driver is to do with a nondeterministic call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplayDecision {
-    /// Look, then say [`ReplayDecisions::record_nothing`] or [`ReplayDecisions::record_outcome`].
+    /// Poll, then call [`ReplayDecisions::record_nothing`] or [`ReplayDecisions::record_outcome`].
     Execute,
-    /// It found nothing: say so to the program without looking.
+    /// It found nothing: report that to the program without polling.
     ReportNothing,
-    /// It found this: wait until it can be given, then say [`ReplayDecisions::record_outcome`] with
-    /// it.
+    /// It found this: wait until it can be given, then call [`ReplayDecisions::record_outcome`]
+    /// with it.
     Await(Outcome),
 }
 
-/// The program asks for something else than it did before: it is not deterministic but for MPI.
+/// The program makes another call than it did before: it has nondeterminism beside that of MPI.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Divergence {
     /// Number of the determinant.
@@ -63,7 +62,7 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// A run of questions that found nothing.
+/// A run of calls that found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     first: NondetCall,
@@ -72,10 +71,10 @@ struct Run {
 }
 
 impl Run {
-    fn more(run: Option<Self>, question: NondetCall) -> Self {
-        let word = mix(question.arguments, question.kind as u64);
+    fn more(run: Option<Self>, call: NondetCall) -> Self {
+        let word = mix(call.arguments, call.kind as u64);
         match run {
-            None => Self { first: question, count: 1, hash: word },
+            None => Self { first: call, count: 1, hash: word },
             Some(run) => Self { count: run.count + 1, hash: mix(run.hash, word), ..run },
         }
     }
@@ -112,7 +111,7 @@ impl ReplayDecisions {
         self.recorded.len()
     }
 
-    /// Are there outcomes of questions left to be forced?
+    /// Are there outcomes of calls left to be forced?
     pub fn has_outcomes_to_replay(&self) -> bool {
         !self.past.is_empty()
     }
@@ -127,11 +126,11 @@ impl ReplayDecisions {
         self.clock += 1;
     }
 
-    /// The program does something that others may notice (send, post, start, free, finish). What
-    /// it did not find until now is recorded first (D2).
+    /// The program does something that others may notice (send, post, start, free, finish). What it
+    /// did not find until now is recorded first (D2).
     ///
     /// # Errors
-    /// In replay: it should have gone on asking.
+    /// In replay: it should have gone on with the recorded calls.
     #[inline]
     pub fn before_action(&mut self) -> Result<(), Divergence> {
         if self.run.is_some() { self.end_run("a send, a receive or the like") } else { Ok(()) }
@@ -149,8 +148,8 @@ impl ReplayDecisions {
         Ok(())
     }
 
-    /// The same for what the library does by itself, in its progress: its place among the
-    /// program's questions is not repeatable, so in replay nothing is checked.
+    /// The same for what the library does by itself, in its progress: its place among the program's
+    /// calls is not repeatable, so in replay nothing is checked.
     #[inline]
     pub fn before_library_action(&mut self) {
         if self.run.is_some() && self.past.is_empty() {
@@ -167,28 +166,28 @@ impl ReplayDecisions {
         Divergence { number, recorded, now }
     }
 
-    /// The program asks.
+    /// The program makes a nondeterministic call.
     ///
     /// # Errors
-    /// In replay: it asked for something else before.
-    pub fn decide(&mut self, question: NondetCall) -> Result<ReplayDecision, Divergence> {
+    /// In replay: it made another one before.
+    pub fn decide(&mut self, call: NondetCall) -> Result<ReplayDecision, Divergence> {
         let Some(past) = self.past.front() else { return Ok(ReplayDecision::Execute) };
         match &past.determinant {
             Determinant::Nothing { first, count, hash } => {
-                let run = Run::more(self.run, question);
+                let run = Run::more(self.run, call);
                 if run.first != *first {
-                    return Err(self.divergence(question.to_string()));
+                    return Err(self.divergence(call.to_string()));
                 }
                 if run.count == *count && run.hash != *hash {
-                    return Err(self.divergence(format!("other questions, now {question}")));
+                    return Err(self.divergence(format!("other questions, now {call}")));
                 }
                 self.run = Some(run);
                 self.drop_spent_run();
                 Ok(ReplayDecision::ReportNothing)
             }
             Determinant::Outcome { call: before, outcome } => {
-                if *before != question {
-                    return Err(self.divergence(question.to_string()));
+                if *before != call {
+                    return Err(self.divergence(call.to_string()));
                 }
                 Ok(ReplayDecision::Await(outcome.clone()))
             }
@@ -198,7 +197,7 @@ impl ReplayDecisions {
         }
     }
 
-    /// The recorded run has been asked to its end.
+    /// The recorded run has been replayed to its end.
     fn drop_spent_run(&mut self) {
         if let (Some(run), Some(past)) = (self.run, self.past.front())
             && let Determinant::Nothing { count, .. } = past.determinant
@@ -209,14 +208,14 @@ impl ReplayDecisions {
         }
     }
 
-    /// What is left of the past is not forced: for a job that is to end after a divergence.
+    /// The outcomes that are left are not forced: for a job that is to end after a divergence.
     pub fn give_up(&mut self) {
         self.past.clear();
         self.run = None;
         self.dates.give_up();
     }
 
-    /// The program calls time(), and the machine would say `now`: what it is given. No memory is
+    /// The program calls time(), and the machine's date is `now`: what it is given. No memory is
     /// allocated while there is room (see [`ReplayDecisions::reserve`]).
     pub fn program_time(&mut self, now: u64) -> u64 {
         let (given, date) = self.dates.read(now);
@@ -236,22 +235,18 @@ impl ReplayDecisions {
         self.recorded.reserve(recorded_pending);
     }
 
-    /// A question found nothing (after [`ReplayDecision::Execute`]).
-    pub fn record_nothing(&mut self, question: NondetCall) {
+    /// A call found nothing (after [`ReplayDecision::Execute`]).
+    pub fn record_nothing(&mut self, call: NondetCall) {
         debug_assert!(self.past.is_empty(), "D3: replay says what is found");
-        self.run = Some(Run::more(self.run, question));
+        self.run = Some(Run::more(self.run, call));
     }
 
-    /// A question found something; in replay, what was recorded.
+    /// A call found something; in replay, what was recorded.
     ///
     /// # Errors
     /// In replay: it found something else.
-    pub fn record_outcome(
-        &mut self,
-        question: NondetCall,
-        outcome: Outcome,
-    ) -> Result<(), Divergence> {
-        let found = Determinant::Outcome { call: question, outcome };
+    pub fn record_outcome(&mut self, call: NondetCall, outcome: Outcome) -> Result<(), Divergence> {
+        let found = Determinant::Outcome { call, outcome };
         match self.past.front() {
             None => {
                 self.end_run("")?;
@@ -294,8 +289,8 @@ impl ReplayDecisions {
                     dates.push(*date);
                     continue;
                 }
-                Determinant::Outcome { call: question, outcome } => match outcome {
-                    Outcome::Message(message) if question.kind == CallKind::Claim => {
+                Determinant::Outcome { call, outcome } => match outcome {
+                    Outcome::Message(message) if call.kind == CallKind::Claim => {
                         forced.claimed.push(*message);
                     }
                     Outcome::Cancelled(Some(receive)) => forced.cancelled.push(*receive),
@@ -320,7 +315,7 @@ impl fmt::Display for Determinant {
             Self::Nothing { first, count, .. } => {
                 write!(f, "{count} questions that found nothing, the first {first}")
             }
-            Self::Outcome { call: question, outcome } => write!(f, "{question} gives {outcome:?}"),
+            Self::Outcome { call, outcome } => write!(f, "{call} gives {outcome:?}"),
             Self::ProgramTime(date) => write!(f, "{date:?}"),
         }
     }

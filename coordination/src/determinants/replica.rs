@@ -1,12 +1,12 @@
-//! What an agent keeps of other sets: their determinants since the oldest checkpoint they may go
-//! back to.
+//! What an agent stores of other sets: their determinants since the oldest checkpoint they may be
+//! rolled back to.
 //!
-//! Source: DESIGN §5, §7.3. A set that comes back inherits what was kept of it and sends it again
-//! under its new incarnation, since other replicas may have to have it. Until that is complete the
-//! replica holds on to what it had: the set may die once more on the way.
+//! Source: DESIGN §5, §7.3. A restarted set inherits what its replicas have and sends it again
+//! under its new incarnation, since other replicas may have to store it. Until that is complete the
+//! replica keeps what it had: the set may fail once more on the way.
 //!
 //! Invariants:
-//! * K1 What is given back is complete: everything that was stable when the set died is in it.
+//! * K1 What is given back is complete: everything that was stable when the set failed is in it.
 //! * K2 Batches of an older incarnation than the youngest known one are refused.
 
 use super::log::{BatchAck, DeterminantBatch, DeterminantRecord, ReplicaId, is_covered};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// Why a batch was not taken. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BatchRefused {
-    /// K2: the set has been started again since. Never to be repeated.
+    /// K2: the set was restarted since. Never to be repeated.
     Stale {
         /// The youngest incarnation that is known.
         known: Incarnation,
@@ -49,16 +49,16 @@ struct ReplicatedSet {
     coming: Option<Generation>,
 }
 
-/// What is to be forced of a set that goes back to a checkpoint taken in incarnation `checkpoint`,
-/// from what its replicas give: the youngest incarnation counts, then the longest account. One that
-/// is older than the checkpoint tells of a past that the checkpoint is not part of, and shows that
-/// nothing that was recorded since was ever stable. None: lost.
+/// What is to be forced of a set that is rolled back to a checkpoint taken in incarnation
+/// `checkpoint`, from what its replicas give: the youngest incarnation counts, then the longest
+/// log. One that is older than the checkpoint describes a past that the checkpoint is not part of,
+/// and shows that nothing that was recorded since was ever stable. None: lost.
 pub fn choose_history<'a>(
     checkpoint: Incarnation,
-    accounts: impl IntoIterator<Item = Option<(Incarnation, &'a [DeterminantRecord])>>,
+    logs: impl IntoIterator<Item = Option<(Incarnation, &'a [DeterminantRecord])>>,
 ) -> Option<Vec<DeterminantRecord>> {
     let end = |records: &[DeterminantRecord]| records.last().map_or(0, |record| record.at + 1);
-    let best = accounts.into_iter().flatten().max_by_key(|(age, records)| (*age, end(records)));
+    let best = logs.into_iter().flatten().max_by_key(|(age, records)| (*age, end(records)));
     best.map(|(age, records)| if age < checkpoint { Vec::new() } else { records.to_vec() })
 }
 
@@ -118,15 +118,15 @@ impl DeterminantReplica {
     }
 
     /// The set is to be restored: its determinants in their order, and the incarnation that sent
-    /// them. Of several replicas the youngest incarnation counts, then the longest account: what an
+    /// them. Of several replicas the youngest incarnation counts, then the longest log: what an
     /// earlier incarnation had recorded beyond what was inherited from it never happened. None:
-    /// this agent never had all that was stable, so it cannot say what is to be forced (K1).
+    /// this agent never had all that was stable, so it does not know what is to be forced (K1).
     pub fn fetch(&self, set: SetId) -> Option<(Incarnation, &[DeterminantRecord])> {
         let complete = self.sets.get(&set)?.complete.as_ref()?;
         Some((complete.incarnation, &complete.records))
     }
 
-    /// The oldest checkpoint that the set may go back to has these clocks. To be told when that
+    /// The oldest checkpoint that the set may be rolled back to has these clocks. Call it when that
     /// checkpoint is complete (the coordinator's `Trim`), not before.
     pub fn trim(&mut self, set: SetId, clocks: &BTreeMap<PeerId, u64>) {
         let Some(kept) = self.sets.get_mut(&set) else { return };

@@ -1,17 +1,18 @@
-//! The determinants of one set as the coordinator has them: in their order, whoever brought them.
+//! The determinants of one set as the coordinator has them: in their order, whoever sent them.
 //!
-//! Source: DESIGN §5; docs/adr/0004, 0019. The ranks of the set bring their own, each in the order
-//! of its own numbers; ranks of other sets bring what was carried to them. What has all places
+//! Source: DESIGN §5; docs/adr/0004, 0019. The ranks of the set send their own, each in the order
+//! of its own numbers; ranks of other sets send what was piggybacked to them. What has all places
 //! before it is a beginning of the set's order, closed under "happened before".
 //!
 //! Invariants:
-//! * O1 A place is taken once; what is brought again changes nothing.
-//! * O2 What another life of the set recorded is not in it.
+//! * O1 A place is taken once; what is sent again changes nothing.
+//! * O2 What another incarnation of the set recorded is not in it.
 //! * O3 A place counts when all before it are here, not earlier.
-//! * O4 A place that holds what was carried to the set counts when all before it are here and what
-//!   it holds is in the order of the set that it is of. So that order has it whenever this one is
-//!   said to go so far, and of a place that another set says to hold something of its own
-//!   ([`Piggybacked`] without an entry) the same is true: it says so at a later place of its own.
+//! * O4 A place that holds what was piggybacked to the set counts when all before it are here and
+//!   what it holds is in the order of the set that it is of. So that order has it whenever this one
+//!   is reported to go so far, and of a place that another set reports to hold something of its own
+//!   ([`Piggybacked`] without an entry) the same is true: it reports so at a later place of its
+//!   own.
 
 use super::Determinant;
 use super::log::{DeterminantLog, DeterminantRecord};
@@ -25,19 +26,19 @@ use std::collections::BTreeMap;
 pub struct SetOrder {
     incarnation: Incarnation,
     log: DeterminantLog,
-    /// Came before others that have a place before theirs. None: nothing that is repeated.
+    /// Came before others that have a place before theirs. None: nothing that is replayed.
     early: BTreeMap<u64, Option<(PeerId, Numbered)>>,
-    /// What was carried to the set, by the places that hold it and do not count yet.
-    brought: BTreeMap<u64, Piggybacked>,
+    /// What was piggybacked to the set, by the places that hold it and do not count yet.
+    received: BTreeMap<u64, Piggybacked>,
 }
 
 impl SetOrder {
-    /// Of a set that runs in this life; `log` has what it inherits.
+    /// Of a set that runs in this incarnation; `log` has what it inherits.
     pub fn new(incarnation: Incarnation, log: DeterminantLog) -> Self {
-        Self { incarnation, log, early: BTreeMap::new(), brought: BTreeMap::new() }
+        Self { incarnation, log, early: BTreeMap::new(), received: BTreeMap::new() }
     }
 
-    /// The life that it is of.
+    /// The incarnation that it is of.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
@@ -47,7 +48,7 @@ impl SetOrder {
         &self.log
     }
 
-    /// The same, to ship it.
+    /// The same, to send it.
     pub fn log_mut(&mut self) -> &mut DeterminantLog {
         &mut self.log
     }
@@ -70,36 +71,36 @@ impl SetOrder {
         self.advance();
     }
 
-    /// A rank of the set has recorded what was carried to it. It is handed out by
+    /// A rank of the set has recorded what was piggybacked to it. It is handed out by
     /// [`Self::next_received`].
-    pub fn add_received(&mut self, at: u64, carried: Piggybacked) {
+    pub fn add_received(&mut self, at: u64, piggybacked: Piggybacked) {
         if at >= self.next() {
-            self.brought.entry(at).or_insert(carried);
+            self.received.entry(at).or_insert(piggybacked);
         }
     }
 
-    /// What the next place holds, if that is all that it waits for: to be put into the order of
-    /// the set that it is of, if that is in that life. After that ([`Self::skip`]) the place
+    /// What the next place holds, if that is all that it waits for: to be put into the order of the
+    /// set that it is of, if that is in that incarnation. After that ([`Self::skip`]) the place
     /// counts (O4).
     pub fn next_received(&mut self) -> Option<(u64, Piggybacked)> {
         let next = self.next();
-        // Of those before it others have said that they hold something.
-        self.brought = self.brought.split_off(&next);
-        Some((next, self.brought.remove(&next)?))
+        // Of those before it others have reported that they hold something.
+        self.received = self.received.split_off(&next);
+        Some((next, self.received.remove(&next)?))
     }
 
-    /// A place that holds what was carried to the set: nothing that it repeats.
+    /// A place that holds what was piggybacked to the set: nothing that it replays.
     pub fn skip(&mut self, at: u64) {
         self.put(at, None);
         self.advance();
     }
 
-    /// What the set's messages carried to another one. False: of another life (O2).
-    pub fn add_piggybacked(&mut self, carried: Piggybacked) -> bool {
-        if carried.incarnation != self.incarnation {
+    /// What the set's messages piggybacked to another one. False: of another incarnation (O2).
+    pub fn add_piggybacked(&mut self, piggybacked: Piggybacked) -> bool {
+        if piggybacked.incarnation != self.incarnation {
             return false;
         }
-        for (at, entry) in (carried.from..).zip(carried.entries) {
+        for (at, entry) in (piggybacked.from..).zip(piggybacked.entries) {
             self.put(at, entry);
         }
         self.advance();
@@ -121,7 +122,7 @@ impl SetOrder {
         }
     }
 
-    /// What a next life repeats.
+    /// What a next incarnation replays.
     pub fn history(&self) -> impl Iterator<Item = &DeterminantRecord> + '_ {
         self.log.records()
     }
@@ -134,11 +135,11 @@ mod tests {
     use rustbtl_fragments::ids::SetId;
 
     const SET: SetId = SetId(2);
-    const LIFE: Incarnation = Incarnation(1);
+    const CURRENT: Incarnation = Incarnation(1);
 
     fn found(place: u32) -> Determinant {
-        let question = NondetCall::requests(CallKind::TestAny, 3);
-        Determinant::Outcome { call: question, outcome: Outcome::Requests(vec![place]) }
+        let call = NondetCall::requests(CallKind::TestAny, 3);
+        Determinant::Outcome { call, outcome: Outcome::Requests(vec![place]) }
     }
 
     fn entry(rank: u32, number: u64, place: u32) -> Option<(PeerId, Numbered)> {
@@ -146,19 +147,19 @@ mod tests {
     }
 
     fn order() -> SetOrder {
-        SetOrder::new(LIFE, DeterminantLog::new(SET, LIFE, [], 0, 100))
+        SetOrder::new(CURRENT, DeterminantLog::new(SET, CURRENT, [], 0, 100))
     }
 
-    fn carried(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Piggybacked {
-        Piggybacked { set: SET, incarnation: LIFE, from, entries }
+    fn piggybacked(from: u64, entries: Vec<Option<(PeerId, Numbered)>>) -> Piggybacked {
+        Piggybacked { set: SET, incarnation: CURRENT, from, entries }
     }
 
     #[test]
-    fn o1_o3_places_count_in_their_order_whoever_brings_them() {
+    fn o1_o3_places_count_in_their_order_whoever_sends_them() {
         let mut order = order();
         order.add_recorded(PeerId(3), 0, [(2, found(12))]);
         assert_eq!(order.next(), 0, "O3");
-        assert!(order.add_piggybacked(carried(0, vec![entry(2, 0, 10), None])));
+        assert!(order.add_piggybacked(piggybacked(0, vec![entry(2, 0, 10), None])));
         assert_eq!(order.next(), 3);
         // Again, by its own rank: O1.
         order.add_recorded(PeerId(2), 0, [(0, found(10)), (4, found(14))]);
@@ -171,16 +172,18 @@ mod tests {
     }
 
     #[test]
-    fn o2_what_another_life_carried_is_not_in_it() {
+    fn o2_what_another_incarnation_piggybacked_is_not_in_it() {
         let mut order = order();
-        let old = Piggybacked { incarnation: Incarnation(0), ..carried(0, vec![entry(2, 0, 1)]) };
+        let old =
+            Piggybacked { incarnation: Incarnation(0), ..piggybacked(0, vec![entry(2, 0, 1)]) };
         assert!(!order.add_piggybacked(old));
         assert_eq!((order.next(), order.history().count()), (0, 0));
     }
 
     #[test]
-    fn o4_what_was_carried_here_is_due_when_all_before_it_are_here_and_counts_after_that() {
-        let theirs = |from| Piggybacked { set: SetId(0), ..carried(from, vec![entry(7, from, 1)]) };
+    fn o4_what_was_piggybacked_here_is_due_when_all_before_it_are_here_and_counts_after_that() {
+        let theirs =
+            |from| Piggybacked { set: SetId(0), ..piggybacked(from, vec![entry(7, from, 1)]) };
         let mut order = order();
         order.add_received(1, theirs(40));
         order.add_received(3, theirs(41));
@@ -190,10 +193,10 @@ mod tests {
         assert_eq!(order.next_received(), None, "once");
         order.skip(1);
         assert_eq!(order.next(), 3);
-        // The set that it is of was faster: it says that there is something of its own.
-        assert!(order.add_piggybacked(carried(2, vec![entry(2, 1, 12), None])));
+        // The set that it is of was faster: it reports that there is something of its own.
+        assert!(order.add_piggybacked(piggybacked(2, vec![entry(2, 1, 12), None])));
         assert_eq!((order.next(), order.next_received()), (4, None));
         order.add_received(3, theirs(41));
-        assert_eq!(order.next_received(), None, "said again");
+        assert_eq!(order.next_received(), None, "sent again");
     }
 }

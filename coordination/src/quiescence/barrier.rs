@@ -1,6 +1,6 @@
-//! A barrier of the processes of a set by dissemination: in each round a process tells seven
-//! others, 1 to 7 times 8^round places further, that it and all it has heard of have come. After
-//! round r it has heard of the 8^(r+1) processes before it, so ⌈log₈ n⌉ rounds are enough.
+//! A barrier of the processes of a set by dissemination: in each round a process notifies seven
+//! others, 1 to 7 times 8^round places further, that it and all it knows of have arrived. After
+//! round r it knows of the 8^(r+1) processes before it, so ⌈log₈ n⌉ rounds are enough.
 //!
 //! Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization",
 //! International Journal of Parallel Programming 17 (1988), with eight in place of two: a frame
@@ -98,11 +98,11 @@ mod tests {
         for n in (1..80usize).chain([511, 512, 513, 600]) {
             let shape = Shape::of(n);
             let mut barriers = vec![Barrier::default(); n];
-            let mut heard: Vec<BTreeSet<usize>> = (0..n).map(|me| [me].into()).collect();
+            let mut known: Vec<BTreeSet<usize>> = (0..n).map(|me| [me].into()).collect();
             let mut wire: VecDeque<(usize, u8, BTreeSet<usize>)> = VecDeque::new();
             for me in (0..n).rev() {
                 let frames = barriers[me].advance(shape);
-                wire.extend(frames.map(|f| ((me + Shape::distance(f)) % n, f, heard[me].clone())));
+                wire.extend(frames.map(|f| ((me + Shape::distance(f)) % n, f, known[me].clone())));
             }
             let mut turn = 0;
             while let Some((to, frame, news)) =
@@ -110,11 +110,11 @@ mod tests {
             {
                 turn += 1;
                 assert!(barriers[to].take(shape, frame));
-                heard[to].extend(news);
+                known[to].extend(news);
                 let frames = barriers[to].advance(shape);
-                wire.extend(frames.map(|f| ((to + Shape::distance(f)) % n, f, heard[to].clone())));
+                wire.extend(frames.map(|f| ((to + Shape::distance(f)) % n, f, known[to].clone())));
                 if barriers[to].is_complete(shape) {
-                    assert_eq!(heard[to].len(), n, "{to} of {n}");
+                    assert_eq!(known[to].len(), n, "{to} of {n}");
                 }
             }
             assert!(barriers.iter().all(|barrier| barrier.is_complete(shape)), "{n}");

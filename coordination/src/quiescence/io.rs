@@ -43,19 +43,19 @@ pub enum Input {
         /// What `Engine::take_done_recipients` gave.
         done_recipients: Vec<PeerId>,
     },
-    /// Counters: every frame to the set that is not held has left, while `wants_drained`.
+    /// A send to the set is not finished, or a payload from it is under way.
     Drained {
-        /// A send to the set is not finished, or a payload from it is under method.
+        /// A send to the set is not finished, or a payload from it is under way.
         in_flight: bool,
     },
-    /// Counters: all of the set have come to where this process waits, while `awaited_phase`, and
+    /// Counters: all of the set have arrived where this process waits, while `awaited_phase`, and
     /// since then its rings were seen to be empty.
     AllArrived {
         /// The checkpoint.
         checkpoint: u64,
         /// Where.
         phase: CounterPhase,
-        /// What the word says: one of them has something in_flight.
+        /// What the word says: one of them has something in flight.
         in_flight: bool,
     },
     /// The snapshot of this process is taken (it may still have to be stored).
@@ -105,13 +105,13 @@ pub enum Output {
         /// What.
         frame: CheckpointFrame,
     },
-    /// Counters: one more has come, behind everything that has left (release).
+    /// Counters: one more has arrived, after everything that has left (release).
     Arrive {
         /// The checkpoint.
         checkpoint: u64,
         /// Where to.
         phase: CounterPhase,
-        /// It has something in_flight.
+        /// It has something in flight.
         in_flight: bool,
     },
     /// Take the snapshot, then hand in `Frozen` or `SnapshotFailed`.
@@ -119,7 +119,7 @@ pub enum Output {
         /// The checkpoint.
         checkpoint: u64,
     },
-    /// Tell the coordinator.
+    /// Send to the coordinator.
     Answer(CheckpointAnswer),
     /// The checkpoint is over here: `Engine::release(Side::Internal)`, let the program in again.
     Resume {
@@ -130,7 +130,7 @@ pub enum Output {
     },
 }
 
-/// What a process tells the coordinator.
+/// What a process reports to the coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointAnswer {
     /// Nothing new leaves the set any more.
@@ -159,8 +159,8 @@ pub enum CheckpointRefusal {
     Finishing,
     /// The snapshot could not be taken; the driver knows more.
     Snapshot,
-    /// Of a global checkpoint: what it was before it went back is not repeated, or a channel to a
-    /// process that went back is not repaired (docs/adr/0016). It passes by itself.
+    /// Of a global checkpoint: what it was before its rollback is not replayed, or a channel to a
+    /// process that was rolled back is not repaired (docs/adr/0016). It passes by itself.
     ReplayPending,
     /// A global checkpoint began here without `StopOutgoing`.
     NotStopped,

@@ -1,23 +1,22 @@
-//! One process's part in the checkpoints of its set: enter, fall silent, meet, take the snapshot,
-//! go on.
+//! One process's part in the checkpoints of its set: enter, become quiescent, pass the barrier,
+//! take the snapshot, go on.
 //!
-//! Source: DESIGN §6; paper §3.1 (eager and rendezvous silence); docs/adr/0002. Phases of a
-//! checkpoint:
+//! Source: DESIGN §6; paper §3.1 (its *eager silence* and *rendez-vous silence* are two phases
+//! here); docs/adr/0002. Phases of a checkpoint:
 //!
 //! ```text
-//!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─silent─> Flush
+//!  Idle ─Begin or first token─> Eager ─all tokens─> Rendezvous ─quiet──> Flush
 //!  ─all seen─> First barrier ─> Freeze (snapshot) ─Frozen─> Second barrier ─> Idle
 //!                                          └ global checkpoint: wait for Resume ┘
 //! ```
 //!
 //! * **Token** to each process of the set: no message from me follows. When all are in, every
 //!   eager fragment that has left has arrived.
-//! * **Rendezvous silence**: matched receives from inside are complete. Then no `Grant` and no
-//!   `Data` can be under method, but a `Done` can: to those who were sent one behind our token goes
-//!   a
-//!   **Flush**, and we wait for the answer. Most checkpoints need none.
+//! * **Rendezvous**: matched receives from inside are complete. Then no `Grant` and no `Data` can
+//!   be under way, but a `Done` can: to those who were sent one after our token goes a **Flush**,
+//!   and we wait for the answer. Most checkpoints need none.
 //! * **First barrier** (dissemination in ⌈log₈ n⌉ rounds, `barrier.rs`): who leaves it knows that
-//!   all have come here, so nothing but frames of the barrier is under method inside the set.
+//!   all have arrived here, so nothing but frames of the barrier is under way inside the set.
 //! * **Second barrier**: nobody sends before all have their snapshot. A set of one needs neither;
 //!   in a global checkpoint the order to resume, which comes when all sets have theirs, stands for
 //!   it.
@@ -82,7 +81,7 @@ struct ActiveCheckpoint {
     flushing: BTreeSet<PeerId>,
     /// The first and the second one.
     barriers: [Barrier; 2],
-    /// The last phase that this process has come to.
+    /// The last phase that this process has arrived at.
     arrived: Option<CounterPhase>,
     frozen: bool,
 }
@@ -170,12 +169,12 @@ impl Quiescence {
         self.current.as_ref().map(|current| current.scope)
     }
 
-    /// The driver has to look at `Engine::is_rendezvous_quiescent` after each of its rounds.
+    /// The driver has to poll `Engine::is_rendezvous_quiescent` after each of its rounds.
     pub fn wants_rendezvous_quiescence(&self) -> bool {
         self.phase().is_some_and(|(_, phase)| phase == Phase::Rendezvous)
     }
 
-    /// After `Finish`: no checkpoint is under method here and none will be; MPI may be taken down.
+    /// After `Finish`: no checkpoint is under way here and none will be; MPI may be taken down.
     pub fn has_finished(&self) -> bool {
         self.finishing && self.current.is_none()
     }
@@ -257,7 +256,7 @@ impl Quiescence {
         self.advance();
     }
 
-    /// S4: the checkpoint will not be taken here, and nothing of it is listened to.
+    /// S4: the checkpoint will not be taken here, and its frames are ignored.
     fn refuse(&mut self, checkpoint: u64, refusal: CheckpointRefusal) {
         self.over(checkpoint);
         self.answer(CheckpointAnswer::Failed { checkpoint, refusal });

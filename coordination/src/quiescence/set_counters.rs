@@ -1,31 +1,31 @@
 //! Checkpoints of a set whose processes all share memory: they count in three words instead of
 //! sending tokens and rounds of a barrier to each other.
 //!
-//! Source: DESIGN §6, docs/adr/0009. A process comes to a phase when the count goes up by it.
+//! Source: DESIGN §6, docs/adr/0009. A process arrives at a phase when it raises the count.
 //!
 //! ```text
 //!  Idle ─Begin─> Eager ─all left─> come: Drained ─all, rings empty─> (a rendezvous in flight?)
 //!      no ────────────────────────────────────────────────────────────────┐
-//!      yes ─> Rendezvous ─silent─> come: Quiescent ─all, rings empty─> Freeze <┘
+//!      yes ─> Rendezvous ─quiet──> come: Quiescent ─all, rings empty─> Freeze <┘
 //!  ─Frozen─> come: SnapshotTaken ─all─> Idle (global: Resume in place of the third phase)
 //! ```
 //!
 //! A ring in shared memory can be seen to be empty, which is what a token was for: when all have
-//! come to `Drained`, every message that left before the checkpoint lies in a ring, and who finds
-//! its rings empty after that has it. Then nothing new is matched. Where nobody has an unfinished
-//! send to the set or a payload under method, no `Grant`, `Data` or `Done` can follow, and the
-//! snapshot may be taken at once: nobody goes on before all have theirs, so no barrier has to stand
-//! before it. Else `Quiescent` says that all payloads are in; a `Done` may still lie in a ring,
-//! before the count.
+//! arrived at `Drained`, every message that left before the checkpoint lies in a ring, and who
+//! finds its rings empty after that has it. Then nothing new is matched. Where nobody has an
+//! unfinished send to the set or a payload under way, no `Grant`, `Data` or `Done` can follow, and
+//! the snapshot may be taken at once: nobody goes on before all have theirs, so no barrier is
+//! needed before it. Else `Quiescent` says that all payloads are in; a `Done` may still lie in a
+//! ring, before the count.
 //!
 //! Invariants, beside those of the machine:
-//! * C1 A process comes to a phase of a checkpoint once, and only to the one that it is at.
-//! * C2 Whether a rendezvous is in_flight is known when the last one has come, and the same for
+//! * C1 A process arrives at a phase of a checkpoint once, and only at the one that it is in.
+//! * C2 Whether a rendezvous is in flight is known when the last one has arrived, and the same for
 //!   all: it is in the word that they count in.
 //! * C3 A count of one checkpoint never counts for another one, and an older checkpoint changes
 //!   nothing.
 //! * C4 Not more than three counts in a checkpoint, whatever the number of processes; two if no
-//!   rendezvous is in_flight, one less in a global checkpoint.
+//!   rendezvous is in flight, one less in a global checkpoint.
 
 use super::{ActiveCheckpoint, CheckpointScope, Output, Phase, Quiescence, QuiescenceError};
 
@@ -45,7 +45,7 @@ impl CounterPhase {
     pub const ALL: [Self; 3] = [Self::Drained, Self::Quiescent, Self::SnapshotTaken];
 }
 
-/// How those who take part in checkpoints find each other.
+/// How those who take part in checkpoints coordinate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QuiesceMethod {
     /// By frames: tokens and rounds of a barrier. Works wherever frames get.
@@ -58,12 +58,12 @@ const COUNT_BITS: u32 = 23;
 const IN_FLIGHT: u64 = 1 << COUNT_BITS;
 const CHECKPOINT_SHIFT: u32 = COUNT_BITS + 1;
 
-/// The word of a phase: a checkpoint, how many have come, whether one of them said "in_flight".
+/// The word of a phase: a checkpoint, how many have arrived, whether one has something in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PhaseCounter(pub u64);
 
 impl PhaseCounter {
-    /// The word after one more has come. `None`: the others are in a newer checkpoint.
+    /// The word after one more has arrived. `None`: the others are in a newer checkpoint.
     pub fn arrive(self, checkpoint: u64, in_flight: bool) -> Option<Self> {
         let in_flight = if in_flight { IN_FLIGHT } else { 0 };
         match self.checkpoint().cmp(&checkpoint) {
@@ -73,7 +73,7 @@ impl PhaseCounter {
         }
     }
 
-    /// Have all `n` come in this checkpoint? Then whether one of them said "in_flight".
+    /// Have all `n` arrived in this checkpoint? Then whether one of them has something in flight.
     pub fn all_arrived(self, checkpoint: u64, n: usize) -> Option<bool> {
         let come = self.0 & (IN_FLIGHT - 1);
         (self.checkpoint() == checkpoint && come >= n as u64).then_some(self.0 & IN_FLIGHT != 0)
@@ -86,7 +86,7 @@ impl PhaseCounter {
 }
 
 impl Quiescence {
-    /// Take checkpoints in this method from now on. Not while one is taken.
+    /// Take checkpoints by this method from now on. Not while one is taken.
     pub fn set_method(&mut self, method: QuiesceMethod) {
         debug_assert!(self.current.is_none(), "C1: the method changes between checkpoints");
         self.method = if self.members.len() > 1 { method } else { QuiesceMethod::Frames };
@@ -97,14 +97,14 @@ impl Quiescence {
         self.method
     }
 
-    /// The driver has to say `Input::Drained` when it is so.
+    /// The driver has to hand in `Input::Drained` when it is so.
     pub fn wants_drained(&self) -> bool {
         self.method == QuiesceMethod::Counters
             && self.current.as_ref().is_some_and(|c| c.phase == Phase::Eager && c.arrived.is_none())
     }
 
-    /// The driver has to say `Input::AllArrived` when all are there, and (but for the last phase)
-    /// nothing is left in the rings that was there then.
+    /// The driver has to hand in `Input::AllArrived` when all are there, and (but for the last
+    /// phase) nothing is left in the rings that was there then.
     pub fn awaited_phase(&self) -> Option<(u64, CounterPhase)> {
         let current = self.current.as_ref().filter(|_| self.method == QuiesceMethod::Counters)?;
         let phase = match current.phase {
@@ -159,7 +159,7 @@ impl Quiescence {
         Ok(())
     }
 
-    /// What comes after a phase that both ways have.
+    /// What comes after a phase that both methods have.
     pub(super) fn advance_counters(&mut self) {
         let Some(current) = &mut self.current else { return };
         match current.phase {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c2_and_c3_a_word_counts_one_checkpoint_and_keeps_what_one_has_said() {
+    fn c2_and_c3_a_word_counts_one_checkpoint_and_keeps_that_one_has_something_in_flight() {
         let word = PhaseCounter::default().arrive(5, false).and_then(|word| word.arrive(5, true));
         let word = word.and_then(|word| word.arrive(5, false)).unwrap();
         assert_eq!(
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn c2_every_place_among_those_who_come_may_say_open() {
+    fn c2_any_of_those_who_arrive_may_have_something_in_flight() {
         for n in 1..50 {
             for at in 0..=n {
                 let word =

@@ -423,7 +423,7 @@ impl DirectReceiver {
 fn direct_placement(config: TcpConfig) {
     let mut driver = Driver::new(&Loopback(config), 2);
     let mut receiver = DirectReceiver::new();
-    // The last frame is a header alone, behind a payload that is placed directly.
+    // The last frame is a header alone, after a payload that is placed directly.
     let lengths =
         [300_000, 8, 100_000, 399_999, 20_000, 16_384, 0, 350_000, 131_072, 131_072, 1, 350_000, 0];
     let mut taken = 0;
@@ -463,7 +463,7 @@ fn payloads_are_placed_in_pieces_through_small_buffers() {
     direct_placement(cramped());
 }
 
-/// Found in MPI programs: the message of a barrier behind a long one, to a process that sends
+/// Found in MPI programs: the message of a barrier after a long one, to a process that sends
 /// nothing before it has received that.
 #[test]
 fn a_frame_of_a_header_alone_behind_a_placed_payload_needs_no_further_bytes() {
@@ -497,7 +497,7 @@ fn a_frame_of_a_header_alone_behind_a_placed_payload_needs_no_further_bytes() {
         }
     }
     assert!(!receiver.placed.is_empty(), "no payload was placed directly");
-    assert!(driver.end(1).take_heard() && !driver.end(1).take_heard());
+    assert!(driver.end(1).take_received() && !driver.end(1).take_received());
 }
 
 #[test]
@@ -532,7 +532,7 @@ fn a_payload_whose_connection_breaks_is_never_placed_and_nothing_is_written_afte
     assert!(receiver.memory == before);
 }
 
-/// Send frame number `sequence` from 0 to 1: determinants for the frame behind it.
+/// Send frame number `sequence` from 0 to 1: determinants for the frame after it.
 fn piggyback(driver: &mut Driver<Tcp>, sequence: u64, bytes: usize) {
     let mut header = Header::decode_alone(&frame(0, 1, sequence, bytes)).unwrap();
     header.kind = rustbtl_fragments::wire::FrameType::Piggyback;

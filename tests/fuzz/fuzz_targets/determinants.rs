@@ -1,5 +1,5 @@
 //! Determinants and batches of them that decode are the same when they are encoded and decoded
-//! again; a process that is told to repeat anything at all reads dates that do not go back.
+//! again; a process that replays anything at all reads dates that do not decrease.
 #![no_main]
 
 use rustbtl_coordination::determinants::{

@@ -19,7 +19,7 @@ pub struct Deaf {
     /// No room: so many bytes of the next frame are taken.
     pub full: Option<usize>,
     /// Frames of checkpoints that came.
-    pub line_frames: Vec<CheckpointFrame>,
+    pub checkpoint_frames: Vec<CheckpointFrame>,
 }
 
 impl Deaf {
@@ -111,7 +111,7 @@ impl Host for Deaf {
     }
 
     fn checkpoint_frame(&mut self, _: PeerId, frame: CheckpointFrame) {
-        self.line_frames.push(frame);
+        self.checkpoint_frames.push(frame);
     }
 }
 
@@ -168,7 +168,7 @@ pub fn feed(data: &[u8]) {
                 engine.release(&mut host, side);
             }
             _ => {
-                let landed = frame.split_first_chunk().is_some_and(|(head, payload)| {
+                let placed_directly = frame.split_first_chunk().is_some_and(|(head, payload)| {
                     let Some((buffer, at)) = engine.direct_placement(&host, from, head) else {
                         return false;
                     };
@@ -180,7 +180,7 @@ pub fn feed(data: &[u8]) {
                     }
                     false
                 });
-                if !landed {
+                if !placed_directly {
                     let _ = engine.on_frame(&mut host, from, &frame);
                 }
             }

@@ -1,5 +1,5 @@
-//! Determinants of a simulated job: rings of sets, replicas, what is on its way between them, and
-//! sets that come back and replay.
+//! Determinants of a simulated job: logs of sets, replicas, what is on its way between them, and
+//! sets that are restarted and replay.
 
 use crate::image::Image;
 use crate::options::{Options, Planted};
@@ -22,43 +22,43 @@ enum Mail {
 /// What happened, for coverage.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct DeterminantReport {
-    /// Sets that came back and had something to replay.
+    /// Sets that were restarted and had something to replay.
     pub replays: u64,
     /// Determinants that were forced.
     pub forced: u64,
-    /// Sets whose determinants were lost: the job fell back to its last global checkpoint.
+    /// Sets whose determinants were lost: a global rollback followed.
     pub lost: u64,
     /// Batches that were refused.
     pub refused: u64,
     /// Sends that were not the same when they were executed again, and nobody had seen the first.
     pub differed: u64,
-    /// Deaths of sets that had not caught up.
-    pub died_again: u64,
-    /// Questions of the engine whether a frame may leave that were answered no.
+    /// Failures of sets whose replay was not complete.
+    pub failed_again: u64,
+    /// Frames that had to wait for determinants to be stable.
     pub waited: u64,
-    /// Frames of determinants that went with messages.
-    pub carried: u64,
-    /// Of them: refused, since the life that they were of was over.
-    pub refused_carried: u64,
-    /// See [`crate::piggyback::Carrying::met`].
+    /// Frames of piggybacked determinants.
+    pub piggybacked: u64,
+    /// Of them: refused, since the incarnation that they were of was over.
+    pub refused_piggybacks: u64,
+    /// See [`crate::piggyback::PiggybackWorld::met`].
     pub met: [u64; 3],
 }
 
 /// See the module's documentation.
 pub struct Determinants {
     on: bool,
-    shippers: BTreeMap<u32, Rc<RefCell<DeterminantLog>>>,
+    logs: BTreeMap<u32, Rc<RefCell<DeterminantLog>>>,
     replicas: BTreeMap<u32, DeterminantReplica>,
     starts: BTreeMap<u32, u64>,
     mail: BTreeMap<(u32, u32), VecDeque<Mail>>,
-    /// Batches of dead incarnations that are long on their way.
+    /// Batches of failed incarnations that are long on their way.
     ghosts: Vec<((u32, u32), Mail)>,
     forced: BTreeMap<u32, Vec<DeterminantRecord>>,
     /// What happened.
     pub report: DeterminantReport,
 }
 
-/// Small batches, so that sets die between two of them.
+/// Small batches, so that sets fail between two of them.
 const BATCH: usize = 3;
 
 impl Determinants {
@@ -66,7 +66,7 @@ impl Determinants {
     pub fn new(options: &Options) -> Self {
         Self {
             on: options.determinants,
-            shippers: BTreeMap::new(),
+            logs: BTreeMap::new(),
             replicas: BTreeMap::new(),
             starts: BTreeMap::new(),
             mail: BTreeMap::new(),
@@ -78,39 +78,39 @@ impl Determinants {
 }
 
 impl World {
-    /// Agents start, and know of the sets that they keep.
-    pub fn first_keepers(&mut self) {
+    /// Agents start, and know of the sets that they are replicas of.
+    pub fn first_replicas(&mut self) {
         if !self.determinants.on {
             return;
         }
-        if self.shared.options.carrying {
+        if self.shared.options.piggyback {
             return self.first_orders();
         }
         self.determinants.mail.clear();
         self.determinants.ghosts.clear();
-        self.determinants.shippers.clear();
+        self.determinants.logs.clear();
         for set in self.sets() {
-            self.start_keeper(set);
+            self.start_replica(set);
         }
         for set in self.sets() {
-            self.start_shipper(set, Vec::new());
-            self.choose_keepers(set);
-            while self.ship(set) {}
+            self.start_log(set, Vec::new());
+            self.choose_replicas(set);
+            while self.send_batch(set) {}
         }
         let pairs: Vec<(u32, u32)> = self.determinants.mail.keys().copied().collect();
         for pair in pairs.into_iter().cycle().take(1000) {
-            self.carry_mail(pair);
+            self.deliver_mail(pair);
         }
     }
 
-    fn start_keeper(&mut self, set: u32) {
+    fn start_replica(&mut self, set: u32) {
         let start = self.determinants.starts.entry(set).or_default();
         *start += 1;
         let id = ReplicaId { set: SetId(set), start: *start };
         self.determinants.replicas.insert(set, DeterminantReplica::new(id));
     }
 
-    fn start_shipper(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
+    fn start_log(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
         let members = self.members(set);
         let incarnation = Incarnation(self.net.borrow().incarnations[members[0]]);
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
@@ -119,12 +119,12 @@ impl World {
         for rank in members {
             self.processes[rank].host.log = Some(Rc::clone(&log));
         }
-        self.determinants.shippers.insert(set, log);
+        self.determinants.logs.insert(set, log);
     }
 
-    /// A set keeps those replicas that live, and takes the next ones after it for the others.
-    fn choose_keepers(&mut self, set: u32) {
-        let Some(log) = self.determinants.shippers.get(&set).cloned() else { return };
+    /// A set keeps those replicas that run, and takes the next ones after it for the others.
+    fn choose_replicas(&mut self, set: u32) {
+        let Some(log) = self.determinants.logs.get(&set).cloned() else { return };
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
         let all = self.sets();
         let alive = |id: &ReplicaId| {
@@ -143,8 +143,8 @@ impl World {
         log.borrow_mut().set_replicas(&chosen);
     }
 
-    fn ship(&mut self, set: u32) -> bool {
-        let Some(log) = self.determinants.shippers.get(&set) else { return false };
+    fn send_batch(&mut self, set: u32) -> bool {
+        let Some(log) = self.determinants.logs.get(&set) else { return false };
         let Some((to, batch)) = log.borrow_mut().poll_output() else { return false };
         let mail = self.determinants.mail.entry((set, to.set.0)).or_default();
         mail.push_back(Mail::DeterminantBatch(to, batch.encode()));
@@ -152,7 +152,7 @@ impl World {
     }
 
     /// The oldest mail between two sets arrives.
-    fn carry_mail(&mut self, (from, to): (u32, u32)) {
+    fn deliver_mail(&mut self, (from, to): (u32, u32)) {
         let mail = self.determinants.mail.get_mut(&(from, to)).and_then(VecDeque::pop_front);
         self.receive_mail((from, to), mail);
     }
@@ -179,7 +179,7 @@ impl World {
                 }
             }
             Some(Mail::BatchAck(mut ack)) => {
-                let Some(log) = self.determinants.shippers.get(&to) else { return };
+                let Some(log) = self.determinants.logs.get(&to) else { return };
                 if planted == Some(Planted::StaleIncarnationAccepted) {
                     let first = self.members(to)[0];
                     ack.incarnation = Incarnation(self.net.borrow().incarnations[first]);
@@ -192,25 +192,25 @@ impl World {
 
     /// Maybe something about determinants. True: that was this step.
     pub fn determinant_step(&mut self) -> bool {
-        if !self.determinants.on || !self.prng.chance(self.shared.options.shipping) {
+        if !self.determinants.on || !self.prng.chance(self.shared.options.determinant_rate) {
             return false;
         }
         let sets = self.sets();
         let (set, other) = (self.prng.pick(&sets), self.prng.pick(&sets));
         match self.prng.below(8) {
-            _ if self.shared.options.carrying => self.carrying_step(),
+            _ if self.shared.options.piggyback => self.piggyback_step(),
             0..3 => {
-                let alive = !self.faults.is_dead(set);
-                let _ = alive && self.ship(set);
+                let alive = !self.faults.has_failed(set);
+                let _ = alive && self.send_batch(set);
             }
-            3..6 => self.carry_mail((set, other)),
+            3..6 => self.deliver_mail((set, other)),
             6 if !self.determinants.ghosts.is_empty() => {
                 let at = self.prng.below(self.determinants.ghosts.len());
                 let (pair, mail) = self.determinants.ghosts.swap_remove(at);
                 self.receive_mail(pair, Some(mail));
             }
-            6 => self.carry_mail((set, other)),
-            _ if !self.faults.is_dead(set) => self.choose_keepers(set),
+            6 => self.deliver_mail((set, other)),
+            _ if !self.faults.has_failed(set) => self.choose_replicas(set),
             _ => {}
         }
         if self.prng.chance(20) {
@@ -221,15 +221,15 @@ impl World {
         true
     }
 
-    /// A set has died, and what its agent kept with it.
+    /// A set has failed, and with it what its agent stored.
     pub fn determinants_lost(&mut self, set: u32) {
-        let behind = self.checkpoints.is_behind(set);
+        let replaying = self.checkpoints.is_replaying(set);
         let determinants = &mut self.determinants;
         if !determinants.on {
             return;
         }
         determinants.replicas.remove(&set);
-        determinants.report.died_again += u64::from(behind);
+        determinants.report.failed_again += u64::from(replaying);
         for ((_, to), mail) in &mut determinants.mail {
             // Batches on their way to others may still arrive; what is for it is lost.
             if *to == set && !self.shared.options.ghosts {
@@ -239,22 +239,22 @@ impl World {
         for rank in self.members(set) {
             self.processes[rank].host.late.clear();
         }
-        if self.shared.options.carrying {
-            self.carrying_lost(set);
+        if self.shared.options.piggyback {
+            self.piggyback_lost(set);
         }
     }
 
-    /// What the replicas have of a dead set. None: it is lost.
+    /// What the replicas have of a failed set. None: it is lost.
     pub fn fetch_determinants(&mut self, set: u32, checkpoint: Incarnation) -> bool {
         if !self.determinants.on {
             return true;
         }
-        if self.shared.options.carrying {
+        if self.shared.options.piggyback {
             let records = self.past_of(set);
             self.determinants.forced.insert(set, records);
             return true;
         }
-        let Some(log) = self.determinants.shippers.get(&set) else { return false };
+        let Some(log) = self.determinants.logs.get(&set) else { return false };
         let copies = self.shared.options.copies.min(self.sets().len() - 1);
         let replicas: Vec<ReplicaId> = log.borrow().replicas().collect();
         let none: &[DeterminantRecord] = &[];
@@ -283,24 +283,24 @@ impl World {
         }
         let records = self.determinants.forced.remove(&set).unwrap_or_default();
         let past = records.iter().map(|r| (r.rank, r.numbered.clone())).collect();
-        if self.shared.options.carrying {
+        if self.shared.options.piggyback {
             self.start_order(set, past);
         } else {
-            self.keep_again(set, past);
+            self.replicate_again(set, past);
         }
         self.replay(set, &records);
     }
 
-    fn keep_again(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
-        self.start_keeper(set);
+    fn replicate_again(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
+        self.start_replica(set);
         for (pair, mail) in &mut self.determinants.mail {
             if pair.0 == set {
                 let old = mail.drain(..).map(|mail| (*pair, mail));
                 self.determinants.ghosts.extend(old);
             }
         }
-        self.start_shipper(set, past);
-        self.choose_keepers(set);
+        self.start_log(set, past);
+        self.choose_replicas(set);
     }
 
     fn replay(&mut self, set: u32, records: &[DeterminantRecord]) {
@@ -328,28 +328,29 @@ impl World {
         self.determinants.report.replays += u64::from(self.determinants.report.forced > before);
     }
 
-    /// All processes of a set did again what they had done.
+    /// All processes of a set have replayed what they had done.
     pub fn has_replayed(&self, set: u32) -> bool {
-        self.members(set).into_iter().all(|rank| self.has_caught_up(rank))
+        self.members(set).into_iter().all(|rank| self.has_completed_replay(rank))
     }
 
-    /// Has it repeated its past, as far as it knows itself?
-    pub fn has_caught_up(&self, rank: usize) -> bool {
+    /// Has it completed its replay, as far as it knows itself?
+    pub fn has_completed_replay(&self, rank: usize) -> bool {
         let process = &self.processes[rank];
         !process.host.memory.decisions.has_outcomes_to_replay()
             && process.engine.is_replay_complete()
     }
 
-    /// The oldest checkpoint that a set may go back to: what is before is not needed any more.
+    /// The oldest checkpoint that a set may be rolled back to: what is before is not needed any
+    /// more.
     pub fn cover_determinants(&mut self, set: u32, images: &BTreeMap<usize, Image>) {
         if !self.determinants.on {
             return;
         }
         let clocks = self.clocks_of(set, images);
-        if self.shared.options.carrying {
+        if self.shared.options.piggyback {
             return self.cover_order(set, &clocks);
         }
-        if let Some(log) = self.determinants.shippers.get(&set) {
+        if let Some(log) = self.determinants.logs.get(&set) {
             log.borrow_mut().trim(&clocks);
         }
         for replica in self.determinants.replicas.values_mut() {
@@ -357,7 +358,7 @@ impl World {
         }
     }
 
-    /// The whole job starts again.
+    /// The whole job is restarted.
     pub fn restart_determinants(&mut self) {
         if !self.determinants.on {
             return;
@@ -367,7 +368,7 @@ impl World {
             let forced = process.host.memory.decisions.restored(&[]);
             assert!(forced.is_ok(), "nothing is forced");
         }
-        self.first_keepers();
+        self.first_replicas();
         for rank in 0..self.processes.len() {
             self.processes[rank].maybe_end_replay(&mut self.shared);
         }

@@ -1,7 +1,8 @@
-//! Faults: connections that are reset, sets that die and come back from a checkpoint.
+//! Faults: connections that are reset, sets that fail and are restarted from a checkpoint.
 //!
-//! A checkpoint of a set is taken when the set is silent inside: its programs pause until no frame
-//! is under way among its processes and every matched receive from inside is complete (DESIGN §6).
+//! A checkpoint of a set is taken when the set is quiescent inside: its programs pause until no
+//! frame is under way among its processes and every matched receive from inside is complete
+//! (DESIGN §6).
 
 use crate::image::Image;
 use crate::model::{Stream, lane};
@@ -25,21 +26,21 @@ struct Ghost {
 /// See the module's documentation.
 pub struct Faults {
     resets: u32,
-    deaths: u32,
+    failures: u32,
     checkpoints: u32,
     /// Percent of opportunities that are taken.
     pub rate: u32,
     pub(crate) stored: BTreeMap<u32, Vec<Image>>,
-    /// Sets that are to be silent for a checkpoint.
+    /// Sets that are to be quiescent for a checkpoint.
     quiescing: BTreeSet<u32>,
-    /// Sets that are dead.
-    pub dead: BTreeSet<u32>,
+    /// Sets that have failed.
+    pub failed: BTreeSet<u32>,
     /// (process, set): logs that may be trimmed.
     trims: Vec<(usize, u32)>,
     ghosts: Vec<Ghost>,
     /// Messages that complete checkpoints of their receivers have covered.
     pub covered: BTreeSet<(Stream, u64)>,
-    /// Resets, deaths, checkpoints so far.
+    /// Resets, failures, checkpoints so far.
     pub happened: [u32; 3],
     planted: Option<Planted>,
 }
@@ -49,12 +50,12 @@ impl Faults {
     pub fn new(options: &Options) -> Self {
         Self {
             resets: options.resets,
-            deaths: options.deaths,
+            failures: options.failures,
             checkpoints: options.checkpoints,
             rate: options.fault_rate,
             stored: BTreeMap::new(),
             quiescing: BTreeSet::new(),
-            dead: BTreeSet::new(),
+            failed: BTreeSet::new(),
             trims: Vec::new(),
             ghosts: Vec::new(),
             covered: BTreeSet::new(),
@@ -63,17 +64,17 @@ impl Faults {
         }
     }
 
-    /// Does this set wait for silence?
+    /// Does this set wait for quiescence?
     pub fn is_quiescing(&self, set: u32) -> bool {
         self.quiescing.contains(&set)
     }
 
-    /// Is this set dead?
-    pub fn is_dead(&self, set: u32) -> bool {
-        self.dead.contains(&set)
+    /// Has this set failed?
+    pub fn has_failed(&self, set: u32) -> bool {
+        self.failed.contains(&set)
     }
 
-    /// Planted bugs that change what resync says.
+    /// Planted bugs that change what resync sends.
     pub fn tamper(&self, at: &Process, from: usize, frame: &mut Vec<u8>) {
         if !is(frame, FrameType::Resync) || self.planted.is_none() {
             return;
@@ -115,23 +116,23 @@ impl World {
 
     /// Maybe a fault, a repair or a checkpoint. True: that was this step.
     pub fn fault_step(&mut self) -> bool {
-        self.take_checkpoints_of_silent_sets();
-        let calm = self.checkpoints.is_past_the_fence();
+        self.take_checkpoints_of_quiescent_sets();
+        let calm = self.checkpoints.has_passed_the_fence();
         if !self.prng.chance(20) {
             return false;
         }
         match self.prng.below(8) {
             0 if self.faults.resets > 0 && self.prng.chance(self.faults.rate) => self.reset(),
-            1 if !calm && self.faults.deaths > 0 => {
-                let rate = self.death_rate();
-                self.prng.chance(rate) && self.die()
+            1 if !calm && self.faults.failures > 0 => {
+                let rate = self.failure_rate();
+                self.prng.chance(rate) && self.fail()
             }
             2 if self.faults.checkpoints > 0 && self.prng.chance(self.faults.rate) => {
-                self.ask_for_line()
+                self.request_checkpoint()
             }
             3 | 4 => self.learn(),
             5 => self.connect(),
-            6 => self.come_back(),
+            6 => self.restart_set(),
             7 => self.trim_or_haunt(),
             _ => false,
         }
@@ -164,7 +165,7 @@ impl World {
     fn connect(&mut self) -> bool {
         let Some((a, b)) = self.outside_pair() else { return false };
         let sets = &self.shared.options.sets;
-        if self.faults.is_dead(sets[a]) || self.faults.is_dead(sets[b]) {
+        if self.faults.has_failed(sets[a]) || self.faults.has_failed(sets[b]) {
             return false;
         }
         let mut net = self.net.borrow_mut();
@@ -184,11 +185,11 @@ impl World {
     /// One end learns what has happened.
     fn learn(&mut self) -> bool {
         let Some((me, other)) = self.outside_pair() else { return false };
-        if self.faults.is_dead(self.shared.options.sets[me]) {
+        if self.faults.has_failed(self.shared.options.sets[me]) {
             return false;
         }
-        // News of a death come late where there is still something to read.
-        let words = self.net.borrow().last_words.get(&(other, me)).map_or(0, VecDeque::len);
+        // News of a failure comes late where there is still something to read.
+        let words = self.net.borrow().late_frames.get(&(other, me)).map_or(0, VecDeque::len);
         if words > 0 && self.prng.chance(90) {
             return false;
         }
@@ -211,7 +212,7 @@ impl World {
     pub fn peer_down(&mut self, me: usize, other: usize) {
         let mut net = self.net.borrow_mut();
         net.end(me, other).view = None;
-        net.last_words.remove(&(other, me));
+        net.late_frames.remove(&(other, me));
         drop(net);
         let process = &mut self.processes[me];
         // The driver ends pulls from a peer before it reports the loss.
@@ -220,38 +221,38 @@ impl World {
         process.settle(&mut self.shared);
     }
 
-    fn ask_for_line(&mut self) -> bool {
+    fn request_checkpoint(&mut self) -> bool {
         let set = self.prng.pick(&self.shared.options.sets);
-        if self.faults.is_dead(set) || !self.faults.quiescing.insert(set) {
+        if self.faults.has_failed(set) || !self.faults.quiescing.insert(set) {
             return false;
         }
         self.faults.checkpoints -= 1;
         true
     }
 
-    fn take_checkpoints_of_silent_sets(&mut self) {
+    fn take_checkpoints_of_quiescent_sets(&mut self) {
         for set in self.faults.quiescing.clone() {
-            if self.is_silent(set) {
+            if self.is_quiescent(set) {
                 self.faults.quiescing.remove(&set);
-                self.take_line(set);
+                self.take_checkpoint(set);
                 self.faults.happened[2] += 1;
             }
         }
     }
 
     /// Nothing under way inside the set, every matched receive from inside complete?
-    fn is_silent(&self, set: u32) -> bool {
+    fn is_quiescent(&self, set: u32) -> bool {
         let members = self.members(set);
         let mut net = self.net.borrow_mut();
-        let wires = members.iter().all(|&a| members.iter().all(|&b| net.wire(a, b).is_silent()));
+        let wires = members.iter().all(|&a| members.iter().all(|&b| net.wire(a, b).is_quiescent()));
         wires
             && members.iter().all(|&rank| {
                 self.processes[rank].incomplete_from(|from| members.contains(&from)) == 0
             })
     }
 
-    /// Take a checkpoint of a silent set.
-    pub fn take_line(&mut self, set: u32) {
+    /// Take a checkpoint of a quiescent set.
+    pub fn take_checkpoint(&mut self, set: u32) {
         let checkpoint = self.members(set).into_iter().map(|rank| self.snapshot(rank)).collect();
         self.faults.store(set, checkpoint);
         if self.shared.options.trim {
@@ -260,25 +261,25 @@ impl World {
         }
     }
 
-    /// A set dies.
-    fn die(&mut self) -> bool {
-        let set = self.who_dies();
-        if !self.faults.dead.insert(set) {
+    /// A set fails.
+    fn fail(&mut self) -> bool {
+        let set = self.who_fails();
+        if !self.faults.failed.insert(set) {
             return false;
         }
         self.faults.quiescing.remove(&set);
-        self.faults.deaths -= 1;
+        self.faults.failures -= 1;
         self.faults.happened[1] += 1;
         let members = self.members(set);
         let ranks = self.processes.len();
         for &rank in &members {
             self.processes[rank].host.pulls.clear();
             for other in 0..ranks {
-                if self.shared.options.carrying && !members.contains(&other) {
+                if self.shared.options.piggyback && !members.contains(&other) {
                     let mut net = self.net.borrow_mut();
                     let arrived = net.clear(rank, other).into();
-                    net.last_words.insert((rank, other), arrived);
-                    net.last_words.remove(&(other, rank));
+                    net.late_frames.insert((rank, other), arrived);
+                    net.late_frames.remove(&(other, rank));
                 }
                 self.lose(rank, other);
                 self.lose(other, rank);
@@ -293,7 +294,7 @@ impl World {
                 net.end(rank, other).events.clear();
             }
         }
-        self.lines_lost(&members);
+        self.report_failed_set(&members);
         self.determinants_lost(set);
         true
     }
@@ -309,19 +310,20 @@ impl World {
         }
     }
 
-    /// A dead set is restored from its checkpoint.
-    fn come_back(&mut self) -> bool {
-        let Some(&set) = self.faults.dead.first() else { return false };
-        let set = if self.prng.chance(50) { set } else { *self.faults.dead.last().unwrap_or(&set) };
+    /// A failed set is restarted from its checkpoint.
+    fn restart_set(&mut self) -> bool {
+        let Some(&set) = self.faults.failed.first() else { return false };
+        let set =
+            if self.prng.chance(50) { set } else { *self.faults.failed.last().unwrap_or(&set) };
         if !self.is_fenced(set) {
             return false;
         }
         if self.shared.options.coordinated {
-            if !self.come_back_from_line(set) {
+            if !self.restart_from_checkpoint(set) {
                 return true;
             }
         } else {
-            self.faults.dead.remove(&set);
+            self.faults.failed.remove(&set);
             let Some(checkpoint) = self.faults.stored.get(&set).cloned() else {
                 panic!("no checkpoint")
             };
@@ -332,7 +334,7 @@ impl World {
         }
         for rank in self.members(set) {
             for other in self.others(set) {
-                // What the checkpoint knows nothing of is made as if for the first time.
+                // What the checkpoint does not know is made as if for the first time.
                 self.net.borrow_mut().end(rank, other).view = None;
                 if self.processes[rank].engine.has_contacted(PeerId(other as u32)) {
                     self.peer_down(rank, other);
@@ -356,7 +358,7 @@ impl World {
         let at = self.prng.below(self.faults.ghosts.len());
         let Ghost { from, to, epoch, mut frame } = self.faults.ghosts.remove(at);
         let sets = &self.shared.options.sets;
-        if self.faults.is_dead(sets[from]) || self.faults.is_dead(sets[to]) {
+        if self.faults.has_failed(sets[from]) || self.faults.has_failed(sets[to]) {
             return false;
         }
         // Until the receiver learns of the end it would be a frame like any other.
@@ -375,7 +377,7 @@ impl World {
 
     /// A process drops from its log what the checkpoint of a set covers.
     fn trim(&mut self, rank: usize, set: u32) {
-        if self.faults.is_dead(self.shared.options.sets[rank]) {
+        if self.faults.has_failed(self.shared.options.sets[rank]) {
             return;
         }
         let Some(checkpoint) = self.faults.stored.get(&set) else { return };

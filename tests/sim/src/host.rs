@@ -1,9 +1,9 @@
-//! The engine's surroundings in the simulator: memory of the program, log, network.
+//! The engine's host in the simulator: memory of the program, log, network.
 
 use crate::model::Message;
 use crate::network::Network;
 use crate::options::{Options, Planted};
-use crate::piggyback::Carrier;
+use crate::piggyback::PiggybackShare;
 use crate::prng::Prng;
 use rustbtl_checkpoint::{LogLimits, PayloadLog, SegmentMemory, SegmentSource};
 use rustbtl_coordination::determinants::{DeterminantLog, ReplayDecisions};
@@ -75,25 +75,26 @@ pub struct SimHost {
     pub me: usize,
     /// Memory.
     pub memory: Memory,
-    /// Completions since the driver looked last.
+    /// Completions since the driver polled last.
     pub completed: Vec<(u32, Status)>,
     /// Frames of checkpoints that the machine of the checkpoint has not seen.
-    pub line_frames: VecDeque<(PeerId, CheckpointFrame)>,
+    pub checkpoint_frames: VecDeque<(PeerId, CheckpointFrame)>,
     /// Planted: messages to other sets find no room, everything else does.
     pub refuses_messages: bool,
     /// Pulls that go on.
     pub pulls: Vec<Pulling>,
     /// The set's determinants on their way out.
     pub log: Option<Rc<RefCell<DeterminantLog>>>,
-    /// In place of it: its share in what goes with messages.
-    pub carrier: Option<Carrier>,
+    /// In place of it: its share in what is piggybacked.
+    pub share: Option<PiggybackShare>,
     /// Planted: recorded, but not counted yet.
     pub late: Vec<(ReceiveName, MessageName)>,
     /// How often something was not stable.
     pub waited: Cell<u64>,
-    /// Payloads that were read to their place.
-    pub landed: u64,
-    /// Channels that were given up, since a frame of a life that is over carried something.
+    /// Payloads that were placed directly.
+    pub placed_directly: u64,
+    /// Channels that were given up, since a frame of an incarnation that is over piggybacked
+    /// something.
     pub refused: u64,
     net: Rc<RefCell<Network>>,
     options: Options,
@@ -123,14 +124,14 @@ impl SimHost {
             me,
             memory,
             completed: Vec::new(),
-            line_frames: VecDeque::new(),
+            checkpoint_frames: VecDeque::new(),
             refuses_messages: false,
             pulls: Vec::new(),
             log: None,
-            carrier: None,
+            share: None,
             late: Vec::new(),
             waited: Cell::new(0),
-            landed: 0,
+            placed_directly: 0,
             refused: 0,
             net,
             options,
@@ -153,8 +154,8 @@ impl SimHost {
         while let Some(numbered) = self.memory.decisions.take_recorded() {
             if let Some(log) = &self.log {
                 log.borrow_mut().record(PeerId(self.me as u32), numbered);
-            } else if let Some(carrier) = &mut self.carrier {
-                carrier.record(self.me, numbered);
+            } else if let Some(share) = &mut self.share {
+                share.record(self.me, numbered);
             }
         }
     }
@@ -382,16 +383,16 @@ impl Host for SimHost {
             self.late.push((receive, message));
             return;
         }
-        if self.log.is_some() || self.carrier.is_some() {
+        if self.log.is_some() || self.share.is_some() {
             self.memory.decisions.matched(receive, message);
             self.drain();
         }
     }
 
     fn marks(&self) -> Marks {
-        let marks = match (&self.log, &self.carrier) {
+        let marks = match (&self.log, &self.share) {
             (Some(log), _) => log.borrow().marks(),
-            (None, Some(carrier)) => carrier.marks(),
+            (None, Some(share)) => share.marks(),
             (None, None) => return Marks::NONE,
         };
         if self.options.planted == Some(Planted::GateRemoved) {
@@ -406,12 +407,14 @@ impl Host for SimHost {
         let to = self.options.sets[to.0 as usize];
         // Nobody has to.
         let may = self.prng.chance(80);
-        self.carrier.as_ref().is_some_and(|carrier| may && carrier.carry(to, from.0, made.0, out))
+        self.share
+            .as_ref()
+            .is_some_and(|share| may && share.append_entries(to, from.0, made.0, out))
     }
 
     fn on_piggyback(&mut self, from: PeerId, bytes: &[u8]) -> PiggybackOutcome {
-        let Some(carrier) = &mut self.carrier else { panic!("nothing is kept here") };
-        if carrier.carried(bytes).is_some() {
+        let Some(share) = &mut self.share else { panic!("nothing is kept here") };
+        if share.accept(bytes).is_some() {
             return PiggybackOutcome::Accepted;
         }
         self.pulls.retain(|pull| pull.from != from.0 as usize);
@@ -420,6 +423,6 @@ impl Host for SimHost {
     }
 
     fn checkpoint_frame(&mut self, from: PeerId, frame: CheckpointFrame) {
-        self.line_frames.push_back((from, frame));
+        self.checkpoint_frames.push_back((from, frame));
     }
 }

@@ -21,7 +21,7 @@ pub struct Image {
     /// Internal sends on offer.
     exposed: Vec<(usize, u64, Vec<u8>)>,
     machine: Quiescence,
-    /// What it holds of the messages of processes of other sets, as it goes to them.
+    /// Its received vectors of processes of other sets, as they are sent.
     pub held: BTreeMap<usize, Vec<u8>>,
     /// Its receives that have matched, its messages that checkpoints of others cover, its
     /// agreements.
@@ -88,10 +88,10 @@ impl World {
         arrived.map(|(stream, &count)| (*stream, sent(stream, count))).collect()
     }
 
-    /// The process goes back to its snapshot, in the next incarnation. Its channels to other sets
-    /// are still to be reported.
+    /// The process is rolled back to its snapshot, in the next incarnation. Its channels to other
+    /// sets are still to be reported.
     pub fn restore(&mut self, rank: usize, image: &Image, keep_exposed: bool) {
-        // Senders may have gone back while nobody was here who had seen what they sent.
+        // Senders may have been rolled back while nobody was here who had seen what they sent.
         assert_eq!(image.seen, self.seen(&image.program), "sent again, and not the same");
         let process = &mut self.processes[rank];
         process.engine = image.engine.clone();
@@ -103,7 +103,7 @@ impl World {
             book.accepted.retain(|stream, _| stream.2 != rank);
             book.accepted.extend(process.program.matching.arrived.clone());
         }
-        process.host.line_frames.clear();
+        process.host.checkpoint_frames.clear();
         process.host.pulls.clear();
         let mut net = self.net.borrow_mut();
         net.incarnations[rank] += 1;
@@ -122,7 +122,7 @@ impl World {
         self.carry_out(rank);
     }
 
-    /// The job's common book goes back with all processes.
+    /// The job's common book is rolled back with all processes.
     pub fn restore_book(&mut self, images: &BTreeMap<usize, Image>) {
         self.shared.book.matched = images.values().flat_map(|i| i.matched.clone()).collect();
         self.faults.covered = images.values().flat_map(|i| i.covered.clone()).collect();
@@ -136,11 +136,11 @@ impl World {
         let members = self.members(self.shared.options.sets[rank]);
         let mut net = self.net.borrow_mut();
         let mut missed = Vec::new();
-        // Who counts does not care for the others' rings: each empties its own.
-        let counts = self.shared.options.way == QuiesceMethod::Counters;
+        // With counters the others' rings do not matter: each process empties its own.
+        let counts = self.shared.options.method == QuiesceMethod::Counters;
         for &a in &members {
             for &b in members.iter().filter(|&&b| !counts || b == rank) {
-                if !net.wire(a, b).is_silent_but_for_lines() {
+                if !net.wire(a, b).is_quiescent_but_for_checkpoints() {
                     missed.push(format!("a frame from {a} to {b} at the freeze of {rank}"));
                 }
             }
@@ -187,8 +187,8 @@ impl World {
         }
         for (stream, sent) in &self.shared.book.sent {
             if self.shared.options.determinants && stream.3 < 0 {
-                // The library does not cancel: that its match is known before it is repeated
-                // does no harm (fragments/DESIGN.md "Replay").
+                // The library does not cancel: that its match is known before it is replayed does
+                // no harm (fragments/DESIGN.md "Replay").
                 continue;
             }
             let (Some(sender), Some(receiver)) = (programs.get(&stream.1), programs.get(&stream.2))
@@ -210,7 +210,7 @@ impl World {
 }
 
 impl Faults {
-    /// What a dead set comes back from.
+    /// What a failed set is restarted from.
     pub fn store(&mut self, set: u32, checkpoint: Vec<Image>) {
         self.stored.insert(set, checkpoint);
     }

@@ -1,8 +1,8 @@
 //! Deterministic simulation of the message engine: whole jobs, one seed each.
 //!
-//! [`options::Options`] says what a seed stands for. [`world::World`] runs it; the checkers are
-//! [`model`] (what MPI says) and the assertions of `process.rs` and `world.rs`. `DESIGN.md` in
-//! this folder tells more.
+//! [`options::Options`] holds what a seed stands for. [`world::World`] runs it; the checkers are
+//! [`model`] (what MPI says) and the assertions of `process.rs` and `world.rs`. `DESIGN.md` in this
+//! folder has more.
 #![forbid(unsafe_code)]
 
 pub mod checkpoints;

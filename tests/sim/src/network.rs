@@ -1,9 +1,10 @@
 //! Simulated transports: one wire for each ordered pair of processes.
 //!
 //! The network is strict about the contract of `host.rs`: a half-taken frame must be offered
-//! again unchanged, from where it stopped. Frames keep their order, payload frames (`Data`) do
-//! not. Between sets a connection has epochs; each end learns of its end and of the next one when
-//! its own events say so.
+//! The network is strict about the contract of `host.rs`: a half-taken frame must be offered again
+//! unchanged, from where it stopped. Frames keep their order, payload frames (`Data`) do not.
+//! Between sets a connection has epochs; each end learns of its end and of the next one by its own
+//! events.
 
 use crate::options::{Options, Planted};
 use crate::prng::Prng;
@@ -75,8 +76,8 @@ pub struct Network {
     pub incarnations: Vec<u16>,
     /// Planted: frames of messages that are offered now are dropped.
     pub swallow: bool,
-    /// (from, to): what had arrived from who has died, until the receiver learns of that.
-    pub last_words: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
+    /// (from, to): what had arrived of a set that has failed, until the receiver learns of that.
+    pub late_frames: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
 }
 
 impl Network {
@@ -94,7 +95,7 @@ impl Network {
             exposed: Exposed::new(),
             incarnations: vec![0; ranks],
             swallow: false,
-            last_words: BTreeMap::new(),
+            late_frames: BTreeMap::new(),
         }
     }
 
@@ -113,7 +114,7 @@ impl Network {
         &mut self.connections[a.min(b) * self.ranks + a.max(b)]
     }
 
-    /// Connections differ in their limits: a process comes back elsewhere.
+    /// Connections differ in their limits: a process may be restarted elsewhere.
     pub fn limits_shift(&self, a: usize, b: usize) -> u32 {
         self.connections[a.min(b) * self.ranks + a.max(b)].epoch % 3
     }
@@ -221,9 +222,9 @@ impl Network {
         Some(frame)
     }
 
-    /// The next frame of who has died.
-    pub fn take_last_words(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
-        self.last_words.get_mut(&(from, to))?.pop_front()
+    /// The next frame of a failed process.
+    pub fn take_late_frames(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
+        self.late_frames.get_mut(&(from, to))?.pop_front()
     }
 
     /// Where things stand, for messages.
@@ -233,7 +234,7 @@ impl Network {
             let (from, to) = (at / self.ranks, at % self.ranks);
             let end = &self.ends[at];
             let connection = self.connections[from.min(to) * self.ranks + from.max(to)];
-            if !wire.is_silent() || !end.events.is_empty() || !connection.alive {
+            if !wire.is_quiescent() || !end.events.is_empty() || !connection.alive {
                 let frames: Vec<_> = wire.frames.iter().map(|f| Header::decode(f)).collect();
                 out += &format!("{from}->{to}: {connection:?} {end:?} {frames:?}\n");
             }
@@ -257,7 +258,7 @@ pub fn is(frame: &[u8], kind: FrameType) -> bool {
 
 impl Wire {
     /// Nothing under way and no frame half taken?
-    pub fn is_silent(&self) -> bool {
+    pub fn is_quiescent(&self) -> bool {
         self.frames.is_empty() && self.partial.is_none()
     }
 
@@ -288,7 +289,7 @@ impl Wire {
     }
 
     /// Nothing but frames of a checkpoint under way?
-    pub fn is_silent_but_for_lines(&self) -> bool {
+    pub fn is_quiescent_but_for_checkpoints(&self) -> bool {
         let half =
             self.partial.as_ref().is_none_or(|half| half.header[5] == FrameType::Checkpoint as u8);
         half && self.frames.iter().all(|frame| is(frame, FrameType::Checkpoint))

@@ -1,5 +1,5 @@
-//! Questions of a program whose answers are not determined by its past: tests, probes, cancels.
-//! What a driver does with them (coordination/DESIGN.md "Determinants, the driver's contract").
+//! Nondeterministic calls of a program: tests, probes, cancels. What a driver does with them
+//! (coordination/DESIGN.md "Determinants, the driver's contract").
 
 use crate::host::BLANK;
 use crate::model::Pattern;
@@ -37,8 +37,8 @@ impl Process {
         self.host.memory.decisions.give_up();
     }
 
-    fn ask(&mut self, shared: &Shared, question: NondetCall) -> ReplayDecision {
-        match self.host.memory.decisions.decide(question) {
+    fn ask(&mut self, shared: &Shared, call: NondetCall) -> ReplayDecision {
+        match self.host.memory.decisions.decide(call) {
             Ok(ask) => ask,
             Err(divergence) => {
                 self.diverged(shared, divergence);
@@ -47,8 +47,8 @@ impl Process {
         }
     }
 
-    fn found(&mut self, shared: &Shared, question: NondetCall, outcome: Outcome) {
-        if let Err(divergence) = self.host.memory.decisions.record_outcome(question, outcome) {
+    fn found(&mut self, shared: &Shared, call: NondetCall, outcome: Outcome) {
+        if let Err(divergence) = self.host.memory.decisions.record_outcome(call, outcome) {
             self.diverged(shared, divergence);
         }
         self.host.drain();
@@ -82,7 +82,7 @@ impl Process {
         fold(&mut self.program.digest, u64::from(request));
         if shared.options.determinants {
             // It goes out with what the program does next.
-            self.look_at_date(shared);
+            self.read_date(shared);
         }
         if let Some(outcome) = self.program.results.get(&request) {
             let sum = outcome.sum();
@@ -96,9 +96,9 @@ impl Process {
         10 + ahead + shared.now / STEPS_OF_A_DATE
     }
 
-    /// time(): what the program does next depends on it. The clocks of nodes differ, and those who
-    /// come back do so where it is earlier.
-    pub(crate) fn look_at_date(&mut self, shared: &Shared) {
+    /// time(): what the program does next depends on it. The clocks of nodes differ, and restarted
+    /// processes run where it is earlier.
+    pub(crate) fn read_date(&mut self, shared: &Shared) {
         let date = self.host.memory.decisions.program_time(self.clock(shared));
         assert!(date >= self.program.date, "T1: {} after {}", date, self.program.date);
         self.program.date = date;
@@ -117,7 +117,7 @@ impl Process {
             return true;
         }
         let digest = self.program.digest;
-        let mut call = [
+        let mut kind = [
             CallKind::Test,
             CallKind::TestAll,
             CallKind::TestAny,
@@ -127,15 +127,15 @@ impl Process {
         let strays = [Planted::Diverges, Planted::DivergenceIgnored].map(Some);
         let incarnation = self.host.incarnation();
         if strays.contains(&shared.options.planted) && incarnation > 0 && digest.is_multiple_of(7) {
-            call = if call == CallKind::Test { CallKind::TestAny } else { CallKind::Test };
+            kind = if kind == CallKind::Test { CallKind::TestAny } else { CallKind::Test };
         }
         let one = (digest >> 8) as usize % list.len();
-        let asked: Vec<Request> = if call == CallKind::Test { vec![list[one]] } else { list };
-        let question = NondetCall::requests(call, asked.len() as u32);
+        let asked: Vec<Request> = if kind == CallKind::Test { vec![list[one]] } else { list };
+        let call = NondetCall::requests(kind, asked.len() as u32);
         let done: Vec<u32> =
             (0..).zip(&asked).filter(|(_, r)| self.is_complete(**r)).map(|(at, _)| at).collect();
         let all = done.len() == asked.len();
-        let outcome = match self.ask(shared, question) {
+        let outcome = match self.ask(shared, call) {
             ReplayDecision::ReportNothing => {
                 self.miss();
                 return false;
@@ -150,15 +150,15 @@ impl Process {
                 }
                 outcome
             }
-            ReplayDecision::Execute => match call {
-                _ if done.is_empty() && call == CallKind::WaitAny => return false,
+            ReplayDecision::Execute => match kind {
+                _ if done.is_empty() && kind == CallKind::WaitAny => return false,
                 CallKind::Test | CallKind::TestAll if all => Outcome::Done,
                 CallKind::TestSome if !done.is_empty() => Outcome::Requests(done),
                 CallKind::TestAny | CallKind::WaitAny if !done.is_empty() => {
                     Outcome::Requests(vec![done[draw % done.len()]])
                 }
                 _ => {
-                    self.host.memory.decisions.record_nothing(question);
+                    self.host.memory.decisions.record_nothing(call);
                     self.miss();
                     return false;
                 }
@@ -168,12 +168,12 @@ impl Process {
             Outcome::Requests(places) => places.iter().map(|at| asked[*at as usize]).collect(),
             _ => asked,
         };
-        self.found(shared, question, outcome);
+        self.found(shared, call, outcome);
         seen.into_iter().for_each(|request| self.observe(shared, request));
         false
     }
 
-    fn probe_question(call: CallKind, pattern: Pattern) -> NondetCall {
+    fn probe_call(call: CallKind, pattern: Pattern) -> NondetCall {
         let context = ContextId(pattern.context).number() as u16;
         let source = pattern.source.map_or(-1, |source| source as i32);
         NondetCall::probe(call, context, source, pattern.tag.unwrap_or(-1))
@@ -181,9 +181,9 @@ impl Process {
 
     /// MPI_Iprobe in a loop.
     pub(crate) fn iprobe(&mut self, shared: &Shared, comm: usize, pattern: Pattern) -> bool {
-        let question = Self::probe_question(CallKind::Probe, pattern);
+        let call = Self::probe_call(CallKind::Probe, pattern);
         let (source, tag) = engine_pattern(pattern);
-        let name = match self.ask(shared, question) {
+        let name = match self.ask(shared, call) {
             ReplayDecision::ReportNothing => {
                 self.miss();
                 return false;
@@ -200,14 +200,14 @@ impl Process {
                 let status = self.engine.probe(comm, source, tag);
                 self.check_probe(pattern, status);
                 let Some(name) = self.engine.probe_name(comm, source, tag) else {
-                    self.host.memory.decisions.record_nothing(question);
+                    self.host.memory.decisions.record_nothing(call);
                     self.miss();
                     return false;
                 };
                 name
             }
         };
-        self.found(shared, question, Outcome::Message(name));
+        self.found(shared, call, Outcome::Message(name));
         fold(&mut self.program.digest, u64::from(name.from.0) + 7);
         true
     }
@@ -220,9 +220,9 @@ impl Process {
         pattern: Pattern,
         request: Request,
     ) -> Option<MessageId> {
-        let question = Self::probe_question(CallKind::Claim, pattern);
+        let call = Self::probe_call(CallKind::Claim, pattern);
         let (source, tag) = engine_pattern(pattern);
-        let (id, name) = match self.ask(shared, question) {
+        let (id, name) = match self.ask(shared, call) {
             ReplayDecision::ReportNothing => {
                 self.miss();
                 return None;
@@ -239,7 +239,7 @@ impl Process {
                 let claimed = self.engine.claim(comm, source, tag);
                 self.check_probe(pattern, claimed.map(|(_, status)| status));
                 let (Some((id, _)), Some(name)) = (claimed, name) else {
-                    self.host.memory.decisions.record_nothing(question);
+                    self.host.memory.decisions.record_nothing(call);
                     self.miss();
                     return None;
                 };
@@ -249,21 +249,21 @@ impl Process {
         };
         let claimed = &self.program.matching.claimed[&request];
         assert_eq!((claimed.stream, claimed.sequence), name_of(self.me, &name), "claimed");
-        self.found(shared, question, Outcome::Message(name));
+        self.found(shared, call, Outcome::Message(name));
         fold(&mut self.program.digest, u64::from(name.from.0) + 9);
         Some(id)
     }
 
     /// MPI_Cancel of a receive; if it was in time it is posted again.
-    pub(crate) fn cancel_asked(&mut self, shared: &mut Shared, request: Request) {
-        let question = NondetCall::requests(CallKind::Cancel, 1);
+    pub(crate) fn cancel_recorded(&mut self, shared: &mut Shared, request: Request) {
+        let call = NondetCall::requests(CallKind::Cancel, 1);
         let open = match self.program.open.get(&request).copied() {
             Some(Open::Receive { id: Some(id), comm, pattern, capacity }) => {
                 Some((id, comm, pattern, capacity))
             }
             _ => None,
         };
-        let ask = self.ask(shared, question);
+        let ask = self.ask(shared, call);
         let name = match (&ask, open) {
             (ReplayDecision::Await(Outcome::Cancelled(None)), _) | (_, None) => None,
             (_, Some((id, ..))) => {
@@ -274,7 +274,7 @@ impl Process {
                 name.filter(|_| gone)
             }
         };
-        self.found(shared, question, Outcome::Cancelled(name));
+        self.found(shared, call, Outcome::Cancelled(name));
         fold(&mut self.program.digest, u64::from(name.is_some()) + 3);
         if let (Some(_), Some((_, comm, pattern, capacity))) = (name, open) {
             self.host.memory.buffers.insert(request, vec![BLANK; capacity as usize]);

@@ -7,13 +7,13 @@ use rustbtl_coordination::quiescence::QuiesceMethod;
 /// would see the same bug in the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
-    /// A restarted process is not told what its peers have: repeated sends reach them again.
+    /// A restarted process does not learn what its peers have: repeated sends reach them again.
     RepeatedSendsReachPeers,
     /// The log gives its records in the wrong order.
     ResendOutOfOrder,
     /// Resync does not mention messages whose payload is missing.
     OpenMessagesForgotten,
-    /// Frames of an older incarnation are let in.
+    /// Frames of an older incarnation are accepted.
     IncarnationIgnored,
     /// A transport lets a later eager fragment overtake.
     EagerOvertakes,
@@ -29,13 +29,13 @@ pub enum Planted {
     FrameLost,
     /// A half-taken frame is offered again from its start.
     SendBufferReused,
-    /// Frames of checkpoints have a way of their own, past all others.
+    /// Frames of checkpoints bypass all others.
     TokenOvertakes,
     /// A token is sent while the frame before it is half taken.
     TokenPastHalfTaken,
-    /// A process claims rendezvous silence as soon as it is asked.
-    RendezvousSilenceSkipped,
-    /// Nobody is asked whether a `Done` behind the token has arrived.
+    /// A process claims rendezvous quiescence as soon as it is polled.
+    RendezvousQuiescenceSkipped,
+    /// Nobody is asked whether a `Done` after the token has arrived.
     FlushSkipped,
     /// A process goes on when it has its snapshot, whatever the others have.
     ResumeEarly,
@@ -46,11 +46,12 @@ pub enum Planted {
     /// Frames that a checkpoint held are dropped at its end.
     HeldFramesLost,
     /// Frames of an earlier checkpoint are taken for those of this one.
-    StaleLineAccepted,
+    StaleCheckpointAccepted,
     /// Senders trim when a checkpoint is frozen, before it is complete.
     TrimBeforeCommit,
-    /// A snapshot of a global checkpoint is taken whatever a set that went back has not repeated.
-    PicturedBehind,
+    /// A snapshot of a global checkpoint is taken although a set that was rolled back is still
+    /// replaying.
+    SnapshotWhileReplaying,
     /// News of matches pass between sets while a global checkpoint is taken.
     MatchesNotHeld,
     /// Frames leave the set whatever is stable.
@@ -59,49 +60,50 @@ pub enum Planted {
     DeterminantsTrimmedEarly,
     /// A match is recorded after the frames that depend on it have left.
     RecordedAfterSend,
-    /// Replay is told of one failed poll less than there were.
+    /// Replay has one failed poll less than there were.
     RunMiscounted,
-    /// Replay is told for which call a date was recorded, and not for how many more.
+    /// Replay knows for which call a date was recorded, and not for how many more.
     DatesForOneCall,
     /// The program does not repeat itself, and replay goes on all the same.
     DivergenceIgnored,
     /// The program does not repeat itself (no bug of ours: it is to be reported).
     Diverges,
-    /// Counts: a process goes on when all have come, whatever lies in its rings.
+    /// Counters: a process goes on when all have arrived, whatever lies in its rings.
     RingsNotEmptied,
-    /// Counts: a process has come though some of its frames still wait for room.
-    CameEarly,
-    /// Counts: nobody says that a rendezvous is open.
-    OpenNotTold,
-    /// Counts: those who came to an earlier checkpoint count for this one.
+    /// Counters: a process has arrived though some of its frames still wait for room.
+    ArrivedEarly,
+    /// Counters: nobody reports that a rendezvous is in flight.
+    InFlightNotReported,
+    /// Counters: those who arrived in an earlier checkpoint count for this one.
     OldCountsCount,
-    /// A frame to a third set does not wait for what was carried here.
-    CarriedOn,
-    /// What is carried is taken in and not kept.
-    CarriedNotKept,
-    /// The coordinator does not give a set what others bring of it.
-    CarriedUnmerged,
-    /// A set comes back before the others have said what they have of it.
+    /// A frame to a third set does not wait for what was piggybacked here.
+    PiggybackRelayed,
+    /// What is piggybacked is accepted and not stored.
+    PiggybackNotStored,
+    /// The coordinator does not give a set what others send of it.
+    PiggybackUnmerged,
+    /// A set is restarted before the others have reported what they have of it.
     FenceSkipped,
-    /// Who has said so takes in more of it.
+    /// A process that has reported so accepts more of it.
     FenceForgotten,
     /// An image counts as stored whatever of what it depends on is stable.
-    PicturedUnstable,
+    SnapshotUnstable,
     /// Batches and acknowledgements of an earlier incarnation are taken for those of this one.
     StaleIncarnationAccepted,
 }
 
 impl Planted {
-    /// The way of taking checkpoints that a bug is in, if it is in one of them.
-    pub fn way(self) -> Option<QuiesceMethod> {
+    /// The method of taking checkpoints that a bug is in, if it is in one of them.
+    pub fn method(self) -> Option<QuiesceMethod> {
         match self {
-            Self::RingsNotEmptied | Self::CameEarly | Self::OpenNotTold | Self::OldCountsCount => {
-                Some(QuiesceMethod::Counters)
-            }
+            Self::RingsNotEmptied
+            | Self::ArrivedEarly
+            | Self::InFlightNotReported
+            | Self::OldCountsCount => Some(QuiesceMethod::Counters),
             Self::TokenOvertakes
             | Self::TokenPastHalfTaken
             | Self::FlushSkipped
-            | Self::StaleLineAccepted => Some(QuiesceMethod::Frames),
+            | Self::StaleCheckpointAccepted => Some(QuiesceMethod::Frames),
             _ => None,
         }
     }
@@ -140,44 +142,44 @@ pub struct Options {
     pub wild: bool,
     /// Results do not depend on timing: no wildcards, polls or cancels.
     pub repeatable: bool,
-    /// Context ids carry an instance (needed where sets die).
+    /// Context ids carry an instance (needed where sets fail).
     pub instances: bool,
     /// Resets of connections between sets.
     pub resets: u32,
-    /// Deaths of sets.
-    pub deaths: u32,
+    /// Failures of sets.
+    pub failures: u32,
     /// Checkpoints taken before.
     pub checkpoints: u32,
     /// Logs are trimmed when a checkpoint is complete.
     pub trim: bool,
-    /// Frames of a dead incarnation may still arrive.
+    /// Frames of a failed incarnation may still arrive.
     pub ghosts: bool,
     /// Percent of opportunities for a fault that are taken.
     pub fault_rate: u32,
     /// Checkpoints are taken by the real machines and a coordinator.
     pub coordinated: bool,
     /// How: by frames, or by counts in memory that a set shares.
-    pub way: QuiesceMethod,
+    pub method: QuiesceMethod,
     /// Checkpoints that are ordered.
     pub orders: u32,
-    /// Whole jobs that are started again from a global checkpoint.
+    /// Whole jobs that are restarted from a global checkpoint.
     pub restarts: u32,
     /// Steps after which the coordinator gives a checkpoint up.
     pub timeout: u64,
     /// Percent of snapshots that fail, of images that cannot be stored, of manifests.
-    pub failures: u32,
+    pub storage_failures: u32,
     /// A pair of processes between which frames are long on their way.
     pub slow_wire: Option<(usize, usize)>,
     /// Checkpoints that are kept.
     pub checkpoints_kept: usize,
-    /// Outcomes are recorded, and sets that come back replay them; sends depend on outcomes.
+    /// Determinants are recorded, and restarted sets replay them; sends depend on outcomes.
     pub determinants: bool,
     /// Percent of steps in which determinants move on.
-    pub shipping: u32,
-    /// Keepers of each set's determinants.
+    pub determinant_rate: u32,
+    /// Replicas of each set's determinants.
     pub copies: usize,
-    /// In place of them: a coordinator, and determinants go with messages.
-    pub carrying: bool,
+    /// In place of them: a coordinator, and determinants are piggybacked.
+    pub piggyback: bool,
     /// A bug.
     pub planted: Option<Planted>,
 }
@@ -189,17 +191,16 @@ pub enum Tier {
     Calm,
     /// Connections are reset.
     Resets,
-    /// Connections are reset and sets die.
-    Deaths,
-    /// Checkpoints of sets and of the job by the real machines; jobs start again from the latter.
-    /// Also resets, and deaths of sets where results repeat.
-    Lines,
-    /// All of MPI, programs whose messages depend on what they observe; single sets die at any
+    /// Connections are reset and sets fail.
+    Failures,
+    /// Checkpoints of sets and of the job by the real machines; jobs are restarted from the latter.
+    /// Also resets, and failures of sets where results repeat.
+    Checkpoints,
+    /// All of MPI, programs whose messages depend on what they observe; single sets fail at any
     /// time, also while checkpoints are taken and others recover.
     Replay,
-    /// The same, with determinants that go with messages; the coordinator is slow, and sets die
-    /// together.
-    Carrying,
+    /// The same, with piggybacked determinants; the coordinator is slow, and sets fail together.
+    Piggyback,
 }
 
 impl Options {
@@ -207,24 +208,24 @@ impl Options {
     pub fn of(tier: Tier, seed: u64) -> Self {
         let mut prng = Prng::new(seed).fork(1);
         let faults = tier != Tier::Calm;
-        let carrying = tier == Tier::Carrying;
-        let replay = tier == Tier::Replay || carrying;
-        let coordinated = tier == Tier::Lines || replay;
-        let few = if carrying { 3 } else { 1 + u64::from(faults) };
+        let piggyback = tier == Tier::Piggyback;
+        let replay = tier == Tier::Replay || piggyback;
+        let coordinated = tier == Tier::Checkpoints || replay;
+        let few = if piggyback { 3 } else { 1 + u64::from(faults) };
         let ranks = prng.from_to(few, 6) as u32;
         let size_max = match tier {
-            Tier::Resets | Tier::Deaths => (ranks - 1).min(3),
+            Tier::Resets | Tier::Failures => (ranks - 1).min(3),
             Tier::Replay => (ranks - u32::from(prng.chance(90))).clamp(1, 3),
-            Tier::Carrying => (ranks / 2).clamp(1, 2),
-            Tier::Calm | Tier::Lines => ranks,
+            Tier::Piggyback => (ranks / 2).clamp(1, 2),
+            Tier::Calm | Tier::Checkpoints => ranks,
         };
         let size = prng.from_to(1, u64::from(size_max));
         let sets = (0..ranks).map(|rank| rank - rank % size as u32).collect();
         let eager = |prng: &mut Prng| prng.pick(&[0, 16, 64, 64, 200]);
         let chunk = |prng: &mut Prng| prng.pick(&[1, 50, 64, 200, 1000]);
-        let deaths = tier == Tier::Deaths;
-        let repeatable = deaths || faults && !replay && prng.chance(40);
-        let deaths = deaths || coordinated && (replay || repeatable && prng.chance(60));
+        let failures = tier == Tier::Failures;
+        let repeatable = failures || faults && !replay && prng.chance(40);
+        let failures = failures || coordinated && (replay || repeatable && prng.chance(60));
         let quiet = coordinated && prng.chance(30);
         Self {
             seed,
@@ -242,19 +243,19 @@ impl Options {
             bytes_max: prng.pick(&[100, 700, 700, 4000]),
             wild: !repeatable && prng.chance(60),
             repeatable,
-            instances: deaths || coordinated || prng.chance(50),
+            instances: failures || coordinated || prng.chance(50),
             resets: match tier {
                 Tier::Calm => 0,
                 _ if quiet => 0,
-                _ => prng.from_to(u64::from(!deaths), 12) as u32,
+                _ => prng.from_to(u64::from(!failures), 12) as u32,
             },
-            deaths: if deaths { prng.from_to(1, 6) as u32 } else { 0 },
-            checkpoints: if tier == Tier::Deaths { prng.from_to(0, 12) as u32 } else { 0 },
+            failures: if failures { prng.from_to(1, 6) as u32 } else { 0 },
+            checkpoints: if tier == Tier::Failures { prng.from_to(0, 12) as u32 } else { 0 },
             trim: prng.chance(60),
             ghosts: prng.chance(70),
             fault_rate: prng.pick(&[1, 2, 5, 20]),
             coordinated,
-            way: if Prng::new(seed).fork(10).chance(50) {
+            method: if Prng::new(seed).fork(10).chance(50) {
                 QuiesceMethod::Counters
             } else {
                 QuiesceMethod::Frames
@@ -262,7 +263,7 @@ impl Options {
             orders: if coordinated { prng.from_to(1, 12) as u32 } else { 0 },
             restarts: if coordinated { prng.from_to(0, 4) as u32 } else { 0 },
             timeout: prng.pick(&[300, 1000, 3000, u64::MAX, u64::MAX]),
-            failures: prng.pick(&[0, 0, 5, 20]),
+            storage_failures: prng.pick(&[0, 0, 5, 20]),
             slow_wire: (coordinated && prng.chance(60)).then(|| {
                 let rank = |prng: &mut Prng| prng.below(ranks as usize);
                 (rank(&mut prng), rank(&mut prng))
@@ -270,15 +271,19 @@ impl Options {
             checkpoints_kept: prng.from_to(1, 3) as usize,
             determinants: replay,
             copies: prng.pick(&[1, 1, 2]),
-            carrying,
-            shipping: if carrying { prng.pick(&[1, 2, 5]) } else { prng.pick(&[2, 5, 30]) },
+            piggyback,
+            determinant_rate: if piggyback {
+                prng.pick(&[1, 2, 5])
+            } else {
+                prng.pick(&[2, 5, 30])
+            },
             planted: None,
         }
     }
 
     /// The same program without faults.
     pub fn without_faults(&self) -> Self {
-        let calm = Self { resets: 0, deaths: 0, checkpoints: 0, planted: None, ..self.clone() };
+        let calm = Self { resets: 0, failures: 0, checkpoints: 0, planted: None, ..self.clone() };
         Self { coordinated: false, orders: 0, restarts: 0, ..calm }
     }
 

@@ -1,5 +1,5 @@
-//! Determinants that go with messages (docs/adr/0019): orders that sets share, a coordinator that
-//! never dies, what is on its way between them, and fences around sets that have died.
+//! Piggybacked determinants (docs/adr/0019): orders that sets share, a coordinator that never
+//! fails, what is on its way between them, and fences around sets that have failed.
 
 use crate::image::Image;
 use crate::network::is;
@@ -16,18 +16,18 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// A slot takes an entry of so many bytes: longer ones are not carried.
+/// A slot takes an entry of so many bytes: longer ones are not piggybacked.
 const SLOT_BYTES: usize = 24;
 
 /// What is in a place of a set's order.
 enum Slot {
     /// What it recorded itself, as `piggyback::append` writes it.
     Own(Vec<u8>),
-    /// What was carried to it, of that set.
+    /// What was piggybacked to it, of that set.
     Of(u32),
 }
 
-/// What the processes of a set share in one life.
+/// What the processes of a set share in one incarnation.
 pub struct Shared {
     set: u32,
     incarnation: Incarnation,
@@ -41,23 +41,23 @@ pub struct Shared {
 pub enum Item {
     /// Own: number, place.
     Own(u64, u64, Determinant),
-    /// The place of what was carried.
+    /// The place of what was piggybacked.
     Piggybacked(u64, Vec<u8>),
 }
 
 /// One process's share.
-pub struct Carrier {
+pub struct PiggybackShare {
     shared: Rc<RefCell<Shared>>,
-    /// Recorded, not shipped.
+    /// Recorded, not sent.
     outbox: VecDeque<Item>,
-    /// Sets whose lives before these are over.
+    /// Sets whose incarnations before these are over.
     fences: BTreeMap<u32, Incarnation>,
-    /// Of a life of a set everything before this place is kept here.
+    /// Of an incarnation of a set everything before this place is stored here.
     known: BTreeMap<(u32, Incarnation), u64>,
     planted: Option<Planted>,
 }
 
-impl Carrier {
+impl PiggybackShare {
     /// For the gate.
     pub fn marks(&self) -> Marks {
         let shared = self.shared.borrow();
@@ -78,7 +78,7 @@ impl Carrier {
     }
 
     /// See `Host::piggyback`; `to`: the receiver's set.
-    pub fn carry(&self, to: u32, from: u64, made: u64, out: &mut Vec<u8>) -> bool {
+    pub fn append_entries(&self, to: u32, from: u64, made: u64, out: &mut Vec<u8>) -> bool {
         let shared = self.shared.borrow();
         let first = from.max(shared.stable);
         piggyback::begin(out, SetId(shared.set), shared.incarnation, first);
@@ -86,7 +86,7 @@ impl Carrier {
             match shared.slots.get(&at) {
                 Some(Slot::Own(entry)) => out.extend_from_slice(entry),
                 Some(Slot::Of(set)) if *set == to => out.push(piggyback::BLANK),
-                Some(Slot::Of(_)) if self.planted == Some(Planted::CarriedOn) => {
+                Some(Slot::Of(_)) if self.planted == Some(Planted::PiggybackRelayed) => {
                     out.push(piggyback::BLANK);
                 }
                 _ => {
@@ -98,18 +98,18 @@ impl Carrier {
         first < made
     }
 
-    /// See `Host::on_piggyback`; None: it is of a life that is over.
-    pub fn carried(&mut self, bytes: &[u8]) -> Option<()> {
-        let Ok(carried) = Piggybacked::decode(bytes) else {
-            panic!("what is carried does not decode")
+    /// See `Host::on_piggyback`; None: it is of an incarnation that is over.
+    pub fn accept(&mut self, bytes: &[u8]) -> Option<()> {
+        let Ok(piggybacked) = Piggybacked::decode(bytes) else {
+            panic!("what is piggybacked does not decode")
         };
-        let (set, upto) = (carried.set.0, carried.upto());
-        let over = self.fences.get(&set).is_some_and(|before| carried.incarnation < *before);
+        let (set, upto) = (piggybacked.set.0, piggybacked.upto());
+        let over = self.fences.get(&set).is_some_and(|before| piggybacked.incarnation < *before);
         if over && self.planted != Some(Planted::FenceForgotten) {
             return None;
         }
-        let known = self.known.entry((set, carried.incarnation)).or_default();
-        if upto <= *known || self.planted == Some(Planted::CarriedNotKept) {
+        let known = self.known.entry((set, piggybacked.incarnation)).or_default();
+        if upto <= *known || self.planted == Some(Planted::PiggybackNotStored) {
             return Some(());
         }
         *known = upto;
@@ -122,86 +122,87 @@ impl Carrier {
     }
 }
 
-/// What a rank says of a fence: of which set, before which life, and how far its own had recorded.
+/// A rank's answer to a fence: of which set, before which incarnation, and how far its own had
+/// recorded.
 type Answer = (u32, Incarnation, Incarnation, u64);
 
 /// See the module's documentation.
 #[derive(Default)]
-pub struct Carrying {
+pub struct PiggybackWorld {
     orders: BTreeMap<u32, SetOrder>,
     fences: BTreeMap<u32, Fence>,
-    /// Of each rank, in which life of its set.
+    /// Of each rank, in which incarnation of its set.
     mail: BTreeMap<usize, VecDeque<(Incarnation, Item)>>,
     /// Answers go another way.
     answers: BTreeMap<usize, VecDeque<Answer>>,
     /// To each set: what is stable.
     stable: BTreeMap<u32, VecDeque<(Incarnation, u64)>>,
-    /// Processes that have not said yet that they keep what comes.
-    unsaid: BTreeSet<usize>,
+    /// Processes that do not accept piggybacked determinants yet.
+    not_accepting: BTreeSet<usize>,
     /// How far their sets had recorded when snapshots were taken.
-    pictured: BTreeMap<(usize, u64), (Incarnation, u64)>,
-    /// Frames of dead sets that carried something, sets that died while they were asked, snapshots
-    /// that had to wait.
+    snapshots: BTreeMap<(usize, u64), (Incarnation, u64)>,
+    /// Frames of failed sets that piggybacked something, sets that failed while they were asked,
+    /// snapshots that had to wait.
     pub met: [u64; 3],
 }
 
 impl World {
-    fn carrying(&self) -> bool {
-        self.shared.options.carrying
+    fn piggyback(&self) -> bool {
+        self.shared.options.piggyback
     }
 
-    /// The job begins, or begins anew.
+    /// The job begins, or is restarted.
     pub fn first_orders(&mut self) {
-        let met = self.carrying.met;
-        self.carrying = Carrying { met, ..Carrying::default() };
+        let met = self.piggyback.met;
+        self.piggyback = PiggybackWorld { met, ..PiggybackWorld::default() };
         for set in self.sets() {
             self.start_order(set, Vec::new());
         }
     }
 
-    /// A set begins a life in which it repeats this.
+    /// A set begins an incarnation in which it replays this.
     pub fn start_order(&mut self, set: u32, past: Vec<(PeerId, Numbered)>) {
         let members = self.members(set);
         let incarnation = Incarnation(self.net.borrow().incarnations[members[0]]);
         let recorded = past.len() as u64;
         let log = DeterminantLog::new(SetId(set), incarnation, past, 0, 1);
-        self.carrying.orders.insert(set, SetOrder::new(incarnation, log));
-        self.carrying.fences.remove(&set);
-        self.carrying.stable.insert(set, VecDeque::from([(incarnation, recorded)]));
+        self.piggyback.orders.insert(set, SetOrder::new(incarnation, log));
+        self.piggyback.fences.remove(&set);
+        self.piggyback.stable.insert(set, VecDeque::from([(incarnation, recorded)]));
         let slots = BTreeMap::new();
         let shared = Shared { set, incarnation, recorded, stable: 0, slots };
         let shared = Rc::new(RefCell::new(shared));
         for rank in members {
-            self.processes[rank].host.carrier = Some(Carrier {
+            self.processes[rank].host.share = Some(PiggybackShare {
                 shared: Rc::clone(&shared),
                 outbox: VecDeque::new(),
                 fences: BTreeMap::new(),
                 known: BTreeMap::new(),
                 planted: self.shared.options.planted,
             });
-            self.carrying.unsaid.insert(rank);
+            self.piggyback.not_accepting.insert(rank);
         }
     }
 
     /// One step of what is on its way.
-    pub fn carrying_step(&mut self) {
+    pub fn piggyback_step(&mut self) {
         let rank = self.prng.below(self.processes.len());
         let set = self.shared.options.sets[rank];
-        let alive = !self.faults.is_dead(set);
+        let alive = !self.faults.has_failed(set);
         match self.prng.below(8) {
             0 | 1 if alive => {
-                let Some(carrier) = &mut self.processes[rank].host.carrier else { return };
-                let incarnation = carrier.shared.borrow().incarnation;
-                let items = carrier.outbox.drain(..).map(|item| (incarnation, item));
-                self.carrying.mail.entry(rank).or_default().extend(items);
+                let Some(share) = &mut self.processes[rank].host.share else { return };
+                let incarnation = share.shared.borrow().incarnation;
+                let items = share.outbox.drain(..).map(|item| (incarnation, item));
+                self.piggyback.mail.entry(rank).or_default().extend(items);
             }
             2 | 3 => self.coordinator_reads(rank),
             4 => {
-                let mail = self.carrying.stable.get_mut(&set).and_then(VecDeque::pop_front);
+                let mail = self.piggyback.stable.get_mut(&set).and_then(VecDeque::pop_front);
                 if let Some((incarnation, upto)) = mail.filter(|_| alive)
-                    && let Some(carrier) = &self.processes[rank].host.carrier
+                    && let Some(share) = &self.processes[rank].host.share
                 {
-                    let mut shared = carrier.shared.borrow_mut();
+                    let mut shared = share.shared.borrow_mut();
                     if shared.incarnation == incarnation {
                         shared.stable = shared.stable.max(upto);
                     }
@@ -209,14 +210,14 @@ impl World {
             }
             5 if alive => self.answer_fence(rank),
             6 => {
-                let answer = self.carrying.answers.get_mut(&rank).and_then(VecDeque::pop_front);
+                let answer = self.piggyback.answers.get_mut(&rank).and_then(VecDeque::pop_front);
                 if let Some((of, before, incarnation, upto)) = answer
-                    && let Some(fence) = self.carrying.fences.get_mut(&of)
+                    && let Some(fence) = self.piggyback.fences.get_mut(&of)
                 {
                     fence.answered(PeerId(rank as u32), before, incarnation, upto);
                 }
             }
-            _ if alive && self.carrying.unsaid.remove(&rank) => {
+            _ if alive && self.piggyback.not_accepting.remove(&rank) => {
                 let process = &mut self.processes[rank];
                 process.engine.accept_piggyback(&mut process.host);
                 process.settle(&mut self.shared);
@@ -226,10 +227,10 @@ impl World {
     }
 
     fn coordinator_reads(&mut self, rank: usize) {
-        let mail = self.carrying.mail.get_mut(&rank).and_then(VecDeque::pop_front);
+        let mail = self.piggyback.mail.get_mut(&rank).and_then(VecDeque::pop_front);
         let Some((incarnation, item)) = mail else { return };
         let set = self.shared.options.sets[rank];
-        let orders = &mut self.carrying.orders;
+        let orders = &mut self.piggyback.orders;
         if orders[&set].incarnation() != incarnation {
             return;
         }
@@ -239,48 +240,50 @@ impl World {
                 order.add_recorded(PeerId(rank as u32), number, [(at, determinant)]);
             }
             Item::Piggybacked(at, bytes) => {
-                let Ok(carried) = Piggybacked::decode(&bytes) else { panic!("it was read before") };
+                let Ok(piggybacked) = Piggybacked::decode(&bytes) else {
+                    panic!("it was read before")
+                };
                 if let Some(order) = orders.get_mut(&set) {
-                    order.add_received(at, carried);
+                    order.add_received(at, piggybacked);
                 }
             }
         }
         // What one order has got may be all that a place of another waits for.
-        while let Some((set, at, carried)) = self.due() {
-            self.merge(set, at, carried);
+        while let Some((set, at, piggybacked)) = self.due() {
+            self.merge(set, at, piggybacked);
         }
-        self.tell_stable(set);
+        self.send_stable(set);
     }
 
     fn due(&mut self) -> Option<(u32, u64, Piggybacked)> {
-        self.carrying.orders.iter_mut().find_map(|(&set, order)| {
-            let (at, carried) = order.next_received()?;
-            Some((set, at, carried))
+        self.piggyback.orders.iter_mut().find_map(|(&set, order)| {
+            let (at, piggybacked) = order.next_received()?;
+            Some((set, at, piggybacked))
         })
     }
 
-    /// What was carried to a set goes into the order of the set that it is of; then its place
+    /// What was piggybacked to a set goes into the order of the set that it is of; then its place
     /// counts.
-    fn merge(&mut self, set: u32, at: u64, carried: Piggybacked) {
-        let of = carried.set.0;
-        if self.shared.options.planted != Some(Planted::CarriedUnmerged)
-            && let Some(order) = self.carrying.orders.get_mut(&of)
+    fn merge(&mut self, set: u32, at: u64, piggybacked: Piggybacked) {
+        let of = piggybacked.set.0;
+        if self.shared.options.planted != Some(Planted::PiggybackUnmerged)
+            && let Some(order) = self.piggyback.orders.get_mut(&of)
         {
-            order.add_piggybacked(carried);
+            order.add_piggybacked(piggybacked);
         }
-        if let Some(order) = self.carrying.orders.get_mut(&set) {
+        if let Some(order) = self.piggyback.orders.get_mut(&set) {
             order.skip(at);
         }
-        self.tell_stable(of);
-        self.tell_stable(set);
+        self.send_stable(of);
+        self.send_stable(set);
     }
 
-    fn tell_stable(&mut self, set: u32) {
-        let order = &self.carrying.orders[&set];
-        let told = (order.incarnation(), order.next());
-        let mail = self.carrying.stable.entry(set).or_default();
-        if mail.back() != Some(&told) {
-            mail.push_back(told);
+    fn send_stable(&mut self, set: u32) {
+        let order = &self.piggyback.orders[&set];
+        let stable = (order.incarnation(), order.next());
+        let mail = self.piggyback.stable.entry(set).or_default();
+        if mail.back() != Some(&stable) {
+            mail.push_back(stable);
         }
     }
 
@@ -289,80 +292,80 @@ impl World {
         let asks =
             |(_, fence): &(&u32, &Fence)| fence.missing().any(|missing| missing.0 as usize == rank);
         let asking: Vec<(u32, Incarnation)> =
-            self.carrying.fences.iter().filter(asks).map(|(&set, f)| (set, f.before())).collect();
-        let Some(carrier) = &mut self.processes[rank].host.carrier else { return };
+            self.piggyback.fences.iter().filter(asks).map(|(&set, f)| (set, f.before())).collect();
+        let Some(share) = &mut self.processes[rank].host.share else { return };
         for (of, before) in asking {
-            carrier.fences.insert(of, before);
-            let shared = carrier.shared.borrow();
+            share.fences.insert(of, before);
+            let shared = share.shared.borrow();
             let answer = (of, before, shared.incarnation, shared.recorded);
-            self.carrying.answers.entry(rank).or_default().push_back(answer);
+            self.piggyback.answers.entry(rank).or_default().push_back(answer);
         }
     }
 
     /// A set whose frames are just bringing determinants to others.
-    fn who_brings(&self) -> Option<u32> {
+    fn who_sends_determinants(&self) -> Option<u32> {
         let mut net = self.net.borrow_mut();
         let ranks = self.processes.len();
         let full = |frame: &Vec<u8>| is(frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;
-        let mut brings =
+        let mut sends =
             |from: usize| (0..ranks).any(|to| net.wire(from, to).frames.iter().any(full));
-        let rank = (0..ranks).find(|&rank| brings(rank));
+        let rank = (0..ranks).find(|&rank| sends(rank));
         rank.map(|rank| self.shared.options.sets[rank])
     }
 
-    /// Percent of opportunities for a death that are taken: sets that fall together are what one
-    /// hop is for, last words what fences are for.
-    pub fn death_rate(&self) -> u32 {
-        match self.carrying() {
-            true if !self.faults.dead.is_empty() => 50,
-            true if self.who_brings().is_some() => self.faults.rate.max(20),
+    /// Percent of opportunities for a failure that are taken: sets that fail together are what one
+    /// hop is for, late frames are what fences are for.
+    pub fn failure_rate(&self) -> u32 {
+        match self.piggyback() {
+            true if !self.faults.failed.is_empty() => 50,
+            true if self.who_sends_determinants().is_some() => self.faults.rate.max(20),
             _ => self.faults.rate,
         }
     }
 
-    /// A set, if possible one whose last words are of use.
-    pub fn who_dies(&mut self) -> u32 {
+    /// A set, if possible one whose late frames are of use.
+    pub fn who_fails(&mut self) -> u32 {
         let any = self.prng.pick(&self.shared.options.sets);
-        if !self.carrying() || self.prng.chance(30) {
+        if !self.piggyback() || self.prng.chance(30) {
             return any;
         }
-        self.who_brings().unwrap_or(any)
+        self.who_sends_determinants().unwrap_or(any)
     }
 
-    /// A set has died.
-    pub fn carrying_lost(&mut self, set: u32) {
+    /// A set has failed.
+    pub fn piggyback_lost(&mut self, set: u32) {
         let members = self.members(set);
-        for fence in self.carrying.fences.values_mut() {
+        for fence in self.piggyback.fences.values_mut() {
             let asked = |rank: PeerId| members.contains(&(rank.0 as usize));
-            self.carrying.met[1] += u64::from(fence.missing().any(asked));
+            self.piggyback.met[1] += u64::from(fence.missing().any(asked));
             fence.set_failed(SetId(set));
         }
         for &rank in &members {
-            if let Some(carrier) = &mut self.processes[rank].host.carrier {
-                carrier.outbox.clear();
+            if let Some(share) = &mut self.processes[rank].host.share {
+                share.outbox.clear();
             }
-            // What it has said may still arrive, or a part of it.
-            if let Some(mail) = self.carrying.mail.get_mut(&rank)
+            // What it has sent may still arrive, or a part of it.
+            if let Some(mail) = self.piggyback.mail.get_mut(&rank)
                 && self.prng.chance(50)
             {
                 let left = self.prng.below(mail.len() + 1);
                 mail.truncate(left);
             }
-            self.carrying.unsaid.remove(&rank);
+            self.piggyback.not_accepting.remove(&rank);
         }
         // What it had accepted it has seen no more; its checkpoint has (`Image::seen`).
         self.shared.book.accepted.retain(|stream, _| !members.contains(&stream.2));
-        self.carrying.pictured.retain(|(rank, _), _| !members.contains(rank));
+        self.piggyback.snapshots.retain(|(rank, _), _| !members.contains(rank));
         let incarnations = self.net.borrow().incarnations.clone();
         let sets = &self.shared.options.sets;
-        let asked = (0..sets.len()).filter(|&rank| !self.faults.is_dead(sets[rank]));
+        let asked = (0..sets.len()).filter(|&rank| !self.faults.has_failed(sets[rank]));
         let asked = asked
             .map(|rank| (PeerId(rank as u32), SetId(sets[rank]), Incarnation(incarnations[rank])));
         let before = Incarnation(incarnations[members[0]] + 1);
-        self.carrying.fences.insert(set, Fence::new(before, asked));
+        self.piggyback.fences.insert(set, Fence::new(before, asked));
         for rank in 0..self.processes.len() {
             // Checkpoint threads are quick.
-            if !self.faults.is_dead(self.shared.options.sets[rank]) && self.prng.chance(40) {
+            if !self.faults.has_failed(self.shared.options.sets[rank]) && self.prng.chance(40) {
                 self.answer_fence(rank);
             }
         }
@@ -370,46 +373,46 @@ impl World {
 
     /// Is everything here that others have of it?
     pub fn is_fenced(&self, set: u32) -> bool {
-        if !self.carrying() || self.shared.options.planted == Some(Planted::FenceSkipped) {
+        if !self.piggyback() || self.shared.options.planted == Some(Planted::FenceSkipped) {
             return true;
         }
         let next = |set: SetId, incarnation| {
-            let order = self.carrying.orders.get(&set.0)?;
+            let order = self.piggyback.orders.get(&set.0)?;
             (order.incarnation() == incarnation).then(|| order.next())
         };
-        self.carrying.fences.get(&set).is_none_or(|fence| fence.is_complete(next))
+        self.piggyback.fences.get(&set).is_none_or(|fence| fence.is_complete(next))
     }
 
-    /// What a dead set has to repeat.
+    /// What a failed set has to replay.
     pub fn past_of(&self, set: u32) -> Vec<DeterminantRecord> {
-        self.carrying.orders[&set].history().cloned().collect()
+        self.piggyback.orders[&set].history().cloned().collect()
     }
 
     /// Its oldest checkpoint is a younger one now.
     pub fn cover_order(&mut self, set: u32, clocks: &BTreeMap<PeerId, u64>) {
-        if let Some(order) = self.carrying.orders.get_mut(&set) {
+        if let Some(order) = self.piggyback.orders.get_mut(&set) {
             order.log_mut().trim(clocks);
         }
     }
 
     /// A snapshot is taken.
     pub fn before_snapshot(&mut self, rank: usize, checkpoint: u64) {
-        if let Some(carrier) = &self.processes[rank].host.carrier {
-            let shared = carrier.shared.borrow();
+        if let Some(share) = &self.processes[rank].host.share {
+            let shared = share.shared.borrow();
             let upto = (shared.incarnation, shared.recorded);
-            self.carrying.pictured.insert((rank, checkpoint), upto);
+            self.piggyback.snapshots.insert((rank, checkpoint), upto);
         }
     }
 
     /// Is everything stable that the snapshot depends on?
-    pub fn is_picture_stable(&mut self, rank: usize, checkpoint: u64) -> bool {
-        let Some(&(incarnation, upto)) = self.carrying.pictured.get(&(rank, checkpoint)) else {
+    pub fn is_snapshot_stable(&mut self, rank: usize, checkpoint: u64) -> bool {
+        let Some(&(incarnation, upto)) = self.piggyback.snapshots.get(&(rank, checkpoint)) else {
             return true;
         };
-        let order = &self.carrying.orders[&self.shared.options.sets[rank]];
+        let order = &self.piggyback.orders[&self.shared.options.sets[rank]];
         let stable = order.incarnation() == incarnation && order.next() >= upto;
-        self.carrying.met[2] += u64::from(!stable);
-        stable || self.shared.options.planted == Some(Planted::PicturedUnstable)
+        self.piggyback.met[2] += u64::from(!stable);
+        stable || self.shared.options.planted == Some(Planted::SnapshotUnstable)
     }
 
     /// Clocks of a checkpoint, for [`Self::cover_order`].

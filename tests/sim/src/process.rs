@@ -93,7 +93,7 @@ pub struct Process {
     pub me: usize,
     /// Its engine.
     pub engine: Engine<SimHost>,
-    /// Its surroundings.
+    /// Its host.
     pub host: SimHost,
     /// Its program.
     pub program: Program,
@@ -177,7 +177,7 @@ impl Process {
             }
             Op::CancelAndRepeat { request, .. } if asks => {
                 self.before_action(shared, false);
-                self.cancel_asked(shared, request);
+                self.cancel_recorded(shared, request);
                 true
             }
             Op::CancelAndRepeat { request, .. } => {
@@ -246,7 +246,7 @@ impl Process {
         let (mut bytes, mut digest) = (bytes, 0);
         let info = &shared.script.comms[comm];
         if shared.options.determinants && tag >= 0 {
-            self.look_at_date(shared);
+            self.read_date(shared);
             self.host.drain();
             digest = self.program.digest;
             bytes += digest % 3;
@@ -437,11 +437,11 @@ impl Process {
             assert_eq!((message.context, message.source, message.tag), envelope, "envelope");
             self.arrive(shared, message);
         }
-        // Half of the frames take the short way, if it is theirs.
+        // Half of the frames take the fast path, if it is theirs.
         let peer = PeerId(from as u32);
-        let short = self.land(from, &header, frame)
+        let short = self.place_directly(from, &header, frame)
             || header.b() & 1 == 0 && self.engine.complete_fast_path(&mut self.host, peer, frame);
-        assert!(!short || !ghost, "a frame of an older incarnation took a short way");
+        assert!(!short || !ghost, "a frame of an older incarnation took the fast path");
         if !short && let Err(error) = self.engine.on_frame(&mut self.host, peer, frame) {
             panic!("{} refuses a frame from {from}: {error:?} {header:?}", self.me);
         }
@@ -450,9 +450,9 @@ impl Process {
         self.settle(shared);
     }
 
-    /// Half of the payloads that may be are read to their place; the others leave rubbish there
-    /// first, as a connection does that breaks before all of the payload has come.
-    fn land(&mut self, from: usize, header: &Header, frame: &[u8]) -> bool {
+    /// Half of the payloads that may be are placed directly; the others leave rubbish there first,
+    /// as a connection does that breaks before all of the payload has arrived.
+    fn place_directly(&mut self, from: usize, header: &Header, frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else { return false };
         let from = PeerId(from as u32);
         let Some((&buffer, at)) = self.engine.direct_placement(&self.host, from, head) else {
@@ -462,7 +462,7 @@ impl Process {
         if (header.a() ^ header.b() ^ payload.len() as u64) & 1 == 0 {
             self.host.unpack(&mut buffer, at, payload);
             self.engine.on_directly_placed(&mut self.host, from, head);
-            self.host.landed += 1;
+            self.host.placed_directly += 1;
             return true;
         }
         let rubbish: Vec<u8> = payload.iter().map(|byte| !byte).collect();

@@ -17,7 +17,7 @@ pub fn run(options: &Options) -> Report {
     report
 }
 
-/// Run a seed; false and a checkpoint that runs it again, if it fails.
+/// Run a seed; false and a command line that runs it again, if it fails.
 pub fn passes(tier: Tier, seed: u64) -> bool {
     let ran = catch_unwind(AssertUnwindSafe(|| run(&Options::of(tier, seed))));
     if ran.is_err() {
@@ -54,7 +54,7 @@ pub fn caught(planted: Planted, tier: Tier, seeds: u64) -> Option<u64> {
     panic::set_hook(Box::new(|_| {}));
     let first = (0..seeds).find(|&seed| {
         let sound = Options::of(tier, seed);
-        let sound = Options { way: planted.way().unwrap_or(sound.way), ..sound };
+        let sound = Options { method: planted.method().unwrap_or(sound.method), ..sound };
         let options = Options { planted: Some(planted), ..sound.clone() };
         let fails = |options: &Options| catch_unwind(AssertUnwindSafe(|| run(options))).is_err();
         fails(&options) && !fails(&sound)

@@ -1,13 +1,13 @@
 //! The job: all processes, the network between them, and one random step after the other.
 
-use crate::checkpoints::{LineReport, LineWorld};
+use crate::checkpoints::{CheckpointReport, CheckpointWorld};
 use crate::determinants::Determinants;
 use crate::faults::Faults;
 use crate::host::SimHost;
 use crate::model::{Book, Message};
 use crate::network::{Network, is};
 use crate::options::Options;
-use crate::piggyback::Carrying;
+use crate::piggyback::PiggybackWorld;
 use crate::prng::Prng;
 use crate::process::{Outcome, Process, Program, Shared};
 use crate::script::{Request, script};
@@ -35,11 +35,11 @@ pub struct World {
     /// Faults and checkpoints.
     pub faults: Faults,
     /// Checkpoints by the real machines.
-    pub checkpoints: LineWorld,
+    pub checkpoints: CheckpointWorld,
     /// Determinants on their way, and their replicas.
     pub determinants: Determinants,
-    /// Determinants that go with messages.
-    pub carrying: Carrying,
+    /// Piggybacked determinants.
+    pub piggyback: PiggybackWorld,
 }
 
 /// What a job gave: the results of every receive of each process.
@@ -51,16 +51,16 @@ pub struct Report {
     pub results: Results,
     /// Steps taken.
     pub steps: u64,
-    /// Faults that happened: resets, deaths, checkpoints.
+    /// Faults that happened: resets, failures, checkpoints.
     pub faults: [u32; 3],
     /// The engines' counters at the end.
     pub counters: Vec<Counters>,
     /// Messages that were trimmed from logs.
     pub trimmed: usize,
-    /// Payloads that were read straight to their place.
-    pub landed: u64,
+    /// Payloads that were placed directly.
+    pub placed_directly: u64,
     /// What became of checkpoints.
-    pub checkpoints: LineReport,
+    pub checkpoints: CheckpointReport,
     /// What became of determinants.
     pub determinants: crate::determinants::DeterminantReport,
 }
@@ -82,16 +82,16 @@ impl World {
             .collect();
         let (book, agreed) = (Book::default(), BTreeSet::new());
         let shared = Shared { options: options.clone(), script, book, agreed, now: 0 };
-        let (faults, checkpoints) = (Faults::new(options), LineWorld::new(options));
+        let (faults, checkpoints) = (Faults::new(options), CheckpointWorld::new(options));
         let determinants = Determinants::new(options);
-        let (prng, carrying) = (root.fork(2), Carrying::default());
+        let (prng, piggyback) = (root.fork(2), PiggybackWorld::default());
         let mut world =
-            Self { processes, net, shared, prng, faults, checkpoints, determinants, carrying };
+            Self { processes, net, shared, prng, faults, checkpoints, determinants, piggyback };
         for set in world.sets() {
-            world.take_line(set);
+            world.take_checkpoint(set);
         }
-        world.first_line();
-        world.first_keepers();
+        world.first_checkpoint();
+        world.first_replicas();
         world
     }
 
@@ -114,7 +114,7 @@ impl World {
                 let net = net.describe();
                 panic!("no end after {steps} steps:\n{}\n{checkpoints}{net}", at.join("\n"));
             }
-            if !self.line_step() && !self.fault_step() && !self.determinant_step() {
+            if !self.checkpoint_step() && !self.fault_step() && !self.determinant_step() {
                 self.step();
             }
         }
@@ -123,20 +123,30 @@ impl World {
         let mut determinants = self.determinants.report;
         determinants.differed = self.shared.book.differed;
         determinants.waited = self.processes.iter().map(|p| p.host.waited.get()).sum();
-        determinants.refused_carried = self.processes.iter().map(|p| p.host.refused).sum();
-        determinants.met = self.carrying.met;
-        let carried = |process: &Process| process.engine.counters().piggyback_frames;
-        determinants.carried = self.processes.iter().map(carried).sum();
+        determinants.refused_piggybacks = self.processes.iter().map(|p| p.host.refused).sum();
+        determinants.met = self.piggyback.met;
+        let piggybacked = |process: &Process| process.engine.counters().piggyback_frames;
+        determinants.piggybacked = self.processes.iter().map(piggybacked).sum();
         let counters = self.processes.iter().map(|process| *process.engine.counters()).collect();
-        let landed = self.processes.iter().map(|process| process.host.landed).sum();
+        let placed_directly =
+            self.processes.iter().map(|process| process.host.placed_directly).sum();
         let results = self.processes.into_iter().map(|process| process.program.results).collect();
         let checkpoints = self.checkpoints.report;
-        Report { results, steps, faults, counters, trimmed, landed, checkpoints, determinants }
+        Report {
+            results,
+            steps,
+            faults,
+            counters,
+            trimmed,
+            placed_directly,
+            checkpoints,
+            determinants,
+        }
     }
 
     /// Everybody has finished, nothing is under way.
     fn is_over(&self) -> bool {
-        self.faults.dead.is_empty()
+        self.faults.failed.is_empty()
             && self.processes.iter().all(|process| {
                 process.is_finished(&self.shared)
                     && process.engine.is_flushed()
@@ -151,8 +161,8 @@ impl World {
         let ranks = self.processes.len();
         (0..ranks).all(|a| {
             (0..ranks).all(|b| {
-                let silent = net.wire(a, b).is_silent() && net.end(a, b).events.is_empty();
-                silent && (a == b || net.connection(a, b).alive)
+                let quiescent = net.wire(a, b).is_quiescent() && net.end(a, b).events.is_empty();
+                quiescent && (a == b || net.connection(a, b).alive)
             })
         })
     }
@@ -160,7 +170,7 @@ impl World {
     /// One step of the job, whatever the network and the programs do next.
     fn step(&mut self) {
         let me = self.prng.below(self.processes.len());
-        if self.faults.is_dead(self.shared.options.sets[me]) {
+        if self.faults.has_failed(self.shared.options.sets[me]) {
             return;
         }
         let draw = self.prng.bits() as usize;
@@ -193,14 +203,14 @@ impl World {
             let (frame, last) = {
                 let mut net = self.net.borrow_mut();
                 let last = !net.is_current(me, from);
-                (if last { net.take_last_words(from, me) } else { net.take(from, me) }, last)
+                (if last { net.take_late_frames(from, me) } else { net.take(from, me) }, last)
             };
             if let Some(mut frame) = frame {
                 if last && self.is_of_lost_channel(me, from, &frame) {
                     return;
                 }
-                let carried = is(&frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;
-                self.carrying.met[0] += u64::from(last && carried);
+                let piggybacked = is(&frame, FrameType::Piggyback) && frame.len() > HEADER_BYTES;
+                self.piggyback.met[0] += u64::from(last && piggybacked);
                 self.faults.tamper(&self.processes[me], from, &mut frame);
                 self.processes[me].on_frame(&mut self.shared, from, &frame, false);
                 return;
@@ -208,7 +218,7 @@ impl World {
         }
     }
 
-    /// Has the engine given up the channel that these last words are of?
+    /// Has the engine given up the channel that these late frames are of?
     fn is_of_lost_channel(&self, me: usize, from: usize, frame: &[u8]) -> bool {
         let (engine, peer) = (&self.processes[me].engine, PeerId(from as u32));
         let alive = |header: Header| {

@@ -9,7 +9,7 @@ fn seeds_meet_what_they_are_for() {
     let mut total = [0; 10];
     let mut steps_max = 0;
     for seed in 1_000_000..1_000_300 {
-        for tier in [Tier::Resets, Tier::Deaths] {
+        for tier in [Tier::Resets, Tier::Failures] {
             let report = run(&Options::of(tier, seed));
             steps_max = steps_max.max(report.steps);
             for (total, happened) in total.iter_mut().zip(report.faults) {
@@ -23,23 +23,23 @@ fn seeds_meet_what_they_are_for() {
                 total[7] += c.rendezvous_messages;
             }
             total[8] += report.trimmed as u64;
-            total[9] += report.landed;
+            total[9] += report.placed_directly;
         }
     }
     eprintln!(
-        "resets, deaths, checkpoints, resent, suppressed, stale, unexpected, rendezvous, trimmed, \
-         landed: {total:?}; longest run {steps_max} steps"
+        "resets, failures, checkpoints, resent, suppressed, stale, unexpected, rendezvous, \
+         trimmed, placed directly: {total:?}; longest run {steps_max} steps"
     );
     assert!(total.iter().all(|&count| count > 50), "{total:?}");
 }
 
 #[test]
-fn seeds_of_lines_meet_what_they_are_for() {
+fn seeds_of_checkpoints_meet_what_they_are_for() {
     let mut complete = [0; 2];
     let mut aborted_in = [0; 8];
     let mut other = [0; 8];
     for seed in 1_000_000..1_001_000 {
-        let checkpoints = run(&Options::of(Tier::Lines, seed)).checkpoints;
+        let checkpoints = run(&Options::of(Tier::Checkpoints, seed)).checkpoints;
         (0..2).for_each(|at| complete[at] += checkpoints.complete[at]);
         (0..8).for_each(|at| aborted_in[at] += checkpoints.aborted_in[at]);
         let [counted, counted_open] = checkpoints.counted;
@@ -59,7 +59,7 @@ fn seeds_of_lines_meet_what_they_are_for() {
     eprintln!(
         "complete set and global checkpoints: {complete:?}; aborts in {PHASES:?} and outside: \
          {aborted_in:?}; restarts, held frames, flushes, late entries, trimmed, open sends, \
-         pictures after counts without and with a rendezvous: {other:?}"
+         snapshots after counts without and with a rendezvous: {other:?}"
     );
     assert!(complete.iter().all(|&count| count > 300), "{complete:?}");
     assert!(aborted_in.iter().all(|&count| count > 2), "{aborted_in:?} {PHASES:?}");
@@ -72,55 +72,55 @@ fn seeds_of_replay_meet_what_they_are_for() {
     for seed in 1_000_000..1_000_600 {
         let report = run(&Options::of(Tier::Replay, seed));
         let d = report.determinants;
-        let [set_lines, global_lines] = report.checkpoints.complete;
+        let [set_checkpoints, global_checkpoints] = report.checkpoints.complete;
         for (total, count) in all.iter_mut().zip([
             d.replays,
             d.forced,
             d.lost,
             d.refused,
             d.differed,
-            d.died_again,
+            d.failed_again,
             d.waited,
-            set_lines,
-            global_lines,
+            set_checkpoints,
+            global_checkpoints,
         ]) {
             *total += count;
         }
     }
     eprintln!(
         "replays, outcomes forced, sets whose outcomes were lost, batches refused, sends that \
-         nobody had seen and that differed, deaths before catching up, frames that waited at the \
-         gate, checkpoints of sets and of all: {all:?}"
+         nobody had seen and that differed, failures before replay was complete, frames that \
+         waited at the gate, checkpoints of sets and of all: {all:?}"
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }
 
 #[test]
-fn seeds_of_carrying_meet_what_they_are_for() {
+fn seeds_of_piggyback_meet_what_they_are_for() {
     let mut all = [0; 9];
     for seed in 1_000_000..1_000_600 {
-        let report = run(&Options::of(Tier::Carrying, seed));
+        let report = run(&Options::of(Tier::Piggyback, seed));
         let d = report.determinants;
-        let [set_lines, global_lines] = report.checkpoints.complete;
-        let [last_words, died_asked, waited] = d.met;
+        let [set_checkpoints, global_checkpoints] = report.checkpoints.complete;
+        let [late_frames, failed_while_asked, waited] = d.met;
         for (total, count) in all.iter_mut().zip([
             d.replays,
             d.differed,
-            d.carried,
-            d.refused_carried,
-            last_words,
-            died_asked,
+            d.piggybacked,
+            d.refused_piggybacks,
+            late_frames,
+            failed_while_asked,
             waited,
-            set_lines,
-            global_lines,
+            set_checkpoints,
+            global_checkpoints,
         ]) {
             *total += count;
         }
     }
     eprintln!(
-        "replays, sends that nobody had seen and that differed, frames of determinants that went \
-         with messages, of them refused, of dead sets, sets that died while they were asked, looks \
-         at pictures that had to wait, checkpoints of sets and of all: {all:?}"
+        "replays, sends that nobody had seen and that differed, frames of piggybacked \
+         determinants, of them refused, of failed sets, sets that failed while they were asked, \
+         snapshots that had to wait, checkpoints of sets and of all: {all:?}"
     );
     assert!(all.iter().all(|&count| count > 20), "{all:?}");
 }

@@ -108,9 +108,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Accounts of held messages come from other processes.
+    /// Received vectors arrive from other processes.
     #[test]
-    fn arbitrary_accounts_are_survived(
+    fn arbitrary_received_vectors_are_survived(
         entries in prop::collection::vec((0u32..4, small(), tag(), small(), small64()), 0..40),
         cut in any::<prop::sample::Index>(),
         change in any::<(prop::sample::Index, u8)>(),
@@ -126,7 +126,7 @@ proptest! {
         }
         modest(|| {
             if let Ok(held) = ReceivedVector::decode(&bytes) {
-                // Counts of 0, which no engine tells, go.
+                // Counts of 0, which no engine sends, go.
                 let encoded = held.encode();
                 prop_assert_eq!(ReceivedVector::decode(&encoded).unwrap().encode(), encoded);
             }

@@ -138,7 +138,7 @@ fn what_serves_matched_messages_goes_on_inside_the_set() {
 }
 
 #[test]
-fn nothing_but_payloads_leaves_the_set_while_a_global_line_is_taken() {
+fn nothing_but_payloads_leaves_the_set_while_a_global_checkpoint_is_taken() {
     let mut zero = Zero::new();
     zero.announce(2, 0, 0);
     zero.announce(2, 1, 8);
@@ -155,14 +155,14 @@ fn nothing_but_payloads_leaves_the_set_while_a_global_line_is_taken() {
     zero.engine.peer_down(&mut zero.host, PeerId(3));
     zero.engine.peer_up(&mut zero.host, PeerId(3), Incarnation(1));
     zero.engine.check();
-    assert_eq!(zero.left(), "", "accounts tell of matches, too");
+    assert_eq!(zero.left(), "", "received vectors name matches, too");
     zero.engine.release(&mut zero.host, Side::Outgoing);
     zero.engine.check();
     assert_eq!(zero.left(), "eager 1, done, grant, resync");
 }
 
-/// A checkpoint's picture holds the holds; a restored engine has none, and its waiting frames are
-/// of the new incarnation. The old checkpoint's frames are gone.
+/// A checkpoint's snapshot has the holds; a restored engine has none, and its waiting frames are of
+/// the new incarnation. The old checkpoint's frames are gone.
 #[test]
 fn a_restored_engine_is_released() {
     let mut zero = Zero::new();
@@ -187,16 +187,16 @@ fn a_restored_engine_is_released() {
 }
 
 #[test]
-fn frames_of_lines_come_out_of_the_host_and_only_from_the_set() {
+fn frames_of_checkpoints_come_out_of_the_host_and_only_from_the_set() {
     let mut zero = Zero::new();
     let frame = TOKEN.header(Incarnation(0), Incarnation(0)).encode();
     zero.gets(1, &frame);
-    assert_eq!(zero.host.line_frames, [TOKEN]);
+    assert_eq!(zero.host.checkpoint_frames, [TOKEN]);
     let refused = zero.engine.on_frame(&mut zero.host, PeerId(2), &frame);
     assert!(matches!(refused, Err(FrameError::Unexpected(_))));
     let mut strange = frame;
     strange[24] = 9;
     let refused = zero.engine.on_frame(&mut zero.host, PeerId(1), &strange);
     assert!(matches!(refused, Err(FrameError::Unexpected(_))));
-    assert_eq!(zero.host.line_frames, [TOKEN]);
+    assert_eq!(zero.host.checkpoint_frames, [TOKEN]);
 }

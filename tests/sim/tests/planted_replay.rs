@@ -16,13 +16,13 @@ fn planted_bugs_of_replay_are_caught() {
         (Planted::DivergenceIgnored, Tier::Replay, 2000),
         (Planted::StaleIncarnationAccepted, Tier::Replay, 2000),
         (Planted::IncarnationIgnored, Tier::Replay, 2000),
-        (Planted::PicturedBehind, Tier::Replay, 2000),
-        (Planted::CarriedOn, Tier::Carrying, 10000),
-        (Planted::CarriedNotKept, Tier::Carrying, 10000),
-        (Planted::CarriedUnmerged, Tier::Carrying, 10000),
-        (Planted::FenceSkipped, Tier::Carrying, 10000),
-        (Planted::FenceForgotten, Tier::Carrying, 10000),
-        (Planted::PicturedUnstable, Tier::Carrying, 10000),
+        (Planted::SnapshotWhileReplaying, Tier::Replay, 2000),
+        (Planted::PiggybackRelayed, Tier::Piggyback, 10000),
+        (Planted::PiggybackNotStored, Tier::Piggyback, 10000),
+        (Planted::PiggybackUnmerged, Tier::Piggyback, 10000),
+        (Planted::FenceSkipped, Tier::Piggyback, 10000),
+        (Planted::FenceForgotten, Tier::Piggyback, 10000),
+        (Planted::SnapshotUnstable, Tier::Piggyback, 10000),
     ];
     let mut missed = Vec::new();
     for (planted, tier, seeds) in plan {
@@ -34,7 +34,7 @@ fn planted_bugs_of_replay_are_caught() {
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
-/// A program that does not repeat itself is told so, with both sides; it does not hang.
+/// A program that does not repeat itself ends with a report of both sides; it does not hang.
 #[test]
 fn divergence_is_reported_and_not_followed() {
     let mut reported = 0;

@@ -15,13 +15,13 @@ fn resets() {
 }
 
 #[test]
-fn deaths() {
-    run_many(Tier::Deaths, 2000);
+fn failures() {
+    run_many(Tier::Failures, 2000);
 }
 
 #[test]
 fn checkpoints() {
-    run_many(Tier::Lines, 2000);
+    run_many(Tier::Checkpoints, 2000);
 }
 
 #[test]
@@ -30,6 +30,6 @@ fn replay() {
 }
 
 #[test]
-fn carrying() {
-    run_many(Tier::Carrying, 4000);
+fn piggyback() {
+    run_many(Tier::Piggyback, 4000);
 }

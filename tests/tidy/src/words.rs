@@ -1,5 +1,5 @@
 //! The field's words (docs/glossary.md): home-made ones that must not come back, in what users
-//! read, in events, and in identifiers.
+//! read, in comments, in events, and in identifiers.
 
 /// Words and phrases that documents and help texts may not use, and what to write.
 const IN_DOCUMENTS: &[(&str, &str)] = &[
@@ -28,8 +28,64 @@ const IN_DOCUMENTS: &[(&str, &str)] = &[
     ("a stranger", "unauthenticated peer"),
 ];
 
+/// More that comments may not use. Documents have some of them in tables of old words or in plain
+/// English.
+const IN_COMMENTS: &[(&str, &str)] = &[
+    ("fallen", "failed"),
+    ("made anew", "restarted"),
+    ("started again", "restarted"),
+    ("goes on alone", "continues unprotected"),
+    ("stand still", "are suspended"),
+    ("is parked", "is suspended"),
+    ("are parked", "are suspended"),
+    ("falls silent", "becomes quiescent"),
+    ("fall silent", "become quiescent"),
+    ("of the silence", "of quiescence"),
+    ("catch up", "complete the replay"),
+    ("catching up", "replaying"),
+    ("runs its past", "replays"),
+    ("run its past", "replay"),
+    ("repeats its past", "replays"),
+    ("repeat its past", "replay"),
+    ("a picture", "a snapshot, or an image"),
+    ("the picture", "the snapshot, or the image"),
+    ("pictures", "snapshots, or images"),
+    ("keepers", "replicas"),
+    ("shelves", "replica servers"),
+    ("shippers", "determinant logs"),
+    ("shipped", "sent"),
+    ("parcels", "batches"),
+    ("strangers", "unauthenticated peers"),
+    ("stand-ins", "proxies"),
+    ("taken along", "piggybacked"),
+    ("take it along", "piggyback it"),
+    ("global lines", "global checkpoints"),
+    ("set lines", "set checkpoints"),
+    ("a line is taken", "a checkpoint is taken"),
+    ("a line is complete", "a checkpoint is complete"),
+    ("line 1 is complete", "checkpoint 1 is complete"),
+    ("first line is complete", "first checkpoint is complete"),
+    ("takes a line", "takes a checkpoint"),
+    ("take a line", "take a checkpoint"),
+    ("last complete line", "last complete checkpoint"),
+    ("oldest line", "oldest checkpoint"),
+    ("youngest line", "youngest checkpoint"),
+    ("earlier life", "earlier incarnation"),
+    ("first life", "first incarnation"),
+    ("second life", "second incarnation"),
+    ("new life", "new incarnation"),
+    ("next life", "next incarnation"),
+    ("this life", "this incarnation"),
+    ("another life", "another incarnation"),
+    ("all lives", "all incarnations"),
+    ("earlier lives", "earlier incarnations"),
+    ("left to chance", "nondeterministic"),
+    ("under method", "under way"),
+];
+
 /// Places where one of them is right: path, phrase, reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("xtask/src/test/workloads.rs", "left to chance", "HPCC's updates, not an outcome of MPI"),
     ("docs/glossary.md", "", "the table of old words"),
     ("CHANGELOG.md", "", "names what was renamed"),
 ];
@@ -85,9 +141,7 @@ const EVENTS: &[&str] = &[
 
 /// Home-made words in a text that users read: line, word, what to write.
 pub fn in_document(path: &str, text: &str) -> Vec<(usize, &'static str, &'static str)> {
-    let excepted = |phrase: &str| {
-        EXCEPTIONS.iter().any(|(file, of, _)| *file == path && (of.is_empty() || *of == phrase))
-    };
+    let excepted = |phrase: &str| is_excepted(path, phrase);
     let mut found = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let line = line.to_lowercase();
@@ -95,6 +149,52 @@ pub fn in_document(path: &str, text: &str) -> Vec<(usize, &'static str, &'static
         found.extend(here.map(|&(word, instead)| (number, word, instead)));
     }
     found
+}
+
+/// Home-made words in the comments of a source: line, word, what to write. A phrase may go over the
+/// end of a line.
+pub fn in_comments(path: &str, text: &str) -> Vec<(usize, &'static str, &'static str)> {
+    let mut found = Vec::new();
+    let mut before = String::new();
+    for (line, number) in comments(text).iter().zip(1..) {
+        let both = format!("{before} {line}");
+        for &(phrase, instead) in IN_DOCUMENTS.iter().chain(IN_COMMENTS) {
+            let here = holds(line, phrase) || !holds(&before, phrase) && holds(&both, phrase);
+            if here && !is_excepted(path, phrase) {
+                found.push((number, phrase, instead));
+            }
+        }
+        before.clone_from(line);
+    }
+    found
+}
+
+/// The comment of each line of Rust or C, without its marks and in small letters; empty where there
+/// is none. A mark inside a string counts as one, but for that of an address (`://`).
+fn comments(text: &str) -> Vec<String> {
+    let mut is_open = false;
+    let of_line = |line: &str| {
+        let begin = match is_open {
+            true => Some(0),
+            false => line
+                .match_indices("//")
+                .chain(line.match_indices("/*"))
+                .map(|(at, _)| at)
+                .filter(|&at| !line[..at].ends_with(':'))
+                .min(),
+        };
+        let Some(begin) = begin else { return String::new() };
+        let comment = &line[begin..];
+        is_open = (is_open || comment.starts_with("/*")) && !comment.contains("*/");
+        let text = comment.split("*/").next().unwrap_or_default();
+        let text = text.trim().trim_start_matches(['/', '*', '!']).trim_end();
+        text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+    };
+    text.lines().map(of_line).collect()
+}
+
+fn is_excepted(path: &str, phrase: &str) -> bool {
+    EXCEPTIONS.iter().any(|(file, of, _)| *file == path && (of.is_empty() || *of == phrase))
 }
 
 /// Identifiers of old in a source: line, name, what it is now.
@@ -132,6 +232,20 @@ fn holds(text: &str, phrase: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn planted_words_in_comments_are_found() {
+        let rust = "//! A set goes\n//! back alone.\nlet keeper = 1; // a Reborn process\n\
+                    let url = \"http://keeper\";\n/// A set that waits\n/// stands still.\n";
+        let found: Vec<_> =
+            in_comments("a.rs", rust).iter().map(|&(line, word, _)| (line, word)).collect();
+        assert_eq!(found, [(2, "goes back"), (3, "reborn"), (6, "stands still")]);
+        let c = "/* The picture\n * of a process. */\nint keeper; /* a parcel */ int parcel;\n";
+        let found: Vec<_> =
+            in_comments("a.c", c).iter().map(|&(line, word, _)| (line, word)).collect();
+        assert_eq!(found, [(1, "the picture"), (2, "picture of"), (3, "parcel")]);
+        assert_eq!(in_comments("a.c", "int keeper; char *line = \"set line\";\n"), []);
+    }
 
     #[test]
     fn planted_words_are_found() {

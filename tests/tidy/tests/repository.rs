@@ -61,6 +61,26 @@ fn documents_speak_the_fields_words() {
     nothing_found(&found, "use the words of docs/glossary.md");
 }
 
+/// Folders whose comments speak the field's words already.
+const COMMENTS_CHECKED: &[&str] = &["coordination", "examples", "tests", "xtask"];
+
+#[test]
+fn comments_speak_the_fields_words() {
+    let mut found = Vec::new();
+    for folder in COMMENTS_CHECKED {
+        for path in sources::files(&root().join(folder), &["rs", "c", "h"]) {
+            let name = shown(&path);
+            if name.starts_with("tests/tidy/src/words") {
+                continue; // the lists themselves
+            }
+            for (line, word, instead) in words::in_comments(&name, &read(&path)) {
+                found.push(format!("{name}:{line}: {word}: write {instead}"));
+            }
+        }
+    }
+    nothing_found(&found, "use the words of docs/glossary.md");
+}
+
 #[test]
 fn retired_names_do_not_come_back() {
     let mut found = Vec::new();

@@ -13,7 +13,7 @@ const PALE: &str = "#6c757d";
 const GRID: &str = "#dee2e6";
 const FAINT: &str = "#f1f3f5";
 
-/// A line through points with their spread.
+/// A curve through points with their spread.
 pub struct Curve {
     /// In the legend.
     pub name: String,
@@ -25,7 +25,7 @@ pub struct Curve {
     pub points: Vec<(f64, Spread)>,
 }
 
-/// A picture of curves.
+/// A figure with curves.
 pub struct Chart {
     /// Above everything.
     pub title: String,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn without_points_there_is_no_picture() {
+    fn without_points_there_is_no_figure() {
         let chart = Chart {
             title: "a < b".into(),
             subtitle: String::new(),

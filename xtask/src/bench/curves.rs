@@ -11,16 +11,16 @@ use crate::error::{Context, Result};
 use crate::run;
 
 /// A curve's side, name, colour and dashes.
-type Look = (&'static str, &'static str, &'static str, &'static str);
+type Style = (&'static str, &'static str, &'static str, &'static str);
 
 /// Marks of an axis of bytes.
 const SIZES: (fn(f64) -> String, f64) = (|bytes| super::judge::size(bytes.round() as u64), 4.0);
 
-const STOCK: Look = ("stock", "stock Open MPI", "#6c757d", "7 4");
-const OURS: Look = ("ours", "ours", "#0c5c8c", "");
-const CORE: Look = ("core", "ours, plain message logging", "#c43e06", "");
+const STOCK: Style = ("stock", "stock Open MPI", "#6c757d", "7 4");
+const OURS: Style = ("ours", "ours", "#0c5c8c", "");
+const CORE: Style = ("core", "ours, plain message logging", "#c43e06", "");
 
-/// The pictures: file name, and its curves for latency and bandwidth.
+/// The figures: file name, and its curves for latency and bandwidth.
 pub fn all(measured: &Measured, subtitle: &str) -> Vec<(&'static str, Chart)> {
     let shm = ("shm-latency", "shm-stream", "shared memory");
     let tcp = ("tcp-latency", "tcp-stream", "TCP between two emulated nodes");
@@ -36,7 +36,7 @@ pub fn all(measured: &Measured, subtitle: &str) -> Vec<(&'static str, Chart)> {
 
 type Source = (&'static str, &'static str, &'static str);
 
-fn latency(measured: &Measured, from: Source, looks: &[Look], subtitle: &str) -> Chart {
+fn latency(measured: &Measured, from: Source, styles: &[Style], subtitle: &str) -> Chart {
     Chart {
         title: format!("Half round trip, {}", from.2),
         subtitle: subtitle.to_string(),
@@ -44,14 +44,14 @@ fn latency(measured: &Measured, from: Source, looks: &[Look], subtitle: &str) ->
         across_marks: SIZES,
         upwards: "time",
         write: write_time,
-        curves: looks.iter().map(|look| curve(measured, from, look, |_, us| us)).collect(),
+        curves: styles.iter().map(|style| curve(measured, from, style, |_, us| us)).collect(),
     }
 }
 
-fn bandwidth(measured: &Measured, from: Source, looks: &[Look], subtitle: &str) -> Chart {
+fn bandwidth(measured: &Measured, from: Source, styles: &[Style], subtitle: &str) -> Chart {
     // Bytes a microsecond are megabytes a second.
     let mut curves: Vec<Curve> =
-        looks.iter().map(|look| curve(measured, from, look, |bytes, us| bytes / us)).collect();
+        styles.iter().map(|style| curve(measured, from, style, |bytes, us| bytes / us)).collect();
     let raw = points(measured, from.1, "bare", "readv", |_, mbs| mbs);
     if !raw.is_empty() {
         let name = "one process_vm_readv".to_string();
@@ -87,8 +87,8 @@ fn write_speed(mbs: f64) -> String {
 }
 
 /// From the latency of small and the ping-pong bandwidth of large messages, in microseconds.
-fn curve(measured: &Measured, from: Source, look: &Look, value: fn(f64, f64) -> f64) -> Curve {
-    let (side, name, colour, dash) = *look;
+fn curve(measured: &Measured, from: Source, style: &Style, value: fn(f64, f64) -> f64) -> Curve {
+    let (side, name, colour, dash) = *style;
     let mut points_of = points(measured, from.0, side, "latency", value);
     let large = points(measured, from.1, side, "stream", |_, mbs| mbs);
     points_of.extend(large.into_iter().map(|(bytes, mbs)| {
@@ -130,7 +130,7 @@ pub fn draw(measured: &Measured, subtitle: &str, folder: &Path) -> Result<Vec<Pa
         let png = svg.with_extension("png");
         let mut convert = Command::new("rsvg-convert");
         run::check(convert.args(["--zoom", "2", "--output"]).arg(&png).arg(&svg))
-            .context(|| format!("the PNG (the picture is in {})", svg.display()))?;
+            .context(|| format!("the PNG (the figure is in {})", svg.display()))?;
         files.push(svg);
     }
     Ok(files)

@@ -18,7 +18,8 @@ pub enum Kind {
     Stock,
     /// Our component, sets of this kind.
     Ours(&'static str),
-    /// Our component as the plain command has it: with all that it takes to go on without a node.
+    /// Our component as the plain command has it: with all that it takes to survive the loss of a
+    /// node.
     Plain,
     /// The same as `Ours("node")` with so many bytes of the log ready from the start.
     Ready(&'static str),
@@ -38,9 +39,9 @@ pub const STOCK: Side = side("stock", Kind::Stock);
 pub const OURS: Side = side("ours", Kind::Ours("node"));
 /// Plain message logging: each process is a set of its own.
 pub const CORE: Side = side("core", Kind::Ours("core"));
-/// Everything on: lines, copies on other nodes, outcomes recorded.
+/// Everything on: checkpoints, image replicas, recorded determinants.
 pub const PLAIN: Side = side("plain", Kind::Plain);
-/// The log's memory has its pages, as after a line that has trimmed it.
+/// The log's memory has its pages, as after a checkpoint that has trimmed it.
 pub const READY: Side = side("ready", Kind::Ready("3g"));
 /// What the machine itself allows.
 pub const BARE: Side = side("bare", Kind::Bare);

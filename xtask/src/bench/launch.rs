@@ -177,11 +177,11 @@ impl Bench {
         Ok(text(&output.stdout))
     }
 
-    /// What makes a plain job ours. (Without `--plain` the cluster would look at every start if
+    /// What makes a plain job ours. (Without `--plain` the cluster would check at every start if
     /// the component has to be built again.)
     fn parameters(&self, side: &Side) -> Vec<(&'static str, String)> {
         let own: &[(&'static str, &str)] = match side.kind {
-            // What is measured is the engine, not checkpoints; `--lines` measures those.
+            // What is measured is the engine, not checkpoints; `--checkpoints` measures those.
             Kind::Ours(sets) => &[(RECOVER, "0"), ("vprotocol_correlated_sets", sets)],
             Kind::Ready(bytes) => &[(RECOVER, "0"), ("vprotocol_correlated_log_prefault", bytes)],
             Kind::Plain => &[(RECOVER, "1")],

@@ -40,7 +40,7 @@ pub struct Machine {
 
 /// A program that computes notices a gap of its time as long as this.
 const GAP: Duration = Duration::from_millis(1);
-/// How long each thread looks for them.
+/// How long each thread watches for them.
 const LOOK: Duration = Duration::from_millis(300);
 /// Processors that the benchmarks use.
 const LOOKERS: usize = 2;
@@ -57,7 +57,7 @@ fn gaps() -> f64 {
     away.as_secs_f64() / last.duration_since(start).as_secs_f64()
 }
 
-/// The share of the time in which a program that computes stands still, now.
+/// The share of the time in which a program that computes does not run, now.
 pub fn taken_away() -> f64 {
     thread::scope(|scope| {
         let lookers: Vec<_> = (0..LOOKERS).map(|_| scope.spawn(gaps)).collect();

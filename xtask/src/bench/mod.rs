@@ -6,13 +6,13 @@
 mod busy;
 mod callgrind;
 mod chart;
+mod checkpoints;
 mod curves;
 mod document;
 mod experiments;
 mod hpcc;
 mod judge;
 mod launch;
-mod lines;
 mod log_append;
 mod machine;
 mod measured;
@@ -50,7 +50,7 @@ pub struct Options {
     /// Write machine, versions and every single value
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Bring the tables in a file like docs/performance.md up to date, and the pictures beside it
+    /// Bring the tables in a file like docs/performance.md up to date, and the figures beside it
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// Only experiments whose name begins with NAME (--list shows them)
@@ -59,10 +59,10 @@ pub struct Options {
     /// Runs of each side, however long they take, instead of 7 (with --quick 3)
     #[arg(long, value_name = "N")]
     pairs: Option<usize>,
-    /// Measure only what the coordination of a line costs beside one message of 10 KB, so often,
-    /// and draw it (docs/performance-checkpoints.svg with --markdown docs/performance.md)
-    #[arg(long, value_name = "RUNS")]
-    lines: Option<usize>,
+    /// Measure only what the coordination of a checkpoint costs beside one message of 10 KB, so
+    /// often, and draw it (docs/performance-checkpoints.svg with --markdown docs/performance.md)
+    #[arg(long, alias = "lines", value_name = "RUNS")]
+    checkpoints: Option<usize>,
     /// Show the names of all experiments and end
     #[arg(long)]
     list: bool,
@@ -77,8 +77,8 @@ pub fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
-    if let Some(runs) = options.lines {
-        return lines::run(runs, options.markdown.as_deref());
+    if let Some(runs) = options.checkpoints {
+        return checkpoints::run(runs, options.markdown.as_deref());
     }
     let (usual, limit) = if options.quick { (PAIRS_QUICK, LIMIT_QUICK) } else { (PAIRS, LIMIT) };
     let limit = options.pairs.map_or(limit, |_| Duration::MAX);
@@ -158,21 +158,21 @@ fn show(
         document::write_json(file, machine, (options.quick, pairs), &lines, measured)?;
     }
     let folder = paths::out().join("bench");
-    let pictures = curves::draw(measured, &machine.line(), &folder)?;
-    for svg in &pictures {
+    let figures = curves::draw(measured, &machine.line(), &folder)?;
+    for svg in &figures {
         println!("SnapshotMemory: {} and .png", svg.display());
     }
     if let Some(file) = &options.markdown {
         document::write_markdown(file, machine, pairs, &lines, measured)?;
-        copy_beside(file, &pictures)?;
+        copy_beside(file, &figures)?;
     }
     report_failures(measured)
 }
 
 /// `docs/performance.md` gets `docs/performance-shm-latency.svg`, …
-fn copy_beside(file: &Path, pictures: &[PathBuf]) -> Result<()> {
+fn copy_beside(file: &Path, figures: &[PathBuf]) -> Result<()> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-    for svg in pictures {
+    for svg in figures {
         let name = svg.file_name().unwrap_or_default().to_string_lossy();
         let to = file.with_file_name(format!("{stem}-{name}"));
         fs::copy(svg, &to).context(|| to.display().to_string())?;

@@ -165,7 +165,7 @@ fn tcp() -> Vec<Row> {
     let stream = "TCP between nodes, bandwidth, ping-pong (NetPIPE)";
     let stream = section(stream, "tcp-stream", Unit::MBs);
     rows.extend(stream.rows("stream", &LARGE, Goal::AtLeast(0.95)));
-    // Fresh pages are the system's affair; a log that lines keep short has none.
+    // Fresh pages are the system's affair; a log that checkpoints keep short has none.
     const READY: (&str, &str, &str) = ("ours, pages made before / stock", "ready", "stock");
     const TITLE: &str = "TCP between nodes, memory of the log used before";
     for (experiment, metric) in [("tcp-bandwidth", "bandwidth"), ("tcp-stream", "stream")] {
@@ -252,7 +252,7 @@ fn programs() -> Vec<Row> {
     rows
 }
 
-/// The plain command: lines, copies, records.
+/// The plain command: checkpoints, image replicas, determinants.
 fn everything_on() -> Vec<Row> {
     const SIDES: (&str, &str, &str) = ("everything on / stock", "plain", "stock");
     const HPCC: &str = "HPCC, 2 nodes of one rank, everything on, time and rate";

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_and_synonyms_are_told_apart() {
+    fn parameters_and_synonyms_are_distinguished() {
         let text = "mca:vprotocol:correlated:version:x\n\
             mca:vprotocol:correlated:param:vprotocol_correlated_a:value:7\n\
             mca:vprotocol:correlated:param:vprotocol_correlated_a:level:3\n\

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weak_symbols_are_told_apart() {
+    fn weak_symbols_are_distinguished() {
         assert!(is_weak("                 w __gmon_start__"));
         assert!(!is_weak("                 U opal_progress"));
     }

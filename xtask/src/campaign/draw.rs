@@ -20,14 +20,14 @@ pub const PROGRAMS: [(Program, &[u32]); 13] = [
     (CLOCK, &[1, 2, 3, 4, 6]),
     (INTER, &[2, 3, 4, 6]),
     (OVERLAP, &[2, 4, 6]),
-    // All go back together.
+    // A global rollback.
     (WINDOW, &[2, 3, 4, 6]),
     (SIZE, &[2, 3, 4, 6]),
 ];
 /// Most nodes, and most ranks on one of them.
 const SHAPE_MAX: Shape = (3, 6);
-/// Between lines, in the middle.
-const SECONDS_A_LINE: f64 = 0.7;
+/// Between checkpoints, in the middle.
+const SECONDS_A_CHECKPOINT: f64 = 0.7;
 /// Most ranks on a node where a job begins.
 const PPN_MAX: u32 = 3;
 
@@ -66,61 +66,61 @@ impl Chance {
     }
 }
 
-/// One life of a job that ends by kill -9 of everything.
+/// One incarnation of a job that ends by kill -9 of everything.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Life {
+pub struct Incarnation {
     /// Where.
     pub shape: Shape,
-    /// When lines are asked for, in seconds.
-    pub lines: Vec<f64>,
-    /// When everything is killed, in seconds after the last line.
+    /// When checkpoints are requested, in seconds.
+    pub checkpoints: Vec<f64>,
+    /// When everything is killed, in seconds after the last checkpoint.
     pub killed_after: f64,
 }
 
-/// One run: lives that end early, and one that must end well.
+/// One run: incarnations that end early, and one that must end well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Index in [`PROGRAMS`].
     pub program: usize,
     /// All but the last.
-    pub lives: Vec<Life>,
+    pub incarnations: Vec<Incarnation>,
     /// Where the last one runs.
     pub last: Shape,
 }
 
 impl Plan {
-    /// Number `run` of the campaign with this seed. `lines`: so many in each life, else as chance
-    /// will have it.
-    pub fn draw(seed: u64, run: u64, lines: Option<u32>) -> Plan {
+    /// Number `run` of the campaign with this seed. `checkpoints`: so many in each incarnation,
+    /// else as chance will have it.
+    pub fn draw(seed: u64, run: u64, checkpoints: Option<u32>) -> Plan {
         let mut chance = Chance::of(seed, run);
         // All programs take their turn.
         let program = (run % PROGRAMS.len() as u64) as usize;
         let ranks = chance.pick(PROGRAMS[program].1);
         let start = chance.pick(&shapes(ranks, PPN_MAX));
         let elsewhere = shapes(ranks, SHAPE_MAX.1);
-        let mut lives = vec![Life::draw(&mut chance, start, lines)];
-        while lives.len() < 3 && chance.below(4) == 0 {
+        let mut incarnations = vec![Incarnation::draw(&mut chance, start, checkpoints)];
+        while incarnations.len() < 3 && chance.below(4) == 0 {
             let shape = chance.pick(&elsewhere);
-            lives.push(Life::draw(&mut chance, shape, lines));
+            incarnations.push(Incarnation::draw(&mut chance, shape, checkpoints));
         }
         let same = chance.below(3) == 0;
         let last = if same { start } else { chance.pick(&elsewhere) };
-        Plan { program, lives, last }
+        Plan { program, incarnations, last }
     }
 }
 
-impl Life {
-    fn draw(chance: &mut Chance, shape: Shape, lines: Option<u32>) -> Life {
-        let count = lines.unwrap_or_else(|| chance.pick(&[1, 1, 2, 3, 5]));
-        let end = 1.5 + f64::from(count) * SECONDS_A_LINE;
-        let mut lines: Vec<f64> = (0..count).map(|_| chance.between(0.8, end)).collect();
-        lines.sort_by(f64::total_cmp);
-        Life { shape, lines, killed_after: chance.between(0.0, 0.8) }
+impl Incarnation {
+    fn draw(chance: &mut Chance, shape: Shape, checkpoints: Option<u32>) -> Incarnation {
+        let count = checkpoints.unwrap_or_else(|| chance.pick(&[1, 1, 2, 3, 5]));
+        let end = 1.5 + f64::from(count) * SECONDS_A_CHECKPOINT;
+        let mut checkpoints: Vec<f64> = (0..count).map(|_| chance.between(0.8, end)).collect();
+        checkpoints.sort_by(f64::total_cmp);
+        Incarnation { shape, checkpoints, killed_after: chance.between(0.0, 0.8) }
     }
 
     /// How long it is, if all goes as it should.
     pub fn seconds(&self) -> f64 {
-        self.lines.last().copied().unwrap_or_default() + self.killed_after
+        self.checkpoints.last().copied().unwrap_or_default() + self.killed_after
     }
 }
 
@@ -143,10 +143,10 @@ mod tests {
         for run in 0..500 {
             let plan = Plan::draw(1, run, [None, Some(10)][run as usize % 2]);
             let ranks = |shape: Shape| shape.0 * shape.1;
-            for life in &plan.lives {
-                assert_eq!(ranks(life.shape), ranks(plan.last));
-                assert!(life.lines.is_sorted() && !life.lines.is_empty());
-                assert!(run % 2 == 0 || life.lines.len() == 10);
+            for incarnation in &plan.incarnations {
+                assert_eq!(ranks(incarnation.shape), ranks(plan.last));
+                assert!(incarnation.checkpoints.is_sorted() && !incarnation.checkpoints.is_empty());
+                assert!(run % 2 == 0 || incarnation.checkpoints.len() == 10);
             }
         }
     }

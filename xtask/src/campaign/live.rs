@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::draw::{Chance, PROGRAMS};
-use super::life;
+use super::incarnation;
 use crate::error::{Failure, Result};
 use crate::test::scratch::Scratch;
 use crate::test::workloads::{self, Shape, Undisturbed, What};
@@ -15,7 +15,7 @@ const SHAPES: [Shape; 5] = [(2, 1), (2, 2), (3, 1), (3, 2), (2, 3)];
 const MOMENTS: (f64, f64) = (0.5, 4.0);
 /// How long a job may last.
 const SECONDS: u32 = 300;
-/// Iterations of the ring, which waits at each for outcomes to be stable.
+/// Iterations of the ring, which waits at each for determinants to be stable.
 const RING_ITERATIONS: u64 = 8000;
 
 /// Answers of undisturbed runs.
@@ -83,8 +83,8 @@ impl Plan {
 pub struct Run {
     /// Things that broke.
     pub broken: usize,
-    /// Sets that went back.
-    pub back: usize,
+    /// Sets that were rolled back.
+    pub rolled_back: usize,
     /// What is worth a word although nothing is wrong.
     pub note: &'static str,
 }
@@ -94,9 +94,11 @@ impl Run {
     pub fn go(&mut self, plan: &Plan, known: &mut Known) -> Result<()> {
         let known = known.get(plan.program, plan.shape)?;
         let scratch = Scratch::new("live")?;
-        let lines = workloads::checkpoint_folder(&scratch)?;
-        let done = self.live(plan, &known, &scratch, &lines);
-        done.map_err(|Failure(reason)| Failure(format!("{reason}\n{}", life::events(&lines))))
+        let checkpoints = workloads::checkpoint_folder(&scratch)?;
+        let done = self.live(plan, &known, &scratch, &checkpoints);
+        done.map_err(|Failure(reason)| {
+            Failure(format!("{reason}\n{}", incarnation::events(&checkpoints)))
+        })
     }
 
     fn live(
@@ -104,29 +106,29 @@ impl Run {
         plan: &Plan,
         known: &Undisturbed,
         scratch: &Scratch,
-        lines: &Path,
+        checkpoints: &Path,
     ) -> Result<()> {
         let program = &PROGRAMS[plan.program].0;
         let mut job =
-            workloads::protected(program.job(plan.shape, known.iterations, scratch)?, lines);
+            workloads::protected(program.job(plan.shape, known.iterations, scratch)?, checkpoints);
         job.seconds = SECONDS;
         let words: Vec<&str> = plan.faults.iter().map(String::as_str).collect();
         let outcome = job.with(&words).run()?;
         self.broken =
             [": killed ", ": cut "].map(|w| outcome.stderr.matches(w).count()).iter().sum();
-        let events = workloads::events(lines)?;
-        self.back = events.matches("\"event\":\"set_restarted\"").count();
+        let events = workloads::events(checkpoints)?;
+        self.rolled_back = events.matches("\"event\":\"set_restarted\"").count();
         if events.contains("there is nothing to roll back to") {
-            self.note = ", died before its first line";
+            self.note = ", failed before its first checkpoint";
             return outcome.must(![0, 124].contains(&outcome.code), "it should have failed");
         }
-        // What is killed behind MPI_Finalize ends like that, as with stock Open MPI.
+        // What is killed after MPI_Finalize ends like that, as with stock Open MPI.
         let finish = events.find("\"event\":\"job_finished\"");
-        let deaths = ["\"event\":\"rank_failed\"", "\"event\":\"node_lost\""];
-        let last_death = deaths.iter().filter_map(|death| events.rfind(death)).max();
-        let behind = finish.is_some() && finish > last_death;
-        if events.contains("all ranks were past MPI_Finalize") || behind && outcome.code == 137 {
-            self.note = ", died behind MPI_Finalize";
+        let failures = ["\"event\":\"rank_failed\"", "\"event\":\"node_lost\""];
+        let last_failure = failures.iter().filter_map(|failure| events.rfind(failure)).max();
+        let after = finish.is_some() && finish > last_failure;
+        if events.contains("all ranks were past MPI_Finalize") || after && outcome.code == 137 {
+            self.note = ", failed after MPI_Finalize";
             return outcome.must(outcome.code != 124, "it should have ended");
         }
         program.must_answer(&outcome, scratch, &known.answer)?;

@@ -1,8 +1,8 @@
-//! `cargo xtask campaign`: random programs, shapes, moments of lines and of deaths; each run must
-//! give the answer of an undisturbed one.
+//! `cargo xtask campaign`: random programs, shapes, moments of checkpoints and of failures; each
+//! run must give the answer of an undisturbed one.
 
 mod draw;
-mod life;
+mod incarnation;
 mod live;
 
 use std::fs;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::error::{Context, Failure, Result, fail};
 use crate::{build, paths};
 use draw::{PROGRAMS, Plan};
-use life::{Known, Run};
+use incarnation::{Known, Run};
 
 /// The command line of `cargo xtask campaign`.
 #[derive(Args)]
@@ -29,11 +29,11 @@ pub struct Options {
     /// Number of the first run
     #[arg(long, value_name = "K", default_value_t = 0)]
     first: u64,
-    /// Lines that are asked for in each life (default: 1 to 5, by chance)
-    #[arg(long, value_name = "L")]
-    lines: Option<u32>,
+    /// Checkpoints that are requested in each incarnation (default: 1 to 5, by chance)
+    #[arg(long, alias = "lines", value_name = "L")]
+    checkpoints: Option<u32>,
     /// Break programs, nodes and cables of jobs that go on, in place of whole jobs
-    #[arg(long, conflicts_with = "lines")]
+    #[arg(long, conflicts_with = "checkpoints")]
     live: bool,
     /// Begin no run after so many minutes
     #[arg(long, value_name = "M")]
@@ -47,8 +47,8 @@ pub struct Options {
 #[derive(Default)]
 struct Sum {
     runs: u64,
-    lines: usize,
-    deaths: usize,
+    checkpoints: usize,
+    kills: usize,
     restarts: usize,
     failed: Vec<u64>,
     all: Vec<Value>,
@@ -73,11 +73,11 @@ pub fn run(options: &Options) -> Result<()> {
         write(options, &sum)?;
     }
     println!(
-        "\n{} runs, seed {}: {} lines, {} deaths, {} restarts, {} runs failed",
+        "\n{} runs, seed {}: {} checkpoints, {} kills, {} restarts, {} runs failed",
         sum.runs,
         options.seed,
-        sum.lines,
-        sum.deaths,
+        sum.checkpoints,
+        sum.kills,
         sum.restarts,
         sum.failed.len()
     );
@@ -95,9 +95,9 @@ fn one_live(options: &Options, number: u64, known: &mut live::Known, sum: &mut S
     let (nodes, ppn) = plan.shape;
     let faults = plan.faults.join(" ");
     println!(
-        "{word} {number:4}  {name}: {nodes} × {ppn}; {faults}; {} broke, {} went back \
+        "{word} {number:4}  {name}: {nodes} × {ppn}; {faults}; {} broke, {} rolled back \
          ({seconds:.0} s){}",
-        run.broken, run.back, run.note
+        run.broken, run.rolled_back, run.note
     );
     if let Err(Failure(reason)) = &result {
         let again = format!("--live --seed {} --first {number} --runs 1", options.seed);
@@ -105,17 +105,17 @@ fn one_live(options: &Options, number: u64, known: &mut live::Known, sum: &mut S
         sum.failed.push(number);
     }
     sum.runs += 1;
-    sum.deaths += run.broken;
-    sum.restarts += run.back;
+    sum.kills += run.broken;
+    sum.restarts += run.rolled_back;
     sum.all.push(json!({
         "run": number, "program": name, "shape": format!("{nodes} × {ppn}"), "faults": faults,
-        "broken": run.broken, "back": run.back, "seconds": seconds,
+        "broken": run.broken, "back": run.rolled_back, "seconds": seconds,
         "note": run.note, "failure": result.err().map(|Failure(reason)| reason),
     }));
 }
 
 fn one(options: &Options, number: u64, known: &mut Known, sum: &mut Sum) {
-    let plan = Plan::draw(options.seed, number, options.lines);
+    let plan = Plan::draw(options.seed, number, options.checkpoints);
     let name = PROGRAMS[plan.program].0.name;
     let start = Instant::now();
     let mut run = Run::default();
@@ -124,30 +124,32 @@ fn one(options: &Options, number: u64, known: &mut Known, sum: &mut Sum) {
     let path = shapes(&plan);
     let word = if result.is_ok() { "ok  " } else { "FAIL" };
     println!(
-        "{word} {number:4}  {name}: {path}; {} lines, {} restarts ({seconds:.0} s){}",
-        run.lines, run.restarts, run.note
+        "{word} {number:4}  {name}: {path}; {} checkpoints, {} restarts ({seconds:.0} s){}",
+        run.checkpoints, run.restarts, run.note
     );
     if let Err(Failure(reason)) = &result {
         let seed = options.seed;
-        let lines = options.lines.map_or(String::new(), |lines| format!(" --lines {lines}"));
-        let again = format!("--seed {seed} --first {number} --runs 1{lines}");
+        let checkpoints = options
+            .checkpoints
+            .map_or(String::new(), |checkpoints| format!(" --checkpoints {checkpoints}"));
+        let again = format!("--seed {seed} --first {number} --runs 1{checkpoints}");
         println!("{reason}\n  again: cargo xtask campaign {again}");
         sum.failed.push(number);
     }
     sum.runs += 1;
-    sum.lines += run.lines;
-    sum.deaths += run.deaths;
+    sum.checkpoints += run.checkpoints;
+    sum.kills += run.kills;
     sum.restarts += run.restarts;
     sum.all.push(json!({
-        "run": number, "program": name, "shapes": path, "lines": run.lines,
-        "deaths": run.deaths, "restarts": run.restarts, "seconds": seconds,
+        "run": number, "program": name, "shapes": path, "lines": run.checkpoints,
+        "deaths": run.kills, "restarts": run.restarts, "seconds": seconds,
         "note": run.note.trim(), "failure": result.err().map(|Failure(reason)| reason),
     }));
 }
 
-/// Where the job lives, and lives again.
+/// The shapes of the job's incarnations.
 fn shapes(plan: &Plan) -> String {
-    let all = plan.lives.iter().map(|life| life.shape).chain([plan.last]);
+    let all = plan.incarnations.iter().map(|incarnation| incarnation.shape).chain([plan.last]);
     let texts: Vec<String> = all.map(|(nodes, ppn)| format!("{nodes} × {ppn}")).collect();
     texts.join(" → ")
 }
@@ -158,9 +160,9 @@ fn write(options: &Options, sum: &Sum) -> Result<()> {
         fs::create_dir_all(folder).context(|| folder.display().to_string())?;
     }
     let document = json!({
-        "seed": options.seed, "lines_a_life": options.lines, "first": options.first,
-        "runs": sum.runs, "lines": sum.lines,
-        "deaths": sum.deaths, "restarts": sum.restarts, "failed": sum.failed, "all": sum.all,
+        "seed": options.seed, "lines_a_life": options.checkpoints, "first": options.first,
+        "runs": sum.runs, "lines": sum.checkpoints,
+        "deaths": sum.kills, "restarts": sum.restarts, "failed": sum.failed, "all": sum.all,
     });
     fs::write(&file, format!("{document:#}\n")).context(|| file.display().to_string())
 }

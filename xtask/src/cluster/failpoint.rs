@@ -1,8 +1,8 @@
 //! Who is killed at a known point of a checkpoint: the checkpoint waits there for it.
 //!
-//! The guardian of the last rank is held by a file (`runtime/src/guardian/failpoints.rs`), and the
-//! checkpoint cannot go past it. So whatever the machine is busy with, the failure is between what
-//! has happened by then and what has not.
+//! The guardian of the last rank waits at a failpoint (`runtime/src/guardian/failpoints.rs`), and
+//! the checkpoint cannot go past it. So whatever the machine is busy with, the failure is between
+//! what has happened by then and what has not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::stage::Stage;
 use super::victim::Victim;
 use crate::error::{Context, Result};
 
-/// The variable that tells guardians where to look for the file.
+/// The variable that tells guardians where the file is.
 pub const VARIABLE: &str = "RUSTBTL_FAILPOINTS";
 
 /// A point of a checkpoint.
@@ -23,7 +23,7 @@ pub enum Point {
     Quiescence,
     /// All images but that of the last rank are stored.
     Images,
-    /// All are; the coordinator stands still, so there is no manifest.
+    /// All are; the coordinator is suspended, so there is no manifest.
     Manifest,
 }
 
@@ -43,11 +43,11 @@ impl FromStr for Point {
 /// How far the checkpoint is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is still to be asked for.
-    Waiting,
-    /// The last rank is held.
-    Held,
-    /// It is not any more, but the coordinator stands still.
+    /// It is still to be requested.
+    Awaited,
+    /// The last rank waits at the failpoint.
+    AtFailpoint,
+    /// It does not any more, but the coordinator is suspended.
     Standing,
 }
 
@@ -63,30 +63,32 @@ pub struct Failpoint {
 }
 
 impl Failpoint {
-    /// As it was asked for.
+    /// As it was given in the options.
     pub fn new(options: &Options, stage: &Stage) -> Option<Failpoint> {
         let (victim, point) = options.kill_in_checkpoint()?;
         let (checkpoints, ranks) = (options.checkpoint_folder()?.to_owned(), options.ranks());
         let word = if point == Point::Quiescence { "begin" } else { "image" };
-        let file = stage.held().join(format!("{word}-{}", ranks - 1));
-        Some(Failpoint { victim, point, state: State::Waiting, file, checkpoints, ranks })
+        let file = stage.failpoints().join(format!("{word}-{}", ranks - 1));
+        Some(Failpoint { victim, point, state: State::Awaited, file, checkpoints, ranks })
     }
 
-    /// The checkpoint is going to be asked for.
+    /// The checkpoint is going to be requested.
     pub fn begin(&mut self) -> Result<()> {
-        self.state = State::Held;
+        self.state = State::AtFailpoint;
         fs::write(&self.file, "").context(|| self.file.display().to_string())
     }
 
-    /// Kills, if the time has come, and lets the checkpoint go on; says in words what was done.
-    pub fn look(&mut self) -> Result<Option<String>> {
+    /// Kills, if the time has come, and lets the checkpoint go on; returns what was done, in words.
+    pub fn poll(&mut self) -> Result<Option<String>> {
         let here = match (self.state, self.point) {
-            (State::Waiting, _) => false,
-            (State::Held, Point::Quiescence) => self.is_held(),
-            (State::Held, Point::Images) => self.is_held() && self.has_images(self.ranks - 1),
-            (State::Held, Point::Manifest) => {
+            (State::Awaited, _) => false,
+            (State::AtFailpoint, Point::Quiescence) => self.is_waiting(),
+            (State::AtFailpoint, Point::Images) => {
+                self.is_waiting() && self.has_images(self.ranks - 1)
+            }
+            (State::AtFailpoint, Point::Manifest) => {
                 // It has the images, or will receive them when it goes on.
-                if self.is_held() && Victim::Coordinator.signal(libc::SIGSTOP) {
+                if self.is_waiting() && Victim::Coordinator.signal(libc::SIGSTOP) {
                     self.state = State::Standing;
                     self.let_go()?;
                 }
@@ -108,7 +110,7 @@ impl Failpoint {
         Ok(Some(format!("{done} {victim:?} ({point:?} of the last checkpoint)")))
     }
 
-    fn is_held(&self) -> bool {
+    fn is_waiting(&self) -> bool {
         self.file.with_extension("reached").exists()
     }
 
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_without_a_manifest_is_the_one_that_is_being_taken() {
+    fn a_checkpoint_without_a_manifest_is_the_one_that_is_being_taken() {
         let checkpoints =
             std::env::temp_dir().join(format!("rustbtl-failpoint-{}", std::process::id()));
         let (one, two) =
@@ -146,8 +148,8 @@ mod tests {
         for file in ["rank-0.img", "rank-1.img", "manifest.json"] {
             fs::write(one.join(file), "").unwrap();
         }
-        let (victim, point, state) = (Victim::Agent, Point::Images, State::Held);
-        let held = Failpoint {
+        let (victim, point, state) = (Victim::Agent, Point::Images, State::AtFailpoint);
+        let failpoint = Failpoint {
             victim,
             point,
             state,
@@ -155,9 +157,9 @@ mod tests {
             checkpoints: checkpoints.clone(),
             ranks: 2,
         };
-        assert!(!held.has_images(1));
+        assert!(!failpoint.has_images(1));
         fs::write(two.join("rank-0.img"), "").unwrap();
-        assert!(held.has_images(1) && !held.has_images(2));
+        assert!(failpoint.has_images(1) && !failpoint.has_images(2));
         fs::remove_dir_all(&checkpoints).unwrap();
     }
 

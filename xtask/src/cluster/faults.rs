@@ -35,20 +35,20 @@ pub enum Fault {
 pub enum Moment {
     /// So long after the job is ready.
     Ready(Duration),
-    /// When this line, or a later one, is complete.
+    /// When this checkpoint, or a later one, is complete.
     Checkpoint(u64),
-    /// When this line, or a later one, is ordered: it is being taken.
+    /// When this checkpoint, or a later one, is ordered: it is being taken.
     Ordered(u64),
     /// When so many ranks are in MPI_Finalize.
     Finishing(u64),
-    /// When copies of all images are on other nodes, for this time: once when the first checkpoint
-    /// is complete, and again after each loss.
+    /// When replicas of all images are on other nodes, for this time: once when the first
+    /// checkpoint is complete, and again after each loss.
     Replicated(u64),
-    /// When the coordinators of the job have written down this event so many times.
+    /// When the coordinators of the job have logged this event so many times.
     Event(&'static str, u64),
 }
 
-/// Events of which it may be said that something breaks then.
+/// Events at which something may break.
 const EVENTS: [&str; 14] = [
     "checkpoint_aborted",
     "ready",
@@ -66,7 +66,7 @@ const EVENTS: [&str; 14] = [
     "not_replayable",
 ];
 
-/// `EVENT@K=WHO`: when something is written down for the K-th time, somebody is killed.
+/// `EVENT@K=WHO`: when an event is logged for the K-th time, somebody is killed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AtEvent(pub Moment, pub Fault);
 
@@ -122,7 +122,7 @@ impl FromStr for AfterCheckpoint {
     }
 }
 
-/// `I@K`: which one, and how often copies of all images were on other nodes.
+/// `I@K`: which one, and how often replicas of all images were on other nodes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AfterReplication(pub u32, pub Moment);
 
@@ -170,7 +170,7 @@ fn split<'t>(text: &'t str, form: &str) -> std::result::Result<(u32, &'t str), S
     Ok((who.parse().map_err(|_| format!("`{who}` is no number"))?, when))
 }
 
-/// Everything that is still to break, and what the job has said.
+/// Everything that is still to break, and what the job has logged.
 pub struct Faults {
     waiting: Vec<(Moment, Fault)>,
     job: JobEvents,
@@ -188,7 +188,7 @@ impl Faults {
     }
 
     /// Those whose moment is known now, with the time until then.
-    pub fn look(&mut self, ranks: u32) -> Vec<(Duration, Fault)> {
+    pub fn poll(&mut self, ranks: u32) -> Vec<(Duration, Fault)> {
         self.job.read_on(ranks);
         self.known()
     }
@@ -214,7 +214,7 @@ impl Faults {
         known.map(after).collect()
     }
 
-    /// Breaks it; says in words what was done.
+    /// Breaks it; returns what was done, in words.
     pub fn strike(
         &mut self,
         fault: Fault,
@@ -255,7 +255,8 @@ impl Faults {
         }
     }
 
-    /// The program of a rank: what it has said itself, or the first process that names the rank.
+    /// The program of a rank: the process id that it has reported, or the first process that names
+    /// the rank.
     fn program(&self, rank: u32) -> Option<libc::pid_t> {
         let is_it = |pid: libc::pid_t| processes::program_of(pid) == Some(rank);
         let said = self.job.pids.get(&rank).copied().filter(|&pid| is_it(pid));

@@ -19,10 +19,10 @@ use crate::sys::{self, Signals};
 
 /// How long mpirun may take to end its job after it was asked to.
 const ENDING_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is asked whether mpirun's coordinator is there.
+/// How often it is checked whether mpirun's coordinator is there.
 const JOB_PATIENCE: Duration = Duration::from_millis(50);
-/// How often it is looked how far the job is.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often it is polled how far the job is.
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long daemons may outlive mpirun before they are killed and named.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -100,18 +100,18 @@ fn attend(mpirun: libc::pid_t, job: &Job<'_>, nodes: &[Node], signals: &Signals)
     }
 }
 
-/// What was asked to happen to the job.
+/// What was ordered to happen to the job.
 struct Events<'a> {
     job: &'a Job<'a>,
     nodes: &'a [Node],
     mpirun: libc::pid_t,
     timeline: Timeline,
     faults: Faults,
-    held: Option<Failpoint>,
+    failpoint: Option<Failpoint>,
     start: Instant,
     /// Commands that take a checkpoint.
     commands: Vec<libc::pid_t>,
-    /// Checkpoints that were asked for.
+    /// Checkpoints that were requested.
     asked: usize,
     /// Checkpoints that are complete or have failed.
     over: usize,
@@ -123,9 +123,9 @@ impl<'a> Events<'a> {
     fn new(job: &'a Job<'a>, nodes: &'a [Node], mpirun: libc::pid_t) -> Self {
         let mut timeline = job.options.timeline();
         let faults = Faults::new(job.options.faults());
-        let held = Failpoint::new(job.options, job.stage);
-        if faults.any() || held.is_some() {
-            timeline.add(LOOK_EVERY, Event::Look);
+        let failpoint = Failpoint::new(job.options, job.stage);
+        if faults.any() || failpoint.is_some() {
+            timeline.add(POLL_EVERY, Event::Poll);
         }
         let (commands, start) = (Vec::new(), Instant::now());
         let (asked, over, checkpoints) = (0, 0, 0);
@@ -135,7 +135,7 @@ impl<'a> Events<'a> {
             mpirun,
             timeline,
             faults,
-            held,
+            failpoint,
             start,
             commands,
             asked,
@@ -145,18 +145,18 @@ impl<'a> Events<'a> {
     }
 
     /// Finds out what breaks when.
-    fn look(&mut self) -> Result<()> {
-        for (after, fault) in self.faults.look(self.job.options.ranks()) {
+    fn poll(&mut self) -> Result<()> {
+        for (after, fault) in self.faults.poll(self.job.options.ranks()) {
             self.timeline.add(after, Event::Break(fault));
         }
-        if let Some(held) = &mut self.held
-            && let Some(done) = held.look()?
+        if let Some(failpoint) = &mut self.failpoint
+            && let Some(done) = failpoint.poll()?
         {
             say!("cluster: {:.3} s: {done}", self.start.elapsed().as_secs_f64());
-            self.held = None;
+            self.failpoint = None;
         }
-        if self.faults.any() || self.held.is_some() {
-            self.timeline.add(LOOK_EVERY, Event::Look);
+        if self.faults.any() || self.failpoint.is_some() {
+            self.timeline.add(POLL_EVERY, Event::Poll);
         }
         Ok(())
     }
@@ -196,10 +196,10 @@ impl<'a> Events<'a> {
             Some(Event::Signal(number)) => sys::kill(self.mpirun, number),
             Some(Event::Checkpoint) => {
                 self.asked += 1;
-                if let Some(held) =
-                    self.held.as_mut().filter(|_| self.asked == self.job.options.checkpoints())
+                if let Some(failpoint) =
+                    self.failpoint.as_mut().filter(|_| self.asked == self.job.options.checkpoints())
                 {
-                    held.begin()?;
+                    failpoint.begin()?;
                 }
                 self.commands.push(self.job.start(&self.job.checkpoint())?);
                 for (after, event) in self.job.options.after_order(self.asked) {
@@ -210,7 +210,7 @@ impl<'a> Events<'a> {
                 say!("cluster: --kill: there is no {who:?}");
             }
             Some(Event::Kill(_)) => (),
-            Some(Event::Look) => self.look()?,
+            Some(Event::Poll) => self.poll()?,
             Some(Event::Break(fault)) => self.strike(fault)?,
             Some(Event::KillAll) => return Ok(true),
             None => (),

@@ -1,5 +1,4 @@
-//! What the coordinator of the running job has written down: when it is ready, checkpoints, process
-//! ids.
+//! What the coordinator of the running job has logged: when it is ready, checkpoints, process ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -24,16 +23,16 @@ pub struct JobEvents {
     pub ordered: Option<u64>,
     /// Ranks that are in MPI_Finalize, or were.
     pub finishing: BTreeSet<u32>,
-    /// How often it was said that the images of all have copies (again).
+    /// How often replicas of all images were reported (again).
     pub replicated: u64,
-    /// How often each event was written down.
+    /// How often each event was logged.
     pub events: BTreeMap<String, u64>,
     /// The process id of each rank's program, the newest.
     pub pids: BTreeMap<u32, libc::pid_t>,
 }
 
 impl JobEvents {
-    /// Looks what is new, in a job of so many ranks.
+    /// Reads what is new, in a job of so many ranks.
     pub fn read_on(&mut self, ranks: u32) {
         self.file = self.file.take().or_else(open);
         match &mut self.file {
@@ -43,8 +42,8 @@ impl JobEvents {
                 let _ = file.read_to_end(&mut more);
                 self.add(&more);
             }
-            // It is started before the programs are: there is none, so nobody says that all ranks
-            // are ready. Then it counts that their programs run.
+            // It is started before the programs are: there is none, so nobody reports that all
+            // ranks are ready. Then it counts that their programs run.
             None if !self.ready => {
                 let running: BTreeSet<u32> = all().filter_map(program_of).collect();
                 self.ready = running.len() == ranks as usize && coordinator().is_none();
@@ -57,11 +56,11 @@ impl JobEvents {
         self.text.extend_from_slice(text);
         while let Some(end) = self.text.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = self.text.drain(..=end).collect();
-            self.hear(&serde_json::from_slice(&line).unwrap_or_default());
+            self.handle(&serde_json::from_slice(&line).unwrap_or_default());
         }
     }
 
-    fn hear(&mut self, event: &Value) {
+    fn handle(&mut self, event: &Value) {
         if let Some(name) = event["event"].as_str() {
             *self.events.entry(name.to_string()).or_default() += 1;
         }

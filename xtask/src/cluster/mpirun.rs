@@ -202,7 +202,7 @@ impl Job<'_> {
         command.env("RUSTBTL_JOBS", self.stage.run_time());
         command.env("PWD", &folder).envs(self.options.environment());
         if self.options.kill_in_checkpoint().is_some() {
-            command.env(failpoint::VARIABLE, self.stage.held());
+            command.env(failpoint::VARIABLE, self.stage.failpoints());
         }
         let clone = |n: &OwnedFd| n.try_clone().context(|| "copying a descriptor".into());
         let namespaces = self.node.namespaces.iter().map(clone).collect::<Result<Vec<_>>>()?;

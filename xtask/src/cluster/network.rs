@@ -50,8 +50,8 @@ pub fn connect(nodes: &[Node]) -> Result<()> {
     Ok(())
 }
 
-/// Takes the bridge's end of a node's cable down. Nothing reaches the node and the others any
-/// more, and nobody is notified.
+/// Takes the bridge's end of a node's cable down. Nothing reaches the node and the others any more,
+/// and nobody is notified.
 pub fn cut(node: u32) -> Result<()> {
     ip(None, &format!("link set port{node} down\n")).context(|| format!("cutting n{node} off"))
 }

@@ -62,12 +62,12 @@ pub struct Options {
     #[arg(long, value_name = "FILE", requires = "checkpoint_at")]
     pub checkpoint_when: Option<PathBuf>,
     /// Kill a process at this time: mpirun, coordinator, agent (of some node), rank:N, guardian:N.
-    /// L+SECS: so long after the L-th checkpoint of --checkpoint-at was asked for
+    /// L+SECS: so long after the L-th checkpoint of --checkpoint-at was requested
     #[arg(long, num_args = 2, value_names = ["WHO", "SECS"])]
     kill: Vec<String>,
     /// Kill a process at this point of the last checkpoint of --checkpoint-at, which waits there
     /// for it: quiescence (all but the last rank have begun), images (all but its image are
-    /// stored), manifest (all are stored, the coordinator stands still)
+    /// stored), manifest (all are stored, the coordinator is suspended)
     #[arg(long, num_args = 2, value_names = ["WHO", "POINT"], requires = "checkpoint_at")]
     kill_in_checkpoint: Option<Vec<String>>,
     /// Send mpirun a signal, by its number, at this time
@@ -87,8 +87,8 @@ pub struct Options {
     /// The same when checkpoint K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
     kill_node_after_checkpoint: Vec<AfterCheckpoint>,
-    /// The same when copies of all images are on other nodes, for the K-th time: for the first time
-    /// with the first checkpoint, then after each loss of a node (jobs without a directory for
+    /// The same when replicas of all images are on other nodes, for the K-th time: for the first
+    /// time with the first checkpoint, then after each loss of a node (jobs without a directory for
     /// checkpoints)
     #[arg(long, value_name = "I@K")]
     kill_node_after_replication: Vec<AfterReplication>,
@@ -117,11 +117,11 @@ pub struct Options {
     /// The same when checkpoint K of the job, or a later one, is complete
     #[arg(long, value_name = "I@K")]
     cut_node_after_checkpoint: Vec<AfterCheckpoint>,
-    /// Kill WHO (coordinator, node:I, rank:R, guardian:R) when the job's coordinators have written
-    /// down EVENT for the K-th time
+    /// Kill WHO (coordinator, node:I, rank:R, guardian:R) when the job's coordinators have logged
+    /// EVENT for the K-th time
     #[arg(long, value_name = "EVENT@K=WHO")]
     kill_at_event: Vec<AtEvent>,
-    /// The same when copies of all images are on other nodes, for the K-th time
+    /// The same when replicas of all images are on other nodes, for the K-th time
     #[arg(long, value_name = "I@K")]
     cut_node_after_replication: Vec<AfterReplication>,
     /// Write TEXT to FILE when the checkpoints of `--checkpoint-at` are complete or have failed
@@ -222,12 +222,12 @@ impl Options {
         self.timeout.map(Duration::from_secs_f64)
     }
 
-    /// Checkpoints that are asked for.
+    /// Checkpoints that are requested.
     pub fn checkpoints(&self) -> usize {
         self.checkpoint_at.len()
     }
 
-    /// Who is killed, after how long, and after which checkpoint was asked for (0: after the
+    /// Who is killed, after how long, and after which checkpoint was requested (0: after the
     /// start).
     fn kills(&self) -> Result<Vec<(usize, f64, Event)>> {
         let one = |pair: &[String]| {
@@ -407,7 +407,7 @@ pub mod tests {
     }
 
     #[test]
-    fn who_is_killed_after_a_line_is_not_killed_before() {
+    fn who_is_killed_after_a_checkpoint_is_not_killed_before() {
         let words = "--nodes 1 --ppn 1 --checkpoint-at 5 --kill agent 1+0.5 --kill rank:0 7 -- p";
         let options = parse(words);
         assert!(options.check().is_ok());

@@ -39,7 +39,7 @@ impl Stage {
         )?;
         let stage = Stage { folder: folder.join("rustbtl") };
         mount_tmpfs(&folder, "mode=755")?;
-        for sub in [stage.reports(), stage.node_tmp(), stage.run_time(), stage.held()] {
+        for sub in [stage.reports(), stage.node_tmp(), stage.run_time(), stage.failpoints()] {
             fs::create_dir_all(&sub).context(|| sub.display().to_string())?;
         }
         let private = fs::Permissions::from_mode(0o700);
@@ -60,7 +60,7 @@ impl Stage {
         self.folder.join("run")
     }
 
-    /// Is there a job that can be asked for a checkpoint?
+    /// Is there a job that can take a checkpoint?
     pub fn has_job(&self) -> bool {
         fs::read_dir(self.run_time()).is_ok_and(|mut entries| entries.next().is_some())
     }
@@ -70,9 +70,9 @@ impl Stage {
         self.folder.join("report")
     }
 
-    /// A folder that all nodes share: where guardians are to wait.
-    pub fn held(&self) -> PathBuf {
-        self.folder.join("held")
+    /// A folder that all nodes share: where guardians are to wait (failpoints).
+    pub fn failpoints(&self) -> PathBuf {
+        self.folder.join("failpoints")
     }
 
     /// The hostfile for mpirun.
@@ -119,7 +119,7 @@ impl Stage {
         mount_tmpfs(&self.node_tmp(), "mode=1777")
     }
 
-    /// Inside a node that has died: its memory and temporary files are gone.
+    /// Inside a node that has failed: its memory and temporary files are gone.
     pub fn empty_node(&self) -> Result<()> {
         empty(Path::new("/dev/shm"))?;
         empty(&self.node_tmp())

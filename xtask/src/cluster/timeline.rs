@@ -13,8 +13,8 @@ pub enum Event {
     Checkpoint,
     /// This process is killed.
     Kill(Victim),
-    /// It is looked how far the job is.
-    Look,
+    /// It is polled how far the job is.
+    Poll,
     /// This breaks.
     Break(Fault),
     /// mpirun gets this signal.

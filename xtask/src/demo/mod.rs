@@ -30,6 +30,6 @@ fn png(svg: &Path) -> Result<PathBuf> {
     let png = svg.with_extension("png");
     let mut convert = Command::new("rsvg-convert");
     run::check(convert.args(["--zoom", "2", "--output"]).arg(&png).arg(svg))
-        .context(|| format!("the PNG (the picture is in {})", svg.display()))?;
+        .context(|| format!("the PNG (the figure is in {})", svg.display()))?;
     Ok(png)
 }

@@ -1,5 +1,5 @@
 //! The main job: a solver on three nodes, one of which is killed half-way. The same again as what
-//! one does without us: everything is started again from its last checkpoint.
+//! one does without us: the whole job is restarted from its last checkpoint.
 
 use std::env;
 use std::fs;
@@ -28,9 +28,9 @@ const POINTS: u32 = 1500;
 const TRIAL: u32 = 200;
 /// How long the solver shall take.
 const SECONDS: f64 = 12.0;
-/// Lines in that time.
+/// Checkpoints in that time.
 const LINES: f64 = 5.0;
-/// When the node is killed, as a part of that time: well after a line.
+/// When the node is killed, as a part of that time: well after a checkpoint.
 const KILLED_AT: f64 = 0.55;
 
 /// A run that has ended.
@@ -60,14 +60,14 @@ pub fn run() -> Result<()> {
     let stock = shown("stock Open MPI", &job.clone().with(&["--plain"]))?;
     let every = format!("{:.1}", stock.seconds / LINES);
     let protected = |name: &str| -> Result<(Job, PathBuf)> {
-        let lines = scratch.0.join(name);
-        fs::create_dir(&lines).context(|| lines.display().to_string())?;
+        let checkpoints = scratch.0.join(name);
+        fs::create_dir(&checkpoints).context(|| checkpoints.display().to_string())?;
         let interval = ["--mca", "vprotocol_correlated_checkpoint_interval", &every];
-        Ok((workloads::protected(job.clone(), &lines).with(&interval), lines))
+        Ok((workloads::protected(job.clone(), &checkpoints).with(&interval), checkpoints))
     };
 
     let (calm, _) = protected("calm")?;
-    let calm = shown(&format!("protected, a line every {every} s"), &calm)?;
+    let calm = shown(&format!("protected, a checkpoint every {every} s"), &calm)?;
     must_say(&calm, &stock)?;
 
     let (killed, story) = protected("killed")?;
@@ -78,13 +78,13 @@ pub fn run() -> Result<()> {
     let loss = moment(&events, "node_lost")?;
     let after = loss.saturating_sub(killed.start) as f64 / 1e3;
 
-    let (all, lines) = protected("all")?;
-    let dead = format!("{after:.2}");
-    let all = workloads::with_checkpoints(all, &lines).with(&["--kill-all-at", &dead]);
+    let (all, checkpoints) = protected("all")?;
+    let at = format!("{after:.2}");
+    let all = workloads::with_checkpoints(all, &checkpoints).with(&["--kill-all-at", &at]);
     let first = timed(&all)?;
     first.outcome.must(first.outcome.code == 137, "it should have been killed in the middle")?;
     let mut second =
-        shown("all killed, job restarted", &workloads::restart(SHAPE, &lines, &scratch))?;
+        shown("all killed, job restarted", &workloads::restart(SHAPE, &checkpoints, &scratch))?;
     must_end_as(&second, &stock)?;
     second.seconds += first.seconds;
 
@@ -93,7 +93,7 @@ pub fn run() -> Result<()> {
     println!("\n  a node killed after {after:.1} s:");
     print!("{}", phases(&events, loss));
     let (ours, theirs) = (killed.seconds - calm.seconds, second.seconds - calm.seconds);
-    println!("\n  time lost: {ours:.1} s; when all is started again: {theirs:.1} s");
+    println!("\n  time lost: {ours:.1} s; when the whole job is restarted: {theirs:.1} s");
     draw(&folder)
 }
 
@@ -112,7 +112,7 @@ fn timed(job: &Job) -> Result<Run> {
     Ok(Run { outcome, seconds, start: since.as_millis() as u64 })
 }
 
-/// Tells what runs, and how long it took.
+/// Prints what runs, and how long it took.
 fn shown(title: &str, job: &Job) -> Result<Run> {
     print!("  {title:32}");
     let _ = io::stdout().flush();
@@ -128,7 +128,7 @@ fn must_say(run: &Run, stock: &Run) -> Result<()> {
     run.outcome.must(same, &format!("its output differs from that of stock Open MPI:\n{wanted}"))
 }
 
-/// What it printed in its first life is not printed again.
+/// What it printed in its first incarnation is not printed again.
 fn must_end_as(run: &Run, stock: &Run) -> Result<()> {
     let last = stock.outcome.stdout.lines().last().unwrap_or("nothing");
     let same = run.outcome.stdout.lines().last() == Some(last);
@@ -136,10 +136,11 @@ fn must_end_as(run: &Run, stock: &Run) -> Result<()> {
 }
 
 /// The folder of the only job there, and what has happened to it.
-fn events(lines: &Path) -> Result<(PathBuf, Vec<Value>)> {
-    let job = fs::read_dir(lines).context(|| lines.display().to_string())?.flatten().next();
+fn events(checkpoints: &Path) -> Result<(PathBuf, Vec<Value>)> {
+    let job =
+        fs::read_dir(checkpoints).context(|| checkpoints.display().to_string())?.flatten().next();
     let Some(folder) = job.map(|entry| entry.path()) else {
-        fail!("{} holds no job", lines.display());
+        fail!("{} holds no job", checkpoints.display());
     };
     let file = folder.join("events.jsonl");
     let text = fs::read_to_string(&file).context(|| file.display().to_string())?;
@@ -164,9 +165,9 @@ fn phases(events: &[Value], loss: u64) -> String {
     let mut text = String::new();
     let mut from = loss;
     for (name, what) in [
-        ("rank_placed", "told by mpirun, a place found"),
+        ("rank_placed", "notified by mpirun, placement found"),
         ("set_restarted", "images restored, ranks run again"),
-        ("replay_completed", "what they had done since their line is repeated"),
+        ("replay_completed", "what they had done since their checkpoint is replayed"),
     ] {
         if let Some(to) = last(name) {
             text += &format!("    {:6} ms  {what}\n", to.saturating_sub(from));
@@ -180,7 +181,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-/// The picture of the job in which the node was killed.
+/// The figure of the job in which the node was killed.
 fn draw(job: &Path) -> Result<()> {
     let out = paths::out().join("demo");
     fs::create_dir_all(&out).context(|| out.display().to_string())?;
@@ -190,6 +191,6 @@ fn draw(job: &Path) -> Result<()> {
     let shown = env::current_dir().ok();
     let png = png(&svg)?;
     let png = shown.and_then(|here| png.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or(png);
-    println!("\nPicture: {} and .svg (ranks from top to bottom, time to the right)", png.display());
+    println!("\nFigure: {} and .svg (ranks from top to bottom, time to the right)", png.display());
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What goes wrong while a checkpoint is taken: a rank, an agent, mpirun die, the disk is full, an
-//! image is damaged. The last complete checkpoint stays usable, and nothing looks whole that is
+//! What goes wrong while a checkpoint is taken: a rank, an agent, mpirun fail, the disk is full, an
+//! image is damaged. The last complete checkpoint stays usable, and nothing looks complete that is
 //! not.
 
 use std::cell::OnceCell;
@@ -21,7 +21,7 @@ const SHAPE: Shape = (2, 2);
 /// however slow the machine is.
 const ITERATIONS: u64 = 2000;
 const GATE: u64 = ITERATIONS / 2;
-/// When checkpoints are asked for: when there is a job, one after the other.
+/// When checkpoints are requested: when there is a job, one after the other.
 const ONE_CHECKPOINT: [&str; 1] = ["0"];
 const TWO_CHECKPOINTS: [&str; 2] = ["0", "0"];
 /// Points at which the second checkpoint waits for the failure. At each of them the rank that is
@@ -29,8 +29,8 @@ const TWO_CHECKPOINTS: [&str; 2] = ["0", "0"];
 /// the last.
 const POINTS: [(&str, &str); 3] =
     [("quiescence", "rank:2"), ("images", "rank:1"), ("manifest", "rank:3")];
-/// When a process is killed by the clock, in seconds after the second checkpoint was asked for:
-/// while ranks fall silent, while images are written, when they are about to be complete.
+/// When a process is killed by the clock, in seconds after the second checkpoint was requested:
+/// while ranks become quiescent, while images are written, when they are about to be complete.
 const DELAYS: [&str; 3] = ["2+0.02", "2+0.12", "2+0.3"];
 
 /// What an undisturbed run has shown.
@@ -112,7 +112,7 @@ impl Case {
         Ok(Case { job: workloads::with_checkpoints(job, &checkpoints), scratch, checkpoints })
     }
 
-    /// Asks for checkpoints at these times.
+    /// Requests checkpoints at these times.
     fn checkpoints_at(&self, times: &[&str]) -> Job {
         let mut job = self.job.clone();
         for time in times {
@@ -127,7 +127,7 @@ impl Case {
         job.with(&["--write-after", &gate, &ITERATIONS.to_string()])
     }
 
-    /// Checkpoints that look whole.
+    /// Checkpoints that look complete.
     fn manifests(&self) -> Result<usize> {
         let mut find = Command::new("find");
         let listed = run::output(find.arg(&self.checkpoints).args(["-name", "manifest.json"]))?;
@@ -135,13 +135,14 @@ impl Case {
     }
 
     /// Is it sure that a checkpoint in which a process is killed like this is not complete? A rank
-    /// whose image is stored may die: then it matters what is heard first, that or the last image.
+    /// whose image is stored may fail: then it matters what is handled first, that or the last
+    /// image.
     fn must_be_torn(&self, how: &[&str]) -> bool {
         let has_image = how[1].starts_with("rank:") && how[2] == "images";
         how[0] == "--kill-in-checkpoint" && how[2] != "manifest" && !has_image
     }
 
-    /// Every checkpoint that looks whole is whole, and the job goes on from the last one.
+    /// Every checkpoint that looks complete is, and the job goes on from the last one.
     fn restarts(&self, answer: &str) -> Result<()> {
         workloads::verify(&self.checkpoints)?;
         workloads::open_gate(&self.scratch, ITERATIONS)?;
@@ -168,13 +169,13 @@ fn ends(answer: &str, how: &[&str]) -> Result<()> {
     let outcome = case.checkpoints_at(&TWO_CHECKPOINTS).with(how).run()?;
     must_be_hit(&outcome, how)?;
     outcome.must(outcome.code == 137, "the exit code should be 137")?;
-    // Who kills mpirun has its shell's word for it.
+    // The killer of mpirun gets the exit code from its shell.
     let reported = how[1] == "mpirun" || outcome.stderr.contains("signal 9");
     outcome.must(reported, "it should say which process was killed")?;
     let whole = complete(&outcome);
     let most = if case.must_be_torn(how) { 1 } else { 2 };
     outcome.must((1..=most).contains(&whole), "the first checkpoint should be complete")?;
-    outcome.must(case.manifests()? <= most, "the second checkpoint looks whole")?;
+    outcome.must(case.manifests()? <= most, "the second checkpoint looks complete")?;
     case.restarts(answer)
 }
 
@@ -189,7 +190,7 @@ fn goes_on(answer: &str, how: &[&str]) -> Result<()> {
     case.restarts(answer)
 }
 
-/// All images are there, and nobody is left to say that they are a checkpoint: it is none. The job
+/// All images are there, and nobody is left to write the manifest: it is no checkpoint. The job
 /// goes on.
 fn alone(answer: &str) -> Result<()> {
     let case = Case::new()?;
@@ -198,7 +199,7 @@ fn alone(answer: &str) -> Result<()> {
     must_be_hit(&outcome, &how)?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) == 1, "there should be one complete checkpoint")?;
-    outcome.must(case.manifests()? == 1, "the second checkpoint looks whole")?;
+    outcome.must(case.manifests()? == 1, "the second checkpoint looks complete")?;
     case.restarts(answer)
 }
 
@@ -211,7 +212,7 @@ fn full_disk(answer: &str, bytes: u64) -> Result<()> {
     let outcome = case.ends_after(case.checkpoints_at(&TWO_CHECKPOINTS)).with(&disk).run()?;
     RING.must_answer(&outcome, &case.scratch, answer)?;
     outcome.must(complete(&outcome) == 1, "one checkpoint should be complete")?;
-    outcome.must(case.manifests()? == 1, "the second checkpoint looks whole")?;
+    outcome.must(case.manifests()? == 1, "the second checkpoint looks complete")?;
     let said = outcome.stderr.contains("No space left on device");
     outcome.must(said, "it should say that the disk is full")?;
     workloads::none_unfinished_but(&[], &case.checkpoints)?;
@@ -265,7 +266,7 @@ fn foreign(answer: &str) -> Result<()> {
     let files = [image.clone(), checkpoint.join("manifest.json")];
     let read = |file: &PathBuf| fs::read(file).context(|| file.display().to_string());
     let good = files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    // Whoever went on would get to its end.
+    // A process that went on would get to its end.
     workloads::open_gate(&case.scratch, ITERATIONS)?;
     for (difference, says) in [
         ("kernel", "the kernel's code (vdso)"),
@@ -295,12 +296,12 @@ fn doctor(checkpoint: &Path, difference: &str) -> Result<()> {
     run::check(&mut cargo)
 }
 
-/// Said at once, not when the first checkpoint is due.
+/// Reported at once, not when the first checkpoint is due.
 fn unwritable() -> Result<()> {
     let scratch = Scratch::new("unwritable")?;
     let file = scratch.0.join("a-file");
     fs::write(&file, "").context(|| file.display().to_string())?;
-    for folder in [file.join("lines"), PathBuf::from("/proc/checkpoints")] {
+    for folder in [file.join("checkpoints"), PathBuf::from("/proc/checkpoints")] {
         let job = workloads::with_checkpoints(Job::new(2, 1, &["sleep", "2"]), &folder);
         let outcome = job.run()?;
         let name = folder.display().to_string();

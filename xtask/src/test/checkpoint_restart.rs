@@ -1,4 +1,4 @@
-//! Jobs that are checkpointed while they run, killed altogether, and started again from their last
+//! Jobs that are checkpointed while they run, killed altogether, and restarted from their last
 //! global checkpoint, on the same and on other nodes: the answer must be that of an undisturbed
 //! run.
 
@@ -16,7 +16,7 @@ use super::workloads::{
 use crate::error::{Context, Result, fail, failure};
 use crate::paths;
 
-/// What runs, where it starts, and where it is started again.
+/// What runs, where it starts, and where it is restarted.
 const CASES: [(Program, Shape, &[Shape]); 6] = [
     (RING, (2, 2), &[(2, 2), (1, 4), (4, 1)]),
     (OPENMP, (2, 1), &[(2, 1), (1, 2)]),
@@ -45,14 +45,18 @@ pub fn run(tier: &mut Tier) {
         let title = format!("{}, unchanged: {} × {}", program.name, shape.0, shape.1);
         tier.check(&title, || unchanged(program, *shape, *call));
     }
-    for source in ["asks.c", "asks_fortran.f90", "asks_python.py"] {
+    for source in [
+        "requests_checkpoint.c",
+        "requests_checkpoint_fortran.f90",
+        "requests_checkpoint_python.py",
+    ] {
         let title = format!("a program that asks for its checkpoint: {source}, 2 × 2");
         tier.check(&title, || asks(source));
     }
 }
 
 fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
-    let scratch = Scratch::new("lines")?;
+    let scratch = Scratch::new("checkpoints")?;
     let known = program.undisturbed(shape, &scratch)?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     // On a machine as quick as before it is killed in the middle of its work; on a quicker one it
@@ -68,13 +72,13 @@ fn survives(program: &Program, shape: Shape, restarts: &[Shape]) -> Result<()> {
     workloads::none_unfinished_but(&unfinished, &checkpoints)
 }
 
-/// Dies in the middle, wherever it is by then; meanwhile another one runs to its end.
+/// Fails in the middle, wherever it is by then; meanwhile another one runs to its end.
 fn unchanged(program: &Program, shape: Shape, call: u32) -> Result<()> {
     let (scratch, other) = (Scratch::new("unchanged")?, Scratch::new("undisturbed")?);
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     thread::scope(|scope| {
         let known = scope.spawn(|| program.undisturbed(shape, &other));
-        let job = workloads::held_at(program, shape, call, &scratch)?;
+        let job = workloads::gated_at_call(program, shape, call, &scratch)?;
         let job = workloads::with_checkpoints(job, &checkpoints).with(&["--kill-all-after", "0"]);
         let first = job.run()?;
         first.must(first.stdout.contains("is complete"), "the checkpoint is not complete")?;
@@ -157,12 +161,12 @@ fn increments() -> Result<()> {
     RING.must_answer(&outcome, &scratch, &answer)
 }
 
-/// The program says when; the restarted process is the one that has asked.
+/// The program requests the checkpoint; the restarted process is the one that has requested it.
 fn asks(source: &str) -> Result<()> {
     let scratch = Scratch::new("asks")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let here = paths::mca().display().to_string();
-    let file = paths::root().join("tests/lines").join(source);
+    let file = paths::root().join("tests/workloads").join(source);
     let command = if source.ends_with(".py") {
         vec!["/usr/bin/python3".into(), file.display().to_string(), here]
     } else {

@@ -15,7 +15,7 @@ struct Case {
     name: &'static str,
     options: Vec<String>,
     arguments: &'static [&'static str],
-    /// One word of each group must be said.
+    /// One word of each group must be reported.
     says: Vec<Vec<String>>,
 }
 

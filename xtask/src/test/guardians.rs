@@ -1,5 +1,5 @@
-//! Jobs with guardians end, read and write as jobs without, on one node and on three; and they
-//! can be asked about.
+//! Jobs with guardians end, read and write as jobs without, on one node and on three; and they can
+//! be queried.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -64,7 +64,9 @@ pub fn run(tier: &mut Tier) {
         }
         tier.check(&format!("guardians, {on}: rustbtl status"), || status(nodes, ppn, &program));
     }
-    tier.check("guardians: no place for checkpoints", || no_place(&program));
+    tier.check("guardians: a directory for checkpoints that cannot be made", || {
+        impossible_directory(&program)
+    });
     tier.check("guardians: an interval and no directory", || no_directory(&program));
     tier.check("guardians: an interval that makes no sense", || bad_interval(&program));
     tier.check("guardians: a compression that does not exist", || bad_images(&program));
@@ -83,7 +85,7 @@ fn words(program: &Path, how: &str) -> Vec<OsString> {
 }
 
 /// The same job without and with guardians: same exit code, same standard output but for what it
-/// says of guardians. The outcome with them.
+/// prints of guardians. The outcome with them.
 fn alike(
     nodes: u32,
     ppn: u32,
@@ -101,7 +103,7 @@ fn alike(
     let wanted = stock.stdout.replace("alone", "guarded");
     ours.must(sorted(&ours.stdout) == sorted(&wanted), "its output is not the same")?;
     let silent = !ours.stderr.contains("rustbtl") && !ours.stderr.contains("still running");
-    ours.must(silent, "it says something of its own, or something is left behind")?;
+    ours.must(silent, "it says something of its own, or something is left over")?;
     Ok(ours)
 }
 
@@ -232,7 +234,7 @@ fn status(nodes: u32, ppn: u32, program: &Path) -> Result<()> {
     wait_for("the end of the coordinator's socket", || left == 0)
 }
 
-fn no_place(program: &Path) -> Result<()> {
+fn impossible_directory(program: &Path) -> Result<()> {
     let place = ["--mca", "vprotocol_correlated_checkpoint_dir", "/proc/not/there"];
     let outcome = Job::new(2, 1, &words(program, "well")).with(&place).run()?;
     outcome.must(outcome.code != 0 && outcome.code != 124, "this job cannot start")?;
@@ -258,7 +260,7 @@ fn bad_images(program: &Path) -> Result<()> {
         ("incremental", "-3", "or 0 for full images only"),
     ] {
         let scratch = Scratch::new("guardians-images")?;
-        let checkpoints = scratch.0.join("lines").display().to_string();
+        let checkpoints = scratch.0.join("checkpoints").display().to_string();
         let place = ["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints];
         let parameter = format!("vprotocol_correlated_{parameter}");
         let given = ["--mca", &parameter, value];

@@ -56,8 +56,8 @@ impl Job {
         }
     }
 
-    /// A job that is started again from the newest global checkpoint in a folder; it prints again
-    /// what earlier incarnations of it have printed since.
+    /// A job that is restarted from the newest global checkpoint in a folder; it prints again what
+    /// earlier incarnations of it have printed since.
     pub fn restart(nodes: u32, ppn: u32, checkpoints: &Path) -> Job {
         let nothing: [&str; 0] = [];
         Job::new(nodes, ppn, &nothing).with(&[

@@ -18,7 +18,7 @@ const ITERATIONS: u64 = 400;
 /// As far as the program gets before everything has happened.
 const GATE: u64 = 200;
 
-/// What happens to whom, in a job of which shape, and how often a set catches up.
+/// What happens to whom, in a job of which shape, and how often a set completes its replay.
 const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     ("a program is killed: 2 × 2", (2, 2), &["--kill-rank-after-checkpoint", "3@1"], 1),
     (
@@ -31,7 +31,7 @@ const SURVIVED: [(&str, Shape, &[&str], usize); 8] = [
     ("a node is killed: 2 × 2", (2, 2), &["--kill-node-after-checkpoint", "1@1"], 1),
     ("a cable is pulled: 3 × 1", (3, 1), &["--cut-node-after-checkpoint", "2@1"], 1),
     (
-        "a node is killed, and another one when there are copies again: 3 × 1",
+        "a node is killed, and another one when there are replicas again: 3 × 1",
         (3, 1),
         &["--kill-node-after-replication", "1@1", "--kill-node-after-replication", "2@2"],
         3,
@@ -98,14 +98,14 @@ fn exit_codes(over: &Over) -> Result<()> {
     Ok(())
 }
 
-/// What a user types; what the coordinator writes down outlives the job.
+/// What a user types; the coordinator's log outlives the job.
 pub fn plain(job: Job, scratch: &Scratch) -> Job {
     let events = format!("RUSTBTL_EVENTS={}", scratch.0.display());
     // The default; the emulated cluster switches it off where nothing is said.
     job.with(&["--mca", "vprotocol_correlated_recover", "1", "--env", &events])
 }
 
-/// What the coordinators of jobs that were [`held`] have written down.
+/// What the coordinators of jobs with a gate ([`run_until`]) have logged.
 pub fn events(scratch: &Scratch) -> Result<String> {
     let mut all = String::new();
     for file in fs::read_dir(&scratch.0).context(|| scratch.0.display().to_string())?.flatten() {
@@ -116,39 +116,43 @@ pub fn events(scratch: &Scratch) -> Result<String> {
     Ok(all)
 }
 
-/// Runs a job that cannot end before the coordinator has written down what is waited for.
-pub fn held(job: Job, scratch: &Scratch, until: impl Fn(&str) -> bool + Sync) -> Result<Outcome> {
-    workloads::held(&plain(job, scratch), scratch, GATE, || {
+/// Runs a job that cannot end before the coordinator has logged what is waited for.
+pub fn run_until(
+    job: Job,
+    scratch: &Scratch,
+    until: impl Fn(&str) -> bool + Sync,
+) -> Result<Outcome> {
+    workloads::run_until(&plain(job, scratch), scratch, GATE, || {
         until(&events(scratch).unwrap_or_default())
     })
 }
 
-/// Have sets rolled back so often, and has each of them replayed since? One that fails again
-/// before it has done so begins anew.
+/// Were sets rolled back so often, and has each of them completed its replay since? One that fails
+/// again before that begins anew.
 pub fn all_have_replayed(events: &str, times: usize) -> bool {
-    let mut behind = BTreeSet::new();
-    let mut back = 0;
+    let mut replaying = BTreeSet::new();
+    let mut rolled_back = 0;
     for event in events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let set = event["set"].as_u64();
         match event["event"].as_str() {
             Some("set_rollback") => {
-                behind.insert(set);
-                back += 1;
+                replaying.insert(set);
+                rolled_back += 1;
             }
-            Some("replay_completed") => drop(behind.remove(&set)),
+            Some("replay_completed") => drop(replaying.remove(&set)),
             _ => {}
         }
     }
-    back >= times && behind.is_empty()
+    rolled_back >= times && replaying.is_empty()
 }
 
-/// The program cannot end before sets have rolled back so often and have replayed. What the
-/// coordinator has written down.
+/// The program cannot end before sets were rolled back so often and have completed their replay.
+/// Returns what the coordinator has logged.
 pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Result<String> {
     let scratch = Scratch::new("local")?;
     let job = RING.job_over(over, shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    let outcome = held(job.with(faults), &scratch, |events| all_have_replayed(events, times))?;
+    let outcome = run_until(job.with(faults), &scratch, |events| all_have_replayed(events, times))?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let breaks = |word: &str| word.contains("-after-") || word == "--kill-at-event";
     let broken = faults.iter().filter(|word| breaks(word)).count();
@@ -156,13 +160,13 @@ pub fn survives(over: &Over, shape: Shape, faults: &[&str], times: usize) -> Res
     let done = said(": killed ") + said(": cut ");
     outcome.must(done == broken, "something did not break in time")?;
     let events = events(&scratch)?;
-    let back = all_have_replayed(&events, times);
-    outcome.must(back, "not every set that was hit rolled back")?;
+    let rolled_back = all_have_replayed(&events, times);
+    outcome.must(rolled_back, "not every set that was hit rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
 }
 
-/// With one copy, two nodes at a time are too many: the end says what is lost.
+/// With one replica, two nodes at a time are too many: the end reports what is lost.
 fn too_many(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
     let faults = ["--kill-node-after-checkpoint", "1@1", "--kill-node-after-checkpoint", "2@1"];
@@ -184,7 +188,7 @@ fn too_many(over: &Over) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// The job goes on unprotected, and says so once.
+/// The job goes on unprotected, and reports it once.
 fn no_room(over: &Over) -> Result<()> {
     let scratch = Scratch::new("local")?;
     let job = RING.job_over(over, (2, 1), ITERATIONS, &scratch)?;
@@ -192,7 +196,7 @@ fn no_room(over: &Over) -> Result<()> {
     let full = ["--mca", "vprotocol_correlated_local_dir", "/dev/shm", "--shm-size", "24m"];
     // The first checkpoint fails twice before it is a matter for the user.
     let twice = |events: &str| events.matches("\"event\":\"checkpoint_aborted\"").count() >= 2;
-    let outcome = held(job.with(&full), &scratch, twice)?;
+    let outcome = run_until(job.with(&full), &scratch, twice)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     outcome.must(outcome.stderr.contains("has no room for"), "it should say why")?;
     let reported = outcome.stderr.matches("was given up").count();

@@ -1,5 +1,5 @@
 //! What ranks print while their node is lost: each line is printed once and in order, under the
-//! name of its rank, also those that were on their way through a daemon that has gone, or through
+//! name of its rank, also those that were on their way through a daemon that is gone, or through
 //! the node on which a rank goes on.
 
 use super::job::Job;
@@ -17,7 +17,7 @@ const NODES: u32 = 3;
 const PPN: u32 = 2;
 const ITERATIONS: u64 = 60;
 /// Lines of a rank on each stream between two moments in which it needs the others: what a node
-/// prints that nobody can hear.
+/// prints that nobody can receive.
 const LINES: u64 = 50;
 const PAUSE_US: &str = "2000";
 
@@ -83,7 +83,7 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
 
 fn each_line_once(over: &Over, faults: &[&str], shared: bool) -> Result<()> {
     let scratch = Scratch::new("lost-output")?;
-    let program = mpi::compile_over(&paths::root().join("tests/lines/print_lines.c"), over)?;
+    let program = mpi::compile_over(&paths::root().join("tests/workloads/print_lines.c"), over)?;
     let program = program.display().to_string();
     let (iterations, lines) = (ITERATIONS.to_string(), LINES.to_string());
     let failed = scratch.0.join("failed").display().to_string();
@@ -140,7 +140,7 @@ fn numbers(name: &str, tag: &str, text: &str) -> Result<BTreeMap<u32, Vec<u64>>>
     lines.sort();
     let mut all: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     let begin = format!("{name} ");
-    // In 5.0 what mpirun itself says leaves a zero before the next line.
+    // In 5.0 what mpirun itself prints leaves a zero before the next line.
     let is_of = |line: &str| line.trim_start_matches(['\0', ' ']).starts_with(&begin);
     for (_, line, way) in lines.iter().filter(|(_, line, _)| is_of(line)) {
         let words: Vec<u64> =

@@ -23,7 +23,7 @@ use crate::{paths, run};
 pub enum Over<'a> {
     /// The installed Open MPI with our component, and alone.
     Component,
-    /// The installed Open MPI with our component, in jobs that record outcomes.
+    /// The installed Open MPI with our component, in jobs that record determinants.
     Protected,
     /// An Open MPI that was built with our component.
     Tree(&'a Installed),
@@ -136,8 +136,8 @@ impl Run<'_> {
         }
         job = self.over.job(job);
         if matches!(self.over, Over::Protected) {
-            let lines = scratch.0.display().to_string();
-            job = job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &lines]);
+            let folder = scratch.0.display().to_string();
+            job = job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &folder]);
             job = job.with(&["--env", "RUSTBTL_RECORD=1"]);
         }
         if self.stock {

@@ -1,7 +1,7 @@
-//! A node, its cable or a program breaks while a job runs. With recovery the ranks that are hit go
-//! back to their last checkpoint, on the same or on another node, while all others go on, and the
-//! answer is that of an undisturbed run; without, the job ends as with stock Open MPI. In either
-//! case nothing is left behind, and nobody waits for ever.
+//! A node, its cable or a program breaks while a job runs. With recovery the ranks that are hit are
+//! rolled back to their last checkpoint, on the same or on another node, while all others go on,
+//! and the answer is that of an undisturbed run; without, the job ends as with stock Open MPI. In
+//! either case nothing is left over, and nobody waits for ever.
 
 use super::guardians::ENDS;
 use super::job::{Job, Outcome};
@@ -23,17 +23,17 @@ use std::time::Duration;
 /// More than any job here has time for.
 pub const ENDLESS: u64 = 100_000_000;
 /// Of a job that goes on for seconds when its first checkpoint is complete: it waits for each
-/// outcome that others depend on to be stable.
+/// determinant that others depend on to be stable.
 pub const ITERATIONS: u64 = 6000;
 /// Of one that waits for a checkpoint by itself.
 const ITERATIONS_SHORT: u64 = 1500;
-/// What mpirun says of a lost node if nobody stops it, in the order in which it notices.
+/// What mpirun prints of a lost node if nobody stops it, in the order in which it notices.
 const STOCK: [&str; 2] = [
     "ORTE has lost communication with a remote daemon",
     "ORTE was unable to reliably start one or more daemons",
 ];
-/// What mpirun says of one that cannot be made good.
-pub const NOT_RECOVERED: &str = "what ran there cannot be brought back";
+/// What mpirun prints of one that cannot be recovered.
+pub const NOT_RECOVERED: &str = "the ranks of that node cannot be restarted";
 
 /// What happens to whom, in a job of which shape. The first checkpoint is taken when the job is
 /// ready.
@@ -82,24 +82,24 @@ const BY_CLOCK: [(Shape, [&str; 2]); 2] = [
 ];
 const MILLISECONDS: u64 = 8000;
 
-/// The same for one that hardly knows what comes next.
+/// The same for one that depends on what comes next nearly everywhere.
 const BY_CHANCE: [(Shape, [&str; 2]); 2] = [
     ((3, 2), ["--kill-node-after-checkpoint", "1@1"]),
     ((2, 3), ["--kill-rank-after-checkpoint", "4@1"]),
 ];
 const UPDATED: u64 = 60;
 
-/// The same for one whose intercommunicators come again with the same context id: each of the two
-/// groups loses a rank that leads it.
+/// The same for one whose intercommunicators get the same context id again: each of the two groups
+/// loses a rank that leads it.
 const BY_GROUPS: [(Shape, [&str; 2]); 2] = [
     ((3, 1), ["--kill-rank-after-checkpoint", "0@1"]),
     ((2, 2), ["--kill-node-after-checkpoint", "1@1"]),
 ];
 const MET: u64 = 15_000;
 
-/// The same for one that awaits the answer in the buffer of the question: whoever rolls back has
-/// the answers already. What it sends again is compared; and who rolls back afterwards depends on
-/// it.
+/// The same for one that awaits the reply in the buffer of the request: a replaying rank has the
+/// replies already. What it sends again is compared; and a rank that is rolled back afterwards
+/// depends on it.
 const BY_OVERLAP: [(Shape, &[&str]); 2] = [
     (
         (2, 1),
@@ -167,13 +167,14 @@ pub fn run(tier: &mut Tier) {
         let faults = ["--mca", "vprotocol_correlated_record_clock", "0", "--kill-rank", "3@2"];
         match survives(&CLOCK, MILLISECONDS, (2, 2), &faults) {
             Ok(_) => fail!("a rank did the same again by chance"),
-            // The program sees it in what its neighbours have, or replay in what it asks.
+            // The program sees it in what its neighbours have, or replay in its nondeterministic
+            // calls.
             Err(Failure(reason)) if reason.contains("contradicts itself") => Ok(()),
             Err(Failure(reason)) if reason.contains("replay diverges") => Ok(()),
             Err(other) => Err(other),
         }
     });
-    // So that the check below is known to be one: nobody looks at what differs.
+    // So that the check below is known to be one: nobody compares what differs.
     let killed = ["--kill-node-after-checkpoint", "1@1"];
     tier.check("live recovery: other messages than before, unnoticed: 3 × 1", || {
         survives(&BY_PID, 3000, (3, 1), &killed).map(drop)
@@ -195,7 +196,7 @@ pub fn run(tier: &mut Tier) {
     let soon = "live recovery: a guardian of mpirun's node is killed, and soon all ends: 2 × 2";
     tier.check(soon, soon_over);
     tier.check("node loss: spare nodes are no loss: 2 × 1", spare);
-    tier.check("node loss: after a checkpoint the job can be started again: 2 × 2", started_again);
+    tier.check("node loss: after a checkpoint the job can be restarted: 2 × 2", restarted_job);
     tier.check("node loss: without one, exit codes are those of stock jobs: 3 × 1", other_ends);
     tier.check("node loss: a killed rank ends the job: 2 × 2", killed_rank);
 }
@@ -213,7 +214,7 @@ pub fn endless(shape: Shape, scratch: &Scratch, with_checkpoints: bool) -> Resul
 
 /// No process of the job is left on any node.
 pub fn must_be_clean(outcome: &Outcome) -> Result<()> {
-    outcome.must(!outcome.said().contains("still running"), "something was left behind")
+    outcome.must(!outcome.said().contains("still running"), "something was left over")
 }
 
 fn as_stock(shape: Shape, with_checkpoints: bool, options: &[&str]) -> Result<()> {
@@ -229,8 +230,8 @@ fn as_stock(shape: Shape, with_checkpoints: bool, options: &[&str]) -> Result<()
     must_be_clean(&outcome)
 }
 
-/// The ranks that are hit roll back, the others go on, and the answer is the same. What the
-/// coordinator has written down.
+/// The ranks that are hit are rolled back, the others go on, and the answer is the same. Returns
+/// what the coordinator has logged.
 pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -> Result<String> {
     let scratch = Scratch::new("recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -244,16 +245,16 @@ pub fn survives(program: &Program, length: u64, shape: Shape, faults: &[&str]) -
     outcome
         .must(said(": killed ") + said(": cut ") == broken, "something did not break in time")?;
     let events = workloads::events(&checkpoints)?;
-    let back = events.matches("\"event\":\"set_restarted\"").count();
-    outcome.must(back > 0, "no set rolled back")?;
+    let rolled_back = events.matches("\"event\":\"set_restarted\"").count();
+    outcome.must(rolled_back > 0, "no set rolled back")?;
     must_be_clean(&outcome)?;
     Ok(events)
 }
 
-/// A rank rolls back and repeats what it did with what another one has sent, who is in no call of
-/// MPI until that is done.
+/// A rank is rolled back and replays what it did with what another one has sent, which is in no
+/// call of MPI until that is done.
 fn the_other_computes() -> Result<()> {
-    let program = mpi::compile(&paths::root().join("tests/lines/computes_alone.c"))?;
+    let program = mpi::compile(&paths::root().join("tests/workloads/computes_alone.c"))?;
     let program = program.display().to_string();
     let run = |faults: &[&str]| -> Result<Outcome> {
         let scratch = Scratch::new("computes")?;
@@ -296,7 +297,7 @@ fn slow_storage() -> Result<()> {
     if seen.exists() { Ok(()) } else { fail!("the storage was as quick as ever") }
 }
 
-/// Guardians die alone, in jobs of this Open MPI.
+/// Guardians fail alone, in jobs of this Open MPI.
 pub fn guardians_over(tier: &mut Tier, over: &Over) {
     for (title, shape, guardian) in GUARDIANS {
         tier.check(&format!("live recovery: {title}"), || without_guardian(over, shape, guardian));
@@ -305,7 +306,7 @@ pub fn guardians_over(tier: &mut Tier, over: &Over) {
     tier.check(title, || without_the_only_guardian(over));
 }
 
-/// The rank of a guardian that is killed rolls back, and mpirun takes no notice.
+/// The rank of a guardian that is killed is rolled back, and mpirun takes no notice.
 fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -320,10 +321,10 @@ fn without_guardian(over: &Over, shape: Shape, guardian: &str) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// Ranks that rolled back take their leave while mpirun still handles the guardian's loss; and
-/// it is killed while another checkpoint is taken.
+/// Ranks that were rolled back finish while mpirun still handles the guardian's loss; and it is
+/// killed while another checkpoint is taken.
 fn soon_over() -> Result<()> {
-    let program = mpi::compile(&paths::root().join("tests/lines/print_lines.c"))?;
+    let program = mpi::compile(&paths::root().join("tests/workloads/print_lines.c"))?;
     for _ in 0..3 {
         let scratch = Scratch::new("recovery")?;
         let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -339,7 +340,7 @@ fn soon_over() -> Result<()> {
     Ok(())
 }
 
-/// mpirun says which rank it was, and what is lost.
+/// mpirun prints which rank it was, and what is lost.
 fn without_the_only_guardian(over: &Over) -> Result<()> {
     let scratch = Scratch::new("recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -358,16 +359,16 @@ fn without_the_only_guardian(over: &Over) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// Sets take checkpoints each by itself, and one rolls back to a checkpoint of its own, of which
-/// the others have no snapshot.
+/// Sets take checkpoints each by itself, and one is rolled back to a checkpoint of its own, of
+/// which the others have no snapshot.
 fn from_set_checkpoints() -> Result<()> {
     let scratch = Scratch::new("set-checkpoints")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     workloads::open_gate(&scratch, ITERATIONS_SHORT)?;
     let job = RING.job((2, 2), ITERATIONS_SHORT, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
-    // It cannot end before a set is back. After the first checkpoint, of all, the two sets take
-    // turns.
+    // It cannot end before a set is restarted. After the first checkpoint, of all, the two sets
+    // take turns.
     workloads::open_gate(&scratch, ITERATIONS_SHORT / 2)?;
     let options = ["--mca", "vprotocol_correlated_set_checkpoint_interval", "0.3"];
     let job = workloads::protected(job, &checkpoints).with(&options);
@@ -375,10 +376,10 @@ fn from_set_checkpoints() -> Result<()> {
     let ended = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
-            let back = || {
+            let rolled_back = || {
                 workloads::events(&checkpoints).is_ok_and(|all| all.contains("\"set_restarted\""))
             };
-            while !ended.load(Ordering::Relaxed) && !back() {
+            while !ended.load(Ordering::Relaxed) && !rolled_back() {
                 thread::sleep(Duration::from_millis(50));
             }
             workloads::open_gate(&scratch, ITERATIONS_SHORT)
@@ -400,14 +401,16 @@ fn from_set_checkpoints() -> Result<()> {
         events.lines().filter(move |line| line.contains(&what)).filter_map(number)
     };
     let own: Vec<u64> = of("\"kind\":\"set\"").collect();
-    let mut back = of("\"event\":\"set_restarted\"").peekable();
-    outcome.must(back.peek().is_some(), "no set rolled back")?;
-    outcome
-        .must(back.all(|line| own.contains(&line)), "it rolled back to a checkpoint of all sets")?;
+    let mut rolled_back = of("\"event\":\"set_restarted\"").peekable();
+    outcome.must(rolled_back.peek().is_some(), "no set rolled back")?;
+    outcome.must(
+        rolled_back.all(|line| own.contains(&line)),
+        "it rolled back to a checkpoint of all sets",
+    )?;
     must_be_clean(&outcome)
 }
 
-/// mpirun lets go of nodes on which nothing of the job runs, and ends well without them.
+/// mpirun releases nodes on which nothing of the job runs, and ends well without them.
 fn spare() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
     let known = RING.undisturbed((2, 1), &scratch)?;
@@ -424,13 +427,13 @@ fn spare() -> Result<()> {
 }
 
 /// Without recovery there is still the restart of the whole job.
-fn started_again() -> Result<()> {
+fn restarted_job() -> Result<()> {
     let scratch = Scratch::new("node-loss")?;
     let known = RING.undisturbed((2, 2), &scratch)?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job =
         workloads::with_checkpoints(RING.job((2, 2), known.iterations, &scratch)?, &checkpoints);
-    // Asked for while the job starts: it is taken as soon as all ranks are ready, however long a
+    // Requested while the job starts: it is taken as soon as all ranks are ready, however long a
     // run takes on this machine.
     let broken = ["--checkpoint-at", "0", "--kill-node-after-checkpoint", "1@1"];
     let outcome = job.with(&broken).run()?;

@@ -1,7 +1,7 @@
 //! One-sided communication (docs/adr/0021) and MPI-IO (docs/adr/0023) when a node or a program
-//! dies: if a set cannot repeat what its windows or its files saw, all sets roll back
-//! (docs/adr/0013), and the user reads why; a set that can rolls back alone. And images that cannot
-//! be used, for which there is an earlier checkpoint.
+//! fails: if a set cannot replay what its windows or its files saw, there is a global rollback
+//! (docs/adr/0013), and the user reads why; a set that can is rolled back alone. And images that
+//! cannot be used, for which there is an earlier checkpoint.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -24,24 +24,24 @@ const OPERATIONS: Program = Program {
 const ORDERED: Program = Program {
     name: "a shared file pointer",
     what: What::Hash {
-        source: "file_places.c",
+        source: "file_positions.c",
         iterations: 400,
         arguments: &["FOLDER", "GATE", "ordered"],
     },
 };
 const ITERATIONS: u64 = 400;
 
-/// The last rank ends itself when a file says so.
+/// The last rank ends itself when there is a file.
 const BY_FILE: Program = Program {
-    name: "ends when a file says so",
+    name: "ends when there is a file",
     what: What::Hash {
-        source: "falls_when_told.c",
+        source: "fails_on_demand.c",
         iterations: 400,
         arguments: &["FOLDER", "GATE"],
     },
 };
 
-/// Why a set does not roll back alone, in part.
+/// Why a set is not rolled back alone, in part.
 const OVER_THE_NETWORK: &str = "its one-sided communication bypasses rustbtl";
 const COMES_ANYTIME: &str = "at what moments others wrote to its windows is not recorded";
 const BY_CHANCE: &str = "in an order that nobody has recorded";
@@ -49,7 +49,7 @@ const LEAVES_THE_SET: &str = "with ranks of other sets";
 const HAS_A_SIZE: &str = "the size of a file that it writes to";
 const HAS_A_POINTER: &str = "the shared pointer of a file";
 
-/// A set that does not roll back alone.
+/// A set that is not rolled back alone.
 #[derive(Clone, Copy)]
 struct Together {
     what: &'static str,
@@ -148,7 +148,8 @@ pub fn run_over(tier: &mut Tier, over: &Over) {
 /// When the second checkpoint is taken the window is in use.
 const CHECKPOINTS: &[&str] = &["--mca", "vprotocol_correlated_checkpoint_interval", "1"];
 
-/// Held half-way until so many sets are back; then the answer is that of an undisturbed run.
+/// The gate holds it half-way until so many sets are restarted; then the answer is that of an
+/// undisturbed run.
 fn survives(
     over: &Over,
     (program, shape, options): (&Program, Shape, &[&str]),
@@ -161,13 +162,13 @@ fn survives(
     let known = |events: &str| local_storage::all_have_replayed(events, sets);
     let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
     let job = job.with(options).with(CHECKPOINTS).with(&["--kill-at-event", fault]);
-    let outcome = local_storage::held(job, &scratch, known)?;
+    let outcome = local_storage::run_until(job, &scratch, known)?;
     program.must_answer(&outcome, &scratch, &answer)?;
     must_be_clean(&outcome)?;
     Ok((outcome, local_storage::events(&scratch)?))
 }
 
-/// The answer is right, all have rolled back, and the reason is reported.
+/// The answer is right, all were rolled back, and the reason is reported.
 fn roll_back_together(over: &Over, case: &Together) -> Result<()> {
     let &Together { program, shape, options, sets, who, reason, .. } = case;
     let fault = format!("checkpoint_completed@2={who}");
@@ -176,8 +177,8 @@ fn roll_back_together(over: &Over, case: &Together) -> Result<()> {
     outcome.must(events.contains("\"event\":\"global_rollback\""), "all should roll back together")
 }
 
-/// What bypasses rustbtl is in no image: nobody rolls back, the job ends with this exit code, and
-/// its reason is reported.
+/// What bypasses rustbtl is in no image: nobody is rolled back, the job ends with this exit code,
+/// and its reason is reported.
 fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     let &Together { program, shape, who, .. } = case;
     let scratch = Scratch::new("one-sided")?;
@@ -186,7 +187,7 @@ fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     let known = |events: &str| events.contains("\"event\":\"not_recovered\"");
     let job = program.job_over(over, shape, ITERATIONS, &scratch)?;
     let job = job.with(CHECKPOINTS).with(&["--kill-at-event", &fault]);
-    let outcome = local_storage::held(job, &scratch, known)?;
+    let outcome = local_storage::run_until(job, &scratch, known)?;
     outcome.must(outcome.code == code, &format!("the exit code should be {code}"))?;
     let said = outcome.said().contains(OVER_THE_NETWORK);
     outcome.must(said, &format!("it should report: {OVER_THE_NETWORK}"))?;
@@ -195,14 +196,14 @@ fn ends(over: &Over, case: &Together, code: i32) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// The answer is right, and nobody else has rolled back.
+/// The answer is right, and nobody else was rolled back.
 fn rolls_back(over: &Over, program: &Program, shape: Shape, fault: &str) -> Result<()> {
     let (outcome, events) = survives(over, (program, shape, &[]), fault, 1)?;
     outcome.must(!events.contains("\"event\":\"global_rollback\""), "one set should roll back")
 }
 
-/// The image of rank 3 in checkpoint 2 is cut off, then the rank fails: all roll back to checkpoint
-/// 1.
+/// The image of rank 3 in checkpoint 2 is cut off, then the rank fails: a global rollback to
+/// checkpoint 1.
 fn damaged() -> Result<()> {
     let scratch = Scratch::new("damaged")?;
     let shape = (2, 2);
@@ -222,12 +223,12 @@ fn damaged() -> Result<()> {
     let cut = || {
         let both = events().matches("\"event\":\"checkpoint_completed\"").count() == 2;
         both && cut_off(&checkpoints, "checkpoint-2/rank-3.img")
-            && fs::write(scratch.0.join("fall"), "").is_ok()
+            && fs::write(scratch.0.join("fail"), "").is_ok()
     };
-    let back = || local_storage::all_have_replayed(&events(), 3);
+    let rolled_back = || local_storage::all_have_replayed(&events(), 3);
     workloads::open_gate(&scratch, half)?;
     let steps: [(&(dyn Fn() -> bool + Sync), u64); 2] =
-        [(&cut, half + 1), (&back, workloads::GATE_OPEN)];
+        [(&cut, half + 1), (&rolled_back, workloads::GATE_OPEN)];
     let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     BY_FILE.must_answer(&outcome, &scratch, &answer)?;
     let events = events();

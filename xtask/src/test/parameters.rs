@@ -1,4 +1,4 @@
-//! MCA parameters: the reference is current, names of 0.1.0 still work, `verbose` says what is
+//! MCA parameters: the reference is current, names of 0.1.0 still work, `verbose` prints what is
 //! done.
 
 use super::job::{Job, Outcome};

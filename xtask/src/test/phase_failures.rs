@@ -1,5 +1,5 @@
-//! Programs and nodes fail in MPI_Finalize, and while checkpoints are
-//! taken. The answer is that of an undisturbed run, and nobody waits for ever.
+//! Programs and nodes fail in MPI_Finalize, and while checkpoints are taken. The answer is that of
+//! an undisturbed run, and nobody waits for ever.
 
 use super::local_storage;
 use super::mpi::Over;
@@ -15,7 +15,7 @@ const LATE: Program = Program {
     what: What::Hash { source: "late_finish.c", iterations: 300, arguments: &["0", "GATE"] },
 };
 const ITERATIONS: u64 = 300;
-/// Where programs wait, the ring until sets have rolled back.
+/// Where programs wait, the ring until sets were rolled back.
 const GATE: u64 = 100;
 
 /// Of four ranks three are in MPI_Finalize, and rank 0 is not.
@@ -30,7 +30,7 @@ const FINALIZE: [(&str, Shape, &[&str]); 4] = [
     ("a node that is in it is killed: 3 × 1", (3, 1), &["--kill-node-after-finishing", "1@2"]),
 ];
 
-/// Who is killed when which checkpoint is ordered, and how often sets roll back.
+/// Who is killed when which checkpoint is ordered, and how often sets are rolled back.
 type InCheckpoint = (&'static str, Shape, &'static [&'static str], usize);
 
 /// Checkpoints of single sets, in turns; they need a directory.
@@ -91,7 +91,7 @@ pub fn run(tier: &mut Tier) {
 }
 
 /// The program goes on when its first checkpoint is complete, and rank 0 comes to MPI_Finalize when
-/// the coordinator has ordered that a set rolls back.
+/// the coordinator has ordered a rollback.
 fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("finalize")?;
     let job = LATE.job(shape, ITERATIONS, &scratch)?;
@@ -109,7 +109,7 @@ fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
     ];
     let outcome = workloads::in_steps(&job, &scratch, &steps)?;
     LATE.must_answer(&outcome, &scratch, &known)?;
-    outcome.must(outcome.stderr.contains(": killed "), "nobody died in time")?;
+    outcome.must(outcome.stderr.contains(": killed "), "nobody was killed in time")?;
     let events = workloads::events(&checkpoints)?;
     let finishing = events.find("\"finishing\"");
     let in_it = finishing.is_some() && finishing < events.find("\"set_rollback\"");
@@ -117,22 +117,24 @@ fn finalize(shape: Shape, faults: &[&str]) -> Result<()> {
     must_be_clean(&outcome)
 }
 
-/// The ring cannot end before sets have rolled back so often.
+/// The ring cannot end before sets were rolled back so often.
 fn in_checkpoints(shape: Shape, faults: &[&str], times: usize) -> Result<()> {
     let scratch = Scratch::new("in-checkpoints")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let job = RING.job(shape, ITERATIONS, &scratch)?;
     let known = RING.answer(&job.run()?, &scratch)?;
     let job = workloads::protected(job, &checkpoints).with(faults);
-    // Rank 0 reads the gate: what opens while it repeats its past would be another past.
-    let back = |events: &str| local_storage::all_have_replayed(events, times);
-    let all_back = || workloads::events(&checkpoints).is_ok_and(|all| back(&all));
-    let outcome = workloads::held(&job, &scratch, GATE, all_back)?;
+    // Rank 0 reads the gate: if it opened during replay, the replay would diverge.
+    let rolled_back = |events: &str| local_storage::all_have_replayed(events, times);
+    let all_rolled_back = || workloads::events(&checkpoints).is_ok_and(|all| rolled_back(&all));
+    let outcome = workloads::run_until(&job, &scratch, GATE, all_rolled_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = faults.iter().filter(|word| word.contains("-after-")).count();
     let killed = outcome.stderr.matches(": killed ").count();
     outcome.must(killed == broken, "something did not break in time")?;
-    outcome
-        .must(back(&workloads::events(&checkpoints)?), "not every set that was hit rolled back")?;
+    outcome.must(
+        rolled_back(&workloads::events(&checkpoints)?),
+        "not every set that was hit rolled back",
+    )?;
     must_be_clean(&outcome)
 }

@@ -1,5 +1,5 @@
-//! Jobs whose programs depend on what comes first: checkpointed, killed altogether, started again,
-//! and made to do again what they had done after the checkpoint: from journals that the ranks write
+//! Jobs whose programs depend on what comes first: checkpointed, killed altogether, restarted, and
+//! made to replay what they had done after the checkpoint: from journals that the ranks write
 //! (`RUSTBTL_JOURNAL`), read by themselves or handed back by the coordinator (`RUSTBTL_JOURNALS`).
 //! What they observed before they were killed must be the beginning of what they observe in the
 //! end.
@@ -43,7 +43,7 @@ pub fn run(tier: &mut Tier) {
         let title =
             format!("replay of at_line: asking while checkpoint {checkpoints} is taken, 2 × 5");
         tier.check(&title, || {
-            let differing = asks_while_checkpoints_are_taken(checkpoints)?;
+            let differing = polls_while_checkpoints_are_taken(checkpoints)?;
             if differing.is_empty() { Ok(()) } else { fail!("{}", differing.join("\n")) }
         });
     }
@@ -63,7 +63,7 @@ pub fn run(tier: &mut Tier) {
 fn runs_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     let scratch = Scratch::new("replay")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
-    let program = mpi::compile_with(&paths::root().join("tests/lines/observe.c"), &[])?;
+    let program = mpi::compile_with(&paths::root().join("tests/workloads/observe.c"), &[])?;
     let folder = scratch.0.display().to_string();
     let words = [program.display().to_string(), rounds.to_string(), folder.clone()];
     // Recorded from the checkpoint on, and nobody is to go on.
@@ -107,14 +107,14 @@ fn runs_twice(shape: Shape, rounds: u32, from: From) -> Result<Vec<String>> {
     Ok(differing)
 }
 
-/// Which ranks did not observe again what they were asking for while checkpoints were taken (the
-/// last one is rolled back to). What they ask for comes in another order in the second
+/// Which ranks did not observe again what they were polling for while checkpoints were taken (the
+/// last one is rolled back to). What they poll for comes in another order in the second
 /// incarnation.
-fn asks_while_checkpoints_are_taken(checkpoints: u32) -> Result<Vec<String>> {
+fn polls_while_checkpoints_are_taken(checkpoints: u32) -> Result<Vec<String>> {
     const SHAPE: Shape = (2, 5);
     let scratch = Scratch::new("at-checkpoint")?;
     let folder = workloads::checkpoint_folder(&scratch)?;
-    let program = mpi::compile_with(&paths::root().join("tests/lines/at_line.c"), &[])?;
+    let program = mpi::compile_with(&paths::root().join("tests/workloads/at_checkpoint.c"), &[])?;
     let words = [program.display().to_string(), scratch.0.display().to_string()];
     let mut job = Job::new(SHAPE.0, SHAPE.1, &words).with(&["--env", "RUSTBTL_RECORD=line"]);
     job = workloads::with_checkpoints(job, &folder);
@@ -150,7 +150,7 @@ fn asks_while_checkpoints_are_taken(checkpoints: u32) -> Result<Vec<String>> {
     Ok(differing.map(|(rank, (before, after))| differs(rank, before, after)).collect())
 }
 
-/// What each rank has written down, by rounds; the last one may be half a line.
+/// What each rank has logged, by rounds; the last one may be half a line.
 fn observed(scratch: &Scratch, (nodes, ppn): Shape) -> Result<Vec<Vec<String>>> {
     let read = |rank: u32| {
         let file = scratch.0.join(format!("observed.{rank}"));

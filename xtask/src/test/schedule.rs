@@ -47,7 +47,7 @@ struct State<'t> {
     jobs_max: usize,
 }
 
-/// What a lane finds when it looks for work.
+/// What a lane finds when it polls for work.
 enum Found<'t> {
     Task(Task<'t>),
     /// One that cannot run, because another one has failed.
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_comes_first_and_its_failure_is_heard_of() {
+    fn what_is_needed_comes_first_and_its_failure_is_reported() {
         let summary = Summary::new(None);
         let order = Mutex::new(Vec::new());
         let note = |name| order.lock().unwrap().push(name);

@@ -141,7 +141,7 @@ impl Drop for Batch {
 }
 
 fn program(gate: &Path) -> Result<Vec<String>> {
-    let source = paths::root().join("tests/lines/hash_ring.c");
+    let source = paths::root().join("tests/workloads/hash_ring.c");
     let program = mpi::compile_with(&source, &["-fopenmp"])?;
     let [program, gate] = [&program, gate].map(|path| path.display().to_string());
     Ok(vec![program, ITERATIONS.to_string(), "20000".into(), gate])

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_test_is_said_first_and_what_passed_is_left_out() {
+    fn a_failed_test_is_shown_first_and_what_passed_is_left_out() {
         let text = "   Compiling a v1.0.0\nerror: 1 target failed:\ntest good ... ok\n\
                     test bad ... FAILED\n\nfailures:\n\n---- bad stdout ----\n\nit broke\n\
                     \n\nfailures:\n    bad\n\ntest result: FAILED. 1 passed; 1 failed";

@@ -1,5 +1,5 @@
-//! Nodes of the allocation without ranks take those of nodes that are lost. What the coordinator
-//! writes down says where they went; the answer is that of an undisturbed run.
+//! Nodes of the allocation without ranks take those of nodes that are lost. The coordinator's log
+//! shows where they went; the answer is that of an undisturbed run.
 
 use super::mpi::Over;
 use super::summary::Tier;
@@ -55,7 +55,7 @@ const SHARED: [Case; 4] = [
     ),
 ];
 
-/// Without one: images have to be brought there. And how often a set rolls back.
+/// Without one: images have to be brought there. And how often a set is rolled back.
 const PLAIN: [(Case, usize); 6] = [
     (
         (

@@ -1,5 +1,6 @@
-//! A program that draws random numbers which it seeds with the date, and whose set rolls back two
-//! seconds later: it draws the same again, or else contradicts what others have heard of it.
+//! A program that draws random numbers which it seeds with the date, and whose set is rolled back
+//! two seconds later: it draws the same again, or else contradicts what others have received from
+//! it.
 
 use super::job::{Job, Outcome};
 use super::mpi;
@@ -34,7 +35,7 @@ pub fn run(tier: &mut Tier) {
 }
 
 fn program() -> Result<String> {
-    let source = paths::root().join("tests/lines/by_date.c");
+    let source = paths::root().join("tests/workloads/by_date.c");
     Ok(mpi::compile(&source)?.display().to_string())
 }
 
@@ -47,19 +48,19 @@ fn rolled_back(mode: &str, options: &[&str]) -> Result<Outcome> {
 /// A timer's handler reads the date a thousand times a second while dates are recorded.
 fn in_handlers() -> Result<()> {
     let scratch = Scratch::new("dates")?;
-    // It takes rank 1 for one that has died.
-    let died = scratch.0.join("died");
-    fs::write(&died, "").context(|| died.display().to_string())?;
+    // It takes rank 1 for one that has failed.
+    let failed = scratch.0.join("failed");
+    fs::write(&failed, "").context(|| failed.display().to_string())?;
     let outcome = run_in(&scratch, "signals", &[], 0)?;
     outcome.must(outcome.stdout.contains("HASH consistent"), "it should be consistent")
 }
 
-/// The program ends some time after the first checkpoint. `rolls_back`: so many sets do.
+/// The program ends some time after the first checkpoint. `rolls_back`: so many sets are.
 fn run_in(scratch: &Scratch, mode: &str, options: &[&str], rolls_back: usize) -> Result<Outcome> {
     let checkpoints = workloads::checkpoint_folder(scratch)?;
-    let [died, checkpoint] =
-        ["died", "checkpoint"].map(|name| scratch.0.join(name).display().to_string());
-    let command = [program()?, ENDLESS.to_string(), died, checkpoint.clone(), mode.to_string()];
+    let [failed, checkpoint] =
+        ["failed", "checkpoint"].map(|name| scratch.0.join(name).display().to_string());
+    let command = [program()?, ENDLESS.to_string(), failed, checkpoint.clone(), mode.to_string()];
     let job = workloads::protected(Job::new(SHAPE.0, SHAPE.1, &command), &checkpoints);
     let job = job.with(&["--checkpoint-at", "0", "--write-after", &checkpoint, "1"]).with(&RECOVER);
     let outcome = job.with(options).run()?;

@@ -1,5 +1,5 @@
-//! What makes a checkpoint be taken besides commands and clocks: a log that is nearly full, a
-//! signal to mpirun. And what a user sees of a job that has died in between.
+//! What triggers a checkpoint besides commands and clocks: a log that is nearly full, a signal to
+//! mpirun. And what a user sees of a job that has failed in between.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ const PATIENCE: &str = "120";
 pub fn run(tier: &mut Tier) {
     tier.check("a log that is nearly full: checkpoints instead of a spill", checkpoints_for_a_log);
     tier.check(
-        "a log that is nearly full, no place for checkpoints: it spills",
-        no_place_for_checkpoints,
+        "a log that is nearly full, no directory for checkpoints: it spills",
+        no_directory_for_checkpoints,
     );
     let mut known = None;
     let ready = tier.check("signals: an undisturbed run", || {
@@ -51,14 +51,14 @@ pub fn run(tier: &mut Tier) {
     tier.check("signals: not chosen, the programs get them", not_chosen);
     for part in [0.3, 0.45, 0.6] {
         let title = format!("output: a rank is killed after {part} of a run, each line once");
-        tier.count(&title, || output(part, Death::Rank));
+        tier.count(&title, || output(part, Ending::Rank));
         let title = format!("output: all is killed after {part} of a run, nothing twice, in order");
-        tier.count(&title, || output(part, Death::Everything));
+        tier.count(&title, || output(part, Ending::Everything));
     }
 }
 
 fn source(name: &str) -> PathBuf {
-    paths::root().join("tests/lines").join(name)
+    paths::root().join("tests/workloads").join(name)
 }
 
 /// The job that sends more than its log holds, and what its ranks report.
@@ -79,8 +79,8 @@ fn counter(rank: &Rank, name: &str) -> u64 {
     rank.counters.get(name).copied().unwrap_or(u64::MAX)
 }
 
-/// Six times the budget goes through; nothing is spilled, because the log asks for checkpoints of
-/// the receivers' set, and for no others.
+/// Six times the budget goes through; nothing is spilled, because the log requests checkpoints of
+/// the receivers' set, and of no others.
 fn checkpoints_for_a_log() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?.display().to_string();
@@ -100,7 +100,7 @@ fn checkpoints_for_a_log() -> Result<()> {
 }
 
 /// The same program, and the same answer.
-fn no_place_for_checkpoints() -> Result<()> {
+fn no_directory_for_checkpoints() -> Result<()> {
     let scratch = Scratch::new("full-log")?;
     let guard = ["--mca", "vprotocol_correlated_protect_without_dir", "1"];
     let mut answers = Vec::new();
@@ -157,7 +157,7 @@ fn the_end(known: &Undisturbed) -> Result<()> {
     RING.must_answer(&again, &scratch, &known.answer)
 }
 
-/// Said before anything is started.
+/// Reported before anything is started.
 fn nonsense() -> Result<()> {
     let scratch = Scratch::new("signal")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -173,7 +173,8 @@ fn nonsense() -> Result<()> {
     Ok(())
 }
 
-/// As ever: mpirun passes them on. Who has no handler yet is ended by it, which shows the same.
+/// As ever: mpirun passes them on. A rank that has no handler yet is ended by it, which shows the
+/// same.
 fn not_chosen() -> Result<()> {
     let scratch = Scratch::new("signal")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -211,8 +212,8 @@ fn printed(outcome: &Outcome) -> Result<Printed> {
 
 /// How the first incarnation ends.
 #[derive(Clone, Copy, PartialEq)]
-enum Death {
-    /// mpirun prints what has been said, and ends.
+enum Ending {
+    /// mpirun prints what has reached it, and ends.
     Rank,
     /// mpirun has no time to print what is on its way to it.
     Everything,
@@ -220,7 +221,7 @@ enum Death {
 
 /// Both incarnations together: each line once and in order. What mpirun had not printed yet when it
 /// was killed is lost; nothing else is.
-fn output(part: f64, death: Death) -> Result<(usize, String)> {
+fn output(part: f64, ending: Ending) -> Result<(usize, String)> {
     let scratch = Scratch::new("output")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
     let program = mpi::compile(&source("print_lines.c"))?.display().to_string();
@@ -229,9 +230,9 @@ fn output(part: f64, death: Death) -> Result<(usize, String)> {
     let job = Job::new(SHAPE.0, SHAPE.1, &[&program, &PRINTED.to_string(), PAUSE_US, "1", &file]);
     let job = job.with(&["--write-after", &file, "go on"]);
     let seconds = PRINTED as f64 * 5e-3 + 1.0;
-    let after: &[&str] = match death {
-        Death::Rank => &["--kill-after", "rank:2", "0.21"],
-        Death::Everything => &["--kill-all-after", "0.21"],
+    let after: &[&str] = match ending {
+        Ending::Rank => &["--kill-after", "rank:2", "0.21"],
+        Ending::Everything => &["--kill-all-after", "0.21"],
     };
     let job = job.with(&["--checkpoint-at", &(part * seconds).to_string()]).with(after);
     let first = workloads::with_checkpoints(job, &checkpoints).run()?;
@@ -257,8 +258,8 @@ fn output(part: f64, death: Death) -> Result<(usize, String)> {
             lost += seam - one.len() as u64;
         }
     }
-    // What was under way, not what was said long before.
-    let most = if death == Death::Rank { 0 } else { 8 * 20 };
+    // What was under way, not what was printed long before.
+    let most = if ending == Ending::Rank { 0 } else { 8 * 20 };
     first.must(lost <= most, &format!("{lost} lines are lost"))?;
     Ok((1, format!("; lines on their way to mpirun that are lost: {lost}")))
 }

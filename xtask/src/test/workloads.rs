@@ -1,5 +1,5 @@
-//! Programs with a known answer, for tests that kill them and for the campaign: how they are
-//! common.
+//! Programs with a known answer, for tests that kill them and for the campaign: what the tests
+//! share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::demo::hpcc::{self, Results};
 use crate::error::{Context, Failure, Result, fail};
 use crate::{build, paths, run};
 
-/// An undisturbed run takes at least so long, so that there is a middle to die in.
+/// An undisturbed run takes at least so long, so that there is a middle to fail in.
 const SECONDS_MIN: f64 = 4.0;
 /// Iterations are not raised further than this many times the first guess.
 const SCALE_MAX: u64 = 4096;
@@ -35,7 +35,7 @@ pub struct Program {
 
 /// How a program is started and where its answer is.
 pub enum What {
-    /// A source in tests/lines, or a Python program there: prints `HASH …`.
+    /// A source in tests/workloads, or a Python program there: prints `HASH …`.
     Hash {
         /// The file.
         source: &'static str,
@@ -56,7 +56,7 @@ pub enum What {
 pub struct Undisturbed {
     /// Iterations that take long enough.
     pub iterations: u64,
-    /// What it said in the end.
+    /// What it printed in the end.
     pub answer: String,
     /// How long it took.
     pub seconds: f64,
@@ -112,7 +112,7 @@ pub const THREADS: Program = Program {
     name: "threads",
     what: What::Hash { source: "threads_hash.c", iterations: 5000, arguments: &[] },
 };
-/// Ranks that send their process id and the time, which they do not look at.
+/// Ranks that send their process id and the time, which they do not read.
 pub const BY_PID: Program = Program {
     name: "messages that change",
     what: What::Hash { source: "by_pid.c", iterations: 3000, arguments: &["200", "pid"] },
@@ -131,7 +131,7 @@ pub const WINDOW: Program = Program {
 pub const SIZE: Program = Program {
     name: "the size of a file",
     what: What::Hash {
-        source: "file_places.c",
+        source: "file_positions.c",
         iterations: 400,
         arguments: &["FOLDER", "GATE", "size"],
     },
@@ -188,7 +188,7 @@ impl Program {
             }
             What::Hash { source, arguments, .. } => (source, arguments),
         };
-        let source = paths::root().join("tests/lines").join(source);
+        let source = paths::root().join("tests/workloads").join(source);
         let mut command = if source.extension().is_some_and(|ending| ending == "py") {
             vec!["/usr/bin/python3".to_string(), source.display().to_string()]
         } else {
@@ -254,7 +254,7 @@ impl Program {
         }
     }
 
-    /// The restarted job has ended well and says what an undisturbed one says.
+    /// The restarted job has ended well and prints what an undisturbed one prints.
     pub fn must_answer(&self, outcome: &Outcome, scratch: &Scratch, answer: &str) -> Result<()> {
         outcome.must(outcome.code == 0, "the job failed")?;
         let found = self.answer(outcome, scratch)?;
@@ -265,7 +265,7 @@ impl Program {
 /// As far as programs go.
 pub const GATE_OPEN: u64 = i32::MAX as u64;
 
-/// The file that says how far a program may go: all the way, unless [`open_gate`] says less.
+/// The file with how far a program may go: all the way, unless [`open_gate`] writes less.
 pub fn gate(scratch: &Scratch) -> PathBuf {
     scratch.0.join("gate")
 }
@@ -278,7 +278,7 @@ pub fn open_gate(scratch: &Scratch, iterations: u64) -> Result<()> {
 }
 
 /// Runs a job whose program goes so many iterations and no further, until `happened`.
-pub fn held(
+pub fn run_until(
     job: &Job,
     scratch: &Scratch,
     iterations: u64,
@@ -289,7 +289,7 @@ pub fn held(
 }
 
 /// Runs a job whose gate opens so far each time that something has happened, one after the other;
-/// looked at again and again.
+/// polled.
 pub fn in_steps<F: Fn() -> bool + Sync>(
     job: &Job,
     scratch: &Scratch,
@@ -326,10 +326,10 @@ pub fn hash(outcome: &Outcome) -> Result<String> {
     Ok(first.unwrap_or_default().to_string())
 }
 
-/// A library of `tests/lines` for LD_PRELOAD.
+/// A library of `tests/workloads` for LD_PRELOAD.
 pub fn library(name: &str, scratch: &Scratch) -> Result<PathBuf> {
     let library = scratch.0.join(format!("{name}.so"));
-    let source = paths::root().join(format!("tests/lines/{name}.c"));
+    let source = paths::root().join(format!("tests/workloads/{name}.c"));
     let mut gcc = Command::new("mpicc");
     gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"]);
     gcc.arg(&library).arg(source).arg("-ldl");
@@ -338,8 +338,8 @@ pub fn library(name: &str, scratch: &Scratch) -> Result<PathBuf> {
 }
 
 /// A job of a program that knows of no gate: before the `call`-th message that rank 0 sends or
-/// receives it waits until [`gate`] is there; its first checkpoint is asked for meanwhile.
-pub fn held_at(program: &Program, shape: Shape, call: u32, scratch: &Scratch) -> Result<Job> {
+/// receives it waits until [`gate`] is there; its first checkpoint is requested meanwhile.
+pub fn gated_at_call(program: &Program, shape: Shape, call: u32, scratch: &Scratch) -> Result<Job> {
     let library = library("gate_calls", scratch)?;
     let gate = gate(scratch).display().to_string();
     let mut command = vec![
@@ -364,14 +364,14 @@ pub fn protected(job: Job, checkpoints: &Path) -> Job {
     job.with(&["--mca", "vprotocol_correlated_checkpoint_dir", &checkpoints.display().to_string()])
 }
 
-/// A job that is started again from checkpoints, in the folder of the test.
+/// A job that is restarted from checkpoints, in the folder of the test.
 pub fn restart((nodes, ppn): Shape, checkpoints: &Path, scratch: &Scratch) -> Job {
     let mut job = Job::restart(nodes, ppn, checkpoints);
     job.folder = scratch.0.clone();
     job
 }
 
-/// What the coordinators of the jobs in a folder of checkpoints have written down.
+/// What the coordinators of the jobs in a folder of checkpoints have logged.
 pub fn events(checkpoints: &Path) -> Result<String> {
     let mut all = String::new();
     for job in fs::read_dir(checkpoints).context(|| checkpoints.display().to_string())?.flatten() {
@@ -395,7 +395,7 @@ pub fn images(checkpoints: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Every checkpoint that is there is whole, by the checksums of its images.
+/// Every checkpoint that is there is complete, by the checksums of its images.
 pub fn verify(checkpoints: &Path) -> Result<String> {
     let mut command = Command::new(paths::mca().join(build::PROGRAM));
     run::output(command.args(["list", "--verify"]).arg(checkpoints))
@@ -408,7 +408,7 @@ pub fn unfinished(checkpoints: &Path) -> Result<Vec<String>> {
 }
 
 /// There is none but those `before`: an incarnation that ends by itself leaves nothing, one that is
-/// killed with all that could clean up behind it may.
+/// killed with all that could clean up after it may.
 pub fn none_unfinished_but(before: &[String], checkpoints: &Path) -> Result<()> {
     let mut now = unfinished(checkpoints)?;
     now.retain(|file| !before.contains(file));

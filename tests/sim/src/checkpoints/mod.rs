@@ -25,8 +25,8 @@ use rustbtl_fragments::engine::Side;
 use rustbtl_fragments::ids::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Members' accounts of what they hold of a process's messages, on their way to it.
-struct Account {
+/// Members' received vectors of a process's messages, on their way to it.
+struct VectorMail {
     to: usize,
     from: usize,
     held: Vec<u8>,
@@ -41,18 +41,18 @@ struct Thread {
     computes: bool,
     freezing: Option<u64>,
     finished: bool,
-    /// It has refused a global checkpoint, and not said since that it would not do so any more.
+    /// It has refused a global checkpoint, and not reported since that it would not do so any more.
     late: bool,
 }
 
 /// What happened, for coverage.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct LineReport {
+pub struct CheckpointReport {
     /// Checkpoints of one set, and of all, that became complete.
     pub complete: [u64; 2],
     /// Aborts that met a process in each phase (and before it had entered).
     pub aborted_in: [u64; 8],
-    /// Whole jobs started again.
+    /// Whole jobs restarted.
     pub restarts: u64,
     /// Global checkpoints that a process refused since something was not repaired.
     pub refused: u64,
@@ -60,7 +60,7 @@ pub struct LineReport {
     pub held_frames: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Pictures after counts alone: no rendezvous was open, one was.
+    /// Snapshots after counts alone: no rendezvous was in flight, one was.
     pub counted: [u64; 2],
     /// Processes that were entered while they computed.
     pub entered_late: u64,
@@ -71,7 +71,7 @@ pub struct LineReport {
 }
 
 /// See the module's documentation.
-pub struct LineWorld {
+pub struct CheckpointWorld {
     coordinator: CheckpointScheduler,
     threads: Vec<Thread>,
     /// What each set counts in.
@@ -80,9 +80,9 @@ pub struct LineWorld {
     scopes: BTreeMap<u64, CheckpointScope>,
     storing: Vec<(usize, u64)>,
     committing: Vec<u64>,
-    accounts: Vec<Account>,
+    vectors: Vec<VectorMail>,
     exit: Option<u64>,
-    behind: BTreeSet<u32>,
+    replaying: BTreeSet<u32>,
     again: Option<SetId>,
     orders_left: u32,
     restarts_left: u32,
@@ -91,7 +91,7 @@ pub struct LineWorld {
     /// All programs have ended: MPI_Finalize's fence is passed.
     fence: bool,
     /// What happened.
-    pub report: LineReport,
+    pub report: CheckpointReport,
 }
 
 fn config(options: &Options) -> Config {
@@ -112,33 +112,33 @@ fn config(options: &Options) -> Config {
     }
 }
 
-fn silence(options: &Options, rank: usize) -> Quiescence {
+fn quiescence(options: &Options, rank: usize) -> Quiescence {
     let members: Vec<PeerId> = (0..options.ranks())
         .filter(|&other| options.same_set(rank, other))
         .map(|other| PeerId(other as u32))
         .collect();
-    let mut silence = Quiescence::new(PeerId(rank as u32), &members);
-    silence.set_method(options.way);
-    silence
+    let mut quiescence = Quiescence::new(PeerId(rank as u32), &members);
+    quiescence.set_method(options.method);
+    quiescence
 }
 
 fn coordinator(
     options: &Options,
     checkpoint: u64,
-    first_line: u64,
+    first_checkpoint: u64,
     now: u64,
 ) -> CheckpointScheduler {
     let sets: Vec<(PeerId, SetId)> =
         (0..).map(PeerId).zip(options.sets.iter().copied().map(SetId)).collect();
-    CheckpointScheduler::restored(config(options), &sets, checkpoint, first_line, now)
+    CheckpointScheduler::restored(config(options), &sets, checkpoint, first_checkpoint, now)
 }
 
-impl LineWorld {
+impl CheckpointWorld {
     /// Nothing has happened yet. Checkpoint 0 is the beginning of the job.
     pub fn new(options: &Options) -> Self {
         let threads = (0..options.ranks())
             .map(|rank| Thread {
-                machine: silence(options, rank),
+                machine: quiescence(options, rank),
                 orders: VecDeque::new(),
                 answers: VecDeque::new(),
                 computes: false,
@@ -155,16 +155,16 @@ impl LineWorld {
             scopes: BTreeMap::from([(0, CheckpointScope::Global)]),
             storing: Vec::new(),
             committing: Vec::new(),
-            accounts: Vec::new(),
+            vectors: Vec::new(),
             exit: None,
-            behind: BTreeSet::new(),
+            replaying: BTreeSet::new(),
             again: None,
             orders_left: options.orders,
             restarts_left: options.restarts,
             next_checkpoint: 1,
             now: 0,
             fence: false,
-            report: LineReport::default(),
+            report: CheckpointReport::default(),
         }
     }
 
@@ -185,7 +185,7 @@ impl LineWorld {
         self.storing.retain(|(of, _)| *of != rank);
     }
 
-    /// Does the program run, and does anybody turn the wheel?
+    /// Does the program run, and does anybody make progress?
     pub fn may(&self, rank: usize) -> (bool, bool) {
         let thread = &self.threads[rank];
         let active = thread.machine.is_active();
@@ -200,26 +200,26 @@ impl LineWorld {
             && self.threads.iter().all(|t| t.machine.has_finished() && t.orders.is_empty())
     }
 
-    /// Has this set come back and not caught up?
-    pub fn is_behind(&self, set: u32) -> bool {
-        self.behind.contains(&set)
+    /// Is this set restarted and still replaying?
+    pub fn is_replaying(&self, set: u32) -> bool {
+        self.replaying.contains(&set)
     }
 
     /// No faults any more.
-    pub fn is_past_the_fence(&self) -> bool {
+    pub fn has_passed_the_fence(&self) -> bool {
         self.fence
     }
 }
 
 impl World {
     /// Checkpoint 0: the beginning.
-    pub fn first_line(&mut self) {
+    pub fn first_checkpoint(&mut self) {
         let images = (0..self.processes.len()).map(|rank| (rank, self.snapshot(rank))).collect();
         self.checkpoints.images.insert(0, images);
     }
 
     /// Maybe a step of a checkpoint. True: that was this step.
-    pub fn line_step(&mut self) -> bool {
+    pub fn checkpoint_step(&mut self) -> bool {
         if !self.shared.options.coordinated {
             return false;
         }
@@ -228,13 +228,13 @@ impl World {
             return false;
         }
         let rank = self.prng.below(self.processes.len());
-        let alive = !self.faults.is_dead(self.shared.options.sets[rank]);
+        let alive = !self.faults.has_failed(self.shared.options.sets[rank]);
         match self.prng.below(9) {
             0 => self.order(),
             1 | 2 if alive => self.obey(rank),
             3 => {
-                self.hear(rank);
-                self.catch_up();
+                self.read_answer(rank);
+                self.report_replay_complete();
             }
             4 | 5 if alive => self.turn(rank),
             6 if alive => self.freeze(rank),
@@ -276,14 +276,14 @@ impl World {
 
     /// A process's checkpoint thread reads an order.
     fn obey(&mut self, rank: usize) {
-        let hears = self.prng.chance(30);
+        let reads = self.prng.chance(30);
         let thread = &mut self.checkpoints.threads[rank];
-        if thread.freezing.is_some() && !hears {
+        if thread.freezing.is_some() && !reads {
             return;
         }
         let Some(order) = thread.orders.pop_front() else { return };
         if matches!(order, Input::StopOutgoing { .. }) {
-            self.read_cards(rank);
+            self.read_endpoints(rank);
         }
         let thread = &mut self.checkpoints.threads[rank];
         let report = &mut self.checkpoints.report;
@@ -298,7 +298,7 @@ impl World {
         self.machine(rank, order);
     }
 
-    /// Hand something to a machine, and do what it says.
+    /// Hand something to a machine, and carry out its outputs.
     fn machine(&mut self, rank: usize, input: Input) {
         let machine = &mut self.checkpoints.threads[rank].machine;
         if let Err(error) = machine.handle(input.clone()) {
@@ -325,8 +325,8 @@ impl World {
                 }
                 Output::Enter { .. } => process.engine.hold(Side::Internal),
                 Output::Send { to, frame } => self.send_frame(rank, to, frame),
-                Output::Arrive { checkpoint, phase: station, in_flight: open } => {
-                    self.come(rank, (checkpoint, station), open)
+                Output::Arrive { checkpoint, phase, in_flight: open } => {
+                    self.arrive(rank, (checkpoint, phase), open)
                 }
                 Output::Freeze { checkpoint } => {
                     self.checkpoints.threads[rank].freezing = Some(checkpoint);
@@ -354,8 +354,8 @@ impl World {
 
     fn trim_before_commit(&mut self, rank: usize) {
         let held = self.snapshot(rank).held;
-        let accounts = held.into_iter().map(|(to, held)| Account { to, from: rank, held });
-        self.checkpoints.accounts.extend(accounts);
+        let vectors = held.into_iter().map(|(to, held)| VectorMail { to, from: rank, held });
+        self.checkpoints.vectors.extend(vectors);
     }
 
     fn send_frame(&mut self, rank: usize, to: PeerId, frame: CheckpointFrame) {
@@ -385,8 +385,9 @@ impl World {
             return;
         }
         let planted = self.shared.options.planted;
-        while let Some((from, mut frame)) = self.processes[rank].host.line_frames.pop_front() {
-            if planted == Some(Planted::StaleLineAccepted)
+        while let Some((from, mut frame)) = self.processes[rank].host.checkpoint_frames.pop_front()
+        {
+            if planted == Some(Planted::StaleCheckpointAccepted)
                 && let Some((checkpoint, _)) = self.checkpoints.threads[rank].machine.phase()
             {
                 frame.checkpoint = frame.checkpoint.max(checkpoint);
@@ -397,14 +398,14 @@ impl World {
             }
         }
         let process = &mut self.processes[rank];
-        let silent = process.engine.is_rendezvous_quiescent()
-            || planted == Some(Planted::RendezvousSilenceSkipped);
-        if self.checkpoints.threads[rank].machine.wants_rendezvous_quiescence() && silent {
-            let mut told = process.engine.take_done_recipients();
+        let quiescent = process.engine.is_rendezvous_quiescent()
+            || planted == Some(Planted::RendezvousQuiescenceSkipped);
+        if self.checkpoints.threads[rank].machine.wants_rendezvous_quiescence() && quiescent {
+            let mut recipients = process.engine.take_done_recipients();
             if planted == Some(Planted::FlushSkipped) {
-                told.clear();
+                recipients.clear();
             }
-            self.machine(rank, Input::RendezvousQuiescent { done_recipients: told });
+            self.machine(rank, Input::RendezvousQuiescent { done_recipients: recipients });
         }
         self.count(rank);
     }
@@ -416,7 +417,7 @@ impl World {
         let process = &mut self.processes[rank];
         process.engine.flush(&mut process.host);
         process.settle(&mut self.shared);
-        let failures = self.shared.options.failures;
+        let failures = self.shared.options.storage_failures;
         if self.prng.chance(failures) {
             self.checkpoints.threads[rank].freezing = None;
             self.machine(
@@ -426,8 +427,8 @@ impl World {
             return;
         }
         let global = self.checkpoints.scopes.get(&checkpoint) == Some(&CheckpointScope::Global);
-        let sound = self.shared.options.planted != Some(Planted::PicturedBehind);
-        if global && sound && !self.has_caught_up(rank) {
+        let sound = self.shared.options.planted != Some(Planted::SnapshotWhileReplaying);
+        if global && sound && !self.has_completed_replay(rank) {
             self.checkpoints.report.refused += 1;
             self.checkpoints.threads[rank].freezing = None;
             self.checkpoints.threads[rank].late = true;
@@ -479,7 +480,7 @@ impl World {
                 let finishing = checkpoints::Input::Finishing { rank };
                 self.checkpoints.threads[rank.0 as usize].answers.push_back(finishing);
             }
-        } else if self.faults.dead.is_empty() && ended(self) && self.prng.chance(10) {
+        } else if self.faults.failed.is_empty() && ended(self) && self.prng.chance(10) {
             self.checkpoints.fence = true;
         } else if self.checkpoints.restarts_left > 0
             && self.prng.chance(self.shared.options.fault_rate)
@@ -493,7 +494,7 @@ impl World {
     }
 }
 
-/// Phases as [`LineReport::aborted_in`] counts them.
+/// Phases as [`CheckpointReport::aborted_in`] counts them.
 pub const PHASES: [Phase; 7] = [
     Phase::Eager,
     Phase::Rendezvous,
@@ -505,7 +506,7 @@ pub const PHASES: [Phase; 7] = [
 ];
 
 /// For messages.
-pub fn describe(world: &LineWorld, net: &Network) -> String {
+pub fn describe(world: &CheckpointWorld, net: &Network) -> String {
     let threads = world.threads.iter().enumerate().map(|(rank, t)| {
         let phase = t.machine.phase();
         format!(

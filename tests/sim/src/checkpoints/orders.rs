@@ -1,6 +1,6 @@
 //! The coordinator of a simulated job, its storage, and what senders trim.
 
-use super::Account;
+use super::VectorMail;
 use crate::world::World;
 use rustbtl_coordination::checkpoints;
 use rustbtl_coordination::quiescence::{CheckpointScope, Input};
@@ -8,7 +8,7 @@ use rustbtl_fragments::engine::ReceivedVector;
 use rustbtl_fragments::ids::*;
 
 impl World {
-    /// Hand something to the coordinator, and do what it says.
+    /// Hand something to the coordinator, and carry out its outputs.
     pub fn coordinate(&mut self, input: checkpoints::Input) {
         let now = self.checkpoints.now;
         match self.checkpoints.coordinator.handle(now, input.clone()) {
@@ -21,11 +21,11 @@ impl World {
         self.checkpoints.coordinator.check();
     }
 
-    fn tell(&mut self, sets: Option<&[SetId]>, order: &Input) {
+    fn send_order(&mut self, sets: Option<&[SetId]>, order: &Input) {
         for rank in 0..self.processes.len() {
             let set = self.shared.options.sets[rank];
             let named = sets.is_none_or(|sets| sets.contains(&SetId(set)));
-            if named && !self.faults.is_dead(set) {
+            if named && !self.faults.has_failed(set) {
                 self.checkpoints.threads[rank].orders.push_back(order.clone());
             }
         }
@@ -36,21 +36,21 @@ impl World {
             checkpoints::Output::StopOutgoing { checkpoint } => {
                 self.checkpoints.next_checkpoint =
                     self.checkpoints.next_checkpoint.max(checkpoint + 1);
-                self.tell(None, &Input::StopOutgoing { checkpoint });
+                self.send_order(None, &Input::StopOutgoing { checkpoint });
             }
             checkpoints::Output::Begin { checkpoint, scope, sets } => {
                 self.checkpoints.next_checkpoint =
                     self.checkpoints.next_checkpoint.max(checkpoint + 1);
                 self.checkpoints.scopes.insert(checkpoint, scope);
-                self.tell(Some(&sets), &Input::Begin { checkpoint, scope });
+                self.send_order(Some(&sets), &Input::Begin { checkpoint, scope });
             }
             checkpoints::Output::Resume { checkpoint } => {
-                self.tell(None, &Input::Resume { checkpoint })
+                self.send_order(None, &Input::Resume { checkpoint })
             }
             checkpoints::Output::Abort { checkpoint, sets, .. } => {
-                self.tell(Some(&sets), &Input::Abort { checkpoint });
-                // Somebody asks again at once: frames of the aborted checkpoint are still under
-                // way.
+                self.send_order(Some(&sets), &Input::Abort { checkpoint });
+                // Somebody requests one again at once: frames of the aborted checkpoint are still
+                // under way.
                 if self.checkpoints.orders_left > 0 && self.prng.chance(70) {
                     self.checkpoints.again = Some(sets[0]);
                 }
@@ -59,7 +59,9 @@ impl World {
                 self.checkpoints.committing.push(checkpoint)
             }
             checkpoints::Output::Complete { checkpoint, .. } => self.complete(checkpoint),
-            checkpoints::Output::Trim { set, checkpoint } => self.send_accounts(set, checkpoint),
+            checkpoints::Output::Trim { set, checkpoint } => {
+                self.send_received_vectors(set, checkpoint)
+            }
             checkpoints::Output::Delete { checkpoint } => {
                 self.checkpoints.images.remove(&checkpoint);
                 self.checkpoints.committing.retain(|other| *other != checkpoint);
@@ -78,8 +80,8 @@ impl World {
         }
     }
 
-    /// The members of a set tell their peers what they held at a checkpoint.
-    fn send_accounts(&mut self, set: SetId, checkpoint: u64) {
+    /// The members of a set send their peers the received vectors of a checkpoint.
+    fn send_received_vectors(&mut self, set: SetId, checkpoint: u64) {
         let Some(images) = self.checkpoints.images.get(&checkpoint) else {
             panic!("checkpoint {checkpoint} of {set} is to be trimmed by, and is gone")
         };
@@ -90,8 +92,8 @@ impl World {
         }
         let options = &self.shared.options;
         for (&from, image) in images.iter().filter(|(rank, _)| options.sets[**rank] == set.0) {
-            let accounts = image.held.iter();
-            self.checkpoints.accounts.extend(accounts.map(|(&to, held)| Account {
+            let vectors = image.held.iter();
+            self.checkpoints.vectors.extend(vectors.map(|(&to, held)| VectorMail {
                 to,
                 from,
                 held: held.clone(),
@@ -99,13 +101,13 @@ impl World {
         }
     }
 
-    pub(super) fn trim_by_account(&mut self) {
-        if self.checkpoints.accounts.is_empty() {
+    pub(super) fn trim_by_received_vector(&mut self) {
+        if self.checkpoints.vectors.is_empty() {
             return;
         }
-        let at = self.prng.below(self.checkpoints.accounts.len());
-        let Account { to: me, from, held } = self.checkpoints.accounts.swap_remove(at);
-        if self.faults.is_dead(self.shared.options.sets[me]) {
+        let at = self.prng.below(self.checkpoints.vectors.len());
+        let VectorMail { to: me, from, held } = self.checkpoints.vectors.swap_remove(at);
+        if self.faults.has_failed(self.shared.options.sets[me]) {
             return;
         }
         let held = match ReceivedVector::decode(&held) {
@@ -126,19 +128,19 @@ impl World {
     }
 
     /// The coordinator reads an answer.
-    pub(super) fn hear(&mut self, rank: usize) {
+    pub(super) fn read_answer(&mut self, rank: usize) {
         if let Some(answer) = self.checkpoints.threads[rank].answers.pop_front() {
             self.coordinate(answer);
         }
     }
 
     pub(super) fn store_or_commit(&mut self) {
-        let failures = self.shared.options.failures;
+        let failures = self.shared.options.storage_failures;
         match self.prng.below(4) {
             0 | 1 if !self.checkpoints.storing.is_empty() => {
                 let at = self.prng.below(self.checkpoints.storing.len());
                 let (rank, checkpoint) = self.checkpoints.storing[at];
-                if !self.is_picture_stable(rank, checkpoint) {
+                if !self.is_snapshot_stable(rank, checkpoint) {
                     return;
                 }
                 self.checkpoints.storing.swap_remove(at);
@@ -160,7 +162,7 @@ impl World {
                     self.coordinate(input);
                 }
             }
-            _ => self.trim_by_account(),
+            _ => self.trim_by_received_vector(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Jobs that start again from a global checkpoint, sets that come back alone from one of theirs.
+//! Jobs that are restarted from a global checkpoint, sets that are rolled back alone to one of
+//! theirs.
 
 use super::coordinator;
 use crate::world::World;
@@ -22,9 +23,9 @@ impl World {
         self.checkpoints.report.restarts += 1;
         self.faults.happened[1] += 1;
         let ranks = self.processes.len();
-        self.faults.dead.clear();
+        self.faults.failed.clear();
         self.net.borrow_mut().exposed.clear();
-        self.net.borrow_mut().last_words.clear();
+        self.net.borrow_mut().late_frames.clear();
         for a in 0..ranks {
             for b in 0..ranks {
                 self.lose(a, b);
@@ -53,28 +54,28 @@ impl World {
             coordinator(&self.shared.options, checkpoint, first, checkpoints.now);
         checkpoints.images.retain(|&kept, _| kept == checkpoint);
         checkpoints.storing.clear();
-        checkpoints.behind.clear();
+        checkpoints.replaying.clear();
         checkpoints.again = None;
         checkpoints.committing.clear();
-        checkpoints.accounts.clear();
+        checkpoints.vectors.clear();
         self.restart_determinants();
     }
 
-    /// A set has died: its guardians tell.
-    pub fn lines_lost(&mut self, members: &[usize]) {
+    /// A set has failed: its guardians report it.
+    pub fn report_failed_set(&mut self, members: &[usize]) {
         for &rank in members {
             let thread = &mut self.checkpoints.threads[rank];
             thread.orders.clear();
             thread.freezing = None;
             self.checkpoints.storing.retain(|(of, _)| *of != rank);
-            // What it has said before is heard before.
+            // What it has sent before is handled before.
             let lost = checkpoints::Input::RankFailed { rank: PeerId(rank as u32) };
             self.checkpoints.threads[rank].answers.push_back(lost);
         }
     }
 
-    /// A dead set comes back from one of the checkpoints that the coordinator names.
-    pub fn come_back_from_line(&mut self, set: u32) -> bool {
+    /// A failed set is restarted from one of the checkpoints that the coordinator names.
+    pub fn restart_from_checkpoint(&mut self, set: u32) -> bool {
         for rank in self.members(set) {
             while let Some(answer) = self.checkpoints.threads[rank].answers.pop_front() {
                 self.coordinate(answer);
@@ -89,17 +90,17 @@ impl World {
         let images = self.checkpoints.images[&checkpoint].clone();
         let taken_in = images[&self.members(set)[0]].engine.incarnation();
         if !self.fetch_determinants(set, taken_in) {
-            // More has failed than there are copies.
+            // More has failed than there are replicas.
             self.restart_job();
             return false;
         }
-        self.faults.dead.remove(&set);
+        self.faults.failed.remove(&set);
         let keep_exposed = self.prng.chance(50);
         for rank in self.members(set) {
             self.restore(rank, &images[&rank], keep_exposed);
         }
         self.coordinate(checkpoints::Input::SetRestarted { set: SetId(set), checkpoint });
-        self.checkpoints.behind.insert(set);
+        self.checkpoints.replaying.insert(set);
         true
     }
 
@@ -117,15 +118,15 @@ impl World {
         })
     }
 
-    /// What the guardians of the others' processes say before the next order: who was started
-    /// again. Then a process has no channel to an earlier life of somebody that it knows.
-    pub(super) fn read_cards(&mut self, rank: usize) {
+    /// What the guardians of the others' processes send before the next order: who was restarted.
+    /// Then a process has no channel to an earlier incarnation of somebody that it knows.
+    pub(super) fn read_endpoints(&mut self, rank: usize) {
         for other in 0..self.processes.len() {
             let peer = PeerId(other as u32);
-            let dead = self.faults.is_dead(self.shared.options.sets[other]);
+            let failed = self.faults.has_failed(self.shared.options.sets[other]);
             let incarnation = self.net.borrow().incarnations[other];
             let engine = &self.processes[rank].engine;
-            if dead
+            if failed
                 || !engine.is_outgoing_peer(peer)
                 || engine.is_current_incarnation(peer, Incarnation(incarnation))
             {
@@ -138,27 +139,29 @@ impl World {
         }
     }
 
-    /// Sets that came back have done again what others know of them, as far as they know that
-    /// themselves. (Without determinants it is the state of all processes that says so.)
-    pub(super) fn catch_up(&mut self) {
+    /// Restarted sets have replayed what others know of them, as far as they know that themselves.
+    /// (Without determinants the state of all processes shows it.)
+    pub(super) fn report_replay_complete(&mut self) {
         for rank in 0..self.processes.len() {
-            let alive = !self.faults.is_dead(self.shared.options.sets[rank]);
-            if alive && self.checkpoints.threads[rank].late && self.has_caught_up(rank) {
+            let alive = !self.faults.has_failed(self.shared.options.sets[rank]);
+            if alive && self.checkpoints.threads[rank].late && self.has_completed_replay(rank) {
                 self.checkpoints.threads[rank].late = false;
                 let repaired = checkpoints::Input::RankReplayComplete { rank: PeerId(rank as u32) };
                 self.checkpoints.threads[rank].answers.push_back(repaired);
             }
         }
         if self.shared.options.determinants {
-            for set in self.checkpoints.behind.clone() {
-                if !self.faults.is_dead(set) && self.has_replayed(set) {
-                    self.checkpoints.behind.remove(&set);
+            for set in self.checkpoints.replaying.clone() {
+                if !self.faults.has_failed(set) && self.has_replayed(set) {
+                    self.checkpoints.replaying.remove(&set);
                     self.coordinate(checkpoints::Input::ReplayComplete { set: SetId(set) });
                 }
             }
             return;
         }
-        if self.checkpoints.behind.is_empty() || !self.faults.dead.is_empty() || !self.is_repaired()
+        if self.checkpoints.replaying.is_empty()
+            || !self.faults.failed.is_empty()
+            || !self.is_repaired()
         {
             return;
         }
@@ -166,7 +169,7 @@ impl World {
         if self.orphan(&programs.collect()).is_some() {
             return;
         }
-        for set in core::mem::take(&mut self.checkpoints.behind) {
+        for set in core::mem::take(&mut self.checkpoints.replaying) {
             self.coordinate(checkpoints::Input::ReplayComplete { set: SetId(set) });
         }
     }

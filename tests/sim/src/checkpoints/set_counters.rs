@@ -4,24 +4,24 @@ use crate::options::Planted;
 use crate::world::World;
 use rustbtl_coordination::quiescence::{CounterPhase, Input, PhaseCounter};
 
-/// How many have come in whatever checkpoint the word counts.
-fn come(word: PhaseCounter) -> usize {
+/// How many have arrived in whatever checkpoint the word counts.
+fn arrived(word: PhaseCounter) -> usize {
     (1..).take_while(|&n| word.all_arrived(word.checkpoint(), n).is_some()).count()
 }
 
 impl World {
-    /// One more has come.
-    pub(super) fn come(
+    /// One more has arrived.
+    pub(super) fn arrive(
         &mut self,
         rank: usize,
-        (checkpoint, station): (u64, CounterPhase),
+        (checkpoint, phase): (u64, CounterPhase),
         open: bool,
     ) {
         let planted = self.shared.options.planted;
         let set = self.shared.options.sets[rank];
-        let word = &mut self.checkpoints.words.entry(set).or_default()[station as usize];
-        let open = open && planted != Some(Planted::OpenNotTold);
-        let stale = if word.checkpoint() < checkpoint { come(*word) } else { 0 };
+        let word = &mut self.checkpoints.words.entry(set).or_default()[phase as usize];
+        let open = open && planted != Some(Planted::InFlightNotReported);
+        let stale = if word.checkpoint() < checkpoint { arrived(*word) } else { 0 };
         // Processes of an older checkpoint change nothing.
         *word = word.arrive(checkpoint, open).unwrap_or(*word);
         if planted == Some(Planted::OldCountsCount) {
@@ -38,32 +38,32 @@ impl World {
         members.iter().all(|&from| net.wire(from, rank).frames.is_empty())
     }
 
-    /// The driver's look at the words.
+    /// The driver polls the words.
     pub(super) fn count(&mut self, rank: usize) {
         let planted = self.shared.options.planted;
         let engine = &self.processes[rank].engine;
-        let has_left = engine.is_set_drained() || planted == Some(Planted::CameEarly);
+        let has_left = engine.is_set_drained() || planted == Some(Planted::ArrivedEarly);
         if self.checkpoints.threads[rank].machine.wants_drained() && has_left {
             let open = engine.has_internal_in_flight();
             self.machine(rank, Input::Drained { in_flight: open });
         }
-        let Some((checkpoint, station)) = self.checkpoints.threads[rank].machine.awaited_phase()
+        let Some((checkpoint, phase)) = self.checkpoints.threads[rank].machine.awaited_phase()
         else {
             return;
         };
         let set = self.shared.options.sets[rank];
         let n = self.members(set).len();
-        let word = self.checkpoints.words.entry(set).or_default()[station as usize];
-        let empty = station == CounterPhase::SnapshotTaken
+        let word = self.checkpoints.words.entry(set).or_default()[phase as usize];
+        let empty = phase == CounterPhase::SnapshotTaken
             || planted == Some(Planted::RingsNotEmptied)
             || self.rings_are_empty(rank);
         if let Some(open) = word.all_arrived(checkpoint, n).filter(|_| empty) {
-            match station {
+            match phase {
                 CounterPhase::Drained if !open => self.checkpoints.report.counted[0] += 1,
                 CounterPhase::Quiescent => self.checkpoints.report.counted[1] += 1,
                 _ => {}
             }
-            self.machine(rank, Input::AllArrived { checkpoint, phase: station, in_flight: open });
+            self.machine(rank, Input::AllArrived { checkpoint, phase, in_flight: open });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask demo --traffic`: HPCC on emulated nodes, stock and protected, and what protection
 //! logged.
 
-mod picture;
+mod figure;
 mod plot;
 mod runs;
 mod table;
@@ -17,7 +17,7 @@ use crate::{build, paths, setup};
 const NODES: u32 = 3;
 const PPN: u32 = 2;
 
-/// The ways to make sets that are compared; the picture shows the traffic of the second.
+/// The ways to make sets that are compared; the figure shows the traffic of the second.
 const POLICIES: [&str; 3] = ["core", "node", "all"];
 
 /// Runs everything and shows the results.
@@ -48,8 +48,8 @@ fn draw(protected: &[runs::Run]) -> Result<()> {
     let jobs: Vec<_> = protected.iter().filter_map(|run| run.job.as_ref()).collect();
     let folder = paths::out().join("demo");
     let svg = folder.join("traffic.svg");
-    fs::write(&svg, picture::draw(&jobs)).context(|| svg.display().to_string())?;
-    println!("\nPicture: {} and .svg", png(&svg)?.display());
+    fs::write(&svg, figure::draw(&jobs)).context(|| svg.display().to_string())?;
+    println!("\nFigure: {} and .svg", png(&svg)?.display());
     println!("Reports: {}/*/report.json", folder.display());
     Ok(())
 }

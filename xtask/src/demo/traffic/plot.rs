@@ -1,4 +1,4 @@
-//! The few shapes of SVG that the picture is made of.
+//! The few shapes of SVG that the figure is made of.
 
 use std::fmt::Write;
 
@@ -36,7 +36,7 @@ pub enum Anchor {
     End,
 }
 
-/// Looks of a text.
+/// Style of a text.
 #[derive(Clone, Copy)]
 pub struct Letters {
     /// Height in pixels.
@@ -49,7 +49,7 @@ pub struct Letters {
     pub anchor: Anchor,
 }
 
-/// A picture that is being drawn.
+/// A figure that is being drawn.
 pub struct Svg {
     body: String,
     width: f64,
@@ -57,7 +57,7 @@ pub struct Svg {
 }
 
 impl Svg {
-    /// An empty white picture.
+    /// An empty white figure.
     pub fn new(width: f64, height: f64) -> Svg {
         let mut svg = Svg { body: String::new(), width, height };
         svg.rectangle(0.0, 0.0, width, height, Colour(255, 255, 255));

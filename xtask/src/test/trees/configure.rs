@@ -10,7 +10,7 @@ use crate::error::{Context, Result, fail};
 use crate::test::scratch::Scratch;
 use crate::{run, tree};
 
-/// Stand-ins for what Open MPI's configure has when it comes to our check.
+/// Substitutes for what Open MPI's configure has when it comes to our check.
 const CONFIGURE_AC: &str = "\
 AC_INIT([check], [1])
 m4_define([OPAL_VAR_SCOPE_PUSH], [])

@@ -23,7 +23,7 @@ const SURVIVED: [(&str, Shape, &[&str]); 3] = [
 
 /// Runs them all.
 pub fn run(tier: &mut Tier, tree: &Installed) {
-    tier.check("everything is killed, and started again: 2 × 2", || killed_altogether(tree));
+    tier.check("everything is killed, and restarted: 2 × 2", || killed_altogether(tree));
     for (title, shape, faults) in &SURVIVED {
         tier.check(&format!("live recovery: {title}"), || survives(tree, *shape, faults));
     }
@@ -36,13 +36,13 @@ pub fn run_one(tier: &mut Tier, tree: &Installed) {
     }
 }
 
-/// The ring with a hash, which a gate can hold.
+/// The ring with a hash, which a gate can stop.
 fn ring(shape: Shape, tree: &Installed, scratch: &Scratch) -> Result<Job> {
     workloads::open_gate(scratch, workloads::GATE_OPEN)?;
     RING.job_over(&Over::Tree(tree), shape, ITERATIONS, scratch)
 }
 
-/// Some ranks roll back, the others go on, and the answer is the same.
+/// Some ranks are rolled back, the others go on, and the answer is the same.
 fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
     let scratch = Scratch::new("tree-recovery")?;
     let checkpoints = workloads::checkpoint_folder(&scratch)?;
@@ -53,7 +53,7 @@ fn survives(tree: &Installed, shape: Shape, faults: &[&str]) -> Result<()> {
         workloads::events(&checkpoints)
             .is_ok_and(|events| events.contains("\"event\":\"set_restarted\""))
     };
-    let outcome = workloads::held(&job, &scratch, ITERATIONS / 2, is_back)?;
+    let outcome = workloads::run_until(&job, &scratch, ITERATIONS / 2, is_back)?;
     RING.must_answer(&outcome, &scratch, &known)?;
     let broken = outcome.stderr.contains(": killed ") || outcome.stderr.contains(": cut ");
     outcome.must(broken, "nothing broke in time")?;
@@ -76,12 +76,12 @@ fn killed_altogether(tree: &Installed) -> Result<()> {
     outcome.must(outcome.code == 137, "the job should have been killed in the middle")?;
     workloads::open_gate(&scratch, workloads::GATE_OPEN)?;
     for shape in [(2, 2), (1, 4)] {
-        started_again(tree, shape, &checkpoints, &scratch, &known)?;
+        restarted_job(tree, shape, &checkpoints, &scratch, &known)?;
     }
     Ok(())
 }
 
-fn started_again(
+fn restarted_job(
     tree: &Installed,
     shape: Shape,
     checkpoints: &Path,

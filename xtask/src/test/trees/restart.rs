@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Its answer must be that of a job that was left alone.
 pub fn goes_on(installed: &Installed) -> Result<()> {
     let scratch = Scratch::new("tree-restart")?;
-    let source = paths::root().join("tests/lines/hash_ring.c");
+    let source = paths::root().join("tests/workloads/hash_ring.c");
     let program = mpi::compile_over(&source, &Over::Tree(installed))?;
     let checkpoints = scratch.0.join("lines");
     let alone = run::output(mpirun(installed, &scratch).arg(&program).args([ITERATIONS, "20000"]))?;

@@ -11,14 +11,14 @@ use crate::tree::{Installed, Variant, Version};
 
 /// Runs it all: is it what it is meant to be, messages, checkpoints, restart, recovery.
 pub fn run(tier: &mut Tier, version: Version, variant: Variant, installed: &Installed) {
-    tier.check("it is built as it was asked for", || is_as_asked(version, variant, installed));
+    tier.check("it is built as it was asked for", || is_as_requested(version, variant, installed));
     tier.check("a job goes on from a checkpoint", || restart::goes_on(installed));
     recovery::run(tier, installed);
     mpi::run_some(tier, &Over::Tree(installed), |name| name == "ring");
 }
 
 /// Where the components are, whether ULFM is there, and that nobody else sees the Rust core.
-fn is_as_asked(version: Version, variant: Variant, installed: &Installed) -> Result<()> {
+fn is_as_requested(version: Version, variant: Variant, installed: &Installed) -> Result<()> {
     let files = variant == Variant::Dso;
     // PRRTE's have a prefix.
     for name in ["mca_vprotocol_correlated.so", "*mca_errmgr_correlated.so"] {

@@ -1,5 +1,5 @@
-/* What a rank sends, and how much of it, depends on the time that MPI_Wtime gives; a rank that does
- * something else the second time than the first contradicts what its neighbour has received of it.
+/* What a rank sends, and how much of it, depends on the time that MPI_Wtime gives; a replaying rank
+ * that does something else than before contradicts what its neighbour has received of it.
  * In the end each rank compares what it believes to have sent with what the neighbour has got.
  * usage: by_clock MILLISECONDS */
 #include <mpi.h>
@@ -26,7 +26,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ (hash >> 33);
 }
 
-/* So many looks at the clock fit into some microseconds. */
+/* So many readings of the clock fit into some microseconds. */
 static uint64_t spin(double seconds)
 {
     uint64_t looks = 0;

@@ -1,6 +1,6 @@
 /* Sends far more to another node than the log's budget holds. Given patience, the sender waits
- * whenever its log is three quarters full until a line has let it be trimmed; nobody but the log
- * asks for one. At the end it says that it is through.
+ * whenever its log is three quarters full until a checkpoint has let it be trimmed; nobody but the
+ * log requests one. At the end it prints that it is through.
  * usage: full_log BUDGET_BYTES TOTAL_BYTES [SECONDS_TO_WAIT_AT_MOST] */
 #include <mpi.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
         printf("HASH %llu\n", sum);
         fflush(stdout);
     }
-    /* Of ranks in MPI_Finalize no line can be taken, hence none of their sets. */
+    /* Of ranks in MPI_Finalize no checkpoint can be taken, hence none of their sets. */
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();
     return 0;

@@ -1,10 +1,11 @@
-//! What the coordination of a line costs, beside one message of 10 KB from each process to the next
-//! (Figure 3 of the paper): threads over in-process rings, by the example `checkpoint_bench`.
+//! What the coordination of a checkpoint costs, beside one message of 10 KB from each process to
+//! the next (Figure 3 of the paper): threads over in-process rings, by the example
+//! `checkpoint_bench`.
 //!
-//! With more threads than processors, and with other work on the machine, single runs say how the
-//! scheduler felt. So each size has the run with the shortest line, and the message of that run
-//! beside it (and the line of a set without shared memory, which sends frames); the band goes up to
-//! the median of all runs, and the ratio is that of the pairs: the median of all runs.
+//! With more threads than processors, and with other work on the machine, single runs depend on the
+//! scheduler. So each size has the run with the shortest checkpoint, and the message of that run
+//! beside it (and the checkpoint of a set without shared memory, which sends frames); the band goes
+//! up to the median of all runs, and the ratio is that of the pairs: the median of all runs.
 
 use std::fs;
 use std::path::Path;
@@ -19,51 +20,53 @@ use crate::{paths, run};
 
 /// Processes of a set.
 const SIZES: [&str; 6] = ["2", "4", "8", "16", "32", "48"];
-/// Lines in a run, of which the median counts.
+/// Checkpoints in a run, of which the median counts.
 const ROUNDS: &str = "200";
 
-/// A size in one run: microseconds of a line and of a message.
+/// A size in one run: microseconds of a checkpoint and of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Row {
     processes: u32,
-    line: f64,
+    checkpoint: f64,
     frames: f64,
     message: f64,
 }
 
-/// What is known of a size: its best run, medians of lines, of lines by frames, of messages, and of
-/// the ratios of line and message in each run.
+/// What is known of a size: its best run, medians of checkpoints, of checkpoints by frames, of
+/// messages, and of the ratios of checkpoint and message in each run.
 type Size = (Row, [f64; 4]);
 
-/// The lines of the example's table.
+/// The rows of the example's table.
 fn rows(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [processes, line, frames, message] = words[..] else { return None };
-        let [line, frames, message] = [line, frames, message].map(|word| word.parse().ok());
-        let (line, frames, message) = (line?, frames?, message?);
-        Some(Row { processes: processes.parse().ok()?, line, frames, message })
+        let [processes, checkpoint, frames, message] = words[..] else { return None };
+        let [checkpoint, frames, message] =
+            [checkpoint, frames, message].map(|word| word.parse().ok());
+        let (checkpoint, frames, message) = (checkpoint?, frames?, message?);
+        Some(Row { processes: processes.parse().ok()?, checkpoint, frames, message })
     };
     text.lines().filter_map(row).collect()
 }
 
-/// Of each size the row with the shortest line, and the medians of all lines and all messages.
+/// Of each size the row with the shortest checkpoint, and the medians of all of them and of all
+/// messages.
 fn best(all: &[Row]) -> Vec<Size> {
     let mut sizes: Vec<u32> = all.iter().map(|row| row.processes).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let one = |size: u32| {
         let rows: Vec<Row> = all.iter().copied().filter(|row| row.processes == size).collect();
-        let shortest = rows.iter().copied().min_by(|a, b| a.line.total_cmp(&b.line))?;
+        let shortest = rows.iter().copied().min_by(|a, b| a.checkpoint.total_cmp(&b.checkpoint))?;
         let median = |of: fn(&Row) -> f64| {
             let values: Vec<f64> = rows.iter().map(of).collect();
             Spread::of(&values).map(|spread| spread.median)
         };
         let medians = [
-            median(|row| row.line)?,
+            median(|row| row.checkpoint)?,
             median(|row| row.frames)?,
             median(|row| row.message)?,
-            median(|row| row.line / row.message)?,
+            median(|row| row.checkpoint / row.message)?,
         ];
         Some((shortest, medians))
     };
@@ -71,18 +74,19 @@ fn best(all: &[Row]) -> Vec<Size> {
 }
 
 fn table(best: &[Size]) -> String {
-    let mut text = "| processes | line, µs | by frames, µs | 10 KB message, µs | line / message | \
-                    medians of all runs | line / message |\n|---|---|---|---|---|---|---|\n"
+    let mut text = "| processes | checkpoint, µs | by frames, µs | 10 KB message, µs | \
+                    checkpoint / message | medians of all runs | checkpoint / message |\n\
+                    |---|---|---|---|---|---|---|\n"
         .to_string();
-    for (row, [line, frames, message, ratio]) in best {
+    for (row, [checkpoint, frames, message, ratio]) in best {
         text += &format!(
-            "| {} | {:.1} | {:.1} | {:.1} | {:.2} | {line:.0} / {frames:.0} / {message:.0} | \
+            "| {} | {:.1} | {:.1} | {:.1} | {:.2} | {checkpoint:.0} / {frames:.0} / {message:.0} | \
              {ratio:.2} |\n",
             row.processes,
-            row.line,
+            row.checkpoint,
             row.frames,
             row.message,
-            row.line / row.message
+            row.checkpoint / row.message
         );
     }
     text
@@ -98,21 +102,23 @@ fn chart(best: &[Size], subtitle: String) -> Chart {
         Curve { name: name.into(), colour, dash, points: best.iter().map(point).collect() }
     };
     Chart {
-        title: "Coordination of a line, without pictures".into(),
+        title: "Coordination of a checkpoint, without snapshots".into(),
         subtitle,
         across: "processes of the set",
         across_marks: (|n| format!("{n:.0}"), 2.0),
         upwards: "time of the slowest process",
         write: write_time,
         curves: vec![
-            curve("one line, shared memory", "#0c5c8c", "", |(row, of)| (row.line, of[0])),
-            curve("one line by frames", "#b0413e", "2 3", |(row, of)| (row.frames, of[1])),
+            curve("one checkpoint, shared memory", "#0c5c8c", "", |(row, of)| {
+                (row.checkpoint, of[0])
+            }),
+            curve("one checkpoint by frames", "#b0413e", "2 3", |(row, of)| (row.frames, of[1])),
             curve("one message of 10 KB each", "#6c757d", "7 4", |(row, of)| (row.message, of[2])),
         ],
     }
 }
 
-/// Measures, prints the table, draws the picture beside `markdown` if that is given.
+/// Measures, prints the table, draws the figure beside `markdown` if that is given.
 pub fn run(runs: usize, markdown: Option<&Path>) -> Result<()> {
     let mut build = Command::new("cargo");
     build.current_dir(paths::root()).args(["build", "--release", "--package"]);
@@ -133,7 +139,7 @@ pub fn run(runs: usize, markdown: Option<&Path>) -> Result<()> {
     let Some(svg) = chart(&best, subtitle).draw() else { return Ok(()) };
     let file = match markdown {
         Some(file) => file.with_file_name("performance-checkpoints.svg"),
-        None => paths::out().join("bench/lines.svg"),
+        None => paths::out().join("bench/checkpoints.svg"),
     };
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder).context(|| folder.display().to_string())?;
@@ -154,12 +160,15 @@ mod tests {
 ";
 
     #[test]
-    fn the_shortest_line_counts_and_what_was_measured_beside_it() {
+    fn the_shortest_checkpoint_counts_and_what_was_measured_beside_it() {
         let (first, mut second) = (rows(TEXT), rows(TEXT));
-        assert_eq!(first[0], Row { processes: 2, line: 3.8, frames: 4.8, message: 7.2 });
-        second[1] = Row { processes: 48, line: 150.0, frames: 900.0, message: 300.0 };
+        assert_eq!(first[0], Row { processes: 2, checkpoint: 3.8, frames: 4.8, message: 7.2 });
+        second[1] = Row { processes: 48, checkpoint: 150.0, frames: 900.0, message: 300.0 };
         let best = best(&[first, second].concat());
-        assert_eq!((best[0].0.line, best[1].0.line, best[1].0.message), (3.8, 150.0, 300.0));
+        assert_eq!(
+            (best[0].0.checkpoint, best[1].0.checkpoint, best[1].0.message),
+            (3.8, 150.0, 300.0)
+        );
         assert!(table(&best).contains("| 48 | 150.0 | 900.0 | 300.0 | 0.50 |"));
         assert!(chart(&best, String::new()).draw().is_some_and(|svg| !svg.contains("NaN")));
     }

@@ -1,6 +1,6 @@
-/* Writes to a file that all share, and depends on more than what it writes: WAY is "size" (asks how
- * long the file is, and makes it longer), or "ordered" (the shared file pointer).
- * usage: file_places ITERATIONS FOLDER GATE WAY */
+/* Writes to a file that all share, and depends on more than what it writes: WAY is "size" (reads
+ * how long the file is, and makes it longer), or "ordered" (the shared file pointer).
+ * usage: file_positions ITERATIONS FOLDER GATE WAY */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* The last rank kills itself once it finds the file `fall` in a folder, which it removes: a death
+/* The last rank kills itself once it finds the file `fail` in a folder, which it removes: a failure
  * at a moment that a test chooses. Each adds up what its neighbours have.
- * usage: falls_when_told ITERATIONS FOLDER GATE */
+ * usage: fails_on_demand ITERATIONS FOLDER GATE */
 #include <mpi.h>
 #include <signal.h>
 #include <stdint.h>
@@ -12,17 +12,17 @@
 int main(int argc, char **argv)
 {
     int me, np, limit = 0;
-    char fall[4096];
+    char fail[4096];
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
-    if (argc < 4 || snprintf(fall, sizeof(fall), "%s/fall", argv[2]) >= (int) sizeof(fall))
+    if (argc < 4 || snprintf(fail, sizeof(fail), "%s/fail", argv[2]) >= (int) sizeof(fail))
         MPI_Abort(MPI_COMM_WORLD, 2);
     int iterations = atoi(argv[1]);
     uint64_t hash = (uint64_t) me + 1, left, all;
     for (int i = 0; i < iterations; i++) {
         wait_at(argv[3], i, &limit);
-        if (me == np - 1 && unlink(fall) == 0)
+        if (me == np - 1 && unlink(fail) == 0)
             raise(SIGKILL);
         MPI_Sendrecv(&hash, 1, MPI_UINT64_T, (me + 1) % np, 0, &left, 1, MPI_UINT64_T,
                      (me + np - 1) % np, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

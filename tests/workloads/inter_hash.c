@@ -1,6 +1,6 @@
 /* Two groups meet in an intercommunicator, which is made and freed again and again, so that its
  * context id comes again; the first of each group finds the other one's message by MPI_Iprobe, and
- * all tell all. What arrives goes into a running hash, which is the same in every run.
+ * all send to all. What arrives goes into a running hash, which is the same in every run.
  * usage: inter_hash ROUNDS */
 #include <mpi.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Random updates of a table that is spread over all processes, as HPCC's MPIRandomAccess makes
  * them: four receives from MPI_ANY_SOURCE, MPI_Testany, one send at a time, MPI_Cancel in the end.
- * HPCC loses what a receive has got when the last process is heard to have finished; here that
+ * HPCC loses what a receive has got when it learns that the last process has finished; here that
  * counts, so every table must be exact.
  * usage: updates ITERATIONS */
 #include <mpi.h>

@@ -1,7 +1,7 @@
 /* ranks: 0 ; library: yes */
 /* Holds a program that knows nothing of it in the middle of its work: a library for LD_PRELOAD. At
  * the GATE_CALLS-th message that rank 0 sends or receives itself it makes the file GATE.reached and
- * waits for the file GATE, outside MPI. With GATE_CALLS=0 it only says how many there were.
+ * waits for the file GATE, outside MPI. With GATE_CALLS=0 it only reports how many there were.
  *     gcc -shared -fPIC -o gate_calls.so gate_calls.c -ldl */
 #define _GNU_SOURCE
 #include <mpi.h>

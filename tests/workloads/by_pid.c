@@ -1,6 +1,6 @@
 /*
- * Sends something that changes when a process is started again: its process id and the time (not
- * MPI_Wtime, which is repeated), if told so, else nothing of the kind.
+ * Sends something that changes when a process is restarted: its process id and the time (not
+ * MPI_Wtime, which is replayed), if asked to, else nothing of the kind.
  * Usage: by_pid ITERATIONS SLEEP_US [pid]
  */
 #include <mpi.h>

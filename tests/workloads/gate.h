@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Iterations that may be gone through now: rank 0 looks, all know. */
-static int look_at(const char *gate)
+/* Iterations that may be gone through now: rank 0 reads the file, all know. */
+static int read_gate(const char *gate)
 {
     int me, limit = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
@@ -23,6 +23,6 @@ static int look_at(const char *gate)
 /* Waits until this iteration may be gone through. */
 __attribute__((unused)) static void wait_at(const char *gate, int iteration, int *limit)
 {
-    while (gate && iteration >= *limit && iteration >= (*limit = look_at(gate)))
+    while (gate && iteration >= *limit && iteration >= (*limit = read_gate(gate)))
         usleep(1000);
 }

@@ -20,7 +20,7 @@ limit = 0
 
 
 def look_at(path):
-    """Iterations that may be gone through now: rank 0 looks, all know."""
+    """Iterations that may be gone through now: rank 0 reads the gate, all know."""
     number = 0
     if me == 0:
         with open(path) as file:

@@ -58,7 +58,7 @@ program fortran_hash
   if (me == np - 1) write (*, '(a,z16.16)') 'HASH ', total
   call MPI_Finalize(ierr)
 contains
-  ! Iterations that may be gone through now: rank 0 looks, all know.
+  ! Iterations that may be gone through now: rank 0 reads the gate, all know.
   subroutine look_at_gate()
     integer :: file, problem
     if (me == 0) then

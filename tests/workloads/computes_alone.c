@@ -1,7 +1,7 @@
 /*
  * computes_alone ROUNDS STRUCK DONE: two ranks exchange short and long messages. Then rank 0
  * computes, that is, it does not call MPI, until the file DONE is there. Rank 1 makes that file,
- * when the file STRUCK is there: it was killed meanwhile and has repeated its rounds, with what
+ * when the file STRUCK is there: it was killed meanwhile and has replayed its rounds, with what
  * rank 0 has sent, and rank 0 was in no call. Then both go on for some rounds, and print a hash of
  * all that they have received.
  */

@@ -1,13 +1,13 @@
-/* Rank 0 seeds its random numbers with the date in each round, and tells all what it has drawn.
- * A rank 0 that is told another date the second time draws something else than others have heard.
+/* Rank 0 seeds its random numbers with the date in each round, and sends all what it has drawn.
+ * A rank 0 that reads another date in replay draws something else than others have received.
  * With ROOTS, one rank that was drawn sends to all, too: then ranks may wait for different ones.
  *
- * usage: by_date ROUNDS [DIED LINE] [roots|signals]
+ * usage: by_date ROUNDS [FAILED CHECKPOINT] [roots|signals]
  *
- * When the file LINE has been there for so many rounds as take two seconds, rank 1 kills itself, if
- * there is no file DIED yet. Who looks for LINE is the last rank: what the others do does not
- * depend on files, and is the same again. With SIGNALS, handlers read the date, wherever their
- * thread is. */
+ * When the file CHECKPOINT has been there for so many rounds as take two seconds, rank 1 kills
+ * itself, if there is no file FAILED yet. The last rank polls for CHECKPOINT: what the others do
+ * does not depend on files, and is the same in replay. With SIGNALS, handlers read the date,
+ * wherever their thread is. */
 #include <mpi.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { ROUND_US = 20000, ROUNDS_TO_DEATH = 2200000 / ROUND_US, ROUNDS_AFTER = 60 };
+enum { ROUND_US = 20000, ROUNDS_TO_FAILURE = 2200000 / ROUND_US, ROUNDS_AFTER = 60 };
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 {
     int me, np, roots = argc > 1 && 0 == strcmp(argv[argc - 1], "roots");
     int rounds = argc > 1 ? atoi(argv[1]) : 100;
-    const char *died = argc > 3 ? argv[2] : NULL, *line = argc > 3 ? argv[3] : NULL;
+    const char *failed = argc > 3 ? argv[2] : NULL, *checkpoint = argc > 3 ? argv[3] : NULL;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &np);
@@ -73,13 +73,13 @@ int main(int argc, char **argv)
             MPI_Bcast(&word, 1, MPI_UINT64_T, (int) (drawn % (uint64_t) np), MPI_COMM_WORLD);
             hash = mix(hash, word);
         }
-        if (line) {
-            if (since > 0 || (me == np - 1 && 0 == access(line, F_OK)))
+        if (checkpoint) {
+            if (since > 0 || (me == np - 1 && 0 == access(checkpoint, F_OK)))
                 since++;
             MPI_Bcast(&since, 1, MPI_INT, np - 1, MPI_COMM_WORLD);
-            if (since == ROUNDS_TO_DEATH && me == 1 && open(died, O_CREAT | O_EXCL, 0600) >= 0)
+            if (since == ROUNDS_TO_FAILURE && me == 1 && open(failed, O_CREAT | O_EXCL, 0600) >= 0)
                 raise(SIGKILL);
-            if (since == ROUNDS_TO_DEATH + ROUNDS_AFTER)
+            if (since == ROUNDS_TO_FAILURE + ROUNDS_AFTER)
                 break;
         }
         usleep(ROUND_US);

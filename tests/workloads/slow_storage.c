@@ -1,6 +1,6 @@
 /* ranks: 0 ; library: yes */
 /* Storage that has much to do: a library for LD_PRELOAD. The first fsync of the job's coordinator
- * in the folder of its second line takes SLOW_SECONDS; then the file SLOW_SEEN is there.
+ * in the folder of its second checkpoint takes SLOW_SECONDS; then the file SLOW_SEEN is there.
  *     gcc -shared -fPIC -o slow_storage.so slow_storage.c -ldl */
 #define _GNU_SOURCE
 #include <dlfcn.h>

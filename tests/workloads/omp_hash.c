@@ -1,4 +1,4 @@
-/* OpenMP threads compute, one of them communicates: the state of a line is in many threads.
+/* OpenMP threads compute, one of them communicates: the state of a checkpoint is in many threads.
  * usage: omp_hash ITERATIONS [GATE] */
 #include <mpi.h>
 #include <omp.h>

@@ -2,8 +2,8 @@
  * wildcards and collectives in between; everything that arrives goes into a running hash. The last
  * line is the same in every run with the same arguments, whatever happens to the processes.
  * usage: hash_ring ITERATIONS [LARGEST_BYTES [GATE]]
- * GATE: see gate.h. The iteration behind it is repeated, with the same messages, until the file
- * says more; what the program finds out in the end does not change. */
+ * GATE: see gate.h. The iteration after it is repeated, with the same messages, until the file
+ * allows more; what the program finds out in the end does not change. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Messages round a ring with a running hash, and then MPI_Finalize, to which one rank comes late:
  * all others are in it already.
  * usage: late_finish ITERATIONS LATE_RANK GATE
- * GATE: see gate.h. The late rank waits outside of MPI until the file says ITERATIONS + 1000000. */
+ * GATE: see gate.h. The late rank waits outside of MPI until the file has ITERATIONS + 1000000. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

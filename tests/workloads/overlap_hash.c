@@ -1,7 +1,7 @@
-/* The answer is awaited in the buffer of the question, as ScaLAPACK's BLACS does it: it cannot come
- * before the question was sent. Who runs its past again has it already, and must not send it in
- * place of the question: then the other side, if it goes back later, gets another question.
- * The upper half of the ranks asks the lower one; the next round's question is made of the answer.
+/* The reply is awaited in the buffer of the request, as ScaLAPACK's BLACS does it: it cannot come
+ * before the request was sent. A replaying rank has it already, and must not send it in place of
+ * the request: then the other side, if it is rolled back later, gets another request.
+ * The upper half of the ranks asks the lower one; the next round's request is made of the reply.
  * usage: overlap_hash ROUNDS */
 #include <mpi.h>
 #include <stdint.h>

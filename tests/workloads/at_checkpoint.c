@@ -1,8 +1,8 @@
-/* Lines are taken while each rank is in the middle of asking what came first, in its own way. The
- * first and the last rank answer later, in an order that is another one in the second life: what
- * the ranks in between observe must be what they observed in the first.
- * usage: at_line FOLDER (FOLDER/go: the lines are there; FOLDER/second: this is the second life;
- * what a rank observes goes to FOLDER/observed.RANK) */
+/* Checkpoints are taken while each rank is in the middle of polling for what came first, in its own
+ * way. The first and the last rank answer later, in an order that is another one in the second
+ * incarnation: what the ranks in between observe must be what they observed in the first.
+ * usage: at_checkpoint FOLDER (FOLDER/go: the checkpoints are there; FOLDER/second: this is the
+ * second incarnation; what a rank observes goes to FOLDER/observed.RANK) */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>

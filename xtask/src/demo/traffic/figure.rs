@@ -1,4 +1,4 @@
-//! The picture: who sends how much to whom, and how much of it is logged.
+//! The figure: who sends how much to whom, and how much of it is logged.
 
 use super::plot::{Anchor, Colour, Letters, Svg};
 use super::units;
@@ -206,7 +206,7 @@ mod tests {
         made
     }
 
-    /// Made-up numbers, to see the picture without a cluster.
+    /// Made-up numbers, to see the figure without a cluster.
     fn job(policy: &str) -> Job {
         let ranks: Vec<Rank> = (0..6).map(|r| rank(r, policy)).collect();
         let mut total = Counters::new();
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_shows_every_rank_node_and_policy() {
+    fn the_figure_shows_every_rank_node_and_policy() {
         let jobs = ["core", "node", "all"].map(job);
         let svg = draw(&jobs.each_ref());
         for text in [">n0<", ">n2<", ">5<", "sets: core", "sets: all", "0 B logged"] {
             assert!(svg.contains(text), "{text} is missing");
         }
-        let file = paths::target().join("xtask-test-picture.svg");
+        let file = paths::target().join("xtask-test-figure.svg");
         std::fs::write(file, svg).unwrap();
     }
 }

@@ -1,5 +1,5 @@
 /* Everybody sends to everybody and takes what comes first, in all the ways in which MPI tells a
- * program what came first; what is observed goes into what is sent. Each round is written down.
+ * program what came first; what is observed goes into what is sent. Each round is logged.
  * usage: observe ROUNDS FOLDER (the file of a rank: FOLDER/observed.RANK) */
 #include <mpi.h>
 #include <fcntl.h>
