@@ -250,8 +250,8 @@ mod tests {
     fn a_refusal_names_its_cause() {
         let text = |refusal: Refusal| AuthError::from(refusal).to_string();
         let version = format!(
-            "it runs another version of rustbtl (0x63, here {CONTROL:#x}): install the same version \
-             on all nodes"
+            "it runs another version of rustbtl (0x63, here {CONTROL:#x}): install the same \
+             version on all nodes"
         );
         assert_eq!(text(Refusal::Version(0x63)), version);
         assert_eq!(text(Refusal::Secret), "it does not know this job's secret");

@@ -237,8 +237,8 @@ impl Job {
 
     pub fn manifests(&self) -> usize {
         let folder = self.scratch.0.join("checkpoints").join(&self.name);
-        let lines = fs::read_dir(folder).into_iter().flatten().flatten();
-        lines.filter(|line| line.path().join("manifest.json").exists()).count()
+        let checkpoints = fs::read_dir(folder).into_iter().flatten().flatten();
+        checkpoints.filter(|folder| folder.path().join("manifest.json").exists()).count()
     }
 
     /// mpirun reports that a node is lost.

@@ -6,7 +6,7 @@
 //! 3. Else on the node with the fewest ranks that has the images.
 //! 4. If a placement fails, the next candidate is chosen; no rank is started twice.
 //!
-//! A rank on a spare node has a proxy (`rustbtl stand-in`) beside a guardian that orted has started
+//! A rank on a spare node has a proxy (`rustbtl proxy`) beside a guardian that orted has started
 //! (`spare`): of mpirun's own node if there are ranks, since the job does not outlive that one
 //! anyway.
 
